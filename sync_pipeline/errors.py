@@ -1,0 +1,98 @@
+"""Every exception of the project, grouped by what the one who catches it has to do.
+
+Belongs here: the classes. The message is one line for a person: what is wrong and what to do. It never holds
+a secret. ``code`` is a low-cardinality word that is stored, counted and matched on instead of the text.
+"""
+
+from __future__ import annotations
+
+
+class SyncError(Exception):
+    """Something of ours went wrong; see the subclasses for what follows."""
+
+    code = "unknown"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+
+class ConfigurationError(SyncError):
+    """The user or the installation has to change something before anything can work. Exit code 3."""
+
+    code = "configuration"
+
+
+class Permanent(SyncError):
+    """A retry cannot help; the job is dead until a person acts."""
+
+    code = "permanent"
+
+
+class AccessDenied(Permanent):
+    """The source refuses us: wrong credentials or no permission."""
+
+    code = "denied"
+
+
+class SourceGone(Permanent):
+    """There is nothing at the address any more, or never was."""
+
+    code = "not_found"
+
+
+class SourceReplaced(Permanent):
+    """Another repository answers at the known address. Nothing is written until a person decides."""
+
+    code = "replaced"
+
+
+class Transient(SyncError):
+    """A retry may help. ``retry_after`` is the shortest wait in seconds that the source asked for, or None."""
+
+    code = "transient"
+
+    def __init__(self, message: str, *, code: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after = retry_after
+
+
+class WindowTooHard(Transient):
+    """The answer for a window was unusable or took too long; a smaller window may work. Nothing was stored."""
+
+    code = "window_too_hard"
+
+
+class RowUnreadable(SyncError):
+    """A single row cannot be read in any way; it goes to quarantine with ``payload`` as received."""
+
+    code = "unreadable"
+
+    def __init__(self, message: str, *, code: str | None = None, payload: bytes = b"") -> None:
+        super().__init__(message, code=code)
+        self.payload = payload
+
+
+class LeaseLost(SyncError):
+    """Somebody else holds the right to write now, or ours ran out. Nothing of the batch was written."""
+
+    code = "lease_lost"
+
+
+class ClaimLost(LeaseLost):
+    """The job row belongs to another attempt now, or the watermark was set to a new generation."""
+
+    code = "claim_lost"
+
+
+class LeaseHeld(SyncError):
+    """The lease or the job is held by somebody else and waiting for it took longer than the limit."""
+
+    code = "lease_held"
+
+
+class Cancelled(SyncError):
+    """Somebody asked to stop; everything committed so far stays."""
+
+    code = "cancelled"

@@ -1,0 +1,352 @@
+"""The words of the project as types: job types, modes, states, windows and the rows that readers yield.
+
+Belongs here: frozen dataclasses and enumerations without behaviour beyond arithmetic on themselves. Does not
+belong here: anything that reads, writes, decides or knows another module of this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+
+class Kind(StrEnum):
+    """What kind of server a repository lives on."""
+
+    GITLAB = "gitlab"
+    SVN = "svn"
+
+
+class JobType(StrEnum):
+    """What is read of a repository. ``mrs`` and ``svn`` are accepted aliases, see :meth:`parse`."""
+
+    COMMITS = "commits"
+    MERGE_REQUESTS = "merge_requests"
+    REVIEWS = "reviews"
+    REVISIONS = "revisions"
+
+    @classmethod
+    def parse(cls, text: str) -> JobType:
+        """The job type that ``text`` names. Raises ValueError that lists the accepted names."""
+        aliases = {"mrs": cls.MERGE_REQUESTS, "svn": cls.REVISIONS}
+        name = text.strip().lower()
+        if name in aliases:
+            return aliases[name]
+        try:
+            return cls(name)
+        except ValueError:
+            known = ", ".join([*cls, *aliases])
+            raise ValueError(f"unknown job type {text!r}; use one of: {known}") from None
+
+
+JOB_TYPES_OF_KIND: Mapping[Kind, tuple[JobType, ...]] = {
+    Kind.GITLAB: (JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS),
+    Kind.SVN: (JobType.REVISIONS,),
+}
+
+
+class Mode(StrEnum):
+    """Why a job reads its window."""
+
+    INCREMENTAL = "incremental"
+    BACKFILL = "backfill"
+    REPAIR = "repair"
+    PROBE = "probe"
+
+
+class JobStatus(StrEnum):
+    """State of a job. ``failed`` is retried at ``not_before``; ``dead`` needs a person."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    DEAD = "dead"
+
+
+class RunStatus(StrEnum):
+    """How one attempt at a job ended. ``no_data`` is a success in which the source had nothing to read."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    NO_DATA = "no_data"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class Trigger(StrEnum):
+    """Who started a job."""
+
+    SENSOR = "sensor"
+    UI = "ui"
+    RUNNER = "runner"
+    CI = "ci"
+    WORKER = "worker"
+    REGISTRATION = "registration"
+
+
+class Access(StrEnum):
+    """What the last visit found at the source, per (repository, job type).
+
+    ``replaced``: another repository answers at the known place (other UUID or root, a HEAD that went back, or
+    other content under a stored revision number). Nothing is written until a person decides.
+    """
+
+    OK = "ok"
+    EMPTY = "empty"
+    DENIED = "denied"
+    DISABLED = "disabled"
+    ARCHIVED = "archived"
+    MOVED = "moved"
+    GONE = "gone"
+    REPLACED = "replaced"
+
+
+class Lifecycle(StrEnum):
+    """Whether a repository is synced. A retired one keeps its rows, its assets and its history."""
+
+    ACTIVE = "active"
+    RETIRED = "retired"
+
+
+class Visibility(StrEnum):
+    """How much of a revision the server lets us see (path based authorization), poorest first."""
+
+    HIDDEN = "hidden"
+    PARTIAL = "partial"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RevisionWindow:
+    """Half-open interval ``[first, end)`` of revision numbers."""
+
+    first: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.first < 0 or self.end < self.first:
+            raise ValueError(f"revision window ends before it starts: [{self.first}, {self.end})")
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def __str__(self) -> str:
+        return f"r{self.first}..r{self.end - 1}" if self.end > self.first else f"r{self.first}, empty"
+
+    def pieces(self, size: int) -> Iterator[RevisionWindow]:
+        """Cut into consecutive windows of at most ``size`` revisions, in order."""
+        for first in range(self.first, self.end, size):
+            yield RevisionWindow(first, min(first + size, self.end))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TimeWindow:
+    """Half-open interval ``[since, until)``, both aware and in UTC."""
+
+    since: datetime
+    until: datetime
+
+    def __post_init__(self) -> None:
+        if self.since.tzinfo is None or self.until.tzinfo is None:
+            raise ValueError("a time window needs aware datetimes")
+        if self.until < self.since:
+            raise ValueError(f"time window ends before it starts: [{self.since}, {self.until})")
+
+    def __str__(self) -> str:
+        return f"{self.since.isoformat()}..{self.until.isoformat()}"
+
+
+Window = RevisionWindow | TimeWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A row of ``scm.repos``. ``svn_prefix`` is the part of the URL below the repository root, without a
+    leading or trailing slash; empty for the whole repository."""
+
+    repo_id: int
+    kind: Kind
+    instance: str
+    instance_slug: str
+    tenant: str
+    slug: str
+    url: str
+    lifecycle: Lifecycle
+    created_at: datetime
+    project_id: int | None = None
+    project_path: str | None = None
+    svn_uuid: str | None = None
+    svn_root: str | None = None
+    svn_prefix: str = ""
+    default_branch: str | None = None
+
+    @property
+    def spec(self) -> str:
+        """The text by which a person names this repository: ``svn:<url>`` or ``gitlab:<id>``."""
+        return f"svn:{self.url}" if self.kind is Kind.SVN else f"gitlab:{self.project_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class PathChange:
+    """One changed path of a revision.
+
+    ``path`` is absolute from the repository root. ``action`` is A, D, M or R; ``kind`` is file, dir or None
+    where the server did not say. ``text_mods`` and ``prop_mods`` are None where unknown.
+    """
+
+    path: str
+    action: str
+    kind: str | None
+    copyfrom_path: str | None
+    copyfrom_rev: int | None
+    text_mods: bool | None
+    prop_mods: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRow:
+    """One revision as read. ``paths`` may be a one-shot iterable, so that memory does not grow with it.
+
+    ``author_raw``, ``ts`` (UTC) and ``message`` are None where the revision has no such property. ``flags``
+    name what had to be mended to store it: ``invalid_utf8``, ``control_characters``, ``bad_date``.
+    ``revprops`` are all other revision properties as text. ``raw`` keeps, by property name, the bytes that
+    text cannot carry.
+    """
+
+    rev_num: int
+    author_raw: str | None
+    ts: datetime | None
+    message: str | None
+    visibility: Visibility
+    paths: Iterable[PathChange]
+    flags: tuple[str, ...] = ()
+    revprops: Mapping[str, str] = field(default_factory=dict)
+    raw: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedRow:
+    """A source row that cannot be stored: ``natural_key`` (such as the revision number), a low-cardinality
+    ``reason``, one line of ``detail`` and the ``payload`` as received, after redaction."""
+
+    natural_key: str
+    reason: str
+    detail: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Obligation:
+    """A detail of a stored row that could not be read and is retried on its own."""
+
+    natural_key: str
+    detail: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One page of source rows, to be committed in one transaction.
+
+    ``window`` is what was asked for; ``covered`` is what is complete once this batch is stored (None if this
+    page alone does not say). ``rows`` may be a one-shot iterable.
+    """
+
+    window: Window
+    rows: Iterable[RevisionRow]
+    covered: Window | None
+    quarantined: tuple[QuarantinedRow, ...] = ()
+    obligations: tuple[Obligation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a look at an SVN repository's front door says. ``head`` is the youngest revision."""
+
+    uuid: str
+    root: str
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What somebody wants to be synced. ``window`` is None for an incremental job: the engine then reads from
+    the watermark to the source's end. ``reread`` reads also what is already covered."""
+
+    repo_id: int
+    job_type: JobType
+    mode: Mode
+    trigger: Trigger
+    actor: str
+    reason: str
+    window: Window | None = None
+    dagster_run_id: str | None = None
+    reread: bool = False
+    update_watermark: bool = False
+    priority: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows of a batch or run, counted by the database. ``poorer`` are rows that arrived with less than is
+    stored (access was lost in between) and therefore changed nothing."""
+
+    read: int = 0
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    poorer: int = 0
+    quarantined: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.read + other.read,
+            self.inserted + other.inserted,
+            self.updated + other.updated,
+            self.unchanged + other.unchanged,
+            self.poorer + other.poorer,
+            self.quarantined + other.quarantined,
+        )
+
+    @property
+    def changed(self) -> int:
+        """Rows that a reader of the tables sees differently now."""
+        return self.inserted + self.updated
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """How a job ended, for whoever started it. ``watermark_*`` are the last complete revision plus one, or a
+    UTC time. ``covered`` is what this run completed. ``head`` is the source's end as pinned at the start."""
+
+    job_id: UUID
+    run_id: UUID | None
+    repo_id: int
+    job_type: JobType
+    mode: Mode
+    window: Window | None
+    job_status: JobStatus
+    run_status: RunStatus
+    counts: Counts = Counts()
+    calls: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    waited_seconds: float = 0.0
+    watermark_before: int | datetime | None = None
+    watermark_after: int | datetime | None = None
+    head: int | None = None
+    covered: tuple[Window, ...] = ()
+    beyond_head: bool = False
+    error_code: str | None = None
+    error: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def succeeded(self) -> bool:
+        """True when the whole window is covered."""
+        return self.job_status is JobStatus.COMPLETED

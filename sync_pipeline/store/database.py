@@ -1,0 +1,96 @@
+"""The connection pool: how this program talks to PostgreSQL.
+
+Belongs here: opening, session settings, and turning connection failures into one clear line. Queries live
+in the modules beside this one, migrations in :mod:`sync_pipeline.store.migrations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import conninfo
+from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from sync_pipeline.errors import ConfigurationError
+
+Connection = psycopg.Connection[dict[str, Any]]
+
+# Server-side limits, so that a lost client or a forgotten transaction frees its locks by itself.
+_SESSION = (
+    "-c timezone=UTC -c statement_timeout=600000 -c lock_timeout=60000 "
+    "-c idle_in_transaction_session_timeout=120000"
+)
+
+
+def describe(url: str) -> str:
+    """Host, port and database of a connection URL, without user or password, for messages."""
+    try:
+        parts = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return "(not a PostgreSQL URL)"
+    host = parts.get("host") or "local socket"
+    return f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
+
+
+class Database:
+    """A pool of autocommit connections that return rows as dictionaries.
+
+    ``url`` is a libpq URL. Opening does not connect; the first use does, and raises ConfigurationError with
+    one line when the server cannot be reached within ``timeout`` seconds.
+    """
+
+    def __init__(self, url: str, *, max_size: int = 8, timeout: float = 10.0) -> None:
+        self.url = url
+        self._where = describe(url)
+        try:
+            conninfo.conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            raise ConfigurationError(
+                "SCM_DATABASE_URL is not a PostgreSQL URL; write postgresql://user@host:5432/database"
+            ) from None
+        self._timeout = timeout
+        self._pool: ConnectionPool[Connection] = ConnectionPool(
+            url,
+            connection_class=psycopg.Connection[dict[str, Any]],
+            kwargs={
+                "autocommit": True,
+                "row_factory": dict_row,
+                "options": _SESSION,
+                "application_name": "sync_pipeline",
+                "connect_timeout": max(2, int(timeout)),
+                "keepalives_idle": 30,
+            },
+            min_size=0,
+            max_size=max_size,
+            timeout=timeout,
+            open=False,
+            check=ConnectionPool.check_connection,
+        )
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection of one's own for the length of the block; nothing is open on it at the start."""
+        if self._pool.closed:
+            self._pool.open()
+        try:
+            with self._pool.connection() as conn:
+                yield conn
+        except PoolTimeout:
+            raise ConfigurationError(
+                f"the database at {self._where} does not answer; start it, or correct SCM_DATABASE_URL",
+                code="database_down",
+            ) from None
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
