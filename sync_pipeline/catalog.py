@@ -1,0 +1,357 @@
+"""Which repositories exist: how people name them, what follows from an address, and the snapshot file.
+
+Belongs here: repository specifications, URL normalisation, slugs and defaults derived from an address, the
+grid of revision blocks, the file that the code location loads and its narrowing by ``SCM_ONLY``. Does not
+belong here: the catalog's rows (:mod:`sync_pipeline.store.repos`), visiting a source and registering
+(:mod:`sync_pipeline.operations.registration`), Dagster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from pathlib import Path
+from urllib.parse import quote, unquote_to_bytes, urlsplit
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import Kind, Lifecycle, Repository, RevisionWindow
+
+BLOCK_REVISIONS = 1000
+SNAPSHOT_VERSION = 1
+
+_DEFAULT_PORTS = {"svn": 3690, "svn+ssh": 22, "http": 80, "https": 443}
+# What svn leaves unescaped in a path; everything else is written %XX.
+_PATH_CHARACTERS = "!$&'()*+,-./:=@_~"
+_SLUG_LENGTH = 48
+_HOW = "write svn:<url> or gitlab:<id or path>"
+
+
+# Blocks of revisions ------------------------------------------------------------------------------------
+
+
+def block_of(revision: int) -> RevisionWindow:
+    """The block that holds ``revision``: ``[1, 1001)``, ``[1001, 2001)``, ...; the first for revision 0."""
+    first = max(revision - 1, 0) // BLOCK_REVISIONS * BLOCK_REVISIONS + 1
+    return RevisionWindow(first, first + BLOCK_REVISIONS)
+
+
+def blocks(window: RevisionWindow) -> Iterator[RevisionWindow]:
+    """``window`` cut at the edges of the blocks, in order."""
+    first = window.first
+    while first < window.end:
+        end = min(block_of(first).end, window.end)
+        yield RevisionWindow(first, end)
+        first = end
+
+
+# Specifications -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RepositorySpec:
+    """How a person names a repository. ``address`` is the normalised URL for SVN, the project id (digits) or
+    path for GitLab. Its text is ``svn:<url>`` or ``gitlab:<id or path>``."""
+
+    kind: Kind
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.address}"
+
+    @property
+    def project_id(self) -> int | None:
+        """GitLab: the numeric id, if the project was named by it."""
+        return int(self.address) if self.kind is Kind.GITLAB and self.address.isdigit() else None
+
+
+def parse_spec(text: str) -> RepositorySpec:
+    """The repository that ``text`` names. Raises ConfigurationError with one line for anything else; the line
+    never repeats credentials."""
+    kind, separator, address = text.strip().partition(":")
+    shown = _without_credentials(text.strip())
+    if not shown:
+        raise ConfigurationError(f"empty repository specification; {_HOW}")
+    if not separator or kind.lower() not in (*Kind,):
+        raise ConfigurationError(f"unknown repository specification {shown!r}; {_HOW}")
+    if address.startswith("//"):
+        raise ConfigurationError(f"{shown!r} is a URL; write svn:{shown}")
+    if not address:
+        raise ConfigurationError(f"{shown!r} names no repository; {_HOW}")
+    if kind.lower() == Kind.SVN:
+        return RepositorySpec(Kind.SVN, normalise_url(address))
+    return RepositorySpec(Kind.GITLAB, _project(address))
+
+
+def _project(address: str) -> str:
+    path = address.strip("/")
+    if path.isascii() and path.isdigit() and int(path) > 0:
+        return str(int(path))
+    parts = path.split("/")
+    if len(parts) < 2 or not all(re.fullmatch(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*", part) for part in parts):
+        raise ConfigurationError(
+            f"{_without_credentials(address)!r} is no GitLab project; "
+            "write gitlab:<id> or gitlab:<group>/<project>"
+        )
+    return path
+
+
+def normalise_url(url: str) -> str:
+    """``url`` as it is stored and compared: scheme and host in lower case, no default port, no ``.``, ``..``,
+    doubled or trailing slashes, escapes as svn writes them. Raises ConfigurationError for what is no SVN URL
+    and for credentials."""
+    shown = _without_credentials(url)
+    if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in url):
+        raise ConfigurationError(f"URL {shown!r} has control characters; write it without")
+    scheme, separator, rest = url.partition("://")
+    scheme = scheme.lower()
+    if not separator or not (
+        scheme in _DEFAULT_PORTS or scheme == "file" or re.fullmatch(r"svn\+\w+", scheme)
+    ):
+        raise ConfigurationError(
+            f"{shown!r} is no SVN URL; write one that starts with svn://, svn+ssh://, http://, https:// or file:///"
+        )
+    # A question mark and a hash are ordinary characters of a path for svn.
+    authority, slash, path = rest.partition("/")
+    host = _authority(scheme, authority, shown)
+    return f"{scheme}://{host}{_path(slash + path, shown)}"
+
+
+def _authority(scheme: str, authority: str, shown: str) -> str:
+    user, at, place = authority.rpartition("@")
+    if at and (":" in user or not scheme.startswith("svn+")):
+        # Only a tunnel needs to be told a user name here, and never a password.
+        raise ConfigurationError(
+            f"URL {shown!r} holds credentials; leave them out and set SCM_SVN_USERNAME and SCM_SVN_PASSWORD"
+        )
+    if scheme == "file":
+        if place.lower() not in ("", "localhost"):
+            raise ConfigurationError(f"URL {shown!r} names a host; write file:///absolute/path")
+        return ""
+    try:
+        parts = urlsplit(f"//{place}")
+        port, host = parts.port, parts.hostname or ""
+        if ":" not in host:
+            host = host.encode("idna").decode("ascii")
+    except (ValueError, UnicodeError):
+        raise ConfigurationError(f"URL {shown!r} has a wrong host or port; correct it") from None
+    if not re.fullmatch(r"[a-z0-9._-]+|[0-9a-f:.]+", host) or host.startswith("-"):
+        # A host that starts with a dash would be an option to ssh.
+        raise ConfigurationError(f"URL {shown!r} has a wrong or no host; correct it")
+    if user.startswith("-"):
+        raise ConfigurationError(f"URL {shown!r} has a wrong user name; correct it")
+    host = f"[{host}]" if ":" in host else host
+    suffix = f":{port}" if port is not None and port != _DEFAULT_PORTS.get(scheme) else ""
+    return f"{user}{at}{host}{suffix}"
+
+
+def _path(path: str, shown: str) -> str:
+    if re.search(r"%(?![0-9A-Fa-f]{2})", path):
+        raise ConfigurationError(f"URL {shown!r} has a % that starts no escape; write %25 for the character")
+    kept: list[str] = []
+    for segment in path.split("/"):
+        # An escaped slash is part of a name for nobody; svn itself reads it as a separator.
+        for part in unquote_to_bytes(segment).split(b"/"):
+            if part == b"..":
+                if not kept:
+                    raise ConfigurationError(f"URL {shown!r} leads above the root; correct the ..")
+                kept.pop()
+            elif part not in (b"", b"."):
+                if any(byte < 32 or byte == 127 for byte in part):
+                    raise ConfigurationError(f"URL {shown!r} has control characters; write it without")
+                kept.append(quote(part, safe=_PATH_CHARACTERS))
+    return "".join(f"/{part}" for part in kept)
+
+
+def _without_credentials(text: str) -> str:
+    """``text`` for a message: whatever stands before the last @ is gone, but for kind and scheme."""
+    return re.sub(r"^((?:svn|gitlab):)?(\w[\w+]*://)?.*@", r"\1\2***@", text, flags=re.DOTALL | re.IGNORECASE)
+
+
+# What follows from an address ---------------------------------------------------------------------------
+
+
+def instance_of(url: str) -> str:
+    """Key of the server: host with the port where it is not the default; ``local`` for file URLs."""
+    if url.startswith("file://"):
+        return "local"
+    return url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+
+
+def instance_slug_of(instance: str) -> str:
+    """First part of the Dagster asset key. Servers never share one: a host that is more than letters, digits
+    and dots gets a short hash, so that ``a-b`` and ``a.b`` stay apart."""
+    slug = re.sub(r"[^a-z0-9]+", "_", instance.lower()).strip("_")
+    if re.fullmatch(r"[a-z0-9.]+(:\d+)?", instance):
+        return slug
+    return f"{slug}_{hashlib.sha256(instance.encode()).hexdigest()[:4]}"
+
+
+def slug_stem_of(url: str) -> str:
+    """Readable part of a repository's slug: the end of its path in ``[a-z0-9_]``. The catalog appends the
+    repository's number, which makes it unique (names of Dagster assets can hold nothing else)."""
+    path = unquote_to_bytes(url.partition("://")[2].partition("/")[2]).decode("utf-8", "replace")
+    plain = unicodedata.normalize("NFKD", path).encode("ascii", "ignore").decode().lower()
+    stem = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
+    return stem[-_SLUG_LENGTH:].strip("_") or "repository"
+
+
+def tenant_of(url: str) -> str:
+    """Default owner: the first segment of the path; the server where there is no path."""
+    path = unquote_to_bytes(url.partition("://")[2].partition("/")[2]).decode("utf-8", "replace")
+    return path.partition("/")[0] or instance_of(url)
+
+
+def svn_prefix_of(url: str, root: str) -> str:
+    """The part of ``url`` below the repository root, unescaped, without a slash at either end. Raises
+    ConfigurationError if ``root`` is no ancestor of ``url``, as after a redirection."""
+    base = normalise_url(root)
+    if url != base and not url.startswith(f"{base}/"):
+        raise ConfigurationError(f"the server says that {url} belongs to {base}; register that URL instead")
+    try:
+        return unquote_to_bytes(url[len(base) :]).decode("utf-8").strip("/")
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"the path of {url} is not UTF-8; register {base} instead") from None
+
+
+# The snapshot file --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The catalog as a code location sees it: every repository, the retired ones too, by ``repo_id``.
+
+    ``head_rev`` is the largest SVN revision known at ``written_at`` (UTC; None for an empty catalog that was
+    never written).
+    """
+
+    repositories: tuple[Repository, ...] = ()
+    head_rev: int = 0
+    written_at: datetime | None = None
+    version: int = SNAPSHOT_VERSION
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks hold all revisions known when it was written; at least one."""
+        return block_of(self.head_rev).first // BLOCK_REVISIONS + 1
+
+
+def write_snapshot(
+    path: Path, repositories: Iterable[Repository], *, head_rev: int, written_at: datetime
+) -> Snapshot:
+    """Replace the file at ``path`` as a whole; a reader sees the old or the new one. ``written_at`` is aware.
+    Raises ConfigurationError if it cannot be written."""
+    ordered = tuple(sorted(repositories, key=lambda repository: repository.repo_id))
+    snapshot = Snapshot(ordered, head_rev, written_at.astimezone(UTC))
+    content = {
+        "version": SNAPSHOT_VERSION,
+        "written_at": written_at.astimezone(UTC).isoformat(),
+        "head_rev": head_rev,
+        "repositories": [
+            {**asdict(repository), "created_at": repository.created_at.astimezone(UTC).isoformat()}
+            for repository in ordered
+        ],
+    }
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise ConfigurationError(
+            f"the catalog snapshot {path} cannot be written: {error.strerror}; correct SCM_STATE_DIR"
+        ) from None
+    return snapshot
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """The catalog in the file at ``path``; empty if there is none yet. Raises ConfigurationError that names
+    the remedy if it is damaged or of another version."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["version"] != SNAPSHOT_VERSION:
+            raise ConfigurationError(
+                f"the catalog snapshot {path} has version {content['version']!r}, this program reads "
+                f"{SNAPSHOT_VERSION}; run: scm-sync catalog export"
+            )
+        return Snapshot(
+            repositories=tuple(_repository(entry) for entry in content["repositories"]),
+            head_rev=int(content["head_rev"]),
+            written_at=datetime.fromisoformat(content["written_at"]),
+        )
+    except FileNotFoundError:
+        return Snapshot()
+    except OSError as error:
+        raise ConfigurationError(f"the catalog snapshot {path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigurationError(
+            f"the catalog snapshot {path} is damaged; run: scm-sync catalog export"
+        ) from None
+
+
+def _repository(entry: dict[str, object]) -> Repository:
+    fields = {
+        **entry,
+        "kind": Kind(str(entry["kind"])),
+        "lifecycle": Lifecycle(str(entry["lifecycle"])),
+        "created_at": datetime.fromisoformat(str(entry["created_at"])),
+    }
+    return Repository(**fields)  # type: ignore[arg-type]  # a wrong name or number of fields raises TypeError
+
+
+def find(repositories: Iterable[Repository], spec: RepositorySpec) -> Repository | None:
+    """The repository that ``spec`` names: the active one, else the one retired last."""
+    found = [
+        repository
+        for repository in repositories
+        if repository.kind is spec.kind
+        and (
+            repository.url == spec.address
+            if spec.kind is Kind.SVN
+            else spec.address in (str(repository.project_id), repository.project_path)
+        )
+    ]
+    return max(
+        found,
+        key=lambda repository: (repository.lifecycle is Lifecycle.ACTIVE, repository.repo_id),
+        default=None,
+    )
+
+
+def narrow(snapshot: Snapshot, only: str) -> Snapshot:
+    """``snapshot`` with the one repository that ``only`` names; all of it if ``only`` is empty. Raises
+    ConfigurationError if the catalog does not have it."""
+    if not only:
+        return snapshot
+    spec = parse_spec(only)
+    repository = find(snapshot.repositories, spec)
+    if repository is None:
+        raise unknown_repository(spec, snapshot.repositories, "SCM_ONLY: ")
+    return replace(snapshot, repositories=(repository,))
+
+
+def unknown_repository(
+    spec: RepositorySpec, repositories: Iterable[Repository], where: str = ""
+) -> ConfigurationError:
+    """The refusal of a repository that the catalog does not have."""
+    near = get_close_matches(str(spec), [repository.spec for repository in repositories], n=1, cutoff=0.8)
+    advice = f"did you mean {near[0]}? Else" if near else "see scm-sync repo list, or"
+    remedy = "run: scm-sync catalog export" if where else f"run: scm-sync repo add {spec}"
+    return ConfigurationError(
+        f"{where}the catalog has no {spec}; {advice} {remedy}", code="unknown_repository"
+    )
