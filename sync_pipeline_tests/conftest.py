@@ -1,0 +1,183 @@
+"""What every test shares: one PostgreSQL server for the whole run, a migrated database for each test, and an
+environment in which nothing of the user's shows through.
+
+Belongs here: fixtures that more than one folder of tests uses. Real Subversion repositories are made by
+:mod:`sync_pipeline_tests.svn_fixtures`.
+
+The server is an embedded one below the temporary folder, or the one that ``SCM_TEST_DATABASE_URL`` names (an
+account that may create databases). The first test that needs it starts it; the process that began the run
+stops it, and ends every process that tests left behind. A run that was killed is cleaned up by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psutil
+import psycopg
+import pytest
+from psycopg import sql
+
+from sync_pipeline.operations import environment
+from sync_pipeline.store import migrations
+from sync_pipeline.store.database import Database
+
+pytest_plugins = ["sync_pipeline_tests.svn_fixtures"] if (Path(__file__).parent / "svn_fixtures.py").exists() else []
+
+ENVIRONMENT = "test"
+_RUN = "SCM_TEST_RUN"
+_SERVER = "SCM_TEST_DATABASE_URL"
+_PREFIX = "scm-tests-"
+_LOCKS: dict[Path, int] = {}
+
+
+# --- The run ----------------------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the run a folder of its own. xdist workers inherit its name from the process that began the run."""
+    if not hasattr(config, "workerinput"):
+        _clean_up_after_killed_runs()
+        run = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.geteuid()}-"))
+        run.chmod(0o755)
+        _LOCKS[run] = _hold(run)
+        (run / "home").mkdir()
+        _isolate(run)
+    # Tests start processes by name: those of the environment that runs the tests.
+    os.umask(0o022)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the run: its server, its processes, its folder."""
+    if not hasattr(config, "workerinput"):
+        for run in list(_LOCKS):
+            _end(run)
+            os.close(_LOCKS.pop(run))
+
+
+def _isolate(run: Path) -> None:
+    keep = {_SERVER}
+    for name in list(os.environ):
+        if name.startswith(("SCM_", "DAGSTER_", "PG", "SVN_")) and name not in keep:
+            del os.environ[name]
+    os.environ["SCM_TEST_HOME_OF_USER"] = os.environ.get("HOME", "")
+    os.environ[_RUN] = str(run)
+    os.environ["HOME"] = str(run / "home")
+
+
+def _hold(run: Path) -> int:
+    """Take the lock that says that the run is alive; it ends with this process, however that ends."""
+    handle = os.open(run / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _clean_up_after_killed_runs() -> None:
+    for run in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{os.geteuid()}-*"):
+        with contextlib.suppress(OSError):
+            handle = _hold(run)
+            _end(run)
+            os.close(handle)
+
+
+def _end(run: Path) -> None:
+    with contextlib.suppress(Exception):
+        environment.remove_server(run / "state")
+    leftovers = [process for process in psutil.process_iter() if _belongs_to(process, run)]
+    for process in leftovers:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGKILL)
+    psutil.wait_procs(leftovers, timeout=5)
+    shutil.rmtree(run, ignore_errors=True)
+
+
+def _belongs_to(process: psutil.Process, run: Path) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        return process.pid != os.getpid() and process.environ().get(_RUN) == str(run)
+    return False
+
+
+# --- Databases --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def run_folder() -> Path:
+    """The folder of the whole run, shared by all its processes and removed at its end."""
+    return Path(os.environ[_RUN])
+
+
+@pytest.fixture(scope="session")
+def server_url(run_folder: Path) -> str:
+    """URL of the run's server, with an account that may create databases."""
+    if _SERVER in os.environ:
+        return os.environ[_SERVER]
+    return environment.ensure_server(run_folder / "state", durable=False)
+
+
+@pytest.fixture(scope="session")
+def template(server_url: str, run_folder: Path) -> Iterator[str]:
+    """Name of a migrated database that nobody connects to; databases of tests are copies of it."""
+    name = f"scm_template_{run_folder.name.rsplit('-', 1)[1]}".lower()
+    with _locked(run_folder / "template.lock") as marker:
+        if not marker.read_text():
+            _administer(server_url, "CREATE DATABASE {}", name)
+            migrations.migrate(database_of(server_url, name), ENVIRONMENT)
+            marker.write_text(name)
+    yield name
+
+
+@pytest.fixture
+def database_url(server_url: str, template: str) -> Iterator[str]:
+    """URL of a database of the test's own: migrated, empty, marked for the environment ``test``."""
+    name = f"scm_test_{secrets.token_hex(6)}"
+    _administer(server_url, "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy", name, template)
+    yield database_of(server_url, name)
+    _administer(server_url, "DROP DATABASE {} WITH (FORCE)", name)
+
+
+@pytest.fixture
+def empty_database_url(server_url: str) -> Iterator[str]:
+    """URL of a database of the test's own that has no tables."""
+    name = f"scm_test_{secrets.token_hex(6)}"
+    _administer(server_url, "CREATE DATABASE {}", name)
+    yield database_of(server_url, name)
+    _administer(server_url, "DROP DATABASE {} WITH (FORCE)", name)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A pool on :func:`database_url`."""
+    with Database(database_url) as opened:
+        yield opened
+
+
+def database_of(url: str, name: str) -> str:
+    """The same server's URL for another database."""
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+def _administer(url: str, statement: str, *names: str) -> None:
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[Path]:
+    """One process of the run at a time; what it leaves in the file is for the others."""
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield path
