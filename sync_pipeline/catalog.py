@@ -108,7 +108,7 @@ def normalise_url(url: str) -> str:
     doubled or trailing slashes, escapes as svn writes them. Raises ConfigurationError for what is no SVN URL
     and for credentials."""
     shown = _without_credentials(url)
-    if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in url):
+    if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in url):
         raise ConfigurationError(f"URL {shown!r} has control characters; write it without")
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()

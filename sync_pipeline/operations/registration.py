@@ -1,0 +1,265 @@
+"""Taking repositories into the catalog and out of it.
+
+Belongs here: what ``scm-sync repo add|retire`` and ``scm-sync catalog export`` do: visiting the source, the
+rows that a new repository needs, the queued history, the list in ``repos.toml``, the snapshot file. Does not
+belong here: what Dagster has to be told afterwards (``orchestration.catalog_changes``), printing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from sync_pipeline import catalog
+from sync_pipeline.catalog import RepositorySpec
+from sync_pipeline.errors import ConfigurationError, Permanent, SyncError
+from sync_pipeline.model import (
+    JobRequest,
+    JobType,
+    Kind,
+    Mode,
+    Repository,
+    RevisionWindow,
+    Trigger,
+    Visit,
+)
+from sync_pipeline.settings import Settings, parse_toml
+from sync_pipeline.store import jobs, repos, watermarks
+from sync_pipeline.store.database import Database
+
+
+class Visitor(Protocol):
+    """Whatever can look at an SVN repository's front door."""
+
+    def visit(self) -> Visit:
+        """UUID, root and HEAD. Raises the exceptions of :mod:`sync_pipeline.errors`."""
+        ...
+
+
+ReaderFactory = Callable[[str], Visitor]
+"""Makes the visitor of a URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What registering a repository did, or with ``dry_run`` would do.
+
+    ``repository`` is None only for a dry run of a new one. ``created`` is False if it was there before; then
+    nothing was changed. ``history`` are the blocks queued as low-priority backfill.
+    """
+
+    spec: RepositorySpec
+    created: bool
+    dry_run: bool
+    repository: Repository | None
+    head: int | None = None
+    origin: int | None = None
+    history: tuple[RevisionWindow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An entry of ``repos.toml``: what it says, or why it cannot be used."""
+
+    text: str
+    spec: RepositorySpec | None = None
+    tenant: str | None = None
+    problem: str | None = None
+
+
+def add_repository(
+    database: Database,
+    settings: Settings,
+    spec: RepositorySpec,
+    *,
+    tenant: str | None = None,
+    actor: str,
+    reader_factory: ReaderFactory,
+    dry_run: bool = False,
+) -> Registered:
+    """Register ``spec``: its row, its watermark with the origin at the start of the block that holds HEAD,
+    and the older blocks as backfill jobs, all or nothing.
+
+    Twice, also at once, is harmless: one wins, the others are told. Raises ConfigurationError for what a
+    person has to change (address, credentials), Transient if the source does not answer now.
+    """
+    if spec.kind is not Kind.SVN:
+        raise ConfigurationError(
+            f"{spec}: this version reads svn:<url> only; GitLab arrives with the GitLab reader"
+        )
+    with database.connection() as conn:
+        known = repos.find(conn, spec)
+        if known is not None and known.lifecycle == "active":
+            return Registered(spec, created=False, dry_run=dry_run, repository=known)
+    # No connection is held while the network is used.
+    visit = visit_source(spec.address, reader_factory)
+    prefix = catalog.svn_prefix_of(spec.address, visit.root)
+    origin = catalog.block_of(visit.head).first
+    history = tuple(catalog.blocks(RevisionWindow(1, origin)))
+    if dry_run:
+        return Registered(spec, True, True, None, visit.head, origin, history)
+    instance = catalog.instance_of(spec.address)
+    with database.connection() as conn, conn.transaction():
+        repository = repos.insert_svn(
+            conn,
+            url=spec.address,
+            instance=instance,
+            instance_slug=catalog.instance_slug_of(instance),
+            tenant=tenant or catalog.tenant_of(spec.address),
+            slug_stem=catalog.slug_stem_of(spec.address),
+            svn_uuid=visit.uuid,
+            svn_root=visit.root,
+            svn_prefix=prefix,
+        )
+        if repository is None:
+            return Registered(spec, created=False, dry_run=False, repository=repos.find(conn, spec))
+        watermarks.register(
+            conn,
+            repo_id=repository.repo_id,
+            job_type=JobType.REVISIONS,
+            origin_rev=origin,
+            head_rev=visit.head,
+            actor=actor,
+            reason="registered",
+        )
+        for block in history:
+            jobs.enqueue(
+                conn,
+                JobRequest(
+                    repo_id=repository.repo_id,
+                    job_type=JobType.REVISIONS,
+                    mode=Mode.BACKFILL,
+                    trigger=Trigger.REGISTRATION,
+                    actor=actor,
+                    reason="history before registration",
+                    window=block,
+                    priority=jobs.HISTORY_PRIORITY,
+                ),
+                max_attempts=settings.job_max_attempts,
+            )
+    return Registered(spec, True, False, repository, visit.head, origin, history)
+
+
+def visit_source(url: str, reader_factory: ReaderFactory) -> Visit:
+    """Look at the repository behind ``url``. Raises ConfigurationError where a person named a wrong address
+    or has no access, Transient where the server does not answer now."""
+    try:
+        return reader_factory(url).visit()
+    except Permanent as error:
+        raise ConfigurationError(str(error), code=error.code) from error
+
+
+def retire_repository(database: Database, repo_id: int, *, reason: str, actor: str) -> bool:
+    """Stop syncing a repository. Its rows, assets and history stay; its waiting jobs are cancelled. False,
+    and no change, if it was retired before. Raises ConfigurationError without a reason."""
+    if not reason.strip():
+        raise ConfigurationError("say why the repository is retired: --reason TEXT")
+    with database.connection() as conn, conn.transaction():
+        if not repos.retire(conn, repo_id, f"{reason.strip()} ({actor})"):
+            return False
+        jobs.cancel_pending(conn, repo_id, f"repository retired by {actor}: {reason.strip()}")
+    return True
+
+
+def find_repository(database: Database, text: str) -> Repository:
+    """The repository that ``text`` names: a specification, a ``repo_id`` or a slug. Raises ConfigurationError
+    if the catalog has none."""
+    with database.connection() as conn:
+        found: Repository | None
+        if text.isascii() and text.isdigit():
+            found = repos.get(conn, int(text))
+        elif ":" not in text:
+            found = repos.by_slug(conn, text)
+        else:
+            spec = catalog.parse_spec(text)
+            found = repos.find(conn, spec)
+            if found is None:
+                raise catalog.unknown_repository(spec, repos.list_all(conn))
+    if found is None:
+        raise ConfigurationError(
+            f"the catalog has no repository {text!r}; see: scm-sync repo list", code="unknown_repository"
+        )
+    return found
+
+
+def export_catalog(database: Database, path: Path) -> catalog.Snapshot:
+    """Write the catalog to the snapshot file at ``path``, from which the code location loads."""
+    with database.connection() as conn, conn.transaction():
+        repos.lock_snapshot(conn)
+        return catalog.write_snapshot(
+            path, repos.list_all(conn), head_rev=repos.head_revision(conn), written_at=datetime.now(UTC)
+        )
+
+
+def read_list(path: Path) -> tuple[Listed, ...]:
+    """The entries of a ``repos.toml``, good and bad. Raises ConfigurationError if the file as a whole is
+    unusable; nothing is added then."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no file {path}; copy repos.example.toml") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is not UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    content = parse_toml(text, path)
+    entries = content.pop("repository", None)
+    if content:
+        raise ConfigurationError(f"{path}: unknown key {next(iter(content))}; write [[repository]] entries")
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise ConfigurationError(
+            f'{path} lists nothing; write [[repository]] and below it spec = "svn:<url>"'
+        )
+    return tuple(_listed(entry, number) for number, entry in enumerate(entries, 1))
+
+
+def _listed(entry: Mapping[str, object], number: int) -> Listed:
+    text = f"entry {number}"
+    for key, value in entry.items():
+        if key not in ("spec", "tenant"):
+            return Listed(text, problem=f"unknown key {key}; the keys are spec and tenant")
+        if not isinstance(value, str) or not value.strip():
+            return Listed(text, problem=f"{key} has to be a text that is not empty")
+    if "spec" not in entry:
+        return Listed(text, problem='it has no spec; write spec = "svn:<url>"')
+    try:
+        spec = catalog.parse_spec(str(entry["spec"]))
+    except ConfigurationError as error:
+        return Listed(text, problem=str(error))
+    tenant = entry.get("tenant")
+    return Listed(str(spec), spec=spec, tenant=None if tenant is None else str(tenant))
+
+
+def add_listed(
+    database: Database,
+    settings: Settings,
+    entries: tuple[Listed, ...],
+    *,
+    actor: str,
+    reader_factory: ReaderFactory,
+    dry_run: bool = False,
+) -> Iterator[tuple[Listed, Registered | SyncError]]:
+    """Register each entry and yield what became of it; a bad one does not stop the others."""
+    for entry in entries:
+        try:
+            if entry.spec is None:
+                raise ConfigurationError(f"{entry.text}: {entry.problem}")
+            yield (
+                entry,
+                add_repository(
+                    database,
+                    settings,
+                    entry.spec,
+                    tenant=entry.tenant,
+                    actor=actor,
+                    reader_factory=reader_factory,
+                    dry_run=dry_run,
+                ),
+            )
+        except SyncError as error:
+            if error.code == "database_down":
+                raise  # it is not the entry that is bad, and the next one would wait as long
+            yield entry, error
