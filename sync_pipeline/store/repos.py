@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from sync_pipeline.catalog import RepositorySpec
+from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.store.database import Connection
 
@@ -108,10 +109,14 @@ def insert_svn(
     return _repository(row) if row else None
 
 
-def get(conn: Connection, repo_id: int) -> Repository | None:
-    """The repository with this key, or None."""
+def get(conn: Connection, repo_id: int) -> Repository:
+    """The repository with this key. Raises ConfigurationError if there is none."""
     row = conn.execute(_GET, {"repo_id": repo_id}).fetchone()
-    return _repository(row) if row else None
+    if row is None:
+        raise ConfigurationError(
+            f"the catalog has no repository {repo_id}; see: scm-sync repo list", code="unknown_repository"
+        )
+    return _repository(row)
 
 
 def find(conn: Connection, spec: RepositorySpec) -> Repository | None:
