@@ -49,7 +49,7 @@ class SourceReplaced(Permanent):
 
 
 class Transient(SyncError):
-    """A retry may help. ``retry_after`` is the shortest wait in seconds that the source asked for, or None."""
+    """A retry may help. ``retry_after`` is the shortest wait in seconds that the source asked for."""
 
     code = "transient"
 
@@ -59,7 +59,7 @@ class Transient(SyncError):
 
 
 class WindowTooHard(Transient):
-    """The answer for a window was unusable or took too long; a smaller window may work. Nothing was stored."""
+    """The answer for a window was unusable or too slow; a smaller one may work. Nothing was stored."""
 
     code = "window_too_hard"
 

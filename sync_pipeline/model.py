@@ -332,7 +332,7 @@ class JobReport:
     window: Window | None
     job_status: JobStatus
     run_status: RunStatus
-    counts: Counts = Counts()
+    counts: Counts = field(default_factory=Counts)
     calls: int = 0
     batches: int = 0
     seconds: float = 0.0

@@ -545,6 +545,7 @@ CREATE TABLE scm.svn_revisions (
     ts             timestamptz,
     message        text,
     visibility     text        NOT NULL CHECK (visibility IN ('hidden', 'partial', 'full')),
+    richness       smallint    NOT NULL,
     path_count     integer     NOT NULL,
     is_bulk        boolean     NOT NULL GENERATED ALWAYS AS (path_count > 100) STORED,
     bulk_reason    text        GENERATED ALWAYS AS (CASE WHEN path_count > 100 THEN 'over_100_paths' END) STORED,
@@ -569,6 +570,7 @@ COMMENT ON COLUMN scm.svn_revisions.author_raw IS 'svn:author as stored; NULL if
 COMMENT ON COLUMN scm.svn_revisions.ts IS 'svn:date; NULL if there is none or it cannot be read. Not monotonic in rev_num.';
 COMMENT ON COLUMN scm.svn_revisions.message IS 'svn:log; NULL if there is none or the server withholds it.';
 COMMENT ON COLUMN scm.svn_revisions.visibility IS 'How much the server lets us see: full, partial or hidden.';
+COMMENT ON COLUMN scm.svn_revisions.richness IS 'How much of it was read: a look that saw less never overwrites one that saw more.';
 COMMENT ON COLUMN scm.svn_revisions.path_count IS 'Number of rows in scm.svn_changed_paths.';
 COMMENT ON COLUMN scm.svn_revisions.is_bulk IS 'True over 100 changed paths.';
 COMMENT ON COLUMN scm.svn_revisions.bulk_reason IS 'Why it counts as bulk, or NULL.';

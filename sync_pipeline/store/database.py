@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -34,6 +35,15 @@ def describe(url: str) -> str:
         return "(not a PostgreSQL URL)"
     host = parts.get("host") or "local socket"
     return f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
+
+
+def database_time(conn: Connection) -> datetime:
+    """Now by the database's clock (UTC); leases, claims and visits are measured with it."""
+    # Used wherever a moment is compared with a stored one.
+    row = conn.execute("SELECT clock_timestamp() AS now").fetchone()
+    assert row is not None
+    moment: datetime = row["now"]
+    return moment
 
 
 class Database:

@@ -1,0 +1,1 @@
+"""The engine: window, chunks, batches, one transaction each. Knows sources and store, not Dagster."""

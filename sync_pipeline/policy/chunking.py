@@ -1,0 +1,18 @@
+"""How large the next chunk is.
+
+Belongs here: growth where the source is sparse. Halving after a hard answer is the engine's, because it is
+about the chunk at hand, not the next one.
+"""
+
+from __future__ import annotations
+
+LARGEST_GROWTH = 64
+
+
+def next_size(size: int, rows: int, base: int) -> int:
+    """Revisions of the chunk after one of ``size`` revisions that held ``rows`` rows.
+
+    Doubles while fewer than a quarter of the revisions were rows (a registered subfolder of a large
+    repository), up to 64 times ``base``; falls back to ``base`` as soon as it is dense again.
+    """
+    return min(size * 2, base * LARGEST_GROWTH) if rows * 4 < size else base

@@ -1,0 +1,244 @@
+"""SVN facts: how a batch of revisions gets into the tables.
+
+Belongs here: staging by COPY, the upsert in which the richer and then the newer look wins, and the counts,
+which come from the database. An unchanged revision (same content hash) causes no write. Runs inside the
+caller's transaction, after the lease and the claim were checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Iterable
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from sync_pipeline.model import Counts, PathChange, RevisionRow, Visibility
+from sync_pipeline.store.database import Connection
+
+# Private to the connection and emptied at commit. Copied into before anything is compared.
+_STAGE = """
+CREATE TEMP TABLE IF NOT EXISTS stage_revisions (
+    rev_num bigint, author_raw text, ts timestamptz, message text, visibility text, richness smallint,
+    path_count integer, flags text[], meta_json jsonb, content_hash bytea, paths_hash bytea
+) ON COMMIT DELETE ROWS;
+CREATE TEMP TABLE IF NOT EXISTS stage_paths (
+    rev_num bigint, path_no integer, path text, action text, kind text, copyfrom_path text,
+    copyfrom_rev bigint, text_mods boolean, prop_mods boolean
+) ON COMMIT DELETE ROWS;
+CREATE TEMP TABLE IF NOT EXISTS stage_written (rev_num bigint, inserted boolean) ON COMMIT DELETE ROWS;
+"""
+
+_COPY_PATHS = """
+COPY stage_paths (rev_num, path_no, path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods)
+FROM STDIN
+"""
+
+_COPY_REVISIONS = """
+COPY stage_revisions (rev_num, author_raw, ts, message, visibility, richness, path_count, flags, meta_json,
+                      content_hash, paths_hash)
+FROM STDIN
+"""
+
+# Keeps what is about to be overwritten: revision properties can be edited at the source.
+_ARCHIVE = """
+INSERT INTO scm.svn_revision_versions (repo_id, rev_num, version, author_raw, ts, message, visibility,
+                                       path_count, flags, meta_json, content_hash, batch_id, seen_from,
+                                       seen_until)
+SELECT r.repo_id, r.rev_num, r.version, r.author_raw, r.ts, r.message, r.visibility, r.path_count, r.flags,
+       r.meta_json, r.content_hash, r.batch_id, r.updated_at, now()
+  FROM stage_revisions AS s
+  JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+ WHERE r.content_hash <> s.content_hash AND s.richness >= r.richness AND r.batch_id < %(batch_id)s
+"""
+
+# The upsert. Richer wins, then the later observation; the same content changes nothing.
+_UPSERT = """
+WITH written AS (
+    INSERT INTO scm.svn_revisions AS r
+           (repo_id, rev_num, author_raw, ts, message, visibility, richness, path_count, flags, meta_json,
+            content_hash, paths_hash, batch_id)
+    SELECT %(repo_id)s, rev_num, author_raw, ts, message, visibility, richness, path_count, flags, meta_json,
+           content_hash, paths_hash, %(batch_id)s
+      FROM stage_revisions
+    ON CONFLICT (repo_id, rev_num) DO UPDATE
+       SET author_raw = EXCLUDED.author_raw, ts = EXCLUDED.ts, message = EXCLUDED.message,
+           visibility = EXCLUDED.visibility, richness = EXCLUDED.richness,
+           path_count = EXCLUDED.path_count, flags = EXCLUDED.flags, meta_json = EXCLUDED.meta_json,
+           content_hash = EXCLUDED.content_hash, paths_hash = EXCLUDED.paths_hash,
+           batch_id = EXCLUDED.batch_id, version = r.version + 1, deleted_at = NULL, updated_at = now()
+     WHERE (r.content_hash <> EXCLUDED.content_hash OR r.deleted_at IS NOT NULL)
+       AND EXCLUDED.richness >= r.richness AND r.batch_id < EXCLUDED.batch_id
+    RETURNING rev_num, (xmax = 0) AS inserted
+)
+INSERT INTO stage_written SELECT rev_num, inserted FROM written
+"""
+
+# The paths of a revision are replaced as a set.
+_DROP_PATHS = """
+DELETE FROM scm.svn_changed_paths AS p
+ USING stage_written AS w
+ WHERE NOT w.inserted AND p.repo_id = %(repo_id)s AND p.rev_num = w.rev_num
+"""
+
+_INSERT_PATHS = """
+INSERT INTO scm.svn_changed_paths (repo_id, rev_num, path_no, path, action, kind, copyfrom_path,
+                                   copyfrom_rev, text_mods, prop_mods)
+SELECT %(repo_id)s, s.rev_num, s.path_no, s.path, s.action, s.kind, s.copyfrom_path, s.copyfrom_rev,
+       s.text_mods, s.prop_mods
+  FROM stage_paths AS s
+  JOIN stage_written AS w USING (rev_num)
+"""
+
+_COUNT = """
+SELECT count(*) AS read,
+       count(*) FILTER (WHERE w.inserted) AS inserted,
+       count(*) FILTER (WHERE NOT w.inserted) AS updated,
+       count(*) FILTER (WHERE w.rev_num IS NULL AND s.richness < r.richness
+                              AND s.content_hash <> r.content_hash) AS poorer
+  FROM stage_revisions AS s
+  LEFT JOIN stage_written AS w USING (rev_num)
+  LEFT JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+"""
+
+# A row that could be stored after all leaves quarantine; a detail that was read is no longer owed.
+_RESOLVE = """
+WITH stored AS (SELECT rev_num::text AS natural_key, flags FROM stage_revisions),
+settled AS (
+    UPDATE scm.obligations AS o SET resolved_at = now()
+      FROM stored AS s
+     WHERE o.repo_id = %(repo_id)s AND o.job_type = 'revisions' AND o.resolved_at IS NULL
+       AND o.natural_key = s.natural_key AND NOT (o.detail || '_unread') = ANY (s.flags)
+)
+UPDATE scm.quarantine AS q SET resolved_at = now()
+  FROM stored AS s
+ WHERE q.repo_id = %(repo_id)s AND q.job_type = 'revisions' AND q.resolved_at IS NULL
+   AND q.natural_key = s.natural_key
+"""
+
+# What the fingerprint check compares with a new look at the same revisions.
+_FINGERPRINTS = """
+SELECT rev_num, ts, paths_hash, visibility FROM scm.svn_revisions
+ WHERE repo_id = %(repo_id)s AND rev_num <= %(head)s AND deleted_at IS NULL
+ ORDER BY rev_num DESC
+ LIMIT %(limit)s
+"""
+
+_VISIBILITY_RANK = {Visibility.HIDDEN: 0, Visibility.PARTIAL: 1, Visibility.FULL: 2}
+
+
+def richness(row: RevisionRow) -> int:
+    """How much of the revision was read. Visibility counts first, then details that could not be read
+    (flags ending in ``_unread``). A look that is poorer than what is stored changes nothing."""
+    unread = sum(flag.endswith("_unread") for flag in row.flags)
+    return _VISIBILITY_RANK[row.visibility] * 4 + 3 - min(unread, 3)
+
+
+def path_digest(digest: Any, change: PathChange) -> None:
+    """Add one changed path to the running hash of a revision's paths."""
+    digest.update(
+        f"{change.path}\0{change.action}{change.kind}\0{change.copyfrom_path}\0{change.copyfrom_rev}"
+        f"{change.text_mods}{change.prop_mods}\n".encode("utf-8", "surrogatepass")
+    )
+
+
+def revision_digest(row: RevisionRow, paths_hash: bytes) -> bytes:
+    """SHA-256 over everything that is stored of a revision. Hashes values, never the answer's bytes: svn
+    changes the order of attributes from call to call."""
+    digest = hashlib.sha256(paths_hash)
+    moment = row.ts.isoformat() if row.ts else None
+    for part in (row.author_raw, moment, row.message, str(row.visibility)):
+        digest.update(b"\0-" if part is None else b"\0+" + part.encode("utf-8", "surrogatepass"))
+    for flag in sorted(row.flags):
+        digest.update(b"\0f" + flag.encode())
+    for name in sorted(row.revprops):
+        digest.update(b"\0p" + f"{name}\0{row.revprops[name]}".encode("utf-8", "surrogatepass"))
+    for name in sorted(row.raw):
+        digest.update(b"\0r" + name.encode() + b"\0" + row.raw[name])
+    return digest.digest()
+
+
+def _storable(text: str | None) -> str | None:
+    # PostgreSQL text has no NUL and no lone surrogates; a visible mark in their place, the row is flagged.
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
+
+
+def store_revisions(conn: Connection, *, repo_id: int, batch_id: int, rows: Iterable[RevisionRow]) -> Counts:
+    """Write revisions and their changed paths; returns what that changed, counted by the database.
+
+    ``rows`` is consumed while it is copied, so memory does not grow with the number of paths. Whatever it
+    raises ends the transaction with nothing written.
+    """
+    conn.execute(_STAGE)
+    staged: list[tuple[Any, ...]] = []
+    with conn.cursor() as cursor:
+        with cursor.copy(_COPY_PATHS) as copy:
+            for row in rows:
+                staged.append(_stage_paths(copy.write_row, row))
+        with cursor.copy(_COPY_REVISIONS) as copy:
+            for record in staged:
+                copy.write_row(record)
+    params = {"repo_id": repo_id, "batch_id": batch_id}
+    conn.execute(_ARCHIVE, params)
+    changed = conn.execute(_UPSERT, params).rowcount
+    counted = conn.execute(_COUNT, params).fetchone()
+    assert counted is not None
+    if changed:
+        if counted["updated"]:
+            conn.execute(_DROP_PATHS, params)
+        conn.execute(_INSERT_PATHS, params)
+    conn.execute(_RESOLVE, params)
+    counts: dict[str, int] = dict(counted)
+    return Counts(
+        **counts,
+        unchanged=counts["read"] - counts["inserted"] - counts["updated"] - counts["poorer"],
+    )
+
+
+def _stage_paths(write_row: Any, row: RevisionRow) -> tuple[Any, ...]:
+    digest = hashlib.sha256()
+    number = 0
+    for number, change in enumerate(row.paths, start=1):
+        path_digest(digest, change)
+        write_row(
+            (
+                row.rev_num,
+                number,
+                _storable(change.path),
+                change.action,
+                change.kind,
+                _storable(change.copyfrom_path),
+                change.copyfrom_rev,
+                change.text_mods,
+                change.prop_mods,
+            )
+        )
+    paths_hash = digest.digest()
+    meta: dict[str, Any] = {}
+    if row.revprops:
+        meta["revprops"] = {_storable(name): _storable(value) for name, value in row.revprops.items()}
+    if row.raw:
+        meta["raw"] = {name: b64encode(value).decode() for name, value in row.raw.items()}
+    texts = (row.author_raw, row.message, *row.revprops, *row.revprops.values())
+    flags = sorted({*row.flags, "nul"} if any(t and "\0" in t for t in texts) else set(row.flags))
+    return (
+        row.rev_num,
+        _storable(row.author_raw),
+        row.ts,
+        _storable(row.message),
+        str(row.visibility),
+        richness(row),
+        number,
+        flags,
+        Jsonb(meta),
+        revision_digest(row, paths_hash),
+        paths_hash,
+    )
+
+
+def fingerprints(conn: Connection, repo_id: int, head: int, limit: int) -> list[dict[str, Any]]:
+    """The newest ``limit`` stored revisions up to ``head``: rev_num, ts, paths_hash, visibility."""
+    return conn.execute(_FINGERPRINTS, {"repo_id": repo_id, "head": head, "limit": limit}).fetchall()

@@ -1,0 +1,435 @@
+"""The job ledger: which windows are to be synced, who works on them, how it ended.
+
+Belongs here: the state machine of ``scm.sync_jobs`` and ``scm.sync_runs``, one statement per edge. Every
+edge out of ``running`` needs the claim token, so an attempt that lost its claim can change nothing. What is
+due, and how long to wait after a failure, is decided in :mod:`sync_pipeline.policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from sync_pipeline import __version__
+from sync_pipeline.errors import ClaimLost
+from sync_pipeline.model import (
+    Counts,
+    JobReport,
+    JobRequest,
+    JobStatus,
+    JobType,
+    Mode,
+    RunStatus,
+    Trigger,
+    Window,
+)
+from sync_pipeline.store.database import Connection
+from sync_pipeline.store.windows import from_ranges, range_params
+
+HISTORY_PRIORITY = 900
+"""Priority of the history that a registration queues: after everything that somebody waits for."""
+
+# Makes the job unless an active one of the same (repository, job type, mode, window) is there.
+_ENQUEUE = """
+INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, update_watermark, priority,
+                           max_attempts, generation, trigger, actor, reason, config_hash, code_version)
+SELECT %(repo_id)s, %(job_type)s, %(mode)s, %(revs)s, %(period)s, %(reread)s, %(update_watermark)s,
+       %(priority)s, %(max_attempts)s, w.generation, %(trigger)s, %(actor)s, %(reason)s, %(config_hash)s,
+       %(code_version)s
+  FROM scm.sync_watermarks AS w
+ WHERE w.repo_id = %(repo_id)s AND w.job_type = %(job_type)s
+ON CONFLICT (repo_id, job_type, mode, revs, period) WHERE status IN ('pending', 'running', 'failed')
+DO NOTHING
+RETURNING job_id
+"""
+
+# Finds the active job that the insert above met, and passes the wishes of the newcomer on to it.
+_JOIN = """
+UPDATE scm.sync_jobs
+   SET priority = least(priority, %(priority)s),
+       reread = reread OR %(reread)s,
+       update_watermark = update_watermark OR %(update_watermark)s,
+       generation = CASE WHEN status = 'running' THEN generation
+                         ELSE (SELECT w.generation FROM scm.sync_watermarks AS w
+                                WHERE w.repo_id = %(repo_id)s AND w.job_type = %(job_type)s) END,
+       updated_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s
+   AND revs IS NOT DISTINCT FROM %(revs)s::int8range
+   AND period IS NOT DISTINCT FROM %(period)s::tstzrange
+   AND status IN ('pending', 'running', 'failed')
+RETURNING job_id
+"""
+
+# The claim: a waiting job, or one whose owner's claim ran out. A crash costs an attempt.
+_CLAIM = """
+UPDATE scm.sync_jobs
+   SET status = 'running',
+       claim_token = %(token)s,
+       claim_expires_at = clock_timestamp() + make_interval(secs => %(length)s),
+       claimed_by = %(worker)s,
+       claimed_at = clock_timestamp(),
+       attempts = attempts + 1,
+       not_before = NULL,
+       dagster_run_id = %(dagster_run_id)s,
+       updated_at = now()
+ WHERE job_id = %(job_id)s
+   AND (status IN ('pending', 'failed') OR (status = 'running' AND claim_expires_at < clock_timestamp()))
+   AND attempts < max_attempts
+RETURNING *
+"""
+
+# A job whose last allowed attempt died with its worker.
+_BURY = """
+UPDATE scm.sync_jobs
+   SET status = 'dead', claim_token = NULL, claim_expires_at = NULL, finished_at = now(), updated_at = now(),
+       last_error_code = 'worker_lost',
+       last_error = 'the worker disappeared in attempt ' || attempts || ' of ' || max_attempts
+ WHERE job_id = %(job_id)s AND attempts >= max_attempts
+   AND (status IN ('pending', 'failed') OR (status = 'running' AND claim_expires_at < clock_timestamp()))
+RETURNING job_id
+"""
+
+# Attempts that somebody else's claim ended: history must not show eternal runs.
+_CLOSE_LOST_RUNS = """
+UPDATE scm.sync_runs
+   SET status = 'failed', finished_at = now(), error_code = 'worker_lost',
+       error = 'the claim of this attempt ran out; a later attempt took the job over'
+ WHERE job_id = %(job_id)s AND status = 'running'
+"""
+
+# Heartbeat of the owner.
+_RENEW = """
+UPDATE scm.sync_jobs
+   SET claim_expires_at = clock_timestamp() + make_interval(secs => %(length)s)
+ WHERE job_id = %(job_id)s AND claim_token = %(token)s AND claim_expires_at > clock_timestamp()
+"""
+
+# First statement of every writing transaction; the share lock holds a takeover back until it ends.
+_GUARD = """
+SELECT 1 FROM scm.sync_jobs
+ WHERE job_id = %(job_id)s AND claim_token = %(token)s AND claim_expires_at > clock_timestamp()
+   FOR KEY SHARE
+"""
+
+# The owner ends its attempt: completed, failed (retried at not_before), dead, or back to pending.
+_FINISH = """
+UPDATE scm.sync_jobs
+   SET status = %(status)s,
+       claim_token = NULL,
+       claim_expires_at = NULL,
+       max_attempts = max_attempts + %(refund)s,
+       not_before = CASE WHEN %(status)s = 'failed'
+                         THEN clock_timestamp() + make_interval(secs => %(backoff)s) END,
+       finished_at = CASE WHEN %(status)s IN ('completed', 'dead') THEN now() END,
+       last_error_code = %(error_code)s,
+       last_error = left(%(error)s, 2000),
+       updated_at = now()
+ WHERE job_id = %(job_id)s AND claim_token = %(token)s
+"""
+
+# What is waited for when somebody else has the job.
+_GET = """
+SELECT *, claim_expires_at < clock_timestamp() AS claim_expired FROM scm.sync_jobs WHERE job_id = %(job_id)s
+"""
+
+# Jobs of a repository that is no longer synced.
+_CANCEL_PENDING = """
+UPDATE scm.sync_jobs
+   SET status = 'dead', finished_at = now(), updated_at = now(),
+       last_error_code = 'cancelled', last_error = left(%(reason)s, 2000)
+ WHERE repo_id = %(repo_id)s AND status IN ('pending', 'failed')
+"""
+
+_START_RUN = """
+INSERT INTO scm.sync_runs (job_id, attempt, repo_id, job_type, mode, dagster_run_id, worker,
+                           watermark_rev_before, watermark_time_before, code_version)
+SELECT j.job_id, j.attempts, j.repo_id, j.job_type, j.mode, j.dagster_run_id, j.claimed_by,
+       w.watermark_rev, w.watermark_time, %(code_version)s
+  FROM scm.sync_jobs AS j
+  JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
+ WHERE j.job_id = %(job_id)s
+RETURNING run_id
+"""
+
+_FINISH_RUN = """
+UPDATE scm.sync_runs AS r
+   SET status = %(status)s, finished_at = clock_timestamp(), calls = %(calls)s, head_rev = %(head_rev)s,
+       error_code = %(error_code)s, error = left(%(error)s, 2000),
+       watermark_rev_after = w.watermark_rev, watermark_time_after = w.watermark_time
+  FROM scm.sync_watermarks AS w
+ WHERE r.run_id = %(run_id)s AND r.status = 'running'
+   AND w.repo_id = r.repo_id AND w.job_type = r.job_type
+"""
+
+# The number of a batch is the order of observation, so it is taken before the facts are written.
+_NEXT_BATCH = "SELECT nextval(pg_get_serial_sequence('scm.sync_batches', 'batch_id')) AS batch_id"
+
+_ADD_BATCH = """
+WITH counted AS (
+    UPDATE scm.sync_runs
+       SET batches = batches + 1, rows_read = rows_read + %(read)s, inserted = inserted + %(inserted)s,
+           updated = updated + %(updated)s, unchanged = unchanged + %(unchanged)s,
+           poorer = poorer + %(poorer)s, quarantined = quarantined + %(quarantined)s
+     WHERE run_id = %(run_id)s
+    RETURNING batches, repo_id, job_type
+)
+INSERT INTO scm.sync_batches (batch_id, run_id, batch_no, repo_id, job_type, fence, revs, period, covers,
+                              rows_read, inserted, updated, unchanged, poorer, quarantined)
+OVERRIDING SYSTEM VALUE
+SELECT %(batch_id)s, %(run_id)s, batches, repo_id, job_type, %(fence)s, %(revs)s, %(period)s, %(covers)s,
+       %(read)s, %(inserted)s, %(updated)s, %(unchanged)s, %(poorer)s, %(quarantined)s
+  FROM counted
+"""
+
+# The latest attempt at a job, for whoever waited for it or reads its result.
+_LATEST_RUN = """
+SELECT r.*, extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.started_at)::float8 AS seconds
+  FROM scm.sync_runs AS r
+ WHERE r.job_id = %(job_id)s
+ ORDER BY r.attempt DESC
+ LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to work on a job. ``generation`` is that of the watermark when the job was made."""
+
+    job_id: UUID
+    token: UUID
+    run_id: UUID
+    attempt: int
+    max_attempts: int
+    generation: int
+    window: Window | None
+    reread: bool
+    update_watermark: bool
+    actor: str
+    reason: str
+    trigger: Trigger
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What somebody who did not get the job sees of it."""
+
+    status: JobStatus
+    claimed_by: str | None
+    claim_expires_at: datetime | None
+    claim_expired: bool
+
+
+def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, config_hash: str = "") -> UUID:
+    """Make the job that ``request`` asks for, or find the active one that is the same work.
+
+    An active job takes over a smaller priority and the wish to re-read. Raises LookupError if the
+    (repository, job type) is not registered.
+    """
+    params = {
+        "repo_id": request.repo_id,
+        "job_type": str(request.job_type),
+        "mode": str(request.mode),
+        "reread": request.reread,
+        "update_watermark": request.update_watermark,
+        "priority": request.priority,
+        "max_attempts": max_attempts,
+        "trigger": str(request.trigger),
+        "actor": request.actor,
+        "reason": request.reason,
+        "config_hash": config_hash,
+        "code_version": __version__,
+    } | range_params(request.window)
+    # The found job may end between the two statements; then the next round makes a new one.
+    for _ in range(5):
+        row = conn.execute(_ENQUEUE, params).fetchone() or conn.execute(_JOIN, params).fetchone()
+        if row is not None:
+            return UUID(str(row["job_id"]))
+    raise LookupError(f"repository {request.repo_id} has no {request.job_type}")
+
+
+def claim(
+    conn: Connection, job_id: UUID, *, worker: str, length: float, dagster_run_id: str | None
+) -> Claim | None:
+    """Take the job for one attempt of ``length`` seconds, renewable; None if somebody else has it.
+
+    Takes over a running job whose claim ran out, closes the attempt it replaces, and buries a job whose
+    attempts are used up (the caller then finds it dead).
+    """
+    token = uuid4()
+    params = {
+        "job_id": job_id,
+        "token": token,
+        "worker": worker,
+        "length": length,
+        "dagster_run_id": dagster_run_id,
+        "code_version": __version__,
+    }
+    with conn.transaction():
+        row = conn.execute(_CLAIM, params).fetchone()
+        if row is None:
+            if conn.execute(_BURY, params).fetchone() is not None:
+                conn.execute(_CLOSE_LOST_RUNS, params)
+            return None
+        conn.execute(_CLOSE_LOST_RUNS, params)
+        run = conn.execute(_START_RUN, params).fetchone()
+        assert run is not None
+    return Claim(
+        job_id=row["job_id"],
+        token=token,
+        run_id=run["run_id"],
+        attempt=row["attempts"],
+        max_attempts=row["max_attempts"],
+        generation=row["generation"],
+        window=from_ranges(row["revs"], row["period"]),
+        reread=row["reread"],
+        update_watermark=row["update_watermark"],
+        actor=row["actor"],
+        reason=row["reason"],
+        trigger=Trigger(row["trigger"]),
+    )
+
+
+def renew(conn: Connection, claim: Claim, length: float) -> bool:
+    """Keep the claim for another ``length`` seconds; False if it ran out or was taken over."""
+    params = {"job_id": claim.job_id, "token": claim.token, "length": length}
+    return conn.execute(_RENEW, params).rowcount == 1
+
+
+def guard(conn: Connection, claim: Claim) -> None:
+    """Check the claim inside a writing transaction. Raises ClaimLost."""
+    if conn.execute(_GUARD, {"job_id": claim.job_id, "token": claim.token}).fetchone() is None:
+        raise ClaimLost(
+            f"attempt {claim.attempt} lost its claim on job {claim.job_id} (it ran out, or another attempt "
+            "took the job over); nothing of this batch was written"
+        )
+
+
+def finish(
+    conn: Connection,
+    claim: Claim,
+    *,
+    job_status: JobStatus,
+    run_status: RunStatus,
+    calls: int = 0,
+    head_rev: int | None = None,
+    error_code: str | None = None,
+    error: str | None = None,
+    backoff: float = 0.0,
+) -> bool:
+    """End the attempt. ``pending`` gives the job back and allows one attempt more for it. False if the claim was
+    lost: the job then belongs to somebody else and is left alone."""
+    params = {
+        "job_id": claim.job_id,
+        "token": claim.token,
+        "run_id": claim.run_id,
+        "calls": calls,
+        "head_rev": head_rev,
+        "error_code": error_code,
+        "error": error,
+        "backoff": backoff,
+        "refund": 1 if job_status is JobStatus.PENDING else 0,
+    }
+    with conn.transaction():
+        owned = conn.execute(_FINISH, params | {"status": str(job_status)}).rowcount == 1
+        conn.execute(_FINISH_RUN, params | {"status": str(run_status)})
+    return owned
+
+
+def next_batch(conn: Connection) -> int:
+    """The number of the batch that is about to be written."""
+    row = conn.execute(_NEXT_BATCH).fetchone()
+    assert row is not None
+    return int(row["batch_id"])
+
+
+def add_batch(
+    conn: Connection,
+    claim: Claim,
+    *,
+    batch_id: int,
+    fence: int,
+    window: Window,
+    covers: bool,
+    counts: Counts,
+) -> None:
+    """Write the ledger row of a batch and add its counts to the run, in the batch's own transaction."""
+    conn.execute(
+        _ADD_BATCH,
+        {
+            "batch_id": batch_id,
+            "run_id": claim.run_id,
+            "fence": fence,
+            "covers": covers,
+            "read": counts.read,
+            "inserted": counts.inserted,
+            "updated": counts.updated,
+            "unchanged": counts.unchanged,
+            "poorer": counts.poorer,
+            "quarantined": counts.quarantined,
+        }
+        | range_params(window),
+    )
+
+
+def state(conn: Connection, job_id: UUID) -> JobState:
+    """Who has the job now."""
+    row = conn.execute(_GET, {"job_id": job_id}).fetchone()
+    assert row is not None
+    return JobState(
+        JobStatus(row["status"]), row["claimed_by"], row["claim_expires_at"], bool(row["claim_expired"])
+    )
+
+
+def report(conn: Connection, job_id: UUID) -> JobReport:
+    """The job and its latest attempt as the ledger has them."""
+    job: dict[str, Any] | None = conn.execute(_GET, {"job_id": job_id}).fetchone()
+    assert job is not None
+    run: dict[str, Any] = conn.execute(_LATEST_RUN, {"job_id": job_id}).fetchone() or {}
+    return JobReport(
+        job_id=job_id,
+        run_id=run.get("run_id"),
+        repo_id=job["repo_id"],
+        job_type=JobType(job["job_type"]),
+        mode=Mode(job["mode"]),
+        window=from_ranges(job["revs"], job["period"]),
+        job_status=JobStatus(job["status"]),
+        run_status=RunStatus(run.get("status", "failed")),
+        counts=Counts(
+            read=run.get("rows_read", 0),
+            inserted=run.get("inserted", 0),
+            updated=run.get("updated", 0),
+            unchanged=run.get("unchanged", 0),
+            poorer=run.get("poorer", 0),
+            quarantined=run.get("quarantined", 0),
+        ),
+        calls=run.get("calls", 0),
+        batches=run.get("batches", 0),
+        seconds=run.get("seconds", 0.0),
+        watermark_before=run.get("watermark_rev_before") or run.get("watermark_time_before"),
+        watermark_after=run.get("watermark_rev_after") or run.get("watermark_time_after"),
+        head=run.get("head_rev"),
+        error_code=job["last_error_code"] or run.get("error_code"),
+        error=job["last_error"] or run.get("error"),
+    )
+
+
+def cancel_pending(conn: Connection, repo_id: int, reason: str) -> int:
+    """End every job of the repository that nobody works on; returns how many."""
+    return conn.execute(_CANCEL_PENDING, {"repo_id": repo_id, "reason": reason}).rowcount
+
+
+# The reports of everything that one Dagster run did, in order.
+_OF_DAGSTER_RUN = """
+SELECT DISTINCT ON (job_id) job_id, started_at FROM scm.sync_runs
+ WHERE dagster_run_id = %(dagster_run_id)s
+ ORDER BY job_id, started_at
+"""
+
+
+def reports_of_dagster_run(conn: Connection, dagster_run_id: str) -> Sequence[JobReport]:
+    """What the jobs that ran in one Dagster run came to, oldest first."""
+    rows = conn.execute(_OF_DAGSTER_RUN, {"dagster_run_id": dagster_run_id}).fetchall()
+    return [report(conn, r["job_id"]) for r in sorted(rows, key=lambda r: r["started_at"])]

@@ -1,0 +1,338 @@
+"""Coverage: what is known to be complete, per (repository, job type), and the events that prove it.
+
+Belongs here: every read and write of ``scm.sync_watermarks`` and ``scm.sync_watermark_events``. Both change
+in one transaction, the caller's. The watermark itself is a generated column, so nothing here computes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sync_pipeline import __version__
+from sync_pipeline.errors import ClaimLost, ConfigurationError
+from sync_pipeline.model import Access, JobType, Window
+from sync_pipeline.store.database import Connection
+from sync_pipeline.store.windows import from_multiranges, multirange_params, range_params
+
+# Used by the registration of a repository: the row of an origin without any coverage.
+_REGISTER = """
+INSERT INTO scm.sync_watermarks (repo_id, job_type, origin_rev, origin_time, head_rev)
+VALUES (%(repo_id)s, %(job_type)s, %(origin_rev)s, %(origin_time)s, %(head_rev)s)
+ON CONFLICT (repo_id, job_type) DO NOTHING
+RETURNING repo_id
+"""
+
+# The snapshot events (register, set, reset) from which a replay starts.
+_SNAPSHOT_EVENT = """
+INSERT INTO scm.sync_watermark_events
+       (repo_id, job_type, direction, covered_revs, covered_time, origin_rev, origin_time,
+        watermark_rev, watermark_time, generation, actor, reason, code_version)
+SELECT repo_id, job_type, %(direction)s, covered_revs, covered_time, origin_rev, origin_time,
+       watermark_rev, watermark_time, generation, %(actor)s, %(reason)s, %(code_version)s
+  FROM scm.sync_watermarks
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+"""
+
+# Everything that is known about one (repository, job type).
+_GET = """
+SELECT * FROM scm.sync_watermarks WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+"""
+
+# What of a window is not covered yet: a set difference.
+_MISSING = """
+SELECT %(revs)s::int8multirange - covered_revs AS revs, %(period)s::tstzmultirange - covered_time AS period
+  FROM scm.sync_watermarks
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+"""
+
+# Adds a window to the coverage; writes an event only if something was added. The caller holds the row lock.
+_EXTEND = """
+WITH grown AS (
+    UPDATE scm.sync_watermarks
+       SET covered_revs = covered_revs + %(revs)s::int8multirange,
+           covered_time = covered_time + %(period)s::tstzmultirange,
+           updated_at = now()
+     WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+       AND NOT (covered_revs @> %(revs)s::int8multirange AND covered_time @> %(period)s::tstzmultirange)
+    RETURNING *
+)
+INSERT INTO scm.sync_watermark_events
+       (repo_id, job_type, direction, added_revs, added_time, origin_rev, origin_time,
+        watermark_rev, watermark_time, generation, actor, reason, code_version, run_id, batch_id)
+SELECT repo_id, job_type,
+       CASE WHEN upper(%(added_revs)s::int8range) <= origin_rev
+              OR upper(%(added_time)s::tstzrange) <= origin_time
+            THEN 'backfill' ELSE 'forward' END,
+       %(added_revs)s, %(added_time)s, origin_rev, origin_time,
+       watermark_rev, watermark_time, generation, %(actor)s, %(reason)s, %(code_version)s,
+       %(run_id)s, %(batch_id)s
+  FROM grown
+"""
+
+# Moves the origin back to the start of a covered window, unless that would move the watermark back.
+_MOVE_ORIGIN = """
+WITH moved AS (
+    UPDATE scm.sync_watermarks
+       SET origin_rev = lower(%(revs)s::int8range), origin_time = lower(%(period)s::tstzrange),
+           updated_at = now()
+     WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND generation = %(generation)s
+       AND (origin_rev > lower(%(revs)s::int8range) OR origin_time > lower(%(period)s::tstzrange))
+       AND (%(revs)s::int8range IS NULL
+            OR scm.watermark_rev(covered_revs, lower(%(revs)s::int8range)) >= coalesce(watermark_rev, 0))
+       AND (%(period)s::tstzrange IS NULL
+            OR scm.watermark_time(covered_time, lower(%(period)s::tstzrange))
+               >= coalesce(watermark_time, '-infinity'))
+    RETURNING *
+)
+INSERT INTO scm.sync_watermark_events
+       (repo_id, job_type, direction, origin_rev, origin_time, watermark_rev, watermark_time,
+        generation, actor, reason, code_version, run_id)
+SELECT repo_id, job_type, 'origin', origin_rev, origin_time, watermark_rev, watermark_time,
+       generation, %(actor)s, %(reason)s, %(code_version)s, %(run_id)s
+  FROM moved
+"""
+
+# A person's set or reset: replaces the coverage and starts a new generation, which locks running jobs out.
+_REPLACE = """
+UPDATE scm.sync_watermarks
+   SET covered_revs = %(revs)s, covered_time = %(period)s, generation = generation + 1,
+       verified_at = NULL, updated_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+RETURNING generation
+"""
+
+# What a look at the source found. A state that stays keeps its begin.
+_VISITED = """
+UPDATE scm.sync_watermarks
+   SET access_since = CASE WHEN access = %(access)s THEN access_since ELSE now() END,
+       access = %(access)s,
+       access_detail = %(detail)s,
+       head_rev = greatest(head_rev, %(head_rev)s),
+       verified_at = greatest(verified_at, %(verified_at)s),
+       visited_at = now(),
+       updated_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+"""
+
+# The rolling sweep got as far as this revision.
+_SWEPT = """
+UPDATE scm.sync_watermarks
+   SET sweep_rev = %(sweep_rev)s, swept_at = now(), updated_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+"""
+
+# The proof that coverage, origin and generation are what their events say: lists every difference.
+_DIFFERENCES = """
+WITH base AS (
+    SELECT DISTINCT ON (repo_id, job_type) repo_id, job_type, event_id, covered_revs, covered_time
+      FROM scm.sync_watermark_events
+     WHERE direction IN ('register', 'set', 'reset')
+     ORDER BY repo_id, job_type, event_id DESC
+), added AS (
+    SELECT b.repo_id, b.job_type,
+           coalesce(range_agg(e.added_revs) FILTER (WHERE e.added_revs IS NOT NULL), '{}') AS revs,
+           coalesce(range_agg(e.added_time) FILTER (WHERE e.added_time IS NOT NULL), '{}') AS period
+      FROM base AS b
+      LEFT JOIN scm.sync_watermark_events AS e
+        ON e.repo_id = b.repo_id AND e.job_type = b.job_type AND e.event_id > b.event_id
+     GROUP BY b.repo_id, b.job_type
+), latest AS (
+    SELECT DISTINCT ON (repo_id, job_type) repo_id, job_type, origin_rev, origin_time, generation
+      FROM scm.sync_watermark_events
+     ORDER BY repo_id, job_type, event_id DESC
+)
+SELECT w.repo_id, w.job_type,
+       w.covered_revs::text AS covered_revs, (b.covered_revs + a.revs)::text AS replayed_revs,
+       w.covered_time::text AS covered_time, (b.covered_time + a.period)::text AS replayed_time
+  FROM scm.sync_watermarks AS w
+  LEFT JOIN base AS b USING (repo_id, job_type)
+  LEFT JOIN added AS a USING (repo_id, job_type)
+  LEFT JOIN latest AS l USING (repo_id, job_type)
+ WHERE w.covered_revs IS DISTINCT FROM b.covered_revs + a.revs
+    OR w.covered_time IS DISTINCT FROM b.covered_time + a.period
+    OR w.origin_rev IS DISTINCT FROM l.origin_rev
+    OR w.origin_time IS DISTINCT FROM l.origin_time
+    OR w.generation IS DISTINCT FROM l.generation
+ ORDER BY w.repo_id, w.job_type
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkRow:
+    """A row of ``scm.sync_watermarks``. ``watermark`` and ``origin`` are a revision or a UTC time."""
+
+    repo_id: int
+    job_type: JobType
+    origin: int | datetime
+    covered: tuple[Window, ...]
+    watermark: int | datetime | None
+    generation: int
+    verified_at: datetime | None
+    head_rev: int | None
+    sweep_rev: int
+    swept_at: datetime | None
+    access: Access
+    access_detail: str | None
+    access_since: datetime
+    visited_at: datetime | None
+
+
+def _key(repo_id: int, job_type: JobType) -> dict[str, Any]:
+    return {"repo_id": repo_id, "job_type": str(job_type), "code_version": __version__}
+
+
+def register(
+    conn: Connection,
+    *,
+    repo_id: int,
+    job_type: JobType,
+    origin_rev: int | None = None,
+    origin_time: datetime | None = None,
+    head_rev: int | None = None,
+    actor: str,
+    reason: str,
+) -> None:
+    """Make the row of a newly registered (repository, job type); registering twice changes nothing."""
+    params = _key(repo_id, job_type) | {
+        "origin_rev": origin_rev,
+        "origin_time": origin_time,
+        "head_rev": head_rev,
+        "actor": actor,
+        "reason": reason,
+        "direction": "register",
+    }
+    with conn.transaction():
+        if conn.execute(_REGISTER, params).fetchone() is not None:
+            conn.execute(_SNAPSHOT_EVENT, params)
+
+
+def get(conn: Connection, repo_id: int, job_type: JobType) -> WatermarkRow:
+    """What is known about one (repository, job type). Raises ConfigurationError if it is not registered."""
+    row = conn.execute(_GET, _key(repo_id, job_type)).fetchone()
+    if row is None:
+        raise ConfigurationError(
+            f"repository {repo_id} has no {job_type}; see `scm-sync repo list`", code="not_registered"
+        )
+    in_revs = row["origin_rev"] is not None
+    return WatermarkRow(
+        repo_id=row["repo_id"],
+        job_type=JobType(row["job_type"]),
+        origin=row["origin_rev"] if in_revs else row["origin_time"],
+        covered=from_multiranges(row["covered_revs"], row["covered_time"]),
+        watermark=row["watermark_rev"] if in_revs else row["watermark_time"],
+        generation=row["generation"],
+        verified_at=row["verified_at"],
+        head_rev=row["head_rev"],
+        sweep_rev=row["sweep_rev"],
+        swept_at=row["swept_at"],
+        access=Access(row["access"]),
+        access_detail=row["access_detail"],
+        access_since=row["access_since"],
+        visited_at=row["visited_at"],
+    )
+
+
+def missing(conn: Connection, repo_id: int, job_type: JobType, window: Window) -> tuple[Window, ...]:
+    """The parts of ``window`` that are not covered, in order."""
+    row = conn.execute(_MISSING, _key(repo_id, job_type) | multirange_params(window)).fetchone()
+    return from_multiranges(row["revs"], row["period"]) if row else (window,)
+
+
+def extend(
+    conn: Connection,
+    *,
+    repo_id: int,
+    job_type: JobType,
+    window: Window,
+    actor: str,
+    reason: str,
+    run_id: UUID,
+    batch_id: int,
+) -> bool:
+    """Mark ``window`` complete; True if that was news. The caller's transaction holds the row's lock."""
+    ranges = range_params(window)
+    params = _key(repo_id, job_type) | multirange_params(window)
+    params |= {"added_revs": ranges["revs"], "added_time": ranges["period"]}
+    params |= {"actor": actor, "reason": reason, "run_id": run_id, "batch_id": batch_id}
+    return conn.execute(_EXTEND, params).rowcount == 1
+
+
+def move_origin(
+    conn: Connection,
+    *,
+    repo_id: int,
+    job_type: JobType,
+    generation: int,
+    window: Window,
+    actor: str,
+    reason: str,
+    run_id: UUID,
+) -> bool:
+    """Move the origin back to the start of ``window``. False, and no change, if the window does not join
+    the origin (the watermark would move back) or the origin is there already."""
+    params = _key(repo_id, job_type) | range_params(window)
+    params |= {"generation": generation, "actor": actor, "reason": reason, "run_id": run_id}
+    with conn.transaction():
+        return conn.execute(_MOVE_ORIGIN, params).rowcount == 1
+
+
+def replace(
+    conn: Connection, *, repo_id: int, job_type: JobType, covered: tuple[Window, ...], actor: str, reason: str
+) -> int:
+    """A person's decision about what counts as complete; empty ``covered`` is a reset. Returns the new
+    generation; jobs of the old one can write no more."""
+    params = _key(repo_id, job_type) | multirange_params(*covered)
+    params |= {"actor": actor, "reason": reason, "direction": "set" if covered else "reset"}
+    with conn.transaction():
+        row = conn.execute(_REPLACE, params).fetchone()
+        if row is None:
+            raise ConfigurationError(f"repository {repo_id} has no {job_type}; see `scm-sync repo list`")
+        conn.execute(_SNAPSHOT_EVENT, params)
+    return int(row["generation"])
+
+
+def record_visit(
+    conn: Connection,
+    *,
+    repo_id: int,
+    job_type: JobType,
+    access: Access,
+    detail: str | None = None,
+    head_rev: int | None = None,
+    verified_at: datetime | None = None,
+) -> None:
+    """Write down what a look at the source found. ``verified_at`` only if nothing was missing."""
+    params = _key(repo_id, job_type)
+    params |= {"access": str(access), "detail": detail, "head_rev": head_rev, "verified_at": verified_at}
+    conn.execute(_VISITED, params)
+
+
+def record_sweep(conn: Connection, *, repo_id: int, job_type: JobType, sweep_rev: int) -> None:
+    """The rolling sweep goes on at ``sweep_rev`` next time."""
+    conn.execute(_SWEPT, _key(repo_id, job_type) | {"sweep_rev": sweep_rev})
+
+
+def differences(conn: Connection) -> list[dict[str, Any]]:
+    """Every (repository, job type) whose row is not what its events say. Empty when all is well."""
+    return conn.execute(_DIFFERENCES).fetchall()
+
+
+# Locks the row for the writing transaction and checks the generation that the job was made under.
+_LOCK = """
+SELECT generation FROM scm.sync_watermarks
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+   FOR NO KEY UPDATE
+"""
+
+
+def lock_generation(conn: Connection, repo_id: int, job_type: JobType, generation: int) -> None:
+    """Hold the row until the transaction ends. Raises ClaimLost if a person set the watermark meanwhile."""
+    row = conn.execute(_LOCK, _key(repo_id, job_type)).fetchone()
+    if row is None or row["generation"] != generation:
+        raise ClaimLost(
+            f"the watermark of repository {repo_id} ({job_type}) was set by hand while this job ran; "
+            "nothing was written, start the job again"
+        )

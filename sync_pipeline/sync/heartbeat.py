@@ -1,0 +1,88 @@
+"""The thread that keeps the claim and the lease of a running job alive.
+
+Belongs here: renewing both on a connection of its own, and saying loudly when either is lost. The word of
+the heartbeat is only an early warning: every writing transaction checks both itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+
+import psycopg
+
+from sync_pipeline.errors import SyncError
+from sync_pipeline.store import jobs, leases
+from sync_pipeline.store.database import Database
+
+_log = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Renews ``claim`` and, while one is set, the lease. ``lost`` is set once either cannot be kept."""
+
+    def __init__(
+        self,
+        database: Database,
+        claim: jobs.Claim,
+        *,
+        claim_length: float,
+        claim_renew: float,
+        lease_length: float,
+        lease_renew: float,
+    ) -> None:
+        self.lost = threading.Event()
+        self._database = database
+        self._claim = claim
+        self._claim_length = claim_length
+        self._lease_length = lease_length
+        self._claim_every = claim_renew
+        self._lease_every = lease_renew
+        self._lease: leases.Lease | None = None
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._threads = (
+            threading.Thread(target=self._beat, args=(claim_renew, self._renew_claim), daemon=True),
+            threading.Thread(target=self._beat, args=(lease_renew, self._renew_lease), daemon=True),
+        )
+
+    def __enter__(self) -> Heartbeat:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def hold(self, lease: leases.Lease | None) -> None:
+        """Keep this lease alive from now on; None once it was given back."""
+        with self._lock:
+            self._lease = lease
+
+    def _beat(self, every: float, renew: object) -> None:
+        assert callable(renew)
+        while not self._stop.wait(every):
+            try:
+                renew()
+            except (psycopg.Error, SyncError) as error:
+                # The database may be back before the claim ends; the guard decides, not we.
+                _log.warning("heartbeat of job %s failed: %s", self._claim.job_id, error)
+
+    def _renew_claim(self) -> None:
+        with self._database.connection() as conn:
+            if not jobs.renew(conn, self._claim, self._claim_length):
+                self.lost.set()
+
+    def _renew_lease(self) -> None:
+        # The lock makes sure that a lease just given back is not taken for lost.
+        with self._lock:
+            if self._lease is None:
+                return
+            with self._database.connection() as conn:
+                if not leases.renew(conn, self._lease, self._lease_length):
+                    self._lease = None

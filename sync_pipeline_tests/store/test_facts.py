@@ -1,0 +1,214 @@
+"""How a batch of revisions changes the tables, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import pytest
+
+from sync_pipeline.model import Counts, JobType, Obligation, QuarantinedRow, RevisionRow, Visibility
+from sync_pipeline.store import aside, facts
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline_tests.builders import change, register, revision
+
+_batches = count(1)
+
+
+def store(conn: Connection, repo: int, *rows: RevisionRow) -> Counts:
+    with conn.transaction():
+        return facts.store_revisions(conn, repo_id=repo, batch_id=next(_batches), rows=iter(rows))
+
+
+def everything(conn: Connection) -> list[dict[str, Any]]:
+    return [
+        *conn.execute("SELECT * FROM scm.svn_revisions ORDER BY repo_id, rev_num").fetchall(),
+        *conn.execute("SELECT * FROM scm.svn_changed_paths ORDER BY repo_id, rev_num, path_no").fetchall(),
+        *conn.execute("SELECT * FROM scm.svn_revision_versions ORDER BY repo_id, rev_num").fetchall(),
+    ]
+
+
+def one(conn: Connection, rev: int) -> dict[str, Any]:
+    row = conn.execute("SELECT * FROM scm.svn_revisions WHERE rev_num = %s", (rev,)).fetchone()
+    assert row is not None
+    return row
+
+
+def test_the_same_rows_again_change_nothing_at_all(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        rows = [revision(n) for n in range(1, 6)]
+        assert store(conn, repo, *rows) == Counts(read=5, inserted=5)
+        before = everything(conn)
+        xmin = conn.execute("SELECT xmin::text FROM scm.svn_revisions ORDER BY rev_num").fetchall()
+        assert store(conn, repo, *rows) == Counts(read=5, unchanged=5)
+        assert everything(conn) == before
+        assert conn.execute("SELECT xmin::text FROM scm.svn_revisions ORDER BY rev_num").fetchall() == xmin
+
+
+def test_an_edited_message_replaces_the_row_and_keeps_the_old_version(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        store(conn, repo, revision(1, "first words"))
+        assert store(conn, repo, revision(1, "second words")) == Counts(read=1, updated=1)
+        assert (one(conn, 1)["message"], one(conn, 1)["version"]) == ("second words", 2)
+        old = conn.execute("SELECT version, message FROM scm.svn_revision_versions").fetchall()
+        assert old == [{"version": 1, "message": "first words"}]
+
+
+def test_changed_paths_are_replaced_as_a_set(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        store(conn, repo, revision(1, paths=(change("/a"), change("/b"), change("/c"))))
+        store(conn, repo, revision(1, paths=(change("/b"),)))
+        rows = conn.execute("SELECT path FROM scm.svn_changed_paths").fetchall()
+        assert rows == [{"path": "/b"}]
+        assert one(conn, 1)["path_count"] == 1
+
+
+@pytest.mark.parametrize(
+    "poorer",
+    [
+        revision(1, None, visibility=Visibility.PARTIAL, paths=(change("/a"),)),
+        revision(1, None, author_raw=None, ts=None, visibility=Visibility.HIDDEN, paths=()),
+        revision(1, flags=("changed_paths_unread",), paths=()),
+        revision(1, "lossy", flags=("message_unread",)),
+    ],
+)
+def test_a_poorer_look_never_blanks_a_richer_one_and_is_counted(
+    database: Database, poorer: RevisionRow
+) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        store(conn, repo, revision(1))
+        before = everything(conn)
+        assert store(conn, repo, poorer) == Counts(read=1, poorer=1)
+        assert everything(conn) == before
+
+
+def test_a_richer_look_replaces_a_poorer_one(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        store(conn, repo, revision(1, None, author_raw=None, ts=None, visibility=Visibility.HIDDEN, paths=()))
+        assert store(conn, repo, revision(1)) == Counts(read=1, updated=1)
+        assert one(conn, 1)["visibility"] == "full"
+
+
+def test_an_older_batch_cannot_overwrite_a_newer_one(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        late = next(_batches)
+        store(conn, repo, revision(1, "newer"))
+        with conn.transaction():
+            counts = facts.store_revisions(conn, repo_id=repo, batch_id=late, rows=[revision(1, "older")])
+        assert counts == Counts(read=1, unchanged=1)
+        assert one(conn, 1)["message"] == "newer"
+
+
+def test_a_tombstone_is_lifted_when_the_row_comes_back(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        store(conn, repo, revision(1))
+        conn.execute("UPDATE scm.svn_revisions SET deleted_at = now()")
+        assert store(conn, repo, revision(1)) == Counts(read=1, updated=1)
+        assert one(conn, 1)["deleted_at"] is None
+
+
+def test_nul_and_lone_surrogates_are_marked_and_stored(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        store(conn, repo, revision(1, "a\0b", revprops={"k\0ey": "v\ud800"}), revision(2, "plain"))
+        assert one(conn, 1)["message"] == "a\N{SYMBOL FOR NULL}b"
+        assert one(conn, 1)["flags"] == ["nul"]
+        assert one(conn, 1)["meta_json"] == {"revprops": {"k\N{SYMBOL FOR NULL}ey": "v?"}}
+        assert one(conn, 2)["flags"] == []
+
+
+def test_missing_properties_are_null_and_dates_of_any_year_are_kept(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        far = datetime(2120, 1, 1, tzinfo=UTC)
+        old = datetime(1969, 12, 31, 23, 59, 59, 123456, tzinfo=UTC)
+        store(
+            conn,
+            repo,
+            revision(1, None, author_raw=None, ts=None, paths=()),
+            revision(2, "", ts=far),
+            revision(3, ts=old),
+        )
+        assert [one(conn, 1)[c] for c in ("author_raw", "ts", "message")] == [None, None, None]
+        assert (one(conn, 2)["message"], one(conn, 2)["ts"], one(conn, 3)["ts"]) == ("", far, old)
+
+
+def test_an_error_in_the_rows_leaves_nothing_behind(database: Database) -> None:
+    def broken() -> Any:
+        yield revision(1)
+        raise ValueError("the answer ended early")
+
+    with database.connection() as conn:
+        repo = register(conn)
+        with pytest.raises(ValueError, match="ended early"), conn.transaction():
+            facts.store_revisions(conn, repo_id=repo, batch_id=next(_batches), rows=broken())
+        assert everything(conn) == []
+        assert store(conn, repo, revision(1)) == Counts(read=1, inserted=1)
+
+
+def test_two_repositories_keep_their_equal_numbers_apart(database: Database) -> None:
+    with database.connection() as conn:
+        one_repo, other = register(conn, "one"), register(conn, "other")
+        store(conn, one_repo, revision(1, "one"))
+        store(conn, other, revision(1, "other"))
+        rows = conn.execute("SELECT source_id FROM scm.v_facts ORDER BY source_id").fetchall()
+        assert [r["source_id"] for r in rows] == [f"svn:{one_repo}:1", f"svn:{other}:1"]
+
+
+def test_quarantine_and_obligations_end_when_the_row_is_stored(database: Database) -> None:
+    bad = QuarantinedRow("7", "corrupt", "checksum mismatch", b"\x00raw")
+    with database.connection() as conn:
+        repo = register(conn)
+        for _ in range(2):
+            aside.quarantine(conn, repo_id=repo, job_type=JobType.REVISIONS, batch_id=1, rows=[bad])
+        aside.owe(
+            conn,
+            repo_id=repo,
+            job_type=JobType.REVISIONS,
+            obligations=[Obligation("8", "message", "timed out")],
+        )
+        assert conn.execute("SELECT seen, payload FROM scm.quarantine").fetchall() == [
+            {"seen": 2, "payload": b"\x00raw"}
+        ]
+        assert aside.due(conn, repo, JobType.REVISIONS, 10) == [aside.Due("8", "message")]
+        still_owed = replace(revision(8), flags=("message_unread",))
+        store(conn, repo, revision(7), still_owed)
+        open_rows = "SELECT count(*) AS n FROM scm.quarantine WHERE resolved_at IS NULL"
+        assert conn.execute(open_rows).fetchone() == {"n": 0}
+        assert len(aside.due(conn, repo, JobType.REVISIONS, 10)) == 1
+        store(conn, repo, revision(8))
+        assert aside.due(conn, repo, JobType.REVISIONS, 10) == []
+
+
+def test_an_obligation_met_again_waits_longer(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        for _ in range(3):
+            aside.owe(
+                conn,
+                repo_id=repo,
+                job_type=JobType.REVISIONS,
+                obligations=[Obligation("8", "message", "timed out")],
+            )
+        row = conn.execute(
+            "SELECT attempts, not_before > now() + interval '90 seconds' AS later FROM scm.obligations"
+        ).fetchone()
+        assert row == {"attempts": 2, "later": True}
+
+
+def test_bulk_is_told_from_the_number_of_paths(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        many = tuple(change(f"/f{n}") for n in range(101))
+        store(conn, repo, revision(1, paths=many), revision(2, paths=many[:100]))
+        rows = conn.execute("SELECT is_bulk, bulk_reason FROM scm.v_facts ORDER BY source_id").fetchall()
+        assert [tuple(r.values()) for r in rows] == [(True, "over_100_paths"), (False, None)]

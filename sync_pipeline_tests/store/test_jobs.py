@@ -1,0 +1,163 @@
+"""The state machine of jobs and runs."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID, uuid4
+
+import pytest
+
+from sync_pipeline.errors import ClaimLost
+from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
+from sync_pipeline.store import jobs, watermarks
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline_tests.builders import register, request
+
+
+def claim(conn: Connection, job_id: UUID, *, length: float = 300, worker: str = "w1") -> jobs.Claim | None:
+    return jobs.claim(conn, job_id, worker=worker, length=length, dagster_run_id="run-1")
+
+
+def expire(conn: Connection, job_id: UUID) -> None:
+    conn.execute(
+        "UPDATE scm.sync_jobs SET claim_expires_at = clock_timestamp() - interval '1 second'"
+        " WHERE job_id = %s",
+        (job_id,),
+    )
+
+
+def test_asking_twice_for_the_same_work_finds_the_first_job(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        first = jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=(1, 1001), priority=900))
+        again = jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=(1, 1001), reread=True))
+        other = jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=(1001, 2001)))
+        assert first == again != other
+        row = conn.execute(
+            "SELECT priority, reread FROM scm.sync_jobs WHERE job_id = %s", (first,)
+        ).fetchone()
+        assert row == {"priority": 100, "reread": True}
+
+
+def test_a_hundred_askers_at_once_make_one_job(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+
+    def ask(_: int) -> UUID:
+        with database.connection() as conn:
+            return jobs.enqueue(conn, request(repo))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(ask, range(100)))) == 1
+
+
+def test_a_failed_job_is_the_active_one_until_it_is_done(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        job = jobs.enqueue(conn, request(repo))
+        mine = claim(conn, job)
+        assert mine is not None
+        jobs.finish(
+            conn,
+            mine,
+            job_status=JobStatus.FAILED,
+            run_status=RunStatus.FAILED,
+            error_code="timeout",
+            error="too slow",
+            backoff=60,
+        )
+        assert jobs.enqueue(conn, request(repo)) == job
+        report = jobs.report(conn, job)
+        assert (report.job_status, report.error_code, report.run_status) == ("failed", "timeout", "failed")
+
+
+def test_of_many_claimants_exactly_one_wins(database: Database) -> None:
+    with database.connection() as conn:
+        job = jobs.enqueue(conn, request(register(conn)))
+
+    def attempt(number: int) -> jobs.Claim | None:
+        with database.connection() as conn:
+            return claim(conn, job, worker=f"w{number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(c is not None for c in pool.map(attempt, range(24))) == 1
+
+
+def test_a_crash_costs_an_attempt_and_its_run_is_closed(database: Database) -> None:
+    with database.connection() as conn:
+        job = jobs.enqueue(conn, request(register(conn)), max_attempts=2)
+        lost = claim(conn, job)
+        assert lost is not None
+        assert claim(conn, job, worker="w2") is None
+        expire(conn, job)
+        second = claim(conn, job, worker="w2")
+        assert second is not None
+        assert second.attempt == 2
+        runs = conn.execute("SELECT status, error_code FROM scm.sync_runs ORDER BY attempt").fetchall()
+        assert runs == [
+            {"status": "failed", "error_code": "worker_lost"},
+            {"status": "running", "error_code": None},
+        ]
+        expire(conn, job)
+        assert claim(conn, job, worker="w3") is None
+        assert jobs.report(conn, job).job_status is JobStatus.DEAD
+        assert conn.execute(
+            "SELECT count(*) AS n FROM scm.sync_runs WHERE status = 'running'"
+        ).fetchone() == {"n": 0}
+
+
+def test_a_worker_that_lost_its_claim_can_change_nothing(database: Database) -> None:
+    with database.connection() as conn:
+        job = jobs.enqueue(conn, request(register(conn)))
+        lost = claim(conn, job)
+        assert lost is not None
+        expire(conn, job)
+        assert not jobs.renew(conn, lost, 300)
+        with pytest.raises(ClaimLost, match="nothing of this batch was written"), conn.transaction():
+            jobs.guard(conn, lost)
+        winner = claim(conn, job, worker="w2")
+        assert winner is not None
+        assert not jobs.finish(conn, lost, job_status=JobStatus.COMPLETED, run_status=RunStatus.COMPLETED)
+        assert jobs.state(conn, job).claimed_by == "w2"
+        assert jobs.renew(conn, winner, 300)
+
+
+def test_giving_a_job_back_costs_no_attempt(database: Database) -> None:
+    with database.connection() as conn:
+        job = jobs.enqueue(conn, request(register(conn)))
+        mine = claim(conn, job)
+        assert mine is not None
+        jobs.finish(conn, mine, job_status=JobStatus.PENDING, run_status=RunStatus.INTERRUPTED)
+        again = claim(conn, job)
+        assert again is not None
+        assert (again.attempt, again.max_attempts) == (2, 4)
+
+
+def test_a_job_made_before_a_reset_joins_the_new_generation_only_while_it_waits(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        job = jobs.enqueue(conn, request(repo))
+        watermarks.replace(
+            conn, repo_id=repo, job_type=JobType.REVISIONS, covered=(), actor="ann", reason="test"
+        )
+        jobs.enqueue(conn, request(repo))
+        mine = claim(conn, job)
+        assert mine is not None
+        assert mine.generation == 2
+
+
+def test_jobs_of_an_unknown_repository_are_refused(database: Database) -> None:
+    with database.connection() as conn, pytest.raises(LookupError):
+        jobs.enqueue(conn, request(4711))
+
+
+def test_retiring_ends_only_what_nobody_works_on(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        waiting = jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=(1, 1001)))
+        running = jobs.enqueue(conn, request(repo))
+        assert claim(conn, running) is not None
+        assert jobs.cancel_pending(conn, repo, "retired by ann") == 1
+        assert jobs.report(conn, waiting).error_code == "cancelled"
+        assert jobs.state(conn, running).status is JobStatus.RUNNING
+        assert uuid4() not in (waiting, running)
