@@ -4,7 +4,7 @@ environment in which nothing of the user's shows through.
 Belongs here: fixtures that more than one folder of tests uses. Real Subversion repositories are made by
 :mod:`sync_pipeline_tests.svn_fixtures`.
 
-The server is an embedded one below the temporary folder, or the one that ``SCM_TEST_DATABASE_URL`` names (an
+The server is an embedded one in a temporary folder, or the one that ``SCM_TEST_DATABASE_URL`` names (an
 account that may create databases). The first test that needs it starts it; the process that began the run
 stops it, and ends every process that tests left behind. A run that was killed is cleaned up by the next one.
 """
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give the run a folder of its own. xdist workers inherit its name from the process that began the run."""
     if not hasattr(config, "workerinput"):
         _clean_up_after_killed_runs()
-        run = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.geteuid()}-"))
+        run = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.geteuid()}-", dir=_roomy()))
         run.chmod(0o755)
         _LOCKS[run] = _hold(run)
         (run / "home").mkdir()
@@ -63,6 +63,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         for run in list(_LOCKS):
             _end(run)
             os.close(_LOCKS.pop(run))
+
+
+def _roomy() -> Path:
+    """Memory where there is plenty: copies of databases are made much faster there, and evenly so."""
+    memory = Path("/dev/shm")
+    if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 1024**3:
+        return memory
+    return Path(tempfile.gettempdir())
 
 
 def _isolate(run: Path) -> None:
@@ -87,7 +95,8 @@ def _hold(run: Path) -> int:
 
 
 def _clean_up_after_killed_runs() -> None:
-    for run in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{os.geteuid()}-*"):
+    folders = {Path("/dev/shm"), Path(tempfile.gettempdir())}
+    for run in (run for folder in folders for run in folder.glob(f"{_PREFIX}{os.geteuid()}-*")):
         with contextlib.suppress(OSError):
             handle = _hold(run)
             _end(run)

@@ -6,7 +6,8 @@ DAGSTER_HOME, and the variables behind ``scm-sync env``. Nothing here knows the 
 
 The server is driven by its own ``initdb`` and ``pg_ctl``. It listens on a socket in a folder that only its
 owner can enter, on no network address. PostgreSQL refuses to run as root, so there it runs as an unprivileged
-account that the system already has, with its files below ``/var/lib/sync_pipeline``.
+account that the system already has; what that account cannot reach, such as anything below ``/root``, is kept
+in ``/var/lib/sync_pipeline`` instead.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def remove_server(state_dir: Path) -> None:
         if socket.parent != place.root:
             shutil.rmtree(socket, ignore_errors=True)
         shutil.rmtree(place.root)
-        if place.account is not None:
+        if place.root.parent != state_dir.resolve():
             _owner_file(place.root.name).unlink(missing_ok=True)
 
 
@@ -140,16 +141,22 @@ def _locked(state_dir: Path) -> Iterator[None]:
 def _place(state_dir: Path) -> _Place:
     """The server's place, created on first use."""
     state_dir = state_dir.resolve()
+    root = state_dir / "postgresql"
     if os.geteuid() != 0:
-        root = state_dir / "postgresql"
         root.mkdir(mode=0o700, exist_ok=True)
         return _Place(root, None)
     account = _unprivileged_account()
-    root = _root_home() / _server_id(state_dir)
+    # Decided once: later changes of access rights do not make the data disappear.
+    if not root.exists() and (_note(state_dir) or not _open_to_everybody(state_dir)):
+        root = _root_home() / _server_id(state_dir)
     root.mkdir(exist_ok=True)
     os.chown(root, account.pw_uid, account.pw_gid)
     root.chmod(0o700)
     return _Place(root, account)
+
+
+def _open_to_everybody(folder: Path) -> bool:
+    return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents))
 
 
 def _unprivileged_account() -> pwd.struct_passwd:
