@@ -213,11 +213,11 @@ def read_list(path: Path) -> tuple[Listed, ...]:
         raise ConfigurationError(
             f'{path} lists nothing; write [[repository]] and below it spec = "svn:<url>"'
         )
-    return tuple(_listed(entry, number) for number, entry in enumerate(entries, 1))
+    return tuple(listed(entry, f"entry {number}") for number, entry in enumerate(entries, 1))
 
 
-def _listed(entry: Mapping[str, object], number: int) -> Listed:
-    text = f"entry {number}"
+def listed(entry: Mapping[str, object], text: str) -> Listed:
+    """One entry; ``text`` names it where it has no usable specification."""
     for key, value in entry.items():
         if key not in ("spec", "tenant"):
             return Listed(text, problem=f"unknown key {key}; the keys are spec and tenant")

@@ -154,11 +154,12 @@ def backfill_document(
     reports: Sequence[JobReport],
     *,
     window: RevisionWindow | None,
-    update_watermark: bool,
+    watermark_updated: bool,
     started_at: datetime,
     finished_at: datetime,
 ) -> dict[str, Any]:
-    """The document of ``runner backfill``; a chunk is one block. ``window`` is None if nothing was missing."""
+    """The document of ``runner backfill``; a chunk is one block. ``window`` is None if nothing was missing,
+    ``watermark_updated`` says that the origin or the watermark is another one now."""
     document = _document(Mode.BACKFILL, repository, job_type, reports, window, started_at, finished_at)
     outcomes = [outcome_of(report) for report in reports]
     document |= {
@@ -182,9 +183,7 @@ def backfill_document(
             for index, (report, outcome) in enumerate(zip(reports, outcomes, strict=True))
         ],
         "errors": [report.error for report in reports if report.error],
-        "watermark_updated": update_watermark
-        and document["status"] == Outcome.SUCCESS
-        and document["watermark_after"] != document["watermark_before"],
+        "watermark_updated": watermark_updated,
     }
     return document
 

@@ -1,0 +1,779 @@
+"""``scm-sync``: the command line.
+
+Belongs here: commands and options, how results are printed, exit codes, and one clear line for every error.
+Does not belong here: what a command does; each calls one or two functions of ``operations`` or
+``orchestration``. They are imported inside the commands, so that ``--help`` answers at once.
+
+Exit codes: 0 all well, 1 partly failed, 2 failed, 3 configuration or usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import os
+import re
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sync_pipeline import __version__
+from sync_pipeline.errors import ConfigurationError, SyncError
+
+if TYPE_CHECKING:
+    from sync_pipeline.model import Counts, JobReport, Repository
+    from sync_pipeline.operations.registration import ReaderFactory, Registered
+    from sync_pipeline.settings import Settings
+    from sync_pipeline.store.database import Database
+
+SUCCESS, PARTIAL, FAILED, CONFIGURATION, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 130, 141
+
+Row = Mapping[str, object]
+
+
+def _group(help_text: str) -> typer.Typer:
+    return typer.Typer(
+        help=help_text,
+        no_args_is_help=False,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+
+app = _group("A complete, provable copy of source-control activity in PostgreSQL.")
+db_app = _group("The database: its schema and the embedded server.")
+repo_app = _group("The catalog: which repositories are synced.")
+catalog_app = _group("The snapshot from which Dagster loads the catalog.")
+runner_app = _group("Sync one repository now, in this process.")
+app.add_typer(db_app, name="db")
+app.add_typer(repo_app, name="repo")
+app.add_typer(catalog_app, name="catalog")
+app.add_typer(runner_app, name="runner")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")]
+Repo = Annotated[str, typer.Option("--repo", metavar="SPEC", help="svn:<url>, a repo_id or a slug.")]
+Job = Annotated[
+    str | None, typer.Option("--job", metavar="TYPE", help="Job type; default: the repository's first.")
+]
+
+
+# The program --------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with its exit code."""
+    # Nothing of a library's log belongs between our lines; --debug shows it.
+    logging.getLogger().addHandler(logging.NullHandler())
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _pipe_closed()
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; every error is one line on stderr."""
+    try:
+        return int(app(list(arguments), prog_name="scm-sync", standalone_mode=False) or SUCCESS)
+    except BrokenPipeError:
+        return _pipe_closed()
+    except Exception as error:
+        return _explain(error)
+    except KeyboardInterrupt:
+        return _complain("interrupted; what was committed stays", INTERRUPTED)
+
+
+def _explain(error: Exception) -> int:
+    if os.environ.get("SCM_DEBUG", "") not in ("", "0"):
+        traceback.print_exception(error)
+    if isinstance(error, SyncError):
+        return _complain(str(error), CONFIGURATION if isinstance(error, ConfigurationError) else FAILED)
+    if isinstance(error, typer.Abort):
+        return _complain("interrupted; nothing was changed", INTERRUPTED)
+    # Usage errors of the option parser have a message for people; their class moved between its versions.
+    if callable(format_message := getattr(error, "format_message", None)):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "scm-sync"
+        return _complain(f"{format_message().rstrip('.')}; see: {command} --help", CONFIGURATION)
+    return _complain(
+        f"unexpected {type(error).__name__}: {error}; run scm-sync --debug for the traceback", FAILED
+    )
+
+
+def _complain(message: str, code: int) -> int:
+    """One line on stderr, without what may be a password in a URL."""
+    line = re.sub(r"(://[^\s/:@]*):[^\s/@]*@", r"\1:***@", " ".join(message.split()))
+    with suppress(BrokenPipeError):
+        print(f"scm-sync: {line}", file=sys.stderr)
+    return code
+
+
+def _pipe_closed() -> int:
+    """The reader of our output went away, as ``head`` does; the exit code is that of SIGPIPE."""
+    # The interpreter would complain when it flushes at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return CLOSED_PIPE
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"scm-sync {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a setting for this command; may be repeated."),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if debug:
+        os.environ["SCM_DEBUG"] = "1"
+    for assignment in assignments or []:
+        name, separator, value = assignment.partition("=")
+        name = name.strip().lower().replace("-", "_")
+        if not separator or not re.fullmatch(r"[a-z0-9_]+", name):
+            raise ConfigurationError("--set: write NAME=VALUE, such as --set chunk_revisions=500")
+        if "password" in name:
+            raise ConfigurationError(
+                f"--set {name}: a command line is seen by everybody; use the environment or the file"
+            )
+        # Through the environment it also reaches the processes that this command starts.
+        os.environ[f"SCM_{name.upper()}"] = value
+
+
+# What commands share ------------------------------------------------------------------------------------
+
+
+def _settings() -> Settings:
+    from sync_pipeline.settings import load_settings
+
+    return load_settings()
+
+
+@contextmanager
+def _database(settings: Settings) -> Iterator[Database]:
+    """The migrated database that the settings name; the embedded one is started."""
+    from sync_pipeline.operations import environment
+    from sync_pipeline.store import migrations
+    from sync_pipeline.store.database import Database
+
+    url = environment.resolve_urls(settings).database
+    migrations.require(url, settings.environment)
+    with Database(url) as database:
+        yield database
+
+
+def _visitor(settings: Settings) -> ReaderFactory:
+    from sync_pipeline.sync.readers import svn_reader
+
+    return lambda url: svn_reader(settings, url)
+
+
+def _actor() -> str:
+    """Who runs the command, for the ledger: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _print_json(document: object) -> None:
+    print(json.dumps(document, indent=2, default=str, ensure_ascii=False))
+
+
+def _print_rows(rows: Sequence[Row]) -> None:
+    """A table on a terminal; elsewhere plain lines, columns parted by tabs, with a header."""
+    if not rows:
+        return
+    cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+    if not sys.stdout.isatty():
+        for line in [list(rows[0]), *cells]:
+            print("\t".join(re.sub(r"\s", " ", cell) for cell in line))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*rows[0])
+    for line in cells:
+        table.add_row(*map(Text, line))
+    Console().print(table)
+
+
+def _print_facts(facts: Row) -> None:
+    """One fact a line."""
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        print(f"{name:<{width}}  {'' if value is None else value}")
+
+
+# env ----------------------------------------------------------------------------------------------------
+
+
+@app.command("env")
+def env_command(as_json: AsJson = False) -> None:
+    """Print what a shell needs: eval "$(scm-sync env)"."""
+    from sync_pipeline.operations import environment
+
+    settings = _settings()
+    if as_json:
+        _print_json(environment.environment_variables(settings))
+    else:
+        print(environment.shell_exports(settings))
+
+
+# db -----------------------------------------------------------------------------------------------------
+
+
+@db_app.command("migrate")
+def db_migrate(as_json: AsJson = False, dry_run: DryRun = False) -> None:
+    """Bring the schema up to date."""
+    from sync_pipeline.operations import environment
+    from sync_pipeline.store import migrations
+
+    settings = _settings()
+    url = environment.resolve_urls(settings).database
+    if dry_run:
+        state = migrations.check(url, settings.environment)
+        if state.status in (migrations.SchemaStatus.TOO_NEW, migrations.SchemaStatus.WRONG_ENVIRONMENT):
+            raise ConfigurationError(state.problem)
+        names = list(state.pending)
+    else:
+        names = migrations.migrate(url, settings.environment)
+    _print_migrations("would apply" if dry_run else "applied", names, as_json)
+
+
+@db_app.command("check")
+def db_check(as_json: AsJson = False) -> None:
+    """Say whether the schema fits this program; exit code 3 if not."""
+    from sync_pipeline.operations import environment
+    from sync_pipeline.store import migrations
+
+    settings = _settings()
+    state = migrations.check(environment.resolve_urls(settings).database, settings.environment)
+    fits = state.status is migrations.SchemaStatus.UP_TO_DATE
+    if as_json:
+        _print_json(
+            {
+                "status": str(state.status),
+                "problem": state.problem or None,
+                "pending": state.pending,
+                "unknown": state.unknown,
+            }
+        )
+    elif fits:
+        print("the schema is up to date")
+    if not fits:
+        raise ConfigurationError(state.problem)
+
+
+@db_app.command("rollback")
+def db_rollback(
+    steps: Annotated[int, typer.Option("--steps", min=1, help="How many migrations to undo.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Undo the newest migrations; their tables and rows are gone afterwards."""
+    from sync_pipeline.operations import environment
+    from sync_pipeline.store import migrations
+
+    settings = _settings()
+    url = environment.resolve_urls(settings).database
+    state = migrations.check(url, settings.environment)
+    if state.status is migrations.SchemaStatus.WRONG_ENVIRONMENT:
+        raise ConfigurationError(state.problem)
+    names = list(reversed(state.applied))[:steps]
+    if not dry_run:
+        if names and not yes and sys.stdin.isatty():
+            typer.confirm(f"Undo {', '.join(names)} and delete what is in its tables?", abort=True, err=True)
+        names = migrations.rollback(url, steps)
+    _print_migrations("would undo" if dry_run else "undid", names, as_json)
+
+
+def _print_migrations(what: str, names: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        _print_json({what.replace(" ", "_"): names})
+    else:
+        print(f"{what} {', '.join(names)}" if names else "nothing to do")
+
+
+@db_app.command("start")
+def db_start(as_json: AsJson = False) -> None:
+    """Start the embedded server, unless it runs, and print its URL."""
+    from sync_pipeline.operations import environment
+
+    url = environment.ensure_server(_embedded(_settings()))
+    if as_json:
+        _print_json({"database_url": url})
+    else:
+        print(url)
+
+
+@db_app.command("stop")
+def db_stop() -> None:
+    """Stop the embedded server; its data stays."""
+    from sync_pipeline.operations import environment
+
+    environment.stop_server(_embedded(_settings()))
+
+
+def _embedded(settings: Settings) -> Path:
+    if settings.database_url:
+        raise ConfigurationError(
+            "SCM_DATABASE_URL names a server of yours; unset it to use the embedded one, or start yours"
+        )
+    return settings.state_dir
+
+
+# repo ---------------------------------------------------------------------------------------------------
+
+
+@repo_app.command("add")
+def repo_add(
+    specs: Annotated[
+        list[str] | None, typer.Argument(metavar="[SPEC]...", help="svn:<url>", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="PATH", help="A repos.toml; see repos.example.toml.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Owner; default: first segment of the path.")
+    ] = None,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Register repositories; one that is registered already stays as it is."""
+    from sync_pipeline.catalog import parse_spec
+    from sync_pipeline.operations import registration
+
+    if bool(specs) == (file is not None):
+        raise ConfigurationError("name repositories, such as svn:<url>, or give --file repos.toml")
+    if file is not None and tenant is not None:
+        raise ConfigurationError("--tenant goes with a SPEC; in the file write tenant = below its spec")
+    if specs and len(specs) == 1:
+        parse_spec(specs[0])  # the plain error of a single wrong one, before the database is needed
+    entries = (
+        registration.read_list(file)
+        if file is not None
+        else tuple(
+            registration.listed(
+                {"spec": spec, **({} if tenant is None else {"tenant": tenant})}, f"argument {number}"
+            )
+            for number, spec in enumerate(specs or (), 1)
+        )
+    )
+    settings = _settings()
+    documents: list[dict[str, Any]] = []
+    failures: list[SyncError] = []
+    with _database(settings) as database:
+        for entry, result in registration.add_listed(
+            database,
+            settings,
+            entries,
+            actor=_actor(),
+            reader_factory=_visitor(settings),
+            dry_run=dry_run,
+        ):
+            if isinstance(result, SyncError):
+                failures.append(result)
+                documents.append({"spec": entry.text, "result": "failed", "error": str(result)})
+                if len(entries) > 1:
+                    _complain(f"{entry.text}: {result}", FAILED)
+                continue
+            documents.append(_registered_document(result))
+            if not as_json:
+                print(_registered_line(result))
+        if any(document["result"] == "registered" for document in documents):
+            _after_catalog_change(settings, database)
+    if len(entries) == 1 and failures:
+        raise failures[0]
+    if as_json:
+        _print_json(documents[0] if specs and len(specs) == 1 else documents)
+    if not failures:
+        return SUCCESS
+    return FAILED if len(failures) == len(entries) else PARTIAL
+
+
+def _registered_document(result: Registered) -> dict[str, Any]:
+    if not result.created:
+        outcome = "already_registered"
+    else:
+        outcome = "would_register" if result.dry_run else "registered"
+    return {
+        "spec": str(result.spec),
+        "result": outcome,
+        **(_repository_row(result.repository) if result.repository else {}),
+        "head": result.head,
+        "origin": result.origin,
+        "history_blocks": len(result.history),
+    }
+
+
+def _registered_line(result: Registered) -> str:
+    if not result.created:
+        number = f" as repository {result.repository.repo_id}" if result.repository else ""
+        return f"{result.spec} is registered already{number}"
+    done = (
+        "would be registered"
+        if result.repository is None
+        else f"registered as repository {result.repository.repo_id}"
+    )
+    return (
+        f"{result.spec} {done}: HEAD r{result.head}, live from r{result.origin}, "
+        f"{len(result.history)} older blocks {'to queue' if result.dry_run else 'queued'}"
+    )
+
+
+@repo_app.command("list")
+def repo_list(
+    everything: Annotated[bool, typer.Option("--all", help="The retired ones too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the catalog."""
+    from sync_pipeline.store import repos
+
+    with _database(_settings()) as database, database.connection() as conn:
+        rows = [_repository_row(repository) for repository in repos.list_all(conn, retired=everything)]
+    if as_json:
+        _print_json(rows)
+    elif rows:
+        _print_rows(
+            [{name: row[name] for name in ("repo_id", "spec", "tenant", "slug", "lifecycle")} for row in rows]
+        )
+    else:
+        print("no repositories; add one: scm-sync repo add svn:<url>", file=sys.stderr)
+
+
+@repo_app.command("show")
+def repo_show(
+    repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show one repository and what of it is complete."""
+    from sync_pipeline.model import JOB_TYPES_OF_KIND
+    from sync_pipeline.operations.registration import find_repository
+    from sync_pipeline.store import watermarks
+
+    with _database(_settings()) as database:
+        repository = find_repository(database, repo)
+        with database.connection() as conn:
+            known = [
+                watermarks.get(conn, repository.repo_id, job_type)
+                for job_type in JOB_TYPES_OF_KIND[repository.kind]
+            ]
+    facts = _repository_row(repository)
+    job_types = [
+        {
+            "job_type": str(row.job_type),
+            "origin": row.origin,
+            "watermark": row.watermark,
+            "covered": [str(window) for window in row.covered],
+            "head_rev": row.head_rev,
+            "verified_at": row.verified_at,
+            "access": str(row.access),
+        }
+        for row in known
+    ]
+    if as_json:
+        _print_json({**facts, "job_types": job_types})
+        return
+    _print_facts(facts)
+    print()
+    _print_rows([{**row, "covered": ", ".join(map(str, row["covered"]))} for row in job_types])  # type: ignore[arg-type]
+
+
+@repo_app.command("retire")
+def repo_retire(
+    repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Stop syncing a repository. Its rows, assets and history stay."""
+    from sync_pipeline.model import Lifecycle
+    from sync_pipeline.operations import registration
+
+    settings = _settings()
+    with _database(settings) as database:
+        repository = registration.find_repository(database, repo)
+        active = repository.lifecycle is Lifecycle.ACTIVE
+        if dry_run:
+            result = "would_retire" if active else "already_retired"
+        elif registration.retire_repository(database, repository.repo_id, reason=reason, actor=_actor()):
+            result = "retired"
+            _after_catalog_change(settings, database)
+        else:
+            result = "already_retired"
+    if as_json:
+        _print_json({"spec": repository.spec, "repo_id": repository.repo_id, "result": result})
+    else:
+        words = {
+            "would_retire": "would be retired",
+            "retired": "is retired; its rows and assets stay",
+            "already_retired": "was retired before",
+        }
+        print(f"{repository.spec} {words[result]}")
+
+
+def _repository_row(repository: Repository) -> dict[str, Any]:
+    return {
+        "repo_id": repository.repo_id,
+        "spec": repository.spec,
+        "kind": str(repository.kind),
+        "instance": repository.instance,
+        "tenant": repository.tenant,
+        "slug": repository.slug,
+        "asset_prefix": f"{repository.instance_slug}/{repository.slug}",
+        "lifecycle": str(repository.lifecycle),
+        "svn_uuid": repository.svn_uuid,
+        "svn_root": repository.svn_root,
+        "svn_prefix": repository.svn_prefix,
+        "created_at": repository.created_at.isoformat(),
+    }
+
+
+def _after_catalog_change(settings: Settings, database: Database) -> None:
+    """Write the snapshot and tell Dagster; the catalog itself is already right."""
+    from sync_pipeline.operations.registration import export_catalog
+
+    export_catalog(database, settings.catalog_file)
+    from sync_pipeline.orchestration.catalog_changes import after_catalog_change
+
+    after_catalog_change(settings, database)
+
+
+# catalog ------------------------------------------------------------------------------------------------
+
+
+@catalog_app.command("export")
+def catalog_export(as_json: AsJson = False) -> None:
+    """Write the snapshot file; a fresh machine needs it before Dagster can load."""
+    from sync_pipeline.operations.registration import export_catalog
+
+    settings = _settings()
+    with _database(settings) as database:
+        snapshot = export_catalog(database, settings.catalog_file)
+    if as_json:
+        _print_json(
+            {
+                "path": settings.catalog_file,
+                "repositories": len(snapshot.repositories),
+                "head_rev": snapshot.head_rev,
+                "written_at": snapshot.written_at,
+            }
+        )
+    else:
+        print(f"{len(snapshot.repositories)} repositories written to {settings.catalog_file}")
+
+
+# runner -------------------------------------------------------------------------------------------------
+
+
+@runner_app.command("incremental")
+def runner_incremental(repo: Repo, job: Job = None, as_json: AsJson = False) -> int:
+    """Sync what is new, up to the end of the source."""
+    from sync_pipeline.model import Mode
+    from sync_pipeline.operations import registration, runner
+
+    settings = _settings()
+    with _database(settings) as database:
+        repository = _active(registration.find_repository(database, repo))
+    job_type = runner.job_type_for(repository, job)
+    started_at = _now()
+    reports = _execute(
+        settings,
+        repo_id=repository.repo_id,
+        job_type=job_type,
+        mode=Mode.INCREMENTAL,
+        window=None,
+        update_watermark=False,
+        as_json=as_json,
+    )
+    document = runner.incremental_document(
+        repository, job_type, reports, started_at=started_at, finished_at=_now()
+    )
+    return _finish_runner(document, as_json)
+
+
+@runner_app.command("backfill")
+def runner_backfill(
+    repo: Repo,
+    job: Job = None,
+    start_rev: Annotated[int | None, typer.Option("--start-rev", help="First revision.")] = None,
+    end_rev: Annotated[int | None, typer.Option("--end-rev", help="Last revision, included.")] = None,
+    update_watermark: Annotated[
+        bool,
+        typer.Option("--update-watermark", help="Let live syncing count from the start of this window."),
+    ] = False,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Sync a range of revisions; without bounds everything that is missing up to HEAD."""
+    from sync_pipeline.model import Mode
+    from sync_pipeline.operations import registration, runner
+    from sync_pipeline.store import watermarks
+
+    settings = _settings()
+    with _database(settings) as database:
+        repository = _active(registration.find_repository(database, repo))
+        job_type = runner.job_type_for(repository, job)
+        # A wrong order is told before the source is asked; HEAD needs it.
+        runner.backfill_window(start_rev, end_rev, head=sys.maxsize - 1)
+        visit = registration.visit_source(repository.url, _visitor(settings))
+        window = runner.backfill_window(start_rev, end_rev, visit.head)
+        with database.connection() as conn:
+            missing = watermarks.missing(conn, repository.repo_id, job_type, window)
+            before = watermarks.get(conn, repository.repo_id, job_type)
+        if dry_run:
+            plan = runner.plan_backfill(window, missing)
+            document = runner.plan_document(repository, job_type, window, visit.head, plan)
+            if as_json:
+                _print_json(document)
+            else:
+                _print_plan(document)
+            return SUCCESS
+        unbounded = start_rev is None and end_rev is None
+        wanted = runner.hull(missing) if unbounded else window
+        started_at = _now()
+        reports = (
+            _execute(
+                settings,
+                repo_id=repository.repo_id,
+                job_type=job_type,
+                mode=Mode.BACKFILL,
+                window=wanted,
+                update_watermark=update_watermark,
+                as_json=as_json,
+            )
+            if wanted
+            else []
+        )
+        with database.connection() as conn:
+            after = watermarks.get(conn, repository.repo_id, job_type)
+    document = runner.backfill_document(
+        repository,
+        job_type,
+        reports,
+        window=wanted,
+        watermark_updated=(before.origin, before.watermark) != (after.origin, after.watermark),
+        started_at=started_at,
+        finished_at=_now(),
+    )
+    return _finish_runner(document, as_json)
+
+
+def _active(repository: Repository) -> Repository:
+    from sync_pipeline.model import Lifecycle
+
+    if repository.lifecycle is not Lifecycle.ACTIVE:
+        raise ConfigurationError(
+            f"{repository.spec} is retired; to sync it again run: scm-sync repo add {repository.spec}"
+        )
+    return repository
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _execute(settings: Settings, *, as_json: bool, **what: Any) -> list[JobReport]:
+    """Run the asset job in this process, with a progress line on a terminal."""
+    from sync_pipeline.orchestration.run import execute
+
+    reason = f"scm-sync runner {what['mode']}"
+    if as_json or not sys.stderr.isatty():
+        return execute(settings, **what, actor=_actor(), reason=reason, progress=None)
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task("starting")
+
+        def show(counts: Counts) -> None:
+            bar.update(line, description=f"{counts.read} revisions read, {counts.changed} new or changed")
+
+        return execute(settings, **what, actor=_actor(), reason=reason, progress=show)
+
+
+def _finish_runner(document: Mapping[str, Any], as_json: bool) -> int:
+    code = int(document["exit_code"])
+    if as_json:
+        _print_json(document)
+    else:
+        what = f"{document['repo']} {document['job']} {document['phase']}: {document['status']}"
+        if "total_chunks" in document:
+            what += f", {document['success_chunks']} of {document['total_chunks']} blocks"
+        print(f"{what}; {document['message']}")
+    if code and document["error"]:
+        _complain(f"{document['repo']}: {document['error']}", code)
+    return code
+
+
+def _print_plan(document: Mapping[str, Any]) -> None:
+    _print_rows(
+        [
+            {
+                "chunk": chunk["chunk_index"],
+                "revisions": f"r{chunk['window']['start_rev']}..r{chunk['window']['end_rev']}",
+                "state": chunk["state"],
+                "missing": sum(gap["end_rev"] - gap["start_rev"] + 1 for gap in chunk["missing"]),
+            }
+            for chunk in document["chunks"]
+        ]
+    )
+    missing = f"{document['missing_items']} revisions in {document['missing_chunks']} blocks"
+    print(f"{missing} are missing; HEAD is r{document['head']}")
+
+
+# Dagster ------------------------------------------------------------------------------------------------
+
+
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="For viewers: nothing can be started.")]
+
+
+@app.command("ui")
+def ui_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = False) -> None:
+    """Serve the Dagster UI behind a token."""
+    settings = _settings()
+    with _database(settings):
+        pass  # one clear line now instead of a page full of errors later
+    from sync_pipeline.orchestration import ui
+
+    ui.serve(settings, host=host, port=port, read_only=read_only)
+
+
+@app.command("up")
+def up_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = False) -> None:
+    """Serve the Dagster UI and run the daemon with its sensors."""
+    settings = _settings()
+    with _database(settings):
+        pass
+    from sync_pipeline.orchestration import ui
+
+    ui.up(settings, host=host, port=port, read_only=read_only)
+
+
+if __name__ == "__main__":
+    main()
