@@ -165,6 +165,9 @@ class Settings(BaseSettings):
     sync_interval: float = Field(
         300.0, gt=0, description="Seconds: a repository is due when its last visit is older."
     )
+    sensor_interval: int = Field(
+        30, ge=1, description="Seconds: shortest time between two ticks of a sensor."
+    )
     max_jobs_per_tick: int = Field(100, ge=1, description="Jobs that one scheduler tick may start.")
     max_queued_runs: int = Field(
         10, ge=1, description="The scheduler holds back while so many Dagster runs wait."

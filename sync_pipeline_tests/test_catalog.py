@@ -1,0 +1,289 @@
+"""The catalog without a database: names of repositories, what follows from them, the snapshot file."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sync_pipeline import catalog
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import Kind, Lifecycle, Repository, RevisionWindow
+
+NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+SECRET = "hunter2"
+
+
+def repository(repo_id: int, url: str = "file:///srv/paint", **other: object) -> Repository:
+    known = Repository(
+        repo_id=repo_id,
+        kind=Kind.SVN,
+        instance="local",
+        instance_slug="local",
+        tenant="srv",
+        slug=f"srv_paint_{repo_id}",
+        url=url,
+        lifecycle=Lifecycle.ACTIVE,
+        created_at=NOW,
+        svn_uuid="a-uuid",
+        svn_root=url,
+    )
+    return replace(known, **other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("written", "normal"),
+    [
+        ("svn:svn://Host.Example.COM/repo/", "svn:svn://host.example.com/repo"),
+        ("SVN:SVN://host:3690/repo", "svn:svn://host/repo"),
+        ("svn:svn://host:3691/repo", "svn:svn://host:3691/repo"),
+        ("svn:http://host:80//a///b/./c/../d", "svn:http://host/a/b/d"),
+        ("svn:https://host:443/", "svn:https://host"),
+        ("svn:https://host:80/", "svn:https://host:80"),
+        ("svn:svn+ssh://me@host:22/srv/repo", "svn:svn+ssh://me@host/srv/repo"),
+        ("svn:file:///srv/repo", "svn:file:///srv/repo"),
+        ("svn:file://localhost/srv/repo", "svn:file:///srv/repo"),
+        ("svn:file:///srv/a b/ü", "svn:file:///srv/a%20b/%C3%BC"),
+        ("svn:file:///srv/%7ea%2fb", "svn:file:///srv/~a/b"),
+        ("svn:file:///srv/a@b", "svn:file:///srv/a@b"),
+        ("svn:file:///srv/what?#", "svn:file:///srv/what%3F%23"),
+        ("svn:svn://[2001:DB8::1]:3690/repo", "svn:svn://[2001:db8::1]/repo"),
+        ("  svn:file:///srv/repo\n", "svn:file:///srv/repo"),
+        ("gitlab:0123", "gitlab:123"),
+        ("gitlab:/group/sub/project/", "gitlab:group/sub/project"),
+    ],
+)
+def test_one_repository_has_one_name(written: str, normal: str) -> None:
+    assert str(catalog.parse_spec(written)) == normal
+    assert str(catalog.parse_spec(normal)) == normal
+
+
+@pytest.mark.parametrize(
+    ("written", "part"),
+    [
+        ("", "empty"),
+        ("paint", "svn:<url> or gitlab:<id or path>"),
+        ("git:https://host/x", "svn:<url> or gitlab:<id or path>"),
+        ("https://host/repo", "svn:<url> or gitlab:<id or path>"),
+        ("svn://host/repo", "write svn:svn://host/repo"),
+        ("svn:", "names no repository"),
+        ("svn:host/repo", "svn+ssh://"),
+        ("svn:ftp://host/repo", "svn+ssh://"),
+        ("svn:http:///repo", "host"),
+        ("svn:http://host:99999/repo", "port"),
+        ("svn:http://host:x/repo", "port"),
+        ("svn:svn+ssh://-oProxyCommand=x/repo", "host"),
+        ("svn:svn+ssh://-o@host/repo", "user name"),
+        ("svn:file://server/srv", "file:///absolute/path"),
+        ("svn:http://host/a/../..", "above the root"),
+        ("svn:http://host/a/%2e%2e/..", "above the root"),
+        ("svn:http://host/100%", "%25"),
+        ("svn:http://host/a\x00b", "control characters"),
+        ("svn:http://host/a%0Ab", "control characters"),
+        ("svn:http://host/\udcff", "control characters"),
+        ("gitlab:", "names no repository"),
+        ("gitlab:project", "gitlab:<group>/<project>"),
+        ("gitlab:0", "gitlab:<group>/<project>"),
+        ("gitlab:a/../b c", "gitlab:<group>/<project>"),
+    ],
+)
+def test_what_names_no_repository_is_refused_in_one_line(written: str, part: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        catalog.parse_spec(written)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        f"svn:https://me:{SECRET}@host/repo",
+        f"svn:https://{SECRET}@host/repo",
+        f"svn:svn+ssh://me:{SECRET}@host/repo",
+        f"svn:https://me:{SECRET}/x@host/repo",
+        f"svn:me:{SECRET}@host/repo",
+        f"https://me:{SECRET}@host/repo",
+        f"svn://me:{SECRET}@host/repo",
+        f"gitlab:https://oauth2:{SECRET}@host/repo",
+    ],
+)
+def test_credentials_in_an_address_are_refused_and_not_repeated(written: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        catalog.parse_spec(written)
+    assert SECRET not in str(caught.value)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1), max_size=4))
+def test_a_normal_url_stays_as_it_is(segments: list[str]) -> None:
+    try:
+        once = catalog.normalise_url("svn://host/" + "/".join(segments))
+    except ConfigurationError:
+        return
+    assert catalog.normalise_url(once) == once
+    assert once.isascii()
+
+
+@pytest.mark.parametrize(
+    ("url", "instance", "slug", "tenant", "stem"),
+    [
+        ("file:///srv/Paint-Shop", "local", "local", "srv", "srv_paint_shop"),
+        ("svn://svn.example.com/a/b.c", "svn.example.com", "svn_example_com", "a", "a_b_c"),
+        ("svn://svn.example.com:3691", "svn.example.com:3691", "svn_example_com_3691", None, "repository"),
+        ("svn+ssh://me@h/%C3%BCber/x", "h", "h", "über", "uber_x"),
+        ("http://h/%E6%97%A5", "h", "h", "日", "repository"),
+    ],
+)
+def test_names_follow_from_the_address(
+    url: str, instance: str, slug: str, tenant: str | None, stem: str
+) -> None:
+    assert catalog.instance_of(url) == instance
+    assert catalog.instance_slug_of(instance) == slug
+    assert catalog.tenant_of(url) == (tenant or instance)
+    assert catalog.slug_stem_of(url) == stem
+
+
+def test_two_servers_never_share_a_slug() -> None:
+    hosts = ["a.b", "a-b", "a_b", "a--b", "[::1]", "a.b:1"]
+    slugs = {catalog.instance_slug_of(host) for host in hosts}
+    assert len(slugs) == len(hosts)
+    assert all(set(slug) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") for slug in slugs)
+
+
+def test_a_long_path_keeps_its_end_in_the_slug() -> None:
+    stem = catalog.slug_stem_of("svn://h/" + "very/" * 30 + "last")
+    assert stem.endswith("very_last")
+    assert len(stem) <= 48
+
+
+def test_the_prefix_is_what_lies_below_the_root() -> None:
+    assert catalog.svn_prefix_of("svn://h/r", "svn://h/r") == ""
+    assert catalog.svn_prefix_of("svn://h/r/trunk/a%20b", "svn://h/r") == "trunk/a b"
+    with pytest.raises(ConfigurationError, match="register that URL instead"):
+        catalog.svn_prefix_of("svn://h/rest", "svn://h/r")
+
+
+@pytest.mark.parametrize(
+    ("revision", "block"), [(0, (1, 1001)), (1, (1, 1001)), (1000, (1, 1001)), (1001, (1001, 2001))]
+)
+def test_blocks_have_a_thousand_revisions_from_one(revision: int, block: tuple[int, int]) -> None:
+    assert catalog.block_of(revision) == RevisionWindow(*block)
+
+
+@given(st.integers(0, 5000), st.integers(0, 5000))
+def test_a_window_is_cut_at_the_edges_of_blocks(first: int, length: int) -> None:
+    window = RevisionWindow(first + 1, first + 1 + length)
+    pieces = list(catalog.blocks(window))
+    assert sum(map(len, pieces)) == length
+    assert all(catalog.block_of(p.first) == catalog.block_of(p.end - 1) for p in pieces)
+    assert all(a.end == b.first for a, b in itertools.pairwise(pieces))
+
+
+def test_a_snapshot_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "catalog.json"
+    entries = [repository(2, "svn://h/ü"), repository(1, lifecycle=Lifecycle.RETIRED)]
+    written = catalog.write_snapshot(path, entries, head_rev=1001, written_at=NOW)
+    assert catalog.read_snapshot(path) == written
+    assert [entry.repo_id for entry in written.repositories] == [1, 2]
+    assert written.block_count == 2
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_without_a_file_the_catalog_is_empty(tmp_path: Path) -> None:
+    assert catalog.read_snapshot(tmp_path / "absent.json") == catalog.Snapshot()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: {**content, "version": 99},
+        lambda content: {**content, "repositories": [{"repo_id": 1}]},
+        lambda content: {**content, "repositories": [{**content["repositories"][0], "more": 1}]},
+        lambda content: [],
+        lambda content: {},
+    ],
+)
+def test_a_foreign_snapshot_is_refused_with_the_remedy(tmp_path: Path, change) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "catalog.json"
+    catalog.write_snapshot(path, [repository(1)], head_rev=1, written_at=NOW)
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(ConfigurationError, match="scm-sync catalog export"):
+        catalog.read_snapshot(path)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"version": 1, "repos', b"\xff\xfe"])
+def test_a_torn_snapshot_is_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "catalog.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match="scm-sync catalog export"):
+        catalog.read_snapshot(path)
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.json"
+    path.mkdir()
+    with pytest.raises(ConfigurationError, match="SCM_STATE_DIR"):
+        catalog.write_snapshot(path, [], head_rev=0, written_at=NOW)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_reader_never_sees_half_a_snapshot(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.json"
+    few, many = [repository(1)], [repository(number) for number in range(1, 300)]
+    catalog.write_snapshot(path, few, head_rev=1, written_at=NOW)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for entries in (many, few):
+                catalog.write_snapshot(path, entries, head_rev=1, written_at=NOW)
+
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    try:
+        sizes = {len(catalog.read_snapshot(path).repositories) for _ in range(50)}
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert sizes <= {len(few), len(many)}
+
+
+def test_only_narrows_to_one_repository() -> None:
+    snapshot = catalog.Snapshot((repository(1), repository(2, "svn://h/other")), head_rev=5)
+    assert catalog.narrow(snapshot, "") is snapshot
+    narrowed = catalog.narrow(snapshot, "svn:svn://H/other/")
+    assert [entry.repo_id for entry in narrowed.repositories] == [2]
+    assert narrowed.head_rev == 5
+    with pytest.raises(
+        ConfigurationError, match=r"SCM_ONLY: .*svn:svn://h/othr; did you mean svn:svn://h/other"
+    ):
+        catalog.narrow(snapshot, "svn:svn://h/othr")
+
+
+def test_the_active_repository_of_a_place_goes_before_its_retired_ones() -> None:
+    retired = Lifecycle.RETIRED
+    entries = [repository(1, lifecycle=retired), repository(2), repository(3, lifecycle=retired)]
+    spec = catalog.parse_spec("svn:file:///srv/paint")
+    found = catalog.find(entries, spec)
+    assert found is not None
+    assert found.repo_id == 2
+    found = catalog.find([entries[0], entries[2]], spec)
+    assert found is not None
+    assert found.repo_id == 3
+
+
+def test_a_gitlab_project_is_found_by_id_and_by_path() -> None:
+    project = repository(
+        1, kind=Kind.GITLAB, url="https://g/a/b", project_id=12, project_path="a/b", svn_uuid=None
+    )
+    assert catalog.find([project], catalog.parse_spec("gitlab:12")) is project
+    assert catalog.find([project], catalog.parse_spec("gitlab:a/b")) is project
+    assert catalog.find([project], catalog.parse_spec("gitlab:13")) is None
