@@ -30,7 +30,7 @@ from sync_pipeline.errors import ConfigurationError, SyncError
 
 if TYPE_CHECKING:
     from sync_pipeline.model import Counts, JobReport, Repository
-    from sync_pipeline.operations.registration import ReaderFactory, Registered
+    from sync_pipeline.operations.registration import ReaderFactory, Registered, Visitor
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
 
@@ -174,16 +174,19 @@ def _database(settings: Settings) -> Iterator[Database]:
     from sync_pipeline.store import migrations
     from sync_pipeline.store.database import Database
 
-    url = environment.resolve_urls(settings).database
+    url = environment.resolve_urls(settings).database_url
     migrations.require(url, settings.environment)
     with Database(url) as database:
         yield database
 
 
 def _visitor(settings: Settings) -> ReaderFactory:
-    from sync_pipeline.sync.readers import svn_reader
+    def visitor(url: str) -> Visitor:
+        from sync_pipeline.sync.readers import svn_reader
 
-    return lambda url: svn_reader(settings, url)
+        return svn_reader(settings, url)
+
+    return visitor
 
 
 def _actor() -> str:
@@ -233,11 +236,11 @@ def env_command(as_json: AsJson = False) -> None:
     """Print what a shell needs: eval "$(scm-sync env)"."""
     from sync_pipeline.operations import environment
 
-    settings = _settings()
+    variables = environment.environment_variables(_settings())
     if as_json:
-        _print_json(environment.environment_variables(settings))
+        _print_json(variables)
     else:
-        print(environment.shell_exports(settings))
+        print(environment.shell_exports(variables), end="")
 
 
 # db -----------------------------------------------------------------------------------------------------
@@ -250,7 +253,7 @@ def db_migrate(as_json: AsJson = False, dry_run: DryRun = False) -> None:
     from sync_pipeline.store import migrations
 
     settings = _settings()
-    url = environment.resolve_urls(settings).database
+    url = environment.resolve_urls(settings).database_url
     if dry_run:
         state = migrations.check(url, settings.environment)
         if state.status in (migrations.SchemaStatus.TOO_NEW, migrations.SchemaStatus.WRONG_ENVIRONMENT):
@@ -268,7 +271,7 @@ def db_check(as_json: AsJson = False) -> None:
     from sync_pipeline.store import migrations
 
     settings = _settings()
-    state = migrations.check(environment.resolve_urls(settings).database, settings.environment)
+    state = migrations.check(environment.resolve_urls(settings).database_url, settings.environment)
     fits = state.status is migrations.SchemaStatus.UP_TO_DATE
     if as_json:
         _print_json(
@@ -297,7 +300,7 @@ def db_rollback(
     from sync_pipeline.store import migrations
 
     settings = _settings()
-    url = environment.resolve_urls(settings).database
+    url = environment.resolve_urls(settings).database_url
     state = migrations.check(url, settings.environment)
     if state.status is migrations.SchemaStatus.WRONG_ENVIRONMENT:
         raise ConfigurationError(state.problem)
@@ -337,7 +340,9 @@ def db_stop() -> None:
 
 
 def _embedded(settings: Settings) -> Path:
-    if settings.database_url:
+    from sync_pipeline.operations import environment
+
+    if settings.database_url not in ("", environment.embedded_url(settings.state_dir)):
         raise ConfigurationError(
             "SCM_DATABASE_URL names a server of yours; unset it to use the embedded one, or start yours"
         )
@@ -383,6 +388,7 @@ def repo_add(
     )
     settings = _settings()
     documents: list[dict[str, Any]] = []
+    added: list[Repository] = []
     failures: list[SyncError] = []
     with _database(settings) as database:
         for entry, result in registration.add_listed(
@@ -400,14 +406,15 @@ def repo_add(
                     _complain(f"{entry.text}: {result}", FAILED)
                 continue
             documents.append(_registered_document(result))
+            added += [result.repository] if result.repository else []
             if not as_json:
                 print(_registered_line(result))
-        if any(document["result"] == "registered" for document in documents):
+        if as_json and not (len(entries) == 1 and failures):
+            _print_json(documents[0] if file is None and len(entries) == 1 else documents)
+        if not dry_run and registration.snapshot_lacks(settings.catalog_file, added):
             _after_catalog_change(settings, database)
     if len(entries) == 1 and failures:
         raise failures[0]
-    if as_json:
-        _print_json(documents[0] if specs and len(specs) == 1 else documents)
     if not failures:
         return SUCCESS
     return FAILED if len(failures) == len(entries) else PARTIAL

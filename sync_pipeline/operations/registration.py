@@ -7,7 +7,7 @@ belong here: what Dagster has to be told afterwards (``orchestration.catalog_cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -192,6 +192,16 @@ def export_catalog(database: Database, path: Path) -> catalog.Snapshot:
         return catalog.write_snapshot(
             path, repos.list_all(conn), head_rev=repos.head_revision(conn), written_at=datetime.now(UTC)
         )
+
+
+def snapshot_lacks(path: Path, repositories: Iterable[Repository]) -> bool:
+    """True if the snapshot file at ``path`` does not have all of ``repositories`` or cannot be used: the
+    catalog was changed after it was written, or an earlier command was killed in between."""
+    try:
+        known = set(catalog.read_snapshot(path).repositories)
+    except ConfigurationError:
+        return True
+    return not known.issuperset(repositories)
 
 
 def read_list(path: Path) -> tuple[Listed, ...]:
