@@ -1,0 +1,78 @@
+"""One function that puts the definitions together, for the doorway, the command line and the tests.
+
+Belongs here: which assets, jobs, sensors and resources a code location has. Building them reads the catalog
+snapshot file and nothing else: no network, no database.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+from dagster import BetaWarning, PreviewWarning, SupersessionWarning
+
+from sync_pipeline import catalog
+from sync_pipeline.model import Kind, Repository
+from sync_pipeline.orchestration.assets import Observer, revision_assets
+from sync_pipeline.orchestration.jobs import family_jobs
+from sync_pipeline.orchestration.sensors import changes_sensor, scheduler_sensor
+from sync_pipeline.resources import PostgresResource, SvnResource, WatermarkStoreResource
+from sync_pipeline.settings import Settings, load_settings
+
+
+@contextmanager
+def quiet_dagster() -> Iterator[None]:
+    """Silence what Dagster says about its own API, one line per asset otherwise; nothing else."""
+    with warnings.catch_warnings():
+        for category in (BetaWarning, PreviewWarning, SupersessionWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
+def build_defs(
+    *,
+    settings: Settings | None = None,
+    snapshot: catalog.Snapshot | None = None,
+    only: str | None = None,
+    resource_overrides: Mapping[str, Any] | None = None,
+) -> dg.Definitions:
+    """Fresh definitions.
+
+    ``settings`` default to those in force, ``snapshot`` to the file in the state folder, ``only`` to the
+    setting of that name. Raises ConfigurationError if the snapshot is damaged or ``only`` names a repository
+    that it does not have.
+    """
+    settings = settings or load_settings()
+    snapshot = snapshot or catalog.read_snapshot(settings.catalog_file)
+    snapshot = catalog.narrow(snapshot, settings.only if only is None else only)
+    svn = [repository for repository in snapshot.repositories if repository.kind is Kind.SVN]
+    with quiet_dagster():
+        given = dg.ResourceDefinition.hardcoded_resource(settings)
+        jobs = family_jobs(svn)
+        return dg.Definitions(
+            assets=revision_assets(svn),
+            jobs=jobs,
+            sensors=[
+                scheduler_sensor(snapshot.repositories, jobs, settings),
+                *(changes_sensor(name, repositories, settings) for name, repositories in _by_instance(svn)),
+            ],
+            resources={
+                "settings": given,
+                "svn": SvnResource(settings=given),
+                "postgres": PostgresResource(settings=given),
+                "watermarks": WatermarkStoreResource(),
+                "observer": dg.ResourceDefinition.hardcoded_resource(Observer()),
+                **(resource_overrides or {}),
+            },
+            executor=dg.in_process_executor,
+        )
+
+
+def _by_instance(repositories: Sequence[Repository]) -> list[tuple[str, list[Repository]]]:
+    grouped: dict[str, list[Repository]] = {}
+    for repository in repositories:
+        grouped.setdefault(repository.instance_slug, []).append(repository)
+    return sorted(grouped.items())

@@ -1,0 +1,70 @@
+"""What Dagster has to be told after the catalog changed.
+
+Belongs here: the snapshot file, the missing partitions, and the reload of a code location that runs. Importing
+the code location reads the file only, so nothing shows before this was done.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.error
+import urllib.request
+
+import dagster as dg
+
+from sync_pipeline.operations.registration import export_catalog
+from sync_pipeline.orchestration import ui
+from sync_pipeline.orchestration.partitions import ensure_blocks
+from sync_pipeline.orchestration.run import dagster_environment
+from sync_pipeline.settings import Settings
+from sync_pipeline.store.database import Database
+
+_log = logging.getLogger(__name__)
+
+_RELOAD_SECONDS = 120
+_MUTATION = """
+mutation Reload($name: String!) {
+  reloadRepositoryLocation(repositoryLocationName: $name) { __typename }
+}
+"""
+
+
+def after_catalog_change(settings: Settings, database: Database) -> None:
+    """Export the snapshot, append missing partitions, and reload the code location where one runs.
+
+    The catalog itself is right already; a location that cannot be reloaded is a warning, not a failure.
+    """
+    snapshot = export_catalog(database, settings.catalog_file)
+    with dagster_environment(settings), dg.DagsterInstance.get() as instance:
+        ensure_blocks(instance, database, snapshot.head_rev)
+    there = ui.running(settings)
+    if there is None:
+        return
+    try:
+        if there.code_server is not None:
+            _reload_code_server(there.code_server)
+        else:
+            _reload_page(there.url, ui.token(settings))
+    except Exception as error:
+        _log.warning("%s was not reloaded (%s); press Reload in its Deployment tab", there.url, error)
+
+
+def _reload_code_server(place: str) -> None:
+    """Through the code server itself: page and daemon notice, also where the page is read-only."""
+    from dagster._grpc.client import DagsterGrpcClient
+
+    DagsterGrpcClient(socket=place).reload_code(timeout=_RELOAD_SECONDS)
+
+
+def _reload_page(url: str, token: str) -> None:
+    body = json.dumps({"query": _MUTATION, "variables": {"name": ui.LOCATION_NAME}}).encode()
+    request = urllib.request.Request(
+        f"{url}/graphql",
+        data=body,
+        headers={"content-type": "application/json", "authorization": f"Bearer {token}"},
+    )
+    with urllib.request.urlopen(request, timeout=_RELOAD_SECONDS) as answer:
+        found = json.load(answer)["data"]["reloadRepositoryLocation"]["__typename"]
+    if found != "WorkspaceLocationEntry":
+        raise RuntimeError(f"Dagster answered {found}")

@@ -1,0 +1,164 @@
+"""What stands before the Dagster web page, which itself asks nobody who they are.
+
+Belongs here: an ASGI application that lets through only who has the token, and only what a foreign page in the
+same browser could not have sent. Dagster runs a mutation that arrives by GET, from any origin: here a GET
+reads or is refused. Does not belong here: starting a server.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from graphql import GraphQLError, OperationDefinitionNode, OperationType, parse
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+TOKEN_PARAMETER = "token"
+TOKEN_HEADER = "x-scm-token"
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+# A query longer than this is no query of a person's browser.
+_LONGEST_QUERY = 200_000
+
+
+class Guard:
+    """Wraps the page ``app``. ``token`` is the secret, ``port`` and ``host`` where it listens.
+
+    Behind a loopback address only loopback names are answered, so that no foreign name can be made to point
+    here. The cookie is named after the port: cookies do not tell ports apart, and two clones may run.
+    """
+
+    def __init__(self, app: App, *, token: str, host: str, port: int) -> None:
+        self._app = app
+        self._token = token
+        self._cookie = f"scm_ui_{port}"
+        self._hosts: frozenset[str] | None = None
+        if host in ("127.0.0.1", "localhost", "::1"):
+            self._hosts = frozenset(f"{name}:{port}" for name in _LOOPBACK)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a connection through, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = _Headers(scope["headers"])
+        websocket = scope["type"] == "websocket"
+        method = "GET" if websocket else str(scope["method"])
+        refused = self._refuse(scope, headers, method, websocket)
+        if refused is not None:
+            status, line = refused
+            await (_close(receive, send) if websocket else _answer(send, status, line))
+            return
+        given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        if method == "GET" and not websocket and TOKEN_PARAMETER in given:
+            await self._welcome(scope, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _refuse(
+        self, scope: Scope, headers: _Headers, method: str, websocket: bool
+    ) -> tuple[int, str] | None:
+        host = headers.one("host")
+        if host is None or (self._hosts is not None and host.lower() not in self._hosts):
+            return 421, "this address is not served here"
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        origin = headers.one("origin")
+        safe = method in _READING and not websocket
+        if not safe and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return 403, "this request comes from another page"
+        if headers.one("sec-fetch-site") in ("cross-site", "same-site") and not safe:
+            return 403, "this request comes from another page"
+        link = [value for name, value in query if name == TOKEN_PARAMETER]
+        if not any(self._matches(value) for value in (*self._tokens(headers), *(link if safe else ()))):
+            return 401, "open the address that scm-sync printed, with its token"
+        if (
+            method in ("GET", "HEAD")
+            and not websocket
+            and str(scope["path"]).rstrip("/").endswith("/graphql")
+        ):
+            texts = [value for name, value in query if name == "query"]
+            if any(not _only_reads(text) for text in texts):
+                return 405, "a GET reads; send this with POST"
+        return None
+
+    def _tokens(self, headers: _Headers) -> Iterable[str]:
+        for value in headers.all("cookie"):
+            for part in value.split(";"):
+                name, _, content = part.strip().partition("=")
+                if name == self._cookie:
+                    yield content
+        yield from headers.all(TOKEN_HEADER)
+        for value in headers.all("authorization"):
+            scheme, _, content = value.partition(" ")
+            if scheme.lower() == "bearer":
+                yield content.strip()
+
+    def _matches(self, value: str) -> bool:
+        return hmac.compare_digest(value.encode(), self._token.encode())
+
+    async def _welcome(self, scope: Scope, send: Send) -> None:
+        """The first visit: keep the token as a cookie and take it out of the address."""
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        rest = urlencode([(name, value) for name, value in query if name != TOKEN_PARAMETER])
+        # Two slashes at the start would name another host.
+        path = "/" + quote(str(scope["path"]).lstrip("/"), safe="/:@!$&'()*+,;=-._~")
+        cookie = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+        headers = [
+            ("location", f"{path}?{rest}" if rest else path),
+            ("set-cookie", cookie),
+            ("referrer-policy", "no-referrer"),
+        ]
+        await _answer(send, 303, "", headers)
+
+
+class _Headers:
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._raw = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self._raw if key == name]
+
+    def one(self, name: str) -> str | None:
+        """The header's only value; two that differ are none, since nobody knows which one counts."""
+        values = set(self.all(name))
+        return values.pop() if len(values) == 1 else None
+
+
+def _only_reads(text: str) -> bool:
+    """True if a GraphQL document has nothing but queries. What cannot be parsed may be anything."""
+    if len(text) > _LONGEST_QUERY:
+        return False
+    try:
+        document = parse(text)
+    except (GraphQLError, RecursionError):
+        return False
+    return all(
+        node.operation is OperationType.QUERY
+        for node in document.definitions
+        if isinstance(node, OperationDefinitionNode)
+    )
+
+
+async def _answer(send: Send, status: int, line: str, headers: Iterable[tuple[str, str]] = ()) -> None:
+    body = f"{line}\n".encode() if line else b""
+    given = [
+        ("content-type", "text/plain; charset=utf-8"),
+        ("content-length", str(len(body))),
+        ("cache-control", "no-store"),
+        *headers,
+    ]
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in given]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _close(receive: Receive, send: Send) -> None:
+    """Refuse a websocket: closed before it is accepted, it becomes a plain 403."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1008})

@@ -1,0 +1,162 @@
+"""What a Dagster run asks for: its tags, read and checked before anything is touched.
+
+Belongs here: the names of our run tags, and the pure translation of tags into an :class:`Order`. Dagster does
+not check the partitions of ``dagster job execute``: an unknown one runs, a reversed range runs and succeeds
+without doing anything. So everything is checked here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sync_pipeline import catalog
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import Mode, RevisionWindow, Trigger
+from sync_pipeline.orchestration.partitions import block_window, blocks_of
+
+MODE_TAG = "scm/mode"
+TRIGGER_TAG = "scm/trigger"
+ACTOR_TAG = "scm/actor"
+REASON_TAG = "scm/reason"
+WINDOWS_TAG = "scm/windows"
+"""Windows whose edges are not those of blocks, as ``first-last`` separated by commas; used by the runner."""
+UPDATE_WATERMARK_TAG = "scm/update_watermark"
+
+PARTITION_TAG = "dagster/partition"
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+PRIORITY_TAG = "dagster/priority"
+_BACKFILL_TAG = "dagster/backfill"
+_UI_TAG = "dagster/from_ui"
+_SENSOR_TAG = "dagster/sensor_name"
+_USER_TAG = "user"
+
+_WINDOW = re.compile(r"(\d+)-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to do for every repository of a run.
+
+    ``windows`` is empty for an incremental. ``blocks`` are the partitions of the run, oldest first; those of
+    an incremental only carry it. ``from_ledger``: do the waiting jobs inside ``windows``, make no new ones.
+    """
+
+    mode: Mode
+    trigger: Trigger
+    actor: str
+    reason: str
+    blocks: tuple[RevisionWindow, ...]
+    windows: tuple[RevisionWindow, ...]
+    update_watermark: bool = False
+
+    @property
+    def from_ledger(self) -> bool:
+        return self.trigger is Trigger.SENSOR and self.mode is not Mode.INCREMENTAL
+
+
+def read_order(tags: Mapping[str, str], known: Sequence[str]) -> Order:
+    """The order in the tags of a run; ``known`` are the partition keys of the Dagster instance, in order.
+
+    Raises ConfigurationError with one line if a partition is unknown, a range is reversed or cut short, or a
+    tag has an unknown value.
+    """
+    trigger = _trigger(tags)
+    blocks = _blocks(tags, known)
+    windows = _windows(tags)
+    mode = _mode(tags, Mode.BACKFILL if blocks or windows else Mode.INCREMENTAL)
+    if mode is Mode.INCREMENTAL:
+        windows = ()
+    elif not windows:
+        windows = blocks
+    if mode is not Mode.INCREMENTAL and not windows:
+        raise ConfigurationError(
+            f"a {mode} needs a partition; add the tag {PARTITION_TAG}, "
+            f"or {RANGE_START_TAG} and {RANGE_END_TAG}"
+        )
+    return Order(
+        mode=mode,
+        trigger=trigger,
+        actor=tags.get(ACTOR_TAG) or tags.get(_USER_TAG) or str(trigger),
+        reason=tags.get(REASON_TAG) or _reason(tags, trigger),
+        blocks=blocks,
+        windows=windows,
+        update_watermark=tags.get(UPDATE_WATERMARK_TAG) == "true",
+    )
+
+
+def _trigger(tags: Mapping[str, str]) -> Trigger:
+    if TRIGGER_TAG in tags:
+        try:
+            return Trigger(tags[TRIGGER_TAG])
+        except ValueError:
+            raise ConfigurationError(
+                f"the tag {TRIGGER_TAG} has the unknown value {tags[TRIGGER_TAG]!r}; "
+                f"use one of: {', '.join(Trigger)}"
+            ) from None
+    if _SENSOR_TAG in tags:
+        return Trigger.SENSOR
+    return Trigger.UI if _BACKFILL_TAG in tags or _UI_TAG in tags else Trigger.CI
+
+
+def _reason(tags: Mapping[str, str], trigger: Trigger) -> str:
+    if _BACKFILL_TAG in tags:
+        return f"backfill {tags[_BACKFILL_TAG]}"
+    return {Trigger.UI: "materialized in the UI", Trigger.CI: "dagster job execute"}.get(
+        trigger, str(trigger)
+    )
+
+
+def _mode(tags: Mapping[str, str], default: Mode) -> Mode:
+    allowed = (Mode.INCREMENTAL, Mode.BACKFILL, Mode.REPAIR)
+    name = tags.get(MODE_TAG, str(default))
+    if name not in allowed:
+        raise ConfigurationError(
+            f"the tag {MODE_TAG} has the unknown value {name!r}; use one of: {', '.join(allowed)}"
+        )
+    return Mode(name)
+
+
+def _blocks(tags: Mapping[str, str], known: Sequence[str]) -> tuple[RevisionWindow, ...]:
+    start, end = tags.get(RANGE_START_TAG), tags.get(RANGE_END_TAG)
+    single = tags.get(PARTITION_TAG)
+    if (start is None) != (end is None):
+        raise ConfigurationError(
+            f"a range of partitions needs both tags, {RANGE_START_TAG} and {RANGE_END_TAG}"
+        )
+    if start is None or end is None:
+        if single is None:
+            return ()
+        start = end = single
+    first, last = block_window(start), block_window(end)
+    if last < first:
+        raise ConfigurationError(
+            f"the range of partitions ends before it starts: {start} to {end}; exchange the two",
+            code="reversed_range",
+        )
+    have = set(known)
+    for key in (start, end):
+        if key not in have:
+            newest = f"the newest is {known[-1]}" if known else "there are none, add a repository first"
+            raise ConfigurationError(f"there is no partition {key}; {newest}", code="unknown_partition")
+    return tuple(blocks_of(RevisionWindow(first.first, last.end)))
+
+
+def _windows(tags: Mapping[str, str]) -> tuple[RevisionWindow, ...]:
+    found: list[RevisionWindow] = []
+    for text in filter(None, tags.get(WINDOWS_TAG, "").split(",")):
+        match = _WINDOW.fullmatch(text.strip())
+        if match is None or int(match[2]) < int(match[1]) or int(match[1]) < 1:
+            raise ConfigurationError(
+                f"the tag {WINDOWS_TAG} has {text!r}; write first-last, such as 5-300, the first from 1 on"
+            )
+        # A job per block: a failure stays small, and a stop loses little.
+        found += catalog.blocks(RevisionWindow(int(match[1]), int(match[2]) + 1))
+    return tuple(sorted(found))
+
+
+def windows_tag(windows: Sequence[RevisionWindow]) -> str:
+    """The value of :data:`WINDOWS_TAG` for ``windows``."""
+    return ",".join(f"{w.first}-{w.end - 1}" for w in windows)

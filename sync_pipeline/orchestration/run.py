@@ -1,0 +1,155 @@
+"""The runner's way: the asset job, executed in this process on the same Dagster instance.
+
+Belongs here: narrowing the definitions to what is asked for, and carrying the reports out of the run. The run
+shows in the UI like any other; it goes round Dagster's queue, not round our jobs and leases.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.errors import DagsterExecutionInterruptedError
+
+from sync_pipeline.catalog import Snapshot
+from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.model import Counts, JobReport, JobType, Mode, RevisionWindow, Trigger, Window
+from sync_pipeline.operations.environment import environment_variables
+from sync_pipeline.orchestration.assets import Observer
+from sync_pipeline.orchestration.build import build_defs, quiet_dagster
+from sync_pipeline.orchestration.jobs import JOB_OF_JOB_TYPE
+from sync_pipeline.orchestration.order import (
+    ACTOR_TAG,
+    MODE_TAG,
+    PARTITION_TAG,
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    REASON_TAG,
+    TRIGGER_TAG,
+    UPDATE_WATERMARK_TAG,
+    WINDOWS_TAG,
+    windows_tag,
+)
+from sync_pipeline.orchestration.partitions import block_key, blocks_of, ensure_blocks, known_blocks
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import repos
+from sync_pipeline.store.database import Database
+
+# Progress and result belong to the caller; Dagster's log of the run is kept with the run.
+_SILENT = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+@contextmanager
+def dagster_environment(settings: Settings) -> Iterator[Mapping[str, str]]:
+    """The variables that Dagster reads, in force for the length of the block."""
+    variables = environment_variables(settings)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield variables
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def execute(
+    settings: Settings,
+    *,
+    repo_ids: Sequence[int],
+    job_type: JobType,
+    mode: Mode,
+    windows: Sequence[Window] | None = None,
+    trigger: Trigger = Trigger.RUNNER,
+    actor: str,
+    reason: str,
+    update_watermark: bool = False,
+    progress: Callable[[Counts], None] | None = None,
+) -> list[JobReport]:
+    """Sync these repositories and return how each job ended, in the order in which they ended.
+
+    ``windows`` are cut at the edges of blocks, a job each; None for an incremental. ``progress`` gets the
+    counts over everything so far, from several threads. Raises ConfigurationError before anything is
+    touched, SyncError if no job could be made, Cancelled after an interruption.
+    """
+    revisions = [w for w in windows or () if isinstance(w, RevisionWindow)]
+    reports: list[JobReport] = []
+    with (
+        dagster_environment(settings) as variables,
+        quiet_dagster(),
+        Database(variables["SCM_DATABASE_URL"], max_size=2) as database,
+        dg.DagsterInstance.get() as instance,
+    ):
+        with database.connection() as conn:
+            chosen = [repos.get(conn, repo_id) for repo_id in repo_ids]
+        last = max((w.end - 1 for w in revisions), default=1)
+        ensure_blocks(instance, database, last)
+        observer = Observer(_total(progress), reports.append)
+        defs = build_defs(
+            settings=settings,
+            snapshot=Snapshot(repositories=tuple(chosen)),
+            only="",
+            resource_overrides={"observer": dg.ResourceDefinition.hardcoded_resource(observer)},
+        )
+        tags = {
+            MODE_TAG: str(mode),
+            TRIGGER_TAG: str(trigger),
+            ACTOR_TAG: actor,
+            REASON_TAG: reason,
+            UPDATE_WATERMARK_TAG: "true" if update_watermark else "false",
+            **_partition_tags(instance, revisions),
+        }
+        job = defs.resolve_job_def(JOB_OF_JOB_TYPE[job_type])
+        try:
+            # Dagster prints what its loggers are not asked about.
+            with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+                result = job.execute_in_process(
+                    instance=instance, tags=tags, run_config=_SILENT, raise_on_error=False
+                )
+        except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+            raise Cancelled("stopped between two batches; what was committed stays") from None
+    if not result.success and not reports:
+        raise _failure(result)
+    return reports
+
+
+def _partition_tags(instance: dg.DagsterInstance, windows: Sequence[RevisionWindow]) -> Mapping[str, str]:
+    if not windows:
+        return {PARTITION_TAG: known_blocks(instance)[-1]}
+    keys = sorted(block_key(block) for window in windows for block in blocks_of(window))
+    return {RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1], WINDOWS_TAG: windows_tag(windows)}
+
+
+def _total(progress: Callable[[Counts], None] | None) -> Callable[[int, object, Counts], None]:
+    """Each job reports its own counts so far; the caller wants the sum of all."""
+    if progress is None:
+        return lambda repo_id, window, counts: None
+    lock = threading.Lock()
+    seen: dict[tuple[int, object], Counts] = {}
+
+    def add(repo_id: int, window: object, counts: Counts) -> None:
+        with lock:
+            seen[repo_id, window] = counts
+            total = sum(seen.values(), Counts())
+        progress(total)
+
+    return add
+
+
+def _failure(result: dg.ExecuteInProcessResult) -> SyncError:
+    """Why a run made no job: the one line of the step's failure."""
+    for event in result.all_events:
+        if event.is_step_failure:
+            data = event.step_failure_data
+            if data.user_failure_data is not None and data.user_failure_data.description:
+                return ConfigurationError(data.user_failure_data.description)
+            if data.error is not None:
+                cause = data.error.cause or data.error
+                return SyncError(cause.message.strip().splitlines()[-1])
+    return SyncError(f"the Dagster run {result.run_id} failed before it began; look at it in the UI")

@@ -1,0 +1,341 @@
+"""The Dagster web page behind its guard, and the whole of it with daemon and code server.
+
+Belongs here: what ``scm-sync ui`` and ``scm-sync up`` start, the token, and the note ``ui.json`` that tells
+other commands where it runs. What is let through is decided in :mod:`sync_pipeline.orchestration.guard`.
+
+``up`` runs three children: the code server (so that one reload reaches page and daemon alike), the daemon
+with the sensors, and the page. The code server executes whatever it is sent, so it listens on a socket in a
+folder of its owner only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.operations.environment import config_file, environment_variables
+from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
+from sync_pipeline.settings import Settings, load_settings
+
+LOCATION_NAME = "sync_pipeline"
+"""Name of the code location; Dagster keeps the state of sensors by it."""
+
+_START_SECONDS = 120.0
+_STOP_SECONDS = 30.0
+_DATABASE_ANSWERS_MS = 15_000
+_POOL_RECYCLE = 3600
+_POOL_MAX_OVERFLOW = 20
+_POLL_MS = 2000
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What ``ui.json`` says of a page that runs. ``code_server`` is the socket of ``up``, None for ``ui``."""
+
+    url: str
+    pid: int
+    code_server: str | None
+
+
+def token(settings: Settings) -> str:
+    """The secret of this state folder, made at the first use; only its owner can read the file."""
+    path = settings.state_dir / "ui.token"
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    fresh = secrets.token_urlsafe(32)
+    with (
+        contextlib.suppress(FileExistsError),
+        tempfile.NamedTemporaryFile("w", dir=settings.state_dir, prefix=".ui.token.") as file,
+    ):
+        file.write(fresh)
+        file.flush()
+        # Complete from the moment it has its name.
+        os.link(file.name, path)
+    found = path.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise ConfigurationError(f"{path} can be read by others; delete it, a new one is made")
+    return path.read_text().strip()
+
+
+def running(settings: Settings) -> Running | None:
+    """The page that runs on this state folder, or None."""
+    try:
+        note = json.loads((settings.state_dir / "ui.json").read_text())
+        found = Running(note["url"], int(note["pid"]), note.get("code_server"))
+        # The number may belong to another process by now.
+        if psutil.Process(found.pid).create_time() == note["started"]:
+            return found
+    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+        pass
+    return None
+
+
+def serve(
+    settings: Settings,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    read_only: bool = False,
+    *,
+    workspace: Path | None = None,
+    code_server: str | None = None,
+    announce: bool = True,
+) -> None:
+    """Serve the page until a signal ends it. ``port`` 0 takes a free one. Raises ConfigurationError if the
+    address cannot be used."""
+    import uvicorn
+    from dagster import DagsterInstance
+    from dagster._core.workspace.context import WorkspaceProcessContext
+    from dagster._core.workspace.load_target import WorkspaceFileTarget
+    from dagster_webserver.version import __version__
+    from dagster_webserver.webserver import DagsterWebserver
+
+    secret = token(settings)
+    listener = _listen(host, port)
+    port = int(listener.getsockname()[1])
+    os.environ.update(environment_variables(settings))
+    from sync_pipeline.orchestration.build import quiet_dagster
+
+    with quiet_dagster(), DagsterInstance.get() as instance:
+        instance.optimize_for_webserver(_DATABASE_ANSWERS_MS, _POOL_RECYCLE, _POOL_MAX_OVERFLOW)
+        target = WorkspaceFileTarget(paths=[str(workspace or config_file("workspace.yaml"))])
+        with WorkspaceProcessContext(
+            instance, version=__version__, read_only=read_only, workspace_load_target=target
+        ) as process:
+            page = DagsterWebserver(process, live_data_poll_rate=_POLL_MS).create_asgi_app()
+            guarded = Guard(page, token=secret, host=host, port=port)
+            url = f"http://{_name(host)}:{port}"
+            with _note(settings, url, code_server):
+                if announce:
+                    _announce(url, secret)
+                # The access log would hold the token of the first visit.
+                config = uvicorn.Config(guarded, log_level="warning", access_log=False)
+                uvicorn.Server(config).run(sockets=[listener])
+
+
+def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bool = False) -> None:
+    """Run page, daemon and code server until SIGINT or SIGTERM, then stop them all. Raises ConfigurationError
+    if it runs already, or a child ends by itself."""
+    there = running(settings)
+    if there is not None:
+        raise ConfigurationError(f"it runs already at {there.url} (process {there.pid})")
+    secret = token(settings)
+    environment = {**os.environ, **environment_variables(settings)}
+    stop = threading.Event()
+    with _signals(stop), _private_folder() as folder:
+        place = folder / "code.sock"
+        workspace = folder / "workspace.yaml"
+        workspace.write_text(
+            f"load_from:\n  - grpc_server:\n      socket: {json.dumps(str(place))}\n"
+            f"      host: localhost\n      location_name: {LOCATION_NAME}\n"
+        )
+        children: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            children["code server"] = _child(_code_server(place), environment)
+            _wait(lambda: _answers(place), children, stop)
+            children["daemon"] = _child(_daemon(workspace), environment)
+            arguments = {"host": host, "port": port, "read_only": read_only}
+            arguments |= {"workspace": str(workspace), "code_server": str(place)}
+            children["page"] = _child(_page(arguments), environment)
+            _wait(lambda: _is_page(settings, children["page"].pid), children, stop)
+            there = running(settings)
+            if there is not None and not stop.is_set():
+                _announce(there.url, secret)
+            _wait(lambda: False, children, stop, limit=None)
+        finally:
+            _stop(children)
+
+
+# The children -------------------------------------------------------------------------------------------
+
+
+def _code_server(place: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "dagster", "code-server", "start", "-m", "sync_pipeline.definitions"),
+        *("--socket", str(place), "--location-name", LOCATION_NAME),
+        *("--log-level", "warning", "--use-python-environment-entry-point"),
+    ]
+
+
+def _daemon(workspace: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "dagster._daemon", "run", "-w", str(workspace)),
+        *("--log-level", "warning"),
+    ]
+
+
+def _page(arguments: Mapping[str, Any]) -> list[str]:
+    return [sys.executable, "-m", "sync_pipeline.orchestration.ui", json.dumps(arguments)]
+
+
+def _child(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A child in a process group of its own that does not outlive us, however we end."""
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+    def die_with_parent() -> None:
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return subprocess.Popen(
+        command,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
+
+
+def _wait(
+    ready: Callable[[], bool],
+    children: Mapping[str, subprocess.Popen[bytes]],
+    stop: threading.Event,
+    limit: float | None = _START_SECONDS,
+) -> None:
+    """Until ``ready`` or asked to stop. Raises ConfigurationError if a child ends, or after ``limit``."""
+    started = time.monotonic()
+    while not stop.is_set() and not ready():
+        for name, child in children.items():
+            if child.poll() is not None and not stop.is_set():
+                raise ConfigurationError(
+                    f"the {name} ended by itself with {child.returncode}; its last lines above say why",
+                    code="child_ended",
+                )
+        if limit is not None and time.monotonic() - started > limit:
+            raise ConfigurationError(f"no answer after {limit:.0f} s; the lines above may say why")
+        stop.wait(0.3)
+
+
+def _stop(children: Mapping[str, subprocess.Popen[bytes]]) -> None:
+    """Page first, code server last: it has the runs, which stop between two batches."""
+    for child in list(children.values())[::-1]:
+        _signal(child, signal.SIGTERM)
+        if child is not next(iter(children.values())):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_STOP_SECONDS)
+    deadline = time.monotonic() + _STOP_SECONDS
+    for child in children.values():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, deadline - time.monotonic()))
+        # Whatever is left of the group: nobody watches it any more.
+        _signal(child, signal.SIGKILL)
+        child.wait()
+
+
+def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+def _answers(place: Path) -> bool:
+    from dagster._grpc.client import DagsterGrpcClient
+
+    if not place.exists():
+        return False
+    try:
+        DagsterGrpcClient(socket=str(place)).ping("ready")
+    except Exception:  # every failure means the same here: not yet
+        return False
+    return True
+
+
+def _is_page(settings: Settings, pid: int) -> bool:
+    there = running(settings)
+    return there is not None and there.pid == pid
+
+
+# Small things -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder with a short name that only its owner can enter: a socket's path ends at 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="scm-up-", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _note(settings: Settings, url: str, code_server: str | None) -> Iterator[None]:
+    """``ui.json`` for as long as the page runs."""
+    path = settings.state_dir / "ui.json"
+    content = {
+        "url": url,
+        "pid": os.getpid(),
+        "started": psutil.Process().create_time(),
+        "code_server": code_server,
+    }
+    fresh = path.with_name(f"ui.json.{os.getpid()}")
+    fresh.write_text(json.dumps(content) + "\n")
+    fresh.replace(path)
+    try:
+        yield
+    finally:
+        there = running(settings)
+        if there is not None and there.pid == os.getpid():
+            path.unlink(missing_ok=True)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host"
+        ) from None
+    return listener
+
+
+def _name(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _announce(url: str, secret: str) -> None:
+    print(f"{url}/?{TOKEN_PARAMETER}={secret}", flush=True)
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    serve(
+        load_settings(),
+        given["host"],
+        given["port"],
+        given["read_only"],
+        workspace=Path(given["workspace"]),
+        code_server=given["code_server"],
+        announce=False,
+    )

@@ -1,0 +1,174 @@
+"""Health: is what we hold of a (repository, job type) complete and fresh, and if not, why.
+
+Belongs here: the verdict and its reasons. The asset check in Dagster, the command line's health gate and the
+status report all use this one. It judges our own ledger; it looks at no source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sync_pipeline.model import Access, JobType, Lifecycle, RevisionWindow, Window
+from sync_pipeline.store import health as store
+from sync_pipeline.store.database import Connection
+
+_SHOWN_WINDOWS = 5
+
+
+class Reason(StrEnum):
+    """What can be wrong with a (repository, job type)."""
+
+    NEVER_SYNCED = "never_synced"
+    STALE = "stale"
+    GAP = "gap"
+    FAILED_WINDOW = "failed_window"
+    QUARANTINE = "quarantine"
+    OBLIGATION = "obligation"
+    DENIED = "denied"
+    GONE = "gone"
+    REPLACED = "replaced"
+    POORER = "poorer"
+
+
+_REASON_OF_ACCESS = {
+    Access.DENIED: Reason.DENIED,
+    Access.GONE: Reason.GONE,
+    Access.REPLACED: Reason.REPLACED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about one (repository, job type). Times are UTC.
+
+    ``gap``: before the watermark, not covered, and no job will fill it. ``failed``: windows of dead jobs that
+    nobody covered since. ``poorer``: rows of the latest visit that arrived with less than is stored.
+    """
+
+    repo_id: int
+    job_type: JobType
+    lifecycle: Lifecycle
+    access: Access
+    access_detail: str | None
+    visited_at: datetime | None
+    verified_at: datetime | None
+    watermark: int | datetime | None
+    head: int | None
+    gap: tuple[Window, ...]
+    failed: tuple[Window, ...]
+    incremental_dead: bool
+    last_error: str | None
+    quarantined: int
+    obligations: int
+    poorer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The verdict; ``detail`` has one entry per reason, a line for a person that says what is wrong."""
+
+    passed: bool
+    reasons: tuple[Reason, ...]
+    detail: dict[str, str]
+
+
+def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
+    """The verdict over ``facts`` at ``now``. A retired repository is not judged: it passes."""
+    if facts.lifecycle is Lifecycle.RETIRED:
+        return Health(True, (), {})
+    found: dict[Reason, str] = {}
+    if facts.access in _REASON_OF_ACCESS:
+        found[_REASON_OF_ACCESS[facts.access]] = facts.access_detail or f"the source says: {facts.access}"
+    fresh = _latest(facts.verified_at, facts.watermark)
+    if fresh is None:
+        found[Reason.NEVER_SYNCED] = "no look at the source has been complete yet"
+    elif now - fresh > stale_after:
+        found[Reason.STALE] = f"last complete at {fresh:%Y-%m-%d %H:%M:%S} UTC, {_ago(now - fresh)} ago"
+    if facts.gap:
+        found[Reason.GAP] = f"not covered and no job will fill it: {_windows(facts.gap)}"
+    if facts.failed or facts.incremental_dead:
+        what = _windows(facts.failed) if facts.failed else "the latest incremental"
+        found[Reason.FAILED_WINDOW] = f"dead: {what}; {facts.last_error or 'no error was recorded'}"
+    if facts.quarantined:
+        found[Reason.QUARANTINE] = f"{facts.quarantined} rows are set aside in scm.quarantine"
+    if facts.obligations:
+        found[Reason.OBLIGATION] = f"{facts.obligations} details are owed, see scm.obligations"
+    if facts.poorer:
+        found[Reason.POORER] = f"{facts.poorer} rows arrived with less than is stored; was access reduced?"
+    return Health(not found, tuple(sorted(found)), {str(k): v for k, v in sorted(found.items())})
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict with its facts and with the one that Dagster shows so far (None: none yet)."""
+
+    facts: Facts
+    health: Health
+    shown: tuple[bool, tuple[str, ...]] | None
+    shown_at: datetime | None
+    judged_at: datetime
+
+    @property
+    def changed(self) -> bool:
+        """True if Dagster shows something else."""
+        return self.shown != (self.health.passed, tuple(str(r) for r in self.health.reasons))
+
+
+def read(conn: Connection, stale_after: timedelta, repo_ids: Sequence[int] | None = None) -> list[Judged]:
+    """The verdicts of these repositories, or of all, by the database's clock."""
+    return [
+        Judged(
+            facts=(facts := _facts(row)),
+            health=judge(facts, row["now"], stale_after),
+            shown=None if row["shown_at"] is None else (row["shown_passed"], tuple(row["shown_reasons"])),
+            shown_at=row["shown_at"],
+            judged_at=row["now"],
+        )
+        for row in store.facts(conn, repo_ids)
+    ]
+
+
+def _facts(row: dict[str, Any]) -> Facts:
+    in_revs = row["watermark_time"] is None
+    return Facts(
+        repo_id=row["repo_id"],
+        job_type=JobType(row["job_type"]),
+        lifecycle=Lifecycle(row["lifecycle"]),
+        access=Access(row["access"]),
+        access_detail=row["access_detail"],
+        visited_at=row["visited_at"],
+        verified_at=row["verified_at"],
+        watermark=row["watermark_rev"] if in_revs else row["watermark_time"],
+        head=row["head_rev"],
+        gap=row["gap"],
+        failed=row["failed"],
+        incremental_dead=row["incremental_dead"],
+        last_error=row["last_error"],
+        quarantined=row["quarantined"],
+        obligations=row["obligations"],
+        poorer=row["poorer"],
+    )
+
+
+def _latest(verified_at: datetime | None, watermark: int | datetime | None) -> datetime | None:
+    """Freshness is the later of the two; a watermark in revisions says nothing about time."""
+    times = [t for t in (verified_at, watermark) if isinstance(t, datetime)]
+    return max(times, default=None)
+
+
+def _windows(windows: Sequence[Window]) -> str:
+    shown = ", ".join(str(w) for w in windows[:_SHOWN_WINDOWS])
+    more = len(windows) - _SHOWN_WINDOWS
+    total = sum(len(w) for w in windows if isinstance(w, RevisionWindow))
+    return shown + (f" and {more} more" if more > 0 else "") + (f" ({total} revisions)" if total else "")
+
+
+def _ago(length: timedelta) -> str:
+    seconds = int(length.total_seconds())
+    if seconds >= 2 * 86400:
+        return f"{seconds // 86400} days"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min" if seconds >= 3600 else f"{seconds // 60} min"

@@ -1,0 +1,70 @@
+"""Resources: what Dagster hands to assets and sensors, each making a plain domain object.
+
+Belongs here: thin wrappers. Nothing behind them knows Dagster. They take the settings as a nested resource
+and show none of them: a resource's configuration can be read by everybody who sees the UI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from sync_pipeline.model import JobType, Repository, Visit, Window
+from sync_pipeline.operations.environment import resolve_urls
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import migrations, watermarks
+from sync_pipeline.store.database import Database
+from sync_pipeline.sync.engine import SourceFactory
+from sync_pipeline.sync.readers import reader_factory, svn_reader
+
+
+class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Readers of Subversion repositories."""
+
+    settings: dg.ResourceDependency[Settings]
+
+    def source_factory(self) -> SourceFactory:
+        """What the engine makes its readers with."""
+        return reader_factory(self.settings)
+
+    def visit(self, repository: Repository, *, timeout: float) -> Visit:
+        """A quick look at a repository's front door, of at most ``timeout`` seconds. Raises SyncError."""
+        settings = self.settings.model_copy(
+            update={"svn_info_timeout": min(timeout, self.settings.svn_info_timeout)}
+        )
+        reader = svn_reader(settings, repository.svn_root or repository.url, repository.svn_prefix)
+        visit: Visit = reader.visit()
+        return visit
+
+
+class PostgresResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The database with the facts and the ledger."""
+
+    settings: dg.ResourceDependency[Settings]
+
+    @contextmanager
+    def database(self, *, max_size: int = 4) -> Iterator[Database]:
+        """A pool of at most ``max_size`` connections, closed at the end of the block. Raises
+        ConfigurationError if the database is down, not migrated, or marked for another environment."""
+        url = self.settings.database_url or resolve_urls(self.settings).database_url
+        migrations.require(url, self.settings.environment)
+        with Database(url, max_size=max_size) as database:
+            yield database
+
+
+class WatermarkStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """What is known to be complete."""
+
+    def get(self, database: Database, repo_id: int, job_type: JobType) -> watermarks.WatermarkRow:
+        """Coverage, watermark and access of one (repository, job type). Raises ConfigurationError."""
+        with database.connection() as conn:
+            return watermarks.get(conn, repo_id, job_type)
+
+    def missing(
+        self, database: Database, repo_id: int, job_type: JobType, window: Window
+    ) -> tuple[Window, ...]:
+        """The parts of ``window`` that are not covered."""
+        with database.connection() as conn:
+            return watermarks.missing(conn, repo_id, job_type, window)

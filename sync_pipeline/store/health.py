@@ -1,0 +1,94 @@
+"""The facts behind the health of each (repository, job type), and the verdict last shown.
+
+Belongs here: the one query that gathers them, and ``scm.health``. What they mean is judged in
+:mod:`sync_pipeline.quality.health`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sync_pipeline.store.database import Connection
+from sync_pipeline.store.windows import from_multiranges
+
+# Everything that a verdict needs, one row per (repository, job type). A gap is what lies before the watermark
+# (or the origin), is not covered, and has no job that will fill it; a failed window is a dead job's window
+# that nobody covered since.
+_FACTS = """
+SELECT w.repo_id, w.job_type, r.instance_slug, r.slug, r.lifecycle, w.access, w.access_detail, w.visited_at,
+       w.verified_at, w.watermark_rev, w.watermark_time, w.head_rev,
+       coalesce(gap.revs, '{}') AS gap_revs, '{}'::tstzmultirange AS gap_time,
+       coalesce(dead.revs, '{}') AS failed_revs, coalesce(dead.period, '{}') AS failed_time,
+       coalesce(latest.dead, FALSE) AS incremental_dead,
+       coalesce(dead.error, latest.error) AS last_error,
+       coalesce(latest.poorer, 0) AS poorer,
+       (SELECT count(*) FROM scm.quarantine AS q
+         WHERE q.repo_id = w.repo_id AND q.job_type = w.job_type AND q.resolved_at IS NULL) AS quarantined,
+       (SELECT count(*) FROM scm.obligations AS o
+         WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.resolved_at IS NULL) AS obligations,
+       shown.passed AS shown_passed, shown.reasons AS shown_reasons, shown.evaluated_at AS shown_at
+  FROM scm.sync_watermarks AS w
+  JOIN scm.repos AS r USING (repo_id)
+  LEFT JOIN scm.health AS shown USING (repo_id, job_type)
+  LEFT JOIN LATERAL (
+       SELECT int8multirange(int8range(1, greatest(w.watermark_rev, w.origin_rev, 1)))
+              - w.covered_revs
+              - coalesce(range_agg(j.revs), '{}') AS revs
+         FROM scm.sync_jobs AS j
+        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.revs IS NOT NULL
+          AND j.status IN ('pending', 'running', 'failed')) AS gap ON w.origin_rev IS NOT NULL
+  LEFT JOIN LATERAL (
+       SELECT range_agg(j.revs) * int8multirange(int8range(1, w.head_rev + 1)) - w.covered_revs AS revs,
+              range_agg(j.period) - w.covered_time AS period,
+              max(j.last_error) AS error
+         FROM scm.sync_jobs AS j
+        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.status = 'dead'
+          AND j.last_error_code IS DISTINCT FROM 'cancelled'
+          AND (j.revs IS NOT NULL OR j.period IS NOT NULL)) AS dead ON TRUE
+  LEFT JOIN LATERAL (
+       SELECT j.status = 'dead' AS dead, j.last_error AS error,
+              (SELECT s.poorer FROM scm.sync_runs AS s WHERE s.job_id = j.job_id
+                ORDER BY s.attempt DESC LIMIT 1) AS poorer
+         FROM scm.sync_jobs AS j
+        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.mode = 'incremental'
+          AND j.status IN ('completed', 'dead')
+        ORDER BY j.finished_at DESC
+        LIMIT 1) AS latest ON TRUE
+ WHERE %(repo_ids)s::bigint[] IS NULL OR w.repo_id = ANY (%(repo_ids)s)
+ ORDER BY w.repo_id, w.job_type
+"""
+
+# Remembers what Dagster shows now, so that only changes are reported again.
+_SHOWN = """
+INSERT INTO scm.health (repo_id, job_type, passed, reasons, evaluated_at)
+VALUES (%(repo_id)s, %(job_type)s, %(passed)s, %(reasons)s, now())
+ON CONFLICT (repo_id, job_type) DO UPDATE
+   SET passed = EXCLUDED.passed, reasons = EXCLUDED.reasons, evaluated_at = EXCLUDED.evaluated_at
+"""
+
+# The clock that the facts were written by.
+_NOW = "SELECT now() AS now"
+
+
+def facts(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """The facts of these repositories, or of all; ``gap`` and ``failed`` are windows, ``now`` is the
+    database's clock."""
+    with conn.transaction():
+        clock = conn.execute(_NOW).fetchone()
+        assert clock is not None
+        rows = conn.execute(_FACTS, {"repo_ids": None if repo_ids is None else list(repo_ids)}).fetchall()
+    for row in rows:
+        row["gap"] = from_multiranges(row.pop("gap_revs"), row.pop("gap_time"))
+        row["failed"] = from_multiranges(row.pop("failed_revs"), row.pop("failed_time"))
+        row["now"] = clock["now"]
+    return rows
+
+
+def record_shown(
+    conn: Connection, repo_id: int, job_type: str, *, passed: bool, reasons: Sequence[str]
+) -> None:
+    """Write down the verdict that Dagster is shown."""
+    conn.execute(
+        _SHOWN, {"repo_id": repo_id, "job_type": job_type, "passed": passed, "reasons": list(reasons)}
+    )

@@ -1,0 +1,160 @@
+"""What the plan is made from, the hints that feed it, and the locks that make two planners harmless.
+
+Belongs here: the snapshot queries over catalog, coverage, hints and ledger, the jobs of one planned run, and
+``scm.sync_hints``. Does not belong here: any decision; that is :mod:`sync_pipeline.policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sync_pipeline.model import JobRequest, JobType, Mode, Trigger, Window
+from sync_pipeline.store.database import Connection
+from sync_pipeline.store.windows import from_ranges, range_params
+
+_SCHEDULER_LOCK = 0x5C3_0001
+_BLOCKS_LOCK = 0x5C3_0002
+# A plan looks at so many waiting jobs, the most urgent ones; a long backlog must not make ticks slow.
+_JOBS_LOOKED_AT = 2000
+
+# Every (repository, job type) with its coverage, its hint, and whether its latest incremental job is dead.
+_UNITS = """
+SELECT w.repo_id, w.job_type, r.instance_slug, r.lifecycle, w.access, w.visited_at,
+       w.watermark_rev AS watermark, w.head_rev AS head,
+       h.head_rev AS hint_head, h.observed_at AS hint_at, h.error_code IS NOT NULL AS hint_failed,
+       CASE WHEN latest.status = 'dead' THEN latest.finished_at END AS dead_at
+  FROM scm.sync_watermarks AS w
+  JOIN scm.repos AS r USING (repo_id)
+  LEFT JOIN scm.sync_hints AS h USING (repo_id)
+  LEFT JOIN LATERAL (
+       SELECT j.status, j.finished_at
+         FROM scm.sync_jobs AS j
+        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.mode = 'incremental'
+        ORDER BY j.created_at DESC
+        LIMIT 1) AS latest ON TRUE
+ ORDER BY w.repo_id, w.job_type
+"""
+
+# Active jobs of the plan: every incremental and every running one, and the most urgent of the others.
+_JOBS = """
+SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
+       claim_expires_at, created_at
+  FROM scm.sync_jobs
+ WHERE status = 'running'
+    OR (status IN ('pending', 'failed') AND mode IN ('incremental', 'probe'))
+UNION ALL
+(SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
+        claim_expires_at, created_at
+   FROM scm.sync_jobs
+  WHERE status IN ('pending', 'failed') AND mode NOT IN ('incremental', 'probe')
+  ORDER BY priority, created_at
+  LIMIT %(jobs_looked_at)s)
+"""
+
+# The clock of the plan: leases, claims and visits are all written in the database's time.
+_NOW = "SELECT now() AS now"
+
+# The jobs of a planned run: waiting or abandoned, inside the window of the run.
+_WAITING = """
+SELECT repo_id, job_type, mode, revs, period, reread, update_watermark, priority, trigger, actor, reason
+  FROM scm.sync_jobs
+ WHERE repo_id = ANY (%(repo_ids)s) AND job_type = %(job_type)s AND mode = %(mode)s
+   AND (revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange)
+   AND (status = 'pending'
+        OR (status = 'failed' AND (not_before IS NULL OR not_before <= now()))
+        OR (status = 'running' AND claim_expires_at < now()))
+ ORDER BY priority, created_at, lower(revs), lower(period)
+"""
+
+# What the changes sensor saw. A failed look keeps the last HEAD that was seen.
+_HINT = """
+INSERT INTO scm.sync_hints AS h (repo_id, head_rev, error_code, error, observed_at)
+VALUES (%(repo_id)s, %(head_rev)s, %(error_code)s, left(%(error)s, 2000), clock_timestamp())
+ON CONFLICT (repo_id) DO UPDATE
+   SET head_rev = coalesce(EXCLUDED.head_rev, h.head_rev),
+       error_code = EXCLUDED.error_code,
+       error = EXCLUDED.error,
+       observed_at = EXCLUDED.observed_at
+"""
+
+# The scheduler's lock ends with its transaction, so it also works behind a transaction pooler.
+_TRY_LOCK = "SELECT pg_try_advisory_xact_lock(%(lock)s) AS locked"
+_LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The rows of one plan. ``now`` is the database's clock. ``units`` have the columns of the first query
+    above; ``jobs`` those of the second, with ``window`` in place of the two ranges."""
+
+    now: datetime
+    units: Sequence[dict[str, Any]]
+    jobs: Sequence[dict[str, Any]]
+
+
+def snapshot(conn: Connection) -> Snapshot:
+    """Everything that a plan needs to know, read at one moment."""
+    with conn.transaction():
+        now = conn.execute(_NOW).fetchone()
+        assert now is not None
+        units = conn.execute(_UNITS).fetchall()
+        jobs = conn.execute(_JOBS, {"jobs_looked_at": _JOBS_LOOKED_AT}).fetchall()
+    for job in jobs:
+        job["window"] = from_ranges(job.pop("revs"), job.pop("period"))
+    return Snapshot(now["now"], units, jobs)
+
+
+def waiting_requests(
+    conn: Connection,
+    *,
+    repo_ids: Sequence[int],
+    job_type: JobType,
+    mode: Mode,
+    window: Window,
+    dagster_run_id: str | None,
+) -> list[JobRequest]:
+    """The waiting or abandoned jobs of these repositories inside ``window``, as the requests that find them
+    again, most urgent first."""
+    params = {"repo_ids": list(repo_ids), "job_type": str(job_type), "mode": str(mode)} | range_params(window)
+    return [
+        JobRequest(
+            repo_id=row["repo_id"],
+            job_type=JobType(row["job_type"]),
+            mode=Mode(row["mode"]),
+            trigger=Trigger(row["trigger"]),
+            actor=row["actor"],
+            reason=row["reason"],
+            window=from_ranges(row["revs"], row["period"]),
+            dagster_run_id=dagster_run_id,
+            reread=row["reread"],
+            update_watermark=row["update_watermark"],
+            priority=row["priority"],
+        )
+        for row in conn.execute(_WAITING, params).fetchall()
+    ]
+
+
+def record_hint(
+    conn: Connection,
+    repo_id: int,
+    *,
+    head_rev: int | None,
+    error_code: str | None = None,
+    error: str | None = None,
+) -> None:
+    """Write down what a quick look at a repository showed."""
+    conn.execute(_HINT, {"repo_id": repo_id, "head_rev": head_rev, "error_code": error_code, "error": error})
+
+
+def try_lock_scheduler(conn: Connection) -> bool:
+    """Be the only scheduler until the caller's transaction ends; False if another one is at work."""
+    row = conn.execute(_TRY_LOCK, {"lock": _SCHEDULER_LOCK}).fetchone()
+    return bool(row and row["locked"])
+
+
+def lock_blocks(conn: Connection) -> None:
+    """Be the only one who appends revision blocks until the caller's transaction ends."""
+    conn.execute(_LOCK, {"lock": _BLOCKS_LOCK})
