@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline import __version__
-from sync_pipeline.errors import ConfigurationError, SyncError
+from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 
 if TYPE_CHECKING:
     from sync_pipeline.model import Counts, JobReport, Repository
@@ -72,8 +72,9 @@ Job = Annotated[
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
-    # Nothing of a library's log belongs between our lines; --debug shows it.
+    # Of all logs only our own warnings belong between our lines.
     logging.getLogger().addHandler(logging.NullHandler())
+    logging.getLogger("sync_pipeline").addHandler(_Warnings(logging.WARNING))
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
@@ -84,8 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; every error is one line on stderr."""
+    command = typer.main.get_command(app)
     try:
-        return int(app(list(arguments), prog_name="scm-sync", standalone_mode=False) or SUCCESS)
+        # Not through the command's own main(), which has its own mind about interruptions and closed pipes.
+        with command.make_context("scm-sync", list(arguments)) as context:
+            return int(command.invoke(context) or SUCCESS)
+    except typer.Exit as done:
+        return done.exit_code
     except BrokenPipeError:
         return _pipe_closed()
     except Exception as error:
@@ -94,9 +100,18 @@ def run(arguments: Sequence[str]) -> int:
         return _complain("interrupted; what was committed stays", INTERRUPTED)
 
 
+class _Warnings(logging.Handler):
+    """Warnings of our modules, each as one line without a traceback."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _complain(f"{record.levelname.lower()}: {record.getMessage()}", SUCCESS)
+
+
 def _explain(error: Exception) -> int:
     if os.environ.get("SCM_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error)
+    if isinstance(error, Cancelled):
+        return _complain(str(error), INTERRUPTED)
     if isinstance(error, SyncError):
         return _complain(str(error), CONFIGURATION if isinstance(error, ConfigurationError) else FAILED)
     if isinstance(error, typer.Abort):
@@ -560,9 +575,6 @@ def _repository_row(repository: Repository) -> dict[str, Any]:
 
 def _after_catalog_change(settings: Settings, database: Database) -> None:
     """Write the snapshot and tell Dagster; the catalog itself is already right."""
-    from sync_pipeline.operations.registration import export_catalog
-
-    export_catalog(database, settings.catalog_file)
     from sync_pipeline.orchestration.catalog_changes import after_catalog_change
 
     after_catalog_change(settings, database)
@@ -608,10 +620,10 @@ def runner_incremental(repo: Repo, job: Job = None, as_json: AsJson = False) -> 
     started_at = _now()
     reports = _execute(
         settings,
-        repo_id=repository.repo_id,
+        repo_ids=[repository.repo_id],
         job_type=job_type,
         mode=Mode.INCREMENTAL,
-        window=None,
+        windows=None,
         update_watermark=False,
         as_json=as_json,
     )
@@ -650,37 +662,36 @@ def runner_backfill(
         with database.connection() as conn:
             missing = watermarks.missing(conn, repository.repo_id, job_type, window)
             before = watermarks.get(conn, repository.repo_id, job_type)
+        plan = runner.plan_backfill(window, missing)
         if dry_run:
-            plan = runner.plan_backfill(window, missing)
             document = runner.plan_document(repository, job_type, window, visit.head, plan)
             if as_json:
                 _print_json(document)
             else:
                 _print_plan(document)
             return SUCCESS
-        unbounded = start_rev is None and end_rev is None
-        wanted = runner.hull(missing) if unbounded else window
+        windows = [block.window for block in plan]
+        if start_rev is None and end_rev is None and not update_watermark:
+            windows = [block.window for block in plan if block.missing]
         started_at = _now()
-        reports = (
-            _execute(
+        reports = []
+        if windows:
+            reports = _execute(
                 settings,
-                repo_id=repository.repo_id,
+                repo_ids=[repository.repo_id],
                 job_type=job_type,
                 mode=Mode.BACKFILL,
-                window=wanted,
+                windows=windows,
                 update_watermark=update_watermark,
                 as_json=as_json,
             )
-            if wanted
-            else []
-        )
         with database.connection() as conn:
             after = watermarks.get(conn, repository.repo_id, job_type)
     document = runner.backfill_document(
         repository,
         job_type,
         reports,
-        window=wanted,
+        window=runner.hull(windows),
         watermark_updated=(before.origin, before.watermark) != (after.origin, after.watermark),
         started_at=started_at,
         finished_at=_now(),

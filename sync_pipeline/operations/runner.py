@@ -102,10 +102,10 @@ def plan_backfill(window: RevisionWindow, missing: Iterable[Window]) -> tuple[Pl
     )
 
 
-def hull(missing: Sequence[Window]) -> RevisionWindow | None:
-    """The smallest window that holds everything missing; None if nothing is."""
-    gaps = [gap for gap in missing if isinstance(gap, RevisionWindow)]
-    return RevisionWindow(min(g.first for g in gaps), max(g.end for g in gaps)) if gaps else None
+def hull(windows: Iterable[Window]) -> RevisionWindow | None:
+    """The smallest window that holds all of ``windows``; None if there is none."""
+    known = [window for window in windows if isinstance(window, RevisionWindow)]
+    return RevisionWindow(min(w.first for w in known), max(w.end for w in known)) if known else None
 
 
 # Reporting ----------------------------------------------------------------------------------------------
@@ -161,6 +161,8 @@ def backfill_document(
     """The document of ``runner backfill``; a chunk is one block. ``window`` is None if nothing was missing,
     ``watermark_updated`` says that the origin or the watermark is another one now."""
     document = _document(Mode.BACKFILL, repository, job_type, reports, window, started_at, finished_at)
+    # They arrive in the order in which they ended.
+    reports = sorted(reports, key=lambda report: _first(report.window))
     outcomes = [outcome_of(report) for report in reports]
     document |= {
         "total_chunks": len(reports),
@@ -264,6 +266,10 @@ def _message(outcome: Outcome, counts: Counts, error: str | None) -> str:
 def _bounds(*windows: Window | None) -> dict[str, int] | None:
     revisions = hull([window for window in windows if window is not None])
     return {"start_rev": revisions.first, "end_rev": revisions.end - 1} if revisions else None
+
+
+def _first(window: Window | None) -> int:
+    return window.first if isinstance(window, RevisionWindow) else 0
 
 
 def _plain(watermark: int | datetime | None) -> int | str | None:

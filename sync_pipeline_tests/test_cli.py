@@ -1,0 +1,428 @@
+"""The command line: what it prints, its exit codes, and one clear line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sync_pipeline import cli
+from sync_pipeline.operations import registration
+from sync_pipeline.settings import Settings
+from sync_pipeline.store.database import Database
+from sync_pipeline_tests import builders
+
+SECRET = "hunter2-never-shown"
+COMMANDS = (
+    "",
+    "env",
+    "db migrate",
+    "db check",
+    "db rollback",
+    "db start",
+    "db stop",
+    "repo add",
+    "repo list",
+    "repo show",
+    "repo retire",
+    "catalog export",
+    "runner incremental",
+    "runner backfill",
+    "ui",
+    "up",
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def refused(self, code: int, *parts: str) -> None:
+        """Assert exit code and one line on stderr that holds every part, and nothing else."""
+        assert (self.code, self.out) == (code, ""), self
+        assert self.err.startswith("scm-sync: "), self
+        assert self.err.count("\n") == 1, self
+        for part in parts:
+            assert part in self.err
+        assert SECRET not in self.err
+
+
+Scm = Callable[..., Done]
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working folder and a state folder of the test's own; --set and --debug end with the test."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCM_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("SCM_ENVIRONMENT", "test")
+
+
+@pytest.fixture
+def scm(capsys: pytest.CaptureFixture[str]) -> Scm:
+    """Runs a command in this process."""
+
+    def run(*arguments: str | Path) -> Done:
+        capsys.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def on_database(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
+    """The test's database as the one in force."""
+    monkeypatch.setenv("SCM_DATABASE_URL", database.url)
+    return database
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collects what Dagster would be told of catalog changes; that it is told is proven end to end."""
+    seen: list[str] = []
+
+    def tell(settings: Settings, database: Database) -> None:
+        registration.export_catalog(database, settings.catalog_file)
+        seen.append("told")
+
+    monkeypatch.setattr(cli, "_after_catalog_change", tell)
+    return seen
+
+
+@pytest.fixture
+def repository_url(tmp_path: Path) -> str:
+    """A real SVN repository with three revisions."""
+    folder = tmp_path / "paint"
+    subprocess.run(["svnadmin", "create", folder], check=True)
+    url = f"file://{folder}"
+    for name in ("trunk", "branches", "tags"):
+        subprocess.run(["svn", "mkdir", "-q", "-m", name, f"{url}/{name}"], check=True)
+    return url
+
+
+def jobs_of(database: Database) -> int:
+    with database.connection() as conn:
+        row = conn.execute("SELECT count(*) AS n FROM scm.sync_jobs").fetchone()
+        assert row is not None
+        return int(row["n"])
+
+
+# Usage --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(scm: Scm, command: str) -> None:
+    done = scm(*command.split(), "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"Usage: scm-sync {command}".rstrip())
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("", "ui", "up", "env", "db stop")])
+def test_every_command_that_prints_data_can_print_json(scm: Scm, command: str) -> None:
+    assert "--json" in scm(*command.split(), "--help").out
+
+
+@pytest.mark.parametrize(
+    "command", ["db migrate", "db rollback", "repo add", "repo retire", "runner backfill"]
+)
+def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) -> None:
+    assert "--dry-run" in scm(*command.split(), "--help").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "scm-sync --help"),
+        (["repo"], "scm-sync repo --help"),
+        (["nonsense"], "No such command 'nonsense'"),
+        (["repo", "list", "--nonsense"], "No such option"),
+        (["repo", "show"], "Missing argument"),
+        (["repo", "retire", "1"], "--reason"),
+        (["runner", "backfill", "--repo", "1", "--start-rev", "x"], "--start-rev"),
+        (["runner", "incremental"], "--repo"),
+        (["db", "rollback", "--steps", "0"], "--steps"),
+        (["--set", "chunk_revisions", "repo", "list"], "NAME=VALUE"),
+        (["--set", f"svn_password={SECRET}", "repo", "list"], "svn_password"),
+        (["--set", "chunk_revision=5", "repo", "list"], "did you mean SCM_CHUNK_REVISIONS?"),
+        (["--set", "chunk_revisions=0", "repo", "list"], "SCM_CHUNK_REVISIONS"),
+    ],
+)
+def test_a_wrong_call_is_one_line_that_leads_on(scm: Scm, arguments: list[str], part: str) -> None:
+    scm(*arguments).refused(3, part)
+
+
+def test_the_version_is_printed(scm: Scm) -> None:
+    assert scm("--version") == Done(0, f"scm-sync {cli.__version__}\n", "")
+
+
+def test_the_entry_stays_light() -> None:
+    heavy = {"dagster", "psycopg", "pydantic", "rich", "lxml", "pandas", "sqlalchemy"}
+    code = f"import sys, sync_pipeline.cli; print(sorted({heavy!r} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+# Errors -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        (f"postgresql://me:{SECRET}@127.0.0.1:1/scm", "127.0.0.1:1/scm"),
+        (f"mysql://me:{SECRET}@h/scm", "is not a PostgreSQL URL"),
+    ],
+)
+@pytest.mark.parametrize("command", ["repo list", "db check", "db migrate", "runner incremental --repo 1"])
+def test_a_database_that_is_not_there_is_one_line(
+    scm: Scm, monkeypatch: pytest.MonkeyPatch, url: str, part: str, command: str
+) -> None:
+    monkeypatch.setenv("SCM_DATABASE_URL", url)
+    scm(*command.split()).refused(3, part)
+
+
+def test_a_database_without_our_tables_names_the_remedy(
+    scm: Scm, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCM_DATABASE_URL", empty_database_url)
+    scm("repo", "list").refused(3, "scm-sync db migrate")
+    assert scm("db", "migrate", "--dry-run").out.startswith("would apply 0001")
+    scm("db", "check").refused(3, "scm-sync db migrate")
+    assert scm("db", "migrate", "--json").json["applied"]
+    assert scm("db", "migrate").out == "nothing to do\n"
+    assert scm("db", "check", "--json").json["status"] == "up_to_date"
+    assert scm("db", "rollback", "--dry-run").out.startswith("would undo")
+    assert scm("db", "check").code == 0
+    assert scm("db", "rollback", "--yes", "--steps", "99").code == 0
+    scm("db", "check").refused(3, "scm-sync db migrate")
+
+
+def test_a_database_of_another_environment_is_refused(scm: Scm, on_database: Database) -> None:
+    for command in (["repo", "list"], ["db", "migrate"], ["db", "migrate", "--dry-run"], ["db", "rollback"]):
+        scm("--set", "environment=production", *command).refused(3, "production", "test")
+    os.environ["SCM_ENVIRONMENT"] = "test"
+    assert scm("db", "check").code == 0
+
+
+def test_a_server_of_ones_own_is_not_started_or_stopped(scm: Scm, on_database: Database) -> None:
+    for command in ("start", "stop"):
+        scm("db", command).refused(3, "SCM_DATABASE_URL")
+
+
+def test_a_wrong_file_of_settings_is_one_line(scm: Scm, tmp_path: Path) -> None:
+    (tmp_path / "sync_pipeline.toml").write_text(f"svn_password = '{SECRET}")
+    scm("repo", "list").refused(3, "sync_pipeline.toml", "line 1, column")
+
+
+def test_an_unforeseen_error_is_one_line_and_a_traceback_only_on_demand(
+    scm: Scm, on_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError(f"two\nlines about https://me:{SECRET}@h/x")
+
+    monkeypatch.setattr(registration, "export_catalog", broken)
+    scm("catalog", "export").refused(2, "RuntimeError", "two lines", "--debug")
+    done = scm("--debug", "catalog", "export")
+    assert done.code == 2
+    assert "Traceback" in done.err
+
+
+def test_an_interruption_is_one_line(
+    scm: Scm, on_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(registration, "export_catalog", interrupted)
+    scm("catalog", "export").refused(130, "interrupted")
+
+
+def test_a_reader_that_went_away_is_not_complained_about(on_database: Database) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "sync_pipeline", "repo", "list", "--json"]
+    done = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, env=os.environ
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_the_shell_can_evaluate_the_environment(on_database: Database, tmp_path: Path) -> None:
+    script = (
+        'eval "$(scm-sync env)" && printf "%s\\n" "$SCM_DATABASE_URL" "$DAGSTER_HOME" && scm-sync repo list'
+    )
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, check=True, env=_with_our_path()
+    )
+    url, home = done.stdout.splitlines()
+    assert url == on_database.url
+    assert Path(home, "dagster.yaml").is_file()
+
+
+def _with_our_path() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+# The catalog --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "part"),
+    [
+        ("paint", "svn:<url>"),
+        ("svn://h/paint", "svn:svn://h/paint"),
+        (f"svn:https://me:{SECRET}@h/paint", "SCM_SVN_PASSWORD"),
+        ("gitlab:12", "GitLab"),
+        ("svn:file:///nowhere/paint", "/nowhere/paint"),
+    ],
+)
+def test_what_cannot_be_registered_leaves_no_trace(
+    scm: Scm, on_database: Database, told: list[str], spec: str, part: str
+) -> None:
+    scm("repo", "add", spec).refused(3, part)
+    assert scm("repo", "list", "--all", "--json").json == []
+    assert told == []
+
+
+def test_a_host_that_does_not_answer_is_one_line(scm: Scm, on_database: Database) -> None:
+    scm("repo", "add", "svn:svn://127.0.0.1:1/paint").refused(2, "127.0.0.1:1")
+
+
+def test_a_repository_is_added_listed_shown_and_retired(
+    scm: Scm, on_database: Database, told: list[str], repository_url: str, tmp_path: Path
+) -> None:
+    spec = f"svn:{repository_url}"
+    assert "would be registered: HEAD r3" in scm("repo", "add", spec, "--dry-run").out
+    assert scm("repo", "list", "--json").json == []
+    added = scm("repo", "add", f"{spec}/", "--json", "--tenant", "shop").json
+    assert (added["result"], added["spec"], added["head"], added["origin"]) == ("registered", spec, 3, 1)
+    assert told == ["told"]
+    assert (
+        json.loads((tmp_path / "state" / "catalog.json").read_text())["repositories"][0]["tenant"] == "shop"
+    )
+    again = scm("repo", "add", spec)
+    assert again == Done(0, f"{spec} is registered already as repository {added['repo_id']}\n", "")
+    assert told == ["told"]
+    header, line = scm("repo", "list").out.splitlines()
+    assert header.split("\t") == ["repo_id", "spec", "tenant", "slug", "lifecycle"]
+    assert line.split("\t")[1:3] == [spec, "shop"]
+    for name in (spec, str(added["repo_id"]), added["slug"]):
+        shown = scm("repo", "show", name, "--json").json
+        assert shown["slug"] == added["slug"]
+        assert shown["job_types"][0]["origin"] == 1
+    assert added["slug"] in scm("repo", "show", spec).out
+    retire = ("repo", "retire", spec, "--reason", "moved")
+    assert scm(*retire, "--dry-run", "--json").json["result"] == "would_retire"
+    assert scm(*retire, "--json").json["result"] == "retired"
+    assert "was retired before" in scm(*retire).out
+    assert told == ["told", "told"]
+    assert scm("repo", "list", "--json").json == []
+    assert scm("repo", "list", "--all", "--json").json[0]["lifecycle"] == "retired"
+    scm("runner", "incremental", "--repo", spec).refused(3, "is retired")
+
+
+def test_a_lost_snapshot_is_written_by_the_next_add(
+    scm: Scm, on_database: Database, told: list[str], repository_url: str, tmp_path: Path
+) -> None:
+    scm("repo", "add", f"svn:{repository_url}")
+    (tmp_path / "state" / "catalog.json").unlink()
+    assert "registered already" in scm("repo", "add", f"svn:{repository_url}").out
+    assert (tmp_path / "state" / "catalog.json").exists()
+    (tmp_path / "state" / "catalog.json").unlink()
+    assert scm("catalog", "export", "--json").json["repositories"] == 1
+    assert (tmp_path / "state" / "catalog.json").exists()
+
+
+def test_a_list_is_added_as_far_as_it_can_be(
+    scm: Scm, on_database: Database, told: list[str], repository_url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "repos.toml"
+    entry = '[[repository]]\nspec = "{}"\n'
+    path.write_text(entry.format("nonsense") + entry.format(f"svn:{repository_url}"))
+    done = scm("repo", "add", "--file", path, "--json")
+    assert done.code == 1
+    assert [document["result"] for document in done.json] == ["failed", "registered"]
+    assert done.err.count("\n") == 1
+    assert "nonsense" in done.err
+    assert told == ["told"]
+    path.write_text(entry.format("nonsense") * 2)
+    assert scm("repo", "add", "--file", path).code == 2
+    path.write_text("[[repository]")
+    scm("repo", "add", "--file", path).refused(3, "line 1, column")
+    scm("repo", "add", "--file", tmp_path / "absent.toml").refused(3, "absent.toml")
+    scm("repo", "add").refused(3, "--file")
+
+
+# The runner ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("--start-rev", "3", "--end-rev", "2"), "--end-rev 2 is before --start-rev 3"),
+        (("--end-rev", "4"), "beyond HEAD, which is 3"),
+        (("--start-rev", "9"), "beyond HEAD, which is 3"),
+        (("--start-rev", "0"), "the first revision is 1"),
+        (("--job", "commits"), "has no commits"),
+        (("--job", "nonsense"), "unknown job type"),
+    ],
+)
+def test_a_window_that_does_not_exist_is_refused_before_anything_is_written(
+    scm: Scm,
+    on_database: Database,
+    told: list[str],
+    repository_url: str,
+    arguments: tuple[str, ...],
+    part: str,
+) -> None:
+    scm("repo", "add", f"svn:{repository_url}")
+    scm("runner", "backfill", "--repo", f"svn:{repository_url}", *arguments).refused(3, part)
+    assert jobs_of(on_database) == 0
+
+
+def test_an_unknown_repository_is_refused_by_name(scm: Scm, on_database: Database) -> None:
+    for mode in ("incremental", "backfill"):
+        scm("runner", mode, "--repo", "svn:svn://h/x").refused(3, "svn:svn://h/x", "scm-sync repo add")
+
+
+def test_a_dry_run_shows_what_is_missing_and_writes_nothing(
+    scm: Scm, on_database: Database, told: list[str], repository_url: str
+) -> None:
+    scm("repo", "add", f"svn:{repository_url}")
+    command = ("runner", "backfill", "--repo", f"svn:{repository_url}", "--start-rev", "2", "--dry-run")
+    plan = scm(*command, "--json").json
+    assert plan["chunks"] == [
+        {
+            "chunk_index": 0,
+            "window": {"start_rev": 2, "end_rev": 3},
+            "state": "missing",
+            "missing": [{"start_rev": 2, "end_rev": 3}],
+        }
+    ]
+    assert (plan["head"], plan["missing_items"], plan["exit_code"]) == (3, 2, 0)
+    assert "2 revisions in 1 blocks are missing; HEAD is r3" in scm(*command).out
+    assert jobs_of(on_database) == 0
+
+
+def test_a_repository_whose_source_is_gone_is_one_line(
+    scm: Scm, on_database: Database, tmp_path: Path
+) -> None:
+    with on_database.connection() as conn:
+        number = builders.register(conn)
+    scm("runner", "backfill", "--repo", str(number)).refused(3, "file:///srv/paint")
