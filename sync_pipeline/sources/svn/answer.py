@@ -1,0 +1,402 @@
+"""The answer of ``svn log --xml``: judged as a whole first, then parsed entry by entry.
+
+Belongs here: the judgement (closing tag, expected revisions, legal bytes), the fast parser for answers that
+passed it, and the tolerant parser that takes a single entry apart whatever bytes it holds. Does not belong
+here: running the command, and what a caller does with a bad answer.
+
+Memory stays flat: the answer remains in its file, small entries are parsed in groups, and of a large entry
+the changed paths are a view that reads the file again on each iteration.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from lxml import etree
+
+from sync_pipeline.errors import WindowTooHard
+from sync_pipeline.sources.svn.process import AnswerFile
+
+T = TypeVar("T")
+MakePath = Callable[[str, str, str | None, str | None, int | None, bool | None, bool | None], T]
+
+BLOCK = 1 << 20
+GROUP = 1 << 17
+LARGE = 1 << 18
+
+ILLEGAL = bytes(sorted(set(range(32)) - {9, 10, 13}))
+"""Bytes that no XML document may hold."""
+
+LOSSY = re.compile(r"\?\\[0-9]{3}")
+"""How svn writes a control character of a message or an author into XML."""
+
+_LOSSY_BYTES = re.compile(rb"\?\\[0-9]{3}")
+_ENTRY_TAG = re.compile(rb'<logentry\s[^>]*?revision="([0-9]+)"[^>]*>|</logentry>')
+_BAD_ENTITY = re.compile(rb"&(?!amp;|lt;|gt;|quot;|apos;|#[0-9]{1,7};)")
+_ENTRY = re.compile(
+    r'<logentry\s+revision="([0-9]+)">\s*'
+    r"(?:<author>([^<]*)</author>\s*)?"
+    r"(?:<date>([^<]*)</date>\s*)?"
+    r"(?:<paths>((?:\s*<path\s[^<]*</path>)*)\s*</paths>\s*)?"
+    r"(?:<msg>([^<]*)</msg>\s*)?"
+    r"</logentry>\s*"
+)
+_PATH = re.compile(r"<path\s([^>]*)>([^<]*)</path>")
+_ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
+_ENTITY = re.compile(r"&(?:#([0-9]+)|#x([0-9a-fA-F]+)|(\w+));")
+_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_TRUTH = {"true": True, "false": False}
+
+
+class Entry(NamedTuple, Generic[T]):
+    """One entry as the answer has it. What is missing there is None; ``date`` is the server's text."""
+
+    revision: int
+    author: str | None
+    date: str | None
+    message: str | None
+    paths: Iterable[T]
+    revprops: Mapping[str, str]
+
+
+class JudgedLog:
+    """An answer that passed: where its entries are, and a way to read them.
+
+    ``lossy`` are the revisions whose author or message may have lost control characters on the way.
+    """
+
+    def __init__(self, file: AnswerFile, *, nested: bool = False) -> None:
+        self._file = file
+        self._nested = nested
+        self.revisions = array("q")
+        self._starts = array("q")
+        self._ends = array("q")
+        self.lossy: set[int] = set()
+        self._judge()
+
+    def __len__(self) -> int:
+        return len(self.revisions)
+
+    def _judge(self) -> None:
+        depth = 0
+        balance = 0
+        for start, block in self._file.blocks(0, self._file.size, BLOCK, b">"):
+            if len(block.translate(None, ILLEGAL)) != len(block):
+                raise WindowTooHard("the answer holds control characters", code="control_characters")
+            try:
+                text = block.decode("utf-8")
+            except UnicodeDecodeError:
+                raise WindowTooHard("the answer holds invalid UTF-8", code="invalid_utf8") from None
+            if "\ufffe" in text or "\uffff" in text:
+                raise WindowTooHard("the answer holds characters that XML forbids", code="control_characters")
+            if _BAD_ENTITY.search(block):
+                raise WindowTooHard("the answer is not well-formed", code="malformed")
+            balance += _balance(block)
+            losses = [match.start() for match in _LOSSY_BYTES.finditer(block)]
+            for match in _ENTRY_TAG.finditer(block):
+                if match[1] is None:
+                    depth -= 1
+                    if depth == 0:
+                        self._ends.append(start + match.end())
+                        while losses and losses[0] < match.start():
+                            self.lossy.add(self.revisions[-1])
+                            del losses[0]
+                else:
+                    if depth == 0:
+                        self.revisions.append(int(match[1]))
+                        self._starts.append(start + match.start())
+                    depth += 1
+            if losses and self.revisions:
+                self.lossy.add(self.revisions[-1])
+        size = self._file.size
+        if depth or not self._file.read(max(0, size - 64), size).rstrip().endswith((b"</log>", b"<log/>")):
+            raise WindowTooHard("the answer ends before its closing tag", code="truncated")
+        if balance:
+            raise WindowTooHard("the answer is not well-formed", code="malformed")
+
+    def expect(self, first: int, end: int) -> None:
+        """Raise WindowTooHard unless the entries are exactly the revisions ``[first, end)`` in ascending
+        order."""
+        if self.revisions != array("q", range(first, end)):
+            raise WindowTooHard(
+                f"the answer should hold {end - first} revisions from r{first} on, but does not",
+                code="missing_revisions",
+            )
+
+    def raw(self, index: int, cap: int) -> bytes:
+        """The bytes of one entry, at most ``cap``."""
+        return self._file.read(self._starts[index], min(self._ends[index], self._starts[index] + cap))
+
+    def entries(self, make: MakePath[T]) -> Iterator[Entry[T]]:
+        """All entries in order, paths built by ``make(path, action, kind, copyfrom_path, copyfrom_rev,
+        text_mods, prop_mods)``."""
+        attributes: dict[str, tuple[Any, ...]] = {}
+        index, count = 0, len(self.revisions)
+        while index < count:
+            start, end = self._starts[index], self._ends[index]
+            if end - start > LARGE and not self._nested:
+                yield self._large(start, end, make, attributes)
+                index += 1
+                continue
+            last = index + 1
+            while last < count and self._ends[last] - start <= GROUP:
+                last += 1
+            text = self._file.read(start, self._ends[last - 1]).decode("utf-8")
+            yield from _parse_group(text, make, attributes, nested=self._nested)
+            index = last
+
+    def _large(
+        self, start: int, end: int, make: MakePath[T], attributes: dict[str, tuple[Any, ...]]
+    ) -> Entry[T]:
+        opening = self._find(b"<paths>", start, end)
+        closing = self._find(b"</paths>", opening, end) if opening >= 0 else -1
+        if closing < 0:
+            text = self._file.read(start, end).decode("utf-8")
+            return next(iter(_parse_group(text, make, attributes, nested=False)))
+        head = self._file.read(start, opening + len(b"<paths>"))
+        tail = self._file.read(closing, end)
+        (entry,) = _parse_group((head + tail).decode("utf-8"), make, attributes, nested=False)
+        return entry._replace(paths=PathsView(self._file, opening + len(b"<paths>"), closing, make))
+
+    def _find(self, mark: bytes, start: int, end: int) -> int:
+        for position, block in self._file.blocks(start, end, BLOCK, b">"):
+            at = block.find(mark)
+            if at >= 0:
+                return position + at
+        return -1
+
+
+class PathsView(Generic[T]):
+    """The changed paths of a large entry, read from the answer on each iteration."""
+
+    __slots__ = ("_end", "_file", "_make", "_start")
+
+    def __init__(self, file: AnswerFile, start: int, end: int, make: MakePath[T]) -> None:
+        self._file = file
+        self._start = start
+        self._end = end
+        self._make = make
+
+    def __iter__(self) -> Iterator[T]:
+        attributes: dict[str, tuple[Any, ...]] = {}
+        for _, block in self._file.blocks(self._start, self._end, GROUP, b"</path>"):
+            yield from _parse_paths(block.decode("utf-8"), self._make, attributes)
+
+    def __len__(self) -> int:
+        blocks = self._file.blocks(self._start, self._end, GROUP, b"</path>")
+        return sum(block.count(b"</path>") for _, block in blocks)
+
+    def __getitem__(self, index: int) -> T:
+        position = index if index >= 0 else len(self) + index
+        for at, path in enumerate(self):
+            if at == position:
+                return path
+        raise IndexError(index)
+
+
+def _balance(block: bytes) -> int:
+    """How many elements are opened but not closed in ``block``; zero over a whole well-formed answer. Text
+    and attributes never hold a bare angle bracket, svn escapes both."""
+    closing = block.count(b"</")
+    return block.count(b"<") - block.count(b"<?") - 2 * closing - block.count(b"/>")
+
+
+def _parse_group(
+    text: str, make: MakePath[T], attributes: dict[str, tuple[Any, ...]], *, nested: bool
+) -> Iterator[Entry[T]]:
+    position = 0
+    while position < len(text):
+        match = _ENTRY.match(text, position)
+        if match is None:  # other properties, nesting or an unusual form: the general way
+            yield from _parse_general(text[position:], make, nested=nested)
+            return
+        position = match.end()
+        revision, author, date, paths, message = match.groups()
+        yield Entry(
+            int(revision),
+            _plain(author),
+            date,
+            _plain(message),
+            list(_parse_paths(paths, make, attributes)) if paths else [],
+            {},
+        )
+
+
+def _parse_paths(text: str, make: MakePath[T], attributes: dict[str, tuple[Any, ...]]) -> Iterator[T]:
+    """The ``<path>`` elements of ``text``. ``attributes`` remembers the few forms in which attributes
+    come."""
+    for match in _PATH.finditer(text):
+        named, path = match.groups()
+        values = attributes.get(named)
+        if values is None:
+            values = _attributes(named)
+            if values[1] is None and values[2] is None:
+                attributes[named] = values
+        action, from_path, from_rev, kind, text_mods, prop_mods = values
+        path = (_plain(path) or "") if "&" in path or "\r" in path else path
+        yield make(path, action, kind, from_path, from_rev, text_mods, prop_mods)
+
+
+def _attributes(text: str) -> tuple[Any, ...]:
+    found = dict(_ATTRIBUTE.findall(text))
+    revision = found.get("copyfrom-rev")
+    return (
+        found.get("action", ""),
+        _plain(found.get("copyfrom-path")),
+        int(revision) if revision else None,
+        found.get("kind") or None,
+        _TRUTH.get(found.get("text-mods", "")),
+        _TRUTH.get(found.get("prop-mods", "")),
+    )
+
+
+def _plain(text: str | None) -> str | None:
+    """Character data without entities, line ends as XML reads them."""
+    if text is None:
+        return None
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _ENTITY.sub(_entity, text) if "&" in text else text
+
+
+def _entity(match: re.Match[str]) -> str:
+    decimal, hexadecimal, name = match.groups()
+    if decimal or hexadecimal:
+        return chr(int(decimal) if decimal else int(hexadecimal, 16))
+    return _NAMED.get(name, match[0])
+
+
+def _parse_general(text: str, make: MakePath[T], *, nested: bool) -> Iterator[Entry[T]]:
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=True)
+    try:
+        root = etree.fromstring(f"<log>{text}</log>".encode(), parser)
+    except etree.XMLSyntaxError:
+        raise WindowTooHard("the answer is not well-formed", code="malformed") from None
+    for element in root.iter("logentry") if nested else root.iterchildren("logentry"):
+        properties = element.find("revprops")
+        yield Entry(
+            int(element.get("revision", "")),
+            _text(element.find("author")),
+            _text(element.find("date")),
+            _text(element.find("msg")),
+            [
+                make(path.text or "", action, kind, from_path, from_rev, text_mods, prop_mods)
+                for path in element.iterfind("paths/path")
+                for action, from_path, from_rev, kind, text_mods, prop_mods in [_element_values(path)]
+            ],
+            {} if properties is None else {p.get("name", ""): property_value(p) for p in properties},
+        )
+
+
+def _element_values(element: Any) -> tuple[Any, ...]:
+    get = element.get
+    revision = get("copyfrom-rev")
+    return (
+        get("action") or "",
+        get("copyfrom-path"),
+        int(revision) if revision else None,
+        get("kind") or None,
+        _TRUTH.get(get("text-mods")),
+        _TRUTH.get(get("prop-mods")),
+    )
+
+
+def _text(element: Any) -> str | None:
+    return None if element is None else element.text or ""
+
+
+def property_bytes(element: Any) -> bytes:
+    """The value of a ``<property>`` element as it is in the repository."""
+    text = element.text or ""
+    return base64.b64decode(text) if element.get("encoding") == "base64" else text.encode()
+
+
+def property_value(element: Any) -> str:
+    """The value of a ``<property>`` element as text; bytes that are not UTF-8 are replaced."""
+    return property_bytes(element).decode("utf-8", "replace")
+
+
+# The tolerant way: one entry, whatever bytes it holds.
+
+_RAW_FIELD = re.compile(rb"<(author|date|msg)>([^<]*)</\1>")
+_RAW_PATH = re.compile(rb"<path\s([^>]*)>([^<]*)</path>")
+_RAW_PROPERTY = re.compile(rb"<property\s([^>]*)>([^<]*)</property>")
+_ATTRIBUTE_BYTES = re.compile(rb'([\w-]+)="([^"]*)"')
+
+
+class TolerantEntry(NamedTuple):
+    """One entry taken apart byte by byte: ``fields`` has author, date and msg where they are there."""
+
+    fields: Mapping[str, bytes]
+    paths: Iterable[tuple[bytes, Mapping[str, bytes]]]
+    properties: Mapping[str, bytes]
+
+
+def tolerant(file: AnswerFile, revision: int) -> TolerantEntry:
+    """The only entry of an answer that the judgement refused. Raises WindowTooHard when it is cut off or of
+    another revision."""
+    size = file.size
+    if not file.read(max(0, size - 64), size).rstrip().endswith(b"</log>"):
+        raise WindowTooHard("the answer ends before its closing tag", code="truncated")
+    fields: dict[str, bytes] = {}
+    properties: dict[str, bytes] = {}
+    found: list[int] = []
+    for _, block in file.blocks(0, size, BLOCK, b">"):
+        found += [int(match[1]) for match in _ENTRY_TAG.finditer(block) if match[1]]
+    if found != [revision]:
+        raise WindowTooHard(f"the answer does not hold exactly r{revision}", code="missing_revisions")
+    # A block may end inside an element; head and tail around the paths are small enough to be read whole.
+    opening, closing = _outside(file, size)
+    outside = file.read(0, opening) + file.read(closing, size)
+    for match in _RAW_FIELD.finditer(outside):
+        fields[match[1].decode()] = raw_plain(match[2])
+    for match in _RAW_PROPERTY.finditer(outside):
+        named = dict(_ATTRIBUTE_BYTES.findall(match[1]))
+        value = raw_plain(match[2])
+        if named.get(b"encoding") == b"base64":
+            value = base64.b64decode(value)
+        properties[raw_plain(named.get(b"name", b"")).decode("utf-8", "replace")] = value
+    return TolerantEntry(fields, _TolerantPaths(file, opening, closing), properties)
+
+
+def _outside(file: AnswerFile, size: int) -> tuple[int, int]:
+    opening = closing = size
+    for start, block in file.blocks(0, size, BLOCK, b">"):
+        if opening == size and (at := block.find(b"<paths>")) >= 0:
+            opening = start + at
+        if (at := block.find(b"</paths>")) >= 0:
+            closing = start + at
+            break
+    return opening, closing
+
+
+class _TolerantPaths:
+    def __init__(self, file: AnswerFile, start: int, end: int) -> None:
+        self._file = file
+        self._start = start
+        self._end = end
+
+    def __iter__(self) -> Iterator[tuple[bytes, Mapping[str, bytes]]]:
+        for _, block in self._file.blocks(self._start, self._end, GROUP, b"</path>"):
+            for match in _RAW_PATH.finditer(block):
+                named = {key.decode(): raw_plain(value) for key, value in _ATTRIBUTE_BYTES.findall(match[1])}
+                yield raw_plain(match[2]), named
+
+
+def raw_plain(data: bytes) -> bytes:
+    """Character data without entities, every other byte as it was."""
+    if b"&" not in data:
+        return data
+    return re.sub(rb"&(?:#([0-9]{1,7})|(\w+));", _raw_entity, data)
+
+
+def _raw_entity(match: re.Match[bytes]) -> bytes:
+    if match[1]:
+        code = int(match[1])
+        return chr(code).encode() if code <= 0x10FFFF and not 0xD800 <= code < 0xE000 else match[0]
+    plain = _NAMED.get(match[2].decode("ascii", "replace"))
+    return match[0] if plain is None else plain.encode()

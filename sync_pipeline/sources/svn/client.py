@@ -1,0 +1,607 @@
+"""The part of pysvn that a reader of remote repositories uses, over the ``svn`` command.
+
+``import sync_pipeline.sources.svn.client as pysvn`` runs scripts written for that part. Belongs here: the
+methods, their arguments and defaults, and how each becomes one command. Does not belong here: rows of ours,
+and what a failure means for a sync.
+
+Beyond pysvn: ``iter_log`` (the entries one by one, memory does not grow), ``log_answer`` (the judged answer
+it stands on), ``revprop_bytes`` (a revision property exactly as stored), limits, and ``calls``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from lxml import etree
+
+from sync_pipeline.errors import Cancelled
+from sync_pipeline.sources.svn import process
+from sync_pipeline.sources.svn.answer import JudgedLog, property_bytes
+from sync_pipeline.sources.svn.process import Answer, AnswerFile
+from sync_pipeline.sources.svn.types import (
+    ClientError,
+    PysvnDiffSummary,
+    PysvnInfo,
+    PysvnList,
+    PysvnLock,
+    PysvnLog,
+    PysvnLogChangedPath,
+    Revision,
+    depth,
+    diff_summarize_kind,
+    epoch,
+    node_kind,
+    number,
+    opt_revision_kind,
+)
+
+__all__ = [
+    "SVN_DIRENT_ALL",
+    "Client",
+    "ClientError",
+    "Revision",
+    "depth",
+    "diff_summarize_kind",
+    "node_kind",
+    "opt_revision_kind",
+]
+
+SVN_DIRENT_ALL = 0xFFFFFFFF
+
+HEAD = Revision(opt_revision_kind.head)
+UNSPECIFIED = Revision(opt_revision_kind.unspecified)
+FIRST = number(0)
+
+SSL_FAILURES = {
+    0x00000001: "not-yet-valid",
+    0x00000002: "expired",
+    0x00000004: "cn-mismatch",
+    0x00000008: "unknown-ca",
+    0x40000000: "other",
+}
+"""Bits of pysvn's ``failures`` and what the command calls them."""
+
+LOGIN_CODES = frozenset({170001, 215000, 215001, 215002, 215004})
+LOGIN_TRIES = 3
+UNTRUSTED = 230001
+
+_ERROR_LINE = re.compile(r"^svn: (?:warning: )?[EW](\d{6}): ?(.*)$")
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+_USER_INFO = re.compile(r"(?<=://)[^/\s@']*@")
+
+
+class Client:
+    """A client of Subversion servers; one per thread, as in pysvn.
+
+    ``config_dir``: Subversion's configuration folder; empty for a private one, removed with the client.
+    ``timeout``: wall clock limit of one command in seconds, unless a method takes its own.
+    ``max_answer_bytes``: the largest answer of one command. ``ca_file``: PEM file with certificate
+    authorities. ``trust_failures``: certificate failures to accept, as svn names them, separated by commas.
+
+    Every method raises ClientError when svn refuses, WindowTooHard (codes ``timeout`` and ``too_large``)
+    when a limit is reached and ConfigurationError when svn is not installed.
+    """
+
+    def __init__(
+        self,
+        config_dir: str = "",
+        *,
+        svn_command: str = "svn",
+        timeout: float = 120.0,
+        max_answer_bytes: int = 2 * 1024**3,
+        ca_file: str | Path | None = None,
+        trust_failures: str = "",
+    ) -> None:
+        self.calls = 0
+        self.timeout = timeout
+        self.max_answer_bytes = max_answer_bytes
+        self.exception_style = 1
+        self.callback_get_login: Callable[[str, str, bool], tuple[Any, str, str, Any]] | None = None
+        self.callback_ssl_server_trust_prompt: Callable[[dict[str, Any]], tuple[Any, int, Any]] | None = None
+        self.callback_cancel: Callable[[], Any] | None = None
+        self.callback_notify: Callable[..., Any] | None = None
+        self._svn = svn_command
+        self._config_dir = config_dir
+        self._ca_file = ca_file
+        self._trust = trust_failures
+        self._username = ""
+        self._password: str | None = None
+        self._keep_login = False
+        self._busy = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Client {self._svn}>"
+
+    # Settings
+
+    def set_default_username(self, username: str) -> None:
+        """The user name for servers that ask for one; empty for none."""
+        self._username = username
+
+    def set_default_password(self, password: str) -> None:
+        """The password for servers that ask for one; empty for none. It reaches svn by standard input
+        only."""
+        self._password = password or None
+
+    def set_auth_cache(self, enable: bool) -> None:
+        """Whether svn may store logins and accepted certificates in its configuration folder; off at
+        first."""
+        self._keep_login = bool(enable)
+
+    def set_interactive(self, enable: bool) -> None:
+        """Accepted for pysvn's sake; svn never asks on a terminal here, whatever is set."""
+
+    def get_default_username(self) -> str:
+        """The user name that was set."""
+        return self._username
+
+    def get_auth_cache(self) -> bool:
+        """Whether svn may store logins."""
+        return self._keep_login
+
+    def get_interactive(self) -> bool:
+        """Always False."""
+        return False
+
+    # Reading
+
+    def log(
+        self,
+        url_or_path: str,
+        revision_start: Revision = HEAD,
+        revision_end: Revision = FIRST,
+        discover_changed_paths: bool = False,
+        strict_node_history: bool = True,
+        limit: int = 0,
+        peg_revision: Revision = UNSPECIFIED,
+        include_merged_revisions: bool = False,
+        revprops: Sequence[str] | None = None,
+    ) -> list[PysvnLog]:
+        """The log entries from ``revision_start`` to ``revision_end``, in that order."""
+        return list(
+            self.iter_log(
+                url_or_path,
+                revision_start,
+                revision_end,
+                discover_changed_paths,
+                strict_node_history,
+                limit,
+                peg_revision,
+                include_merged_revisions,
+                revprops,
+            )
+        )
+
+    def iter_log(
+        self,
+        url_or_path: str,
+        revision_start: Revision = HEAD,
+        revision_end: Revision = FIRST,
+        discover_changed_paths: bool = False,
+        strict_node_history: bool = True,
+        limit: int = 0,
+        peg_revision: Revision = UNSPECIFIED,
+        include_merged_revisions: bool = False,
+        revprops: Sequence[str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Iterator[PysvnLog]:
+        """What ``log`` returns, one by one. The whole answer is judged before the first entry is yielded;
+        one that fails raises WindowTooHard."""
+        answer = self.log_answer(
+            url_or_path,
+            revision_start,
+            revision_end,
+            discover_changed_paths,
+            strict_node_history,
+            limit,
+            peg_revision,
+            include_merged_revisions,
+            revprops,
+            timeout=timeout,
+        )
+        judged = JudgedLog(answer, nested=include_merged_revisions)
+        for entry in judged.entries(PysvnLogChangedPath):
+            yield PysvnLog(*entry)
+
+    def log_answer(
+        self,
+        url_or_path: str,
+        revision_start: Revision = HEAD,
+        revision_end: Revision = FIRST,
+        discover_changed_paths: bool = False,
+        strict_node_history: bool = True,
+        limit: int = 0,
+        peg_revision: Revision = UNSPECIFIED,
+        include_merged_revisions: bool = False,
+        revprops: Sequence[str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> AnswerFile:
+        """The answer of ``svn log --xml`` as a file, exit status checked, content not judged yet."""
+        arguments = ["log", "--xml", "-r", _range(revision_start, revision_end)]
+        if discover_changed_paths:
+            arguments.append("-v")
+        if strict_node_history:
+            arguments.append("--stop-on-copy")
+        if limit:
+            arguments += ["-l", str(limit)]
+        if include_merged_revisions:
+            arguments.append("-g")
+        if revprops is None:
+            arguments.append("--with-all-revprops")
+        elif not revprops:
+            arguments.append("--with-no-revprops")
+        for name in revprops or ():
+            arguments += ["--with-revprop", name]
+        return self._run([*arguments, "--", target(url_or_path, peg_revision)], timeout=timeout).file
+
+    def info2(
+        self,
+        url_or_path: str,
+        revision: Revision = UNSPECIFIED,
+        peg_revision: Revision = UNSPECIFIED,
+        recurse: bool = True,
+        *,
+        timeout: float | None = None,
+    ) -> list[tuple[str, PysvnInfo]]:
+        """What is known of a path and, with ``recurse``, of everything below it."""
+        arguments = ["info", "--xml", *(["-R"] if recurse else []), *_revision(revision)]
+        answer = self._run([*arguments, "--", target(url_or_path, peg_revision)], timeout=timeout)
+        result = []
+        for entry in _xml(answer).iterfind("entry"):
+            result.append((str(entry.get("path", "")), _info(entry)))
+        return result
+
+    def list(
+        self,
+        url_or_path: str,
+        peg_revision: Revision = UNSPECIFIED,
+        revision: Revision = UNSPECIFIED,
+        recurse: bool = False,
+        dirent_fields: int = SVN_DIRENT_ALL,
+        fetch_locks: bool = False,
+    ) -> Any:
+        """The path itself and what is in it, as (entry, lock). ``has_props`` is None: the command does not
+        say."""
+        ((_, top),) = self.info2(url_or_path, revision, peg_revision, recurse=False)
+        base = top.URL
+        inside = unquote(base[len(top.repos_root_URL) :]) or "/"
+        result = [
+            (
+                PysvnList(
+                    path=base,
+                    repos_path=inside,
+                    kind=top.kind,
+                    size=top.size or 0,
+                    created_rev=top.last_changed_rev,
+                    time=top.last_changed_date,
+                    last_author=top.last_changed_author,
+                    has_props=None,
+                ),
+                top.lock,
+            )
+        ]
+        if top.kind is not node_kind.dir:
+            return result
+        arguments = ["list", "--xml", *(["-R"] if recurse else []), *(["-v"] if fetch_locks else [])]
+        answer = self._run([*arguments, *_revision(revision), "--", target(url_or_path, peg_revision)])
+        for entry in _xml(answer).iterfind("list/entry"):
+            name = entry.findtext("name", "")
+            commit = entry.find("commit")
+            result.append(
+                (
+                    PysvnList(
+                        path=f"{base}/{quote(name)}",
+                        repos_path=f"{inside.rstrip('/')}/{name}",
+                        kind=_kind(entry.get("kind")),
+                        size=int(entry.findtext("size", "0")),
+                        created_rev=_number_of(commit),
+                        time=epoch(_find_text(commit, "date")),
+                        last_author=_find_text(commit, "author"),
+                        has_props=None,
+                    ),
+                    _lock(entry.find("lock")),
+                )
+            )
+        return result
+
+    def propget(
+        self,
+        prop_name: str,
+        url_or_path: str,
+        revision: Revision = UNSPECIFIED,
+        recurse: bool = False,
+        peg_revision: Revision = UNSPECIFIED,
+    ) -> dict[str, str | bytes]:
+        """The property of the path (and of everything below it) by URL; a value that is no UTF-8 is bytes."""
+        arguments = ["propget", "--xml", *(["-R"] if recurse else []), *_revision(revision), "--", prop_name]
+        try:
+            answer = self._run([*arguments, target(url_or_path, peg_revision)])
+        except ClientError as error:
+            if 200017 in error.codes:  # SVN_ERR_PROPERTY_NOT_FOUND
+                return {}
+            raise
+        found = {}
+        for element in _xml(answer).iterfind("target"):
+            value = element.find("property")
+            if value is not None:
+                found[str(element.get("path", ""))] = _text_or_bytes(property_bytes(value))
+        return found
+
+    def revprop_bytes(
+        self, prop_name: str, url: str, revision: Revision = HEAD, *, timeout: float | None = None
+    ) -> bytes | None:
+        """The value of a revision property exactly as stored; None where the revision does not have it."""
+        # svn reads no peg here, so the bare URL is the safe target even with an "@" in it
+        arguments = ["propget", "--revprop", "--no-newline", "-r", revision.argument(), "--", prop_name]
+        try:
+            answer = self._run([*arguments, as_url(url)], timeout=timeout)
+        except ClientError as error:
+            if 200017 in error.codes:  # SVN_ERR_PROPERTY_NOT_FOUND
+                return None
+            raise
+        return answer.file.read(0, answer.file.size)
+
+    def revpropget(
+        self, prop_name: str, url: str, revision: Revision = HEAD
+    ) -> tuple[Revision, str | bytes | None]:
+        """The revision and the value of one of its properties; a value that is no UTF-8 is bytes."""
+        value = self.revprop_bytes(prop_name, url, revision)
+        return self._pinned(url, revision), None if value is None else _text_or_bytes(value)
+
+    def revproplist(self, url: str, revision: Revision = HEAD) -> tuple[Revision, dict[str, str | bytes]]:
+        """The revision and all its properties; a value that is no UTF-8 is bytes."""
+        arguments = ["proplist", "--revprop", "-v", "--xml", "-r", revision.argument()]
+        element = _xml(self._run([*arguments, "--", as_url(url)])).find("revprops")
+        found: dict[str, str | bytes] = {}
+        for value in () if element is None else element.iterfind("property"):
+            found[str(value.get("name", ""))] = _text_or_bytes(property_bytes(value))
+        at = revision if element is None else number(int(element.get("rev", "0")))
+        return at, found
+
+    def diff_summarize(
+        self,
+        url_or_path1: str,
+        revision1: Revision = HEAD,
+        url_or_path2: str | None = None,
+        revision2: Revision = HEAD,
+        recurse: bool = True,
+        ignore_ancestry: bool = False,
+    ) -> Any:
+        """What differs between two trees, as a list of summaries with paths relative to the first."""
+        other = url_or_path1 if url_or_path2 is None else url_or_path2
+        arguments = ["diff", "--summarize", "--xml"]
+        if not recurse:
+            arguments += ["--depth", "files"]
+        if not ignore_ancestry:
+            arguments.append("--notice-ancestry")
+        arguments += ["--old", target(url_or_path1, revision1), "--new", target(other, revision2)]
+        kinds = {
+            "added": diff_summarize_kind.added,
+            "modified": diff_summarize_kind.modified,
+            "deleted": diff_summarize_kind.delete,
+        }
+        base = as_url(url_or_path1).rstrip("/")
+        return [
+            PysvnDiffSummary(
+                path=_relative(path.text or "", base),
+                summarize_kind=kinds.get(path.get("item", ""), diff_summarize_kind.normal),
+                prop_changed=path.get("props") not in (None, "none"),
+                node_kind=_kind(path.get("kind")),
+            )
+            for path in _xml(self._run(arguments)).iterfind("paths/path")
+        ]
+
+    def cat(self, url_or_path: str, revision: Revision = HEAD, peg_revision: Revision = UNSPECIFIED) -> bytes:
+        """The bytes of a file."""
+        answer = self._run(["cat", *_revision(revision), "--", target(url_or_path, peg_revision)])
+        return answer.file.read(0, answer.file.size)
+
+    # One command
+
+    def _pinned(self, url: str, revision: Revision) -> Revision:
+        if revision.kind is opt_revision_kind.number:
+            return revision
+        ((_, info),) = self.info2(url, revision, recurse=False)
+        return number(info.rev.number)
+
+    def _run(self, arguments: Sequence[str], *, timeout: float | None = None) -> Answer:
+        """Run one svn command; ask the callbacks and run it again when it wants a login or doubts a
+        certificate."""
+        if not self._busy.acquire(blocking=False):
+            raise ClientError("client in use on another thread", [("client in use on another thread", 0)])
+        try:
+            tries = 0
+            while True:
+                answer = self._once(arguments, timeout)
+                if answer.status == 0:
+                    return answer
+                error = _client_error(answer)
+                tries += 1
+                if tries > LOGIN_TRIES or not self._may_try_again(error, arguments[-1]):
+                    raise error
+        finally:
+            self._busy.release()
+
+    def _once(self, arguments: Sequence[str], timeout: float | None) -> Answer:
+        command = [arguments[0], "--non-interactive", "--config-dir", self._configuration()]
+        if not self._keep_login:
+            command.append("--no-auth-cache")
+        if self._trust:
+            command.append(f"--trust-server-cert-failures={self._trust}")
+        if self._username:
+            command += ["--username", self._username]
+        if self._password is not None:
+            command.append("--password-from-stdin")
+        self.calls += 1
+        try:
+            return process.run(
+                self._svn,
+                [*command, *arguments[1:]],
+                secret=self._password,
+                timeout=self.timeout if timeout is None else timeout,
+                max_bytes=self.max_answer_bytes,
+                cancelled=self._cancelled if self.callback_cancel is not None else None,
+            )
+        except Cancelled:
+            raise ClientError(
+                "The operation was interrupted", [("The operation was interrupted", 200015)]
+            ) from None
+
+    def _cancelled(self) -> bool:
+        return self.callback_cancel is not None and bool(self.callback_cancel())
+
+    def _may_try_again(self, error: ClientError, where: str) -> bool:
+        if UNTRUSTED in error.codes and self.callback_ssl_server_trust_prompt is not None and not self._trust:
+            return self._ask_trust(self.callback_ssl_server_trust_prompt, where)
+        if error.codes & LOGIN_CODES and self.callback_get_login is not None:
+            known, username, password, _ = self.callback_get_login(where, self._username, False)
+            if known:
+                self._username, self._password = username, password
+            return bool(known)
+        return False
+
+    def _ask_trust(self, ask: Callable[[dict[str, Any]], tuple[Any, int, Any]], where: str) -> bool:
+        host = _URL.sub("", where).partition("/")[0].rpartition("@")[2].partition(":")[0]
+        # The command does not say which failures there are, so the caller is asked about all of them.
+        facts = {
+            "failures": sum(SSL_FAILURES),
+            "hostname": host,
+            "realm": where,
+            "finger_print": "",
+            "valid_from": "",
+            "valid_until": "",
+            "issuer_dname": "",
+        }
+        trusted, accepted, _ = ask(facts)
+        if trusted:
+            self._trust = ",".join(name for bit, name in SSL_FAILURES.items() if accepted & bit)
+        return bool(trusted and self._trust)
+
+    def _configuration(self) -> str:
+        if not self._config_dir:
+            folder = tempfile.mkdtemp(prefix="svn-config-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            write_configuration(Path(folder), self._ca_file)
+            self._config_dir = folder
+        return self._config_dir
+
+
+def write_configuration(folder: Path, ca_file: str | Path | None) -> None:
+    """Write a configuration in which svn stores no password, asks no key ring and trusts ``ca_file``."""
+    (folder / "config").write_text("[auth]\npassword-stores =\n")
+    servers = "[global]\nstore-passwords = no\nstore-plaintext-passwords = no\n"
+    if ca_file is not None:
+        servers += f"ssl-authority-files = {Path(ca_file).resolve()}\n"
+    (folder / "servers").write_text(servers)
+
+
+def as_url(url_or_path: str) -> str:
+    """The URL as svn wants it: everything percent-encoded that has to be; a path of the file system as it
+    is."""
+    if not _URL.match(url_or_path):
+        return url_or_path
+    scheme, _, rest = url_or_path.partition("://")
+    encoded = quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", rest), safe="/%@:!$&'()*+,;=~[]-._")
+    return f"{scheme}://{encoded}"
+
+
+def join_url(root: str, path: str) -> str:
+    """The URL of ``path`` (as a log names it, nothing encoded) below ``root``."""
+    return f"{as_url(root).rstrip('/')}/{quote(path.strip('/'))}"
+
+
+def target(url_or_path: str, peg: Revision = UNSPECIFIED) -> str:
+    """A target for the command line; it always ends with a peg, so that an ``@`` in the name means
+    nothing."""
+    return f"{as_url(url_or_path)}@{peg.argument()}"
+
+
+def _range(start: Revision, end: Revision) -> str:
+    return f"{start.argument() or 'HEAD'}:{end.argument() or '0'}"
+
+
+def _revision(revision: Revision) -> Sequence[str]:
+    text = revision.argument()
+    return ["-r", text] if text else []
+
+
+def _client_error(answer: Answer) -> ClientError:
+    errors: list[tuple[str, int]] = []
+    for line in _USER_INFO.sub("", answer.stderr).splitlines():
+        match = _ERROR_LINE.match(line)
+        if match:
+            errors.append((match[2], int(match[1])))
+    if not errors:
+        errors = [(f"svn ended with exit status {answer.status}", 0)]
+    return ClientError("\n".join(message for message, _ in errors), errors)
+
+
+def _xml(answer: Answer) -> Any:
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=True, recover=True)
+    return etree.fromstring(answer.file.read(0, answer.file.size), parser)
+
+
+def _text_or_bytes(value: bytes) -> str | bytes:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value
+
+
+def _kind(name: str | None) -> node_kind:
+    return {"file": node_kind.file, "dir": node_kind.dir, "none": node_kind.none}.get(
+        name or "", node_kind.unknown
+    )
+
+
+def _find_text(element: Any, name: str) -> str | None:
+    found = None if element is None else element.findtext(name)
+    return None if found is None else str(found)
+
+
+def _number_of(commit: Any) -> Revision | None:
+    return None if commit is None else number(int(commit.get("revision")))
+
+
+def _lock(element: Any) -> PysvnLock | None:
+    if element is None:
+        return None
+    return PysvnLock(
+        token=_find_text(element, "token"),
+        owner=_find_text(element, "owner"),
+        comment=_find_text(element, "comment"),
+        creation_date=epoch(_find_text(element, "created")),
+        expiration_date=epoch(_find_text(element, "expires")),
+    )
+
+
+def _info(entry: Any) -> PysvnInfo:
+    commit = entry.find("commit")
+    size = entry.get("size")
+    return PysvnInfo(
+        URL=entry.findtext("url", ""),
+        rev=number(int(entry.get("revision", "0"))),
+        kind=_kind(entry.get("kind")),
+        repos_root_URL=entry.findtext("repository/root", ""),
+        repos_UUID=entry.findtext("repository/uuid", ""),
+        last_changed_rev=_number_of(commit),
+        last_changed_date=epoch(_find_text(commit, "date")),
+        last_changed_author=_find_text(commit, "author"),
+        lock=_lock(entry.find("lock")),
+        size=None if size is None else int(size),
+    )
+
+
+def _relative(url: str, base: str) -> str:
+    inside = url[len(base) :] if url.startswith(base) else url
+    return unquote(inside).lstrip("/")

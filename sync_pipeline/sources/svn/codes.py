@@ -1,0 +1,178 @@
+"""What the numeric codes of Subversion mean for us: one table, and the exception that follows from it.
+
+Belongs here: codes (svn_error_codes.h, APR's ranges, errno) and their consequence. Does not belong here:
+matching on the text of a message, which depends on locale and version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from urllib.parse import urlsplit
+
+from sync_pipeline.errors import (
+    AccessDenied,
+    Cancelled,
+    ConfigurationError,
+    Permanent,
+    SourceGone,
+    SyncError,
+    Transient,
+)
+from sync_pipeline.sources.svn.types import ClientError
+
+
+class Meaning(Enum):
+    """What a failure of svn means, strongest first: of several codes the first one here decides."""
+
+    CANCELLED = "cancelled"
+    CERTIFICATE = "certificate"
+    DENIED = "denied"
+    MOVED = "moved"
+    NO_SUCH_REVISION = "no_such_revision"
+    NOT_FOUND = "not_found"
+    CORRUPT = "corrupt"
+    BAD_URL = "bad_url"
+    CONNECTION = "connection"
+    UNKNOWN = "svn_failed"
+
+
+MEANINGS: dict[int, tuple[str, Meaning]] = {
+    200015: ("SVN_ERR_CANCELLED", Meaning.CANCELLED),
+    230001: ("SVN_ERR_RA_SERF_SSL_CERT_UNTRUSTED", Meaning.CERTIFICATE),
+    170001: ("SVN_ERR_RA_NOT_AUTHORIZED", Meaning.DENIED),
+    170002: ("SVN_ERR_RA_UNKNOWN_AUTH", Meaning.DENIED),
+    175013: ("SVN_ERR_RA_DAV_FORBIDDEN", Meaning.DENIED),
+    210007: ("SVN_ERR_RA_SVN_NO_MECHANISMS", Meaning.DENIED),
+    215000: ("SVN_ERR_AUTHN_CREDS_UNAVAILABLE", Meaning.DENIED),
+    215001: ("SVN_ERR_AUTHN_NO_PROVIDER", Meaning.DENIED),
+    215002: ("SVN_ERR_AUTHN_PROVIDERS_EXHAUSTED", Meaning.DENIED),
+    215004: ("SVN_ERR_AUTHN_FAILED", Meaning.DENIED),
+    220000: ("SVN_ERR_AUTHZ_ROOT_UNREADABLE", Meaning.DENIED),
+    220001: ("SVN_ERR_AUTHZ_UNREADABLE", Meaning.DENIED),
+    220002: ("SVN_ERR_AUTHZ_PARTIALLY_READABLE", Meaning.DENIED),
+    13: ("EACCES", Meaning.DENIED),
+    170011: ("SVN_ERR_RA_SESSION_URL_MISMATCH", Meaning.MOVED),
+    175011: ("SVN_ERR_RA_DAV_RELOCATED", Meaning.MOVED),
+    160006: ("SVN_ERR_FS_NO_SUCH_REVISION", Meaning.NO_SUCH_REVISION),
+    195002: ("SVN_ERR_CLIENT_BAD_REVISION", Meaning.NO_SUCH_REVISION),
+    160013: ("SVN_ERR_FS_NOT_FOUND", Meaning.NOT_FOUND),
+    170000: ("SVN_ERR_RA_ILLEGAL_URL", Meaning.NOT_FOUND),
+    175007: ("SVN_ERR_RA_DAV_PATH_NOT_FOUND", Meaning.NOT_FOUND),
+    180000: ("SVN_ERR_RA_LOCAL_REPOS_NOT_FOUND", Meaning.NOT_FOUND),
+    180001: ("SVN_ERR_RA_LOCAL_REPOS_OPEN_FAILED", Meaning.NOT_FOUND),
+    210005: ("SVN_ERR_RA_SVN_REPOS_NOT_FOUND", Meaning.NOT_FOUND),
+    140000: ("SVN_ERR_STREAM_UNEXPECTED_EOF", Meaning.CORRUPT),
+    140001: ("SVN_ERR_STREAM_MALFORMED_DATA", Meaning.CORRUPT),
+    140002: ("SVN_ERR_STREAM_UNRECOGNIZED_DATA", Meaning.CORRUPT),
+    160000: ("SVN_ERR_FS_GENERAL", Meaning.CORRUPT),
+    160004: ("SVN_ERR_FS_CORRUPT", Meaning.CORRUPT),
+    160009: ("SVN_ERR_FS_NO_SUCH_REPRESENTATION", Meaning.CORRUPT),
+    160014: ("SVN_ERR_FS_ID_NOT_FOUND", Meaning.CORRUPT),
+    160015: ("SVN_ERR_FS_NOT_ID", Meaning.CORRUPT),
+    160051: ("SVN_ERR_FS_PACKED_REVPROP_READ_FAILURE", Meaning.CORRUPT),
+    160053: ("SVN_ERR_FS_MALFORMED_TXN_ID", Meaning.CORRUPT),
+    160054: ("SVN_ERR_FS_INDEX_CORRUPTION", Meaning.CORRUPT),
+    160055: ("SVN_ERR_FS_INDEX_REVISION", Meaning.CORRUPT),
+    160056: ("SVN_ERR_FS_INDEX_OVERFLOW", Meaning.CORRUPT),
+    160057: ("SVN_ERR_FS_CONTAINER_INDEX", Meaning.CORRUPT),
+    160058: ("SVN_ERR_FS_INDEX_INCONSISTENT", Meaning.CORRUPT),
+    160062: ("SVN_ERR_FS_MALFORMED_NODEREV_ID", Meaning.CORRUPT),
+    160063: ("SVN_ERR_FS_INVALID_GENERATION", Meaning.CORRUPT),
+    160064: ("SVN_ERR_FS_CORRUPT_REVPROP_MANIFEST", Meaning.CORRUPT),
+    160065: ("SVN_ERR_FS_CORRUPT_PROPLIST", Meaning.CORRUPT),
+    185000: ("SVN_ERR_SVNDIFF_INVALID_HEADER", Meaning.CORRUPT),
+    185001: ("SVN_ERR_SVNDIFF_CORRUPT_WINDOW", Meaning.CORRUPT),
+    185004: ("SVN_ERR_SVNDIFF_UNEXPECTED_END", Meaning.CORRUPT),
+    185005: ("SVN_ERR_SVNDIFF_INVALID_COMPRESSED_DATA", Meaning.CORRUPT),
+    200002: ("SVN_ERR_MALFORMED_FILE", Meaning.CORRUPT),
+    200003: ("SVN_ERR_INCOMPLETE_DATA", Meaning.CORRUPT),
+    200014: ("SVN_ERR_CHECKSUM_MISMATCH", Meaning.CORRUPT),
+    200041: ("SVN_ERR_CORRUPT_PACKED_DATA", Meaning.CORRUPT),
+    235000: ("SVN_ERR_ASSERTION_FAIL", Meaning.CORRUPT),
+    125002: ("SVN_ERR_BAD_URL", Meaning.BAD_URL),
+    125010: ("SVN_ERR_BAD_SERVER_SPECIFICATION", Meaning.BAD_URL),
+    155007: ("SVN_ERR_WC_NOT_WORKING_COPY", Meaning.BAD_URL),
+    200009: ("SVN_ERR_ILLEGAL_TARGET", Meaning.BAD_URL),
+    200047: ("SVN_ERR_CANONICALIZATION_FAILED", Meaning.BAD_URL),
+    205000: ("SVN_ERR_CL_ARG_PARSING_ERROR", Meaning.BAD_URL),
+    170003: ("SVN_ERR_RA_NOT_IMPLEMENTED", Meaning.BAD_URL),
+    170012: ("SVN_ERR_RA_CANNOT_CREATE_TUNNEL", Meaning.CONNECTION),
+    170013: ("SVN_ERR_RA_CANNOT_CREATE_SESSION", Meaning.CONNECTION),
+    175002: ("SVN_ERR_RA_DAV_REQUEST_FAILED", Meaning.CONNECTION),
+    175009: ("SVN_ERR_RA_DAV_MALFORMED_DATA", Meaning.CONNECTION),
+    175012: ("SVN_ERR_RA_DAV_CONN_TIMEOUT", Meaning.CONNECTION),
+    210002: ("SVN_ERR_RA_SVN_CONNECTION_CLOSED", Meaning.CONNECTION),
+    210003: ("SVN_ERR_RA_SVN_IO_ERROR", Meaning.CONNECTION),
+    210004: ("SVN_ERR_RA_SVN_MALFORMED_DATA", Meaning.CONNECTION),
+    230003: ("SVN_ERR_RA_SERF_WRAPPED_ERROR", Meaning.CONNECTION),
+    230004: ("SVN_ERR_RA_SERF_STREAM_BUCKET_READ_ERROR", Meaning.CONNECTION),
+    32: ("EPIPE", Meaning.CONNECTION),
+    101: ("ENETUNREACH", Meaning.CONNECTION),
+    104: ("ECONNRESET", Meaning.CONNECTION),
+    110: ("ETIMEDOUT", Meaning.CONNECTION),
+    111: ("ECONNREFUSED", Meaning.CONNECTION),
+    113: ("EHOSTUNREACH", Meaning.CONNECTION),
+}
+
+CONNECTION_RANGES = (range(120_000, 121_000), range(670_000, 671_000), range(730_000, 731_000))
+"""Codes of serf, of name resolution and of Windows sockets."""
+
+_ORDER = list(Meaning)
+
+
+def meaning(codes: Iterable[int]) -> Meaning:
+    """What these codes mean together."""
+    found = [Meaning.UNKNOWN]
+    for code in codes:
+        if code in MEANINGS:
+            found.append(MEANINGS[code][1])
+        elif any(code in numbers for numbers in CONNECTION_RANGES):
+            found.append(Meaning.CONNECTION)
+    return min(found, key=_ORDER.index)
+
+
+def place(url: str) -> str:
+    """``url`` without user name, password and query."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else url
+
+
+def consequence(error: ClientError, url: str) -> SyncError:
+    """The exception that one who reads ``url`` has to raise. Its message is one line without secrets."""
+    what = meaning(error.codes)
+    shown = "/".join(f"E{code:06d}" for _, code in error.args[1]) or "no code"
+    where = place(url)
+    if what is Meaning.CANCELLED:
+        return Cancelled(f"reading {where} was cancelled")
+    if what is Meaning.CERTIFICATE:
+        return Permanent(
+            f"the certificate of {where} is not trusted ({shown}); set SCM_SVN_CA_FILE to the PEM file of its "
+            "authority",
+            code="certificate",
+        )
+    if what is Meaning.DENIED:
+        return AccessDenied(
+            f"{where} refuses access ({shown}); check SCM_SVN_USERNAME and SCM_SVN_PASSWORD, and that this user "
+            "may read the repository root"
+        )
+    if what is Meaning.MOVED:
+        return Permanent(f"{where} has moved ({shown}); register the new address", code="moved")
+    if what is Meaning.NO_SUCH_REVISION:
+        return Transient(
+            f"{where} does not have the revision that was asked for ({shown}); look at the repository again",
+            code=what.value,
+        )
+    if what is Meaning.NOT_FOUND:
+        return SourceGone(f"there is no repository at {where} ({shown}); check the URL")
+    if what is Meaning.CORRUPT:
+        return Permanent(f"{where} is damaged ({shown}); run svnadmin verify on the server", code="corrupt")
+    if what is Meaning.BAD_URL:
+        return ConfigurationError(f"{where} is not a URL that svn can read ({shown}); check the URL")
+    if what is Meaning.CONNECTION:
+        return Transient(
+            f"cannot reach {where} ({shown}); check host, port and network, it is tried again",
+            code=what.value,
+        )
+    return Transient(f"svn failed on {where} ({shown})", code=what.value)

@@ -1,0 +1,386 @@
+"""Reads revisions of one repository and yields them as batches of rows.
+
+Belongs here: one ``svn log`` per window, what a bad answer means, the other ways to read a single hard
+revision, the prefix filter, what the server hides. Does not belong here: which window is read when, and the
+database.
+
+The log is always read at the repository root and pinned to the end of the window, because a path of today may
+not have existed then; a repository registered below its root is a filter on the changed paths.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from sync_pipeline.errors import Permanent, SyncError, Transient, WindowTooHard
+from sync_pipeline.model import (
+    Batch,
+    Obligation,
+    PathChange,
+    QuarantinedRow,
+    RevisionRow,
+    RevisionWindow,
+    Visibility,
+    Visit,
+)
+from sync_pipeline.sources.svn.answer import LOSSY, Entry, JudgedLog, TolerantEntry, tolerant
+from sync_pipeline.sources.svn.client import Client
+from sync_pipeline.sources.svn.codes import Meaning, consequence, meaning, place
+from sync_pipeline.sources.svn.process import AnswerFile
+from sync_pipeline.sources.svn.types import ClientError, moment, number
+
+PAYLOAD_CAP = 1 << 20
+"""Most bytes of an unreadable answer that quarantine keeps."""
+
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+SINGLE_WAYS = frozenset({Meaning.CORRUPT, Meaning.UNKNOWN})
+"""Failures of one revision after which another way of reading it may work."""
+
+
+class SvnReader:
+    """Reads one repository. ``root_url`` is the repository root, ``prefix`` the part below it that is
+    registered, without slashes at its ends, empty for everything. Timeouts are seconds of wall clock per
+    svn command.
+
+    Visibility: over ``file://`` nothing is hidden. Elsewhere an entry without author, date, message and
+    paths is HIDDEN, one without a message PARTIAL. A revision whose ``svn:log`` was removed looks exactly
+    like a partly hidden one; the two cannot be told apart. A hidden revision yields no row with a prefix:
+    nothing of what may be seen changed in it.
+    """
+
+    def __init__(
+        self, client: Client, root_url: str, prefix: str, *, log_timeout: float, info_timeout: float
+    ) -> None:
+        self._client = client
+        self._root = root_url
+        self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
+        self._log_timeout = log_timeout
+        self._info_timeout = info_timeout
+        self._sees_all = root_url.startswith("file://")
+
+    @property
+    def calls(self) -> int:
+        """Number of svn commands run so far."""
+        return self._client.calls
+
+    def visit(self) -> Visit:
+        """UUID, root and youngest revision. Raises AccessDenied, SourceGone, Permanent (certificate, moved),
+        Transient and ConfigurationError."""
+        try:
+            found = self._client.info2(self._root, recurse=False, timeout=self._info_timeout)
+        except ClientError as error:
+            raise consequence(error, self._root) from None
+        except WindowTooHard as error:
+            raise Transient(f"{place(self._root)} does not answer: {error}", code=error.code) from None
+        if len(found) != 1:
+            raise Transient(f"svn info said nothing about {place(self._root)}", code="svn_failed")
+        info = found[0][1]
+        if not info.repos_UUID or not info.repos_root_URL:
+            raise Transient(f"svn info said nothing about {place(self._root)}", code="svn_failed")
+        return Visit(uuid=info.repos_UUID, root=info.repos_root_URL, head=info.rev.number)
+
+    def read(self, window: RevisionWindow) -> Iterator[Batch]:
+        """The revisions of ``window`` as one batch whose rows are parsed as they are taken.
+
+        Raises WindowTooHard when the answer is unusable, too large, too slow, or a revision in it is damaged:
+        a smaller window may work, and a single revision goes to :meth:`read_single`. Else as :meth:`visit`.
+        """
+        if not len(window):
+            yield Batch(window, (), window)
+            return
+        answer = self._log(window, paths=True)
+        judged = JudgedLog(answer)
+        judged.expect(window.first, window.end)
+        exact, obligations = self._lossless(judged)
+        yield Batch(window, _Rows(self, judged, exact), window, obligations=tuple(obligations))
+
+    def read_single(self, rev_num: int) -> Batch:
+        """One hard revision: byte by byte, else without its paths and with an obligation, else as a
+        quarantined row. Raises Transient, and the rest as :meth:`visit`, where the server and not the
+        revision is at fault.
+        """
+        window = RevisionWindow(rev_num, rev_num + 1)
+        try:
+            answer = self._log(window, paths=True)
+            return self._tolerant_batch(window, answer, obligations=())
+        except WindowTooHard as error:
+            first = error
+        try:
+            answer = self._log(window, paths=False)
+            owed = Obligation(str(rev_num), "changed_paths", f"{first.code}: {first}")
+            return self._tolerant_batch(window, answer, obligations=(owed,))
+        except WindowTooHard as error:
+            if error.code == "timeout":
+                raise Transient(f"r{rev_num} of {place(self._root)}: {error}", code="timeout") from None
+            return Batch(window, (), window, quarantined=(self._quarantined(rev_num, error),))
+
+    def settle(self, natural_key: str, detail: str) -> Batch:
+        """Read the revision of an obligation again. The batch claims no coverage; what still cannot be read
+        is among its obligations again. ``detail`` only names the obligation: the whole revision is read."""
+        rev_num = int(natural_key)
+        window = RevisionWindow(rev_num, rev_num + 1)
+        try:
+            (batch,) = self.read(window)
+        except WindowTooHard:
+            batch = self.read_single(rev_num)
+        return Batch(window, batch.rows, None, batch.quarantined, batch.obligations)
+
+    # One answer
+
+    def _log(self, window: RevisionWindow, *, paths: bool) -> AnswerFile:
+        try:
+            return self._client.log_answer(
+                self._root,
+                number(window.first),
+                number(window.end - 1),
+                discover_changed_paths=paths,
+                strict_node_history=False,
+                peg_revision=number(window.end - 1),
+                timeout=self._log_timeout,
+            )
+        except ClientError as error:
+            if meaning(error.codes) in SINGLE_WAYS:
+                raise _Hard(f"svn log failed on {window}: {_codes(error)}", meaning(error.codes)) from None
+            raise consequence(error, self._root) from None
+
+    def _lossless(self, judged: JudgedLog) -> tuple[dict[int, dict[str, bytes]], list[Obligation]]:
+        """The exact properties of entries whose text looks as if svn had replaced control characters."""
+        exact: dict[int, dict[str, bytes]] = {}
+        obligations = []
+        for rev_num in sorted(judged.lossy):
+            try:
+                exact[rev_num] = self._properties(rev_num)
+            except (SyncError, ClientError) as error:
+                failure = consequence(error, self._root) if isinstance(error, ClientError) else error
+                if not isinstance(failure, Transient | Permanent):
+                    raise failure from None
+                obligations.append(Obligation(str(rev_num), "message", f"{failure.code}: {failure}"))
+        return exact, obligations
+
+    def _properties(self, rev_num: int) -> dict[str, bytes]:
+        found = {}
+        for name in ("svn:log", "svn:author"):
+            value = self._client.revprop_bytes(name, self._root, number(rev_num))
+            if value is not None:
+                found[name] = value
+        return found
+
+    def _row(self, entry: Entry[PathChange], exact: dict[str, bytes] | None) -> RevisionRow | None:
+        paths = self._inside(entry.paths)
+        if paths is None:
+            return None
+        author, message = entry.author, entry.message
+        flags: set[str] = set()
+        raw: dict[str, bytes] = {}
+        if exact is not None:
+            author = _exact("svn:author", author, exact, flags, raw)
+            message = _exact("svn:log", message, exact, flags, raw)
+        ts = moment(entry.date)
+        if ts is None and entry.date is not None:
+            flags.add("bad_date")
+            raw["svn:date"] = entry.date.encode()
+        return RevisionRow(
+            entry.revision,
+            author,
+            ts,
+            message,
+            self._visibility(author, entry.date, message, entry.paths),
+            paths,
+            tuple(sorted(flags)),
+            entry.revprops,
+            raw,
+        )
+
+    def _visibility(
+        self, author: str | None, date: str | None, message: str | None, paths: Iterable[PathChange]
+    ) -> Visibility:
+        if self._sees_all or message is not None:
+            return Visibility.FULL
+        if author is None and date is None and next(iter(paths), None) is None:
+            return Visibility.HIDDEN
+        return Visibility.PARTIAL
+
+    def _inside(self, paths: Iterable[PathChange]) -> Iterable[PathChange] | None:
+        """The changed paths that concern the prefix; None where there are none of them."""
+        if not self._prefix:
+            return paths
+        found: Iterable[PathChange]
+        if isinstance(paths, list):
+            found = [path for path in paths if self._concerns(path)]
+        else:
+            found = _Filtered(paths, self)
+        return found if next(iter(found), None) is not None else None
+
+    def _concerns(self, change: PathChange) -> bool:
+        path = change.path
+        if path == self._prefix or path.startswith(self._prefix + "/"):
+            return True
+        return change.action != "M" and self._prefix.startswith(path.rstrip("/") + "/")
+
+    # A single hard revision
+
+    def _tolerant_batch(
+        self, window: RevisionWindow, answer: AnswerFile, obligations: tuple[Obligation, ...]
+    ) -> Batch:
+        row, owed = self._tolerant_row(window.first, tolerant(answer, window.first), answer)
+        if (
+            obligations
+        ):  # without its paths nobody knows whether the revision concerns the prefix, so it stays
+            rows: tuple[RevisionRow, ...] = (row,)
+        else:
+            inside = self._inside(row.paths)
+            rows = () if inside is None else (_with_paths(row, inside),)
+        return Batch(window, rows, window, obligations=(*obligations, *owed))
+
+    def _tolerant_row(
+        self, rev_num: int, entry: TolerantEntry, answer: AnswerFile
+    ) -> tuple[RevisionRow, list[Obligation]]:
+        flags: set[str] = set()
+        raw: dict[str, bytes] = {}
+        owed: list[Obligation] = []
+        paths = _TolerantChanges(entry)
+        for path in paths:
+            if CONTROL.search(path.path) or CONTROL.search(path.copyfrom_path or ""):
+                flags.add("control_characters")
+            if paths.mended:
+                flags.add("invalid_utf8")
+        texts: dict[str, str | None] = {"svn:author": None, "svn:log": None}
+        for name, field in (("svn:author", "author"), ("svn:log", "msg")):
+            data = entry.fields.get(field)
+            if data is None:
+                continue
+            try:
+                text = data.decode("utf-8")
+                bad = CONTROL.search(text) is not None or LOSSY.search(text) is not None
+            except UnicodeDecodeError:
+                bad = True
+            if bad:
+                try:
+                    value = self._client.revprop_bytes(name, self._root, number(rev_num))
+                    data = data if value is None else value
+                except ClientError as error:
+                    if meaning(error.codes) is Meaning.CONNECTION:
+                        owed.append(Obligation(str(rev_num), "message", _codes(error)))
+                except WindowTooHard as error:
+                    owed.append(Obligation(str(rev_num), "message", f"{error.code}: {error}"))
+            texts[name] = _exact(name, None, {name: data}, flags, raw)
+        date = entry.fields.get("date")
+        shown = None if date is None else date.decode("utf-8", "replace")
+        ts = moment(shown)
+        if date is not None and ts is None:
+            flags.add("bad_date")
+            raw["svn:date"] = date
+        others = {}
+        for name, value in entry.properties.items():
+            others[name] = _exact(name, None, {name: value}, flags, raw) or ""
+        visibility = self._visibility(texts["svn:author"], shown, texts["svn:log"], paths)
+        row = RevisionRow(
+            rev_num,
+            texts["svn:author"],
+            ts,
+            texts["svn:log"],
+            visibility,
+            paths,
+            tuple(sorted(flags)),
+            others,
+            raw,
+        )
+        return row, owed
+
+    def _quarantined(self, rev_num: int, error: WindowTooHard) -> QuarantinedRow:
+        reason = error.code if error.code in {"corrupt", "too_large"} else "unparseable"
+        payload = getattr(error, "payload", b"")
+        return QuarantinedRow(str(rev_num), reason, str(error), payload[:PAYLOAD_CAP])
+
+
+class _Hard(WindowTooHard):
+    """svn itself failed on something in the window."""
+
+    def __init__(self, message: str, what: Meaning) -> None:
+        super().__init__(message, code=what.value)
+
+
+class _Rows:
+    """The rows of a judged answer; may be iterated any number of times, each time parsed anew."""
+
+    def __init__(self, reader: SvnReader, judged: JudgedLog, exact: dict[int, dict[str, bytes]]) -> None:
+        self._reader = reader
+        self._judged = judged
+        self._exact = exact
+
+    def __iter__(self) -> Iterator[RevisionRow]:
+        for entry in self._judged.entries(PathChange):
+            row = self._reader._row(entry, self._exact.get(entry.revision))
+            if row is not None:
+                yield row
+
+
+class _Filtered:
+    """The changed paths of a large revision that concern the prefix."""
+
+    def __init__(self, paths: Iterable[PathChange], reader: SvnReader) -> None:
+        self._paths = paths
+        self._reader = reader
+
+    def __iter__(self) -> Iterator[PathChange]:
+        return (path for path in self._paths if self._reader._concerns(path))
+
+
+class _TolerantChanges:
+    """The changed paths of a tolerantly read entry. Control characters come out as they are; bytes that are
+    no UTF-8 as ``\\xNN``, so that two paths stay two, and ``mended`` is then true."""
+
+    def __init__(self, entry: TolerantEntry) -> None:
+        self._entry = entry
+        self.mended = False
+
+    def _text(self, data: bytes) -> str:
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            self.mended = True
+            return data.decode("utf-8", "backslashreplace")
+
+    def __iter__(self) -> Iterator[PathChange]:
+        truth = {b"true": True, b"false": False}
+        for path, named in self._entry.paths:
+            source = named.get("copyfrom-path")
+            revision = named.get("copyfrom-rev")
+            yield PathChange(
+                self._text(path),
+                named.get("action", b"").decode("ascii", "replace"),
+                named.get("kind", b"").decode("ascii", "replace") or None,
+                None if source is None else self._text(source),
+                int(revision) if revision else None,
+                truth.get(named.get("text-mods", b"")),
+                truth.get(named.get("prop-mods", b"")),
+            )
+
+
+def _exact(
+    name: str, shown: str | None, exact: dict[str, bytes], flags: set[str], raw: dict[str, bytes]
+) -> str | None:
+    """The text of property ``name`` from its bytes, with what had to be mended in ``flags`` and ``raw``."""
+    data = exact.get(name)
+    if data is None:
+        return shown
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        flags.add("invalid_utf8")
+        raw[name] = data
+        text = data.decode("utf-8", "replace")
+    if CONTROL.search(text):
+        flags.add("control_characters")
+    return text
+
+
+def _with_paths(row: RevisionRow, paths: Iterable[PathChange]) -> RevisionRow:
+    return replace(row, paths=paths)
+
+
+def _codes(error: ClientError) -> str:
+    return "/".join(f"E{code:06d}" for _, code in error.args[1])
