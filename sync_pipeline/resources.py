@@ -4,10 +4,11 @@ Belongs here: thin wrappers. Nothing behind them knows Dagster. They take the se
 and show none of them: a resource's configuration can be read by everybody who sees the UI.
 """
 
-from __future__ import annotations
+# Dagster looks at the annotations of these classes while they are made, so they cannot be postponed.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import dagster as dg
 
@@ -54,17 +55,30 @@ class PostgresResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             yield database
 
 
+@dataclass(frozen=True, slots=True)
+class WatermarkStore:
+    """Questions about what is known to be complete. Safe to share between threads."""
+
+    database: Database
+
+    def get(self, repo_id: int, job_type: JobType) -> watermarks.WatermarkRow:
+        """Coverage, watermark and access of one (repository, job type). Raises ConfigurationError."""
+        with self.database.connection() as conn:
+            return watermarks.get(conn, repo_id, job_type)
+
+    def missing(self, repo_id: int, job_type: JobType, window: Window) -> tuple[Window, ...]:
+        """The parts of ``window`` that are not covered."""
+        with self.database.connection() as conn:
+            return watermarks.missing(conn, repo_id, job_type, window)
+
+
 class WatermarkStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """What is known to be complete."""
 
-    def get(self, database: Database, repo_id: int, job_type: JobType) -> watermarks.WatermarkRow:
-        """Coverage, watermark and access of one (repository, job type). Raises ConfigurationError."""
-        with database.connection() as conn:
-            return watermarks.get(conn, repo_id, job_type)
+    postgres: dg.ResourceDependency[PostgresResource]
 
-    def missing(
-        self, database: Database, repo_id: int, job_type: JobType, window: Window
-    ) -> tuple[Window, ...]:
-        """The parts of ``window`` that are not covered."""
-        with database.connection() as conn:
-            return watermarks.missing(conn, repo_id, job_type, window)
+    @contextmanager
+    def store(self, *, max_size: int = 4) -> Iterator[WatermarkStore]:
+        """The store, on a pool of its own; see :meth:`PostgresResource.database`."""
+        with self.postgres.database(max_size=max_size) as database:
+            yield WatermarkStore(database)

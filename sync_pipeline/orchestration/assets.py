@@ -7,7 +7,7 @@ Dagster materializes what a step yields; here a step yields nothing and logs a m
 block, so that a partly failed range shows what succeeded.
 """
 
-from __future__ import annotations
+# Dagster looks at the annotation of ``context`` itself, so annotations cannot be postponed here.
 
 import logging
 import queue
@@ -43,7 +43,7 @@ from sync_pipeline.orchestration.partitions import (
     svn_blocks,
 )
 from sync_pipeline.quality import health
-from sync_pipeline.resources import PostgresResource, SvnResource, WatermarkStoreResource
+from sync_pipeline.resources import PostgresResource, SvnResource, WatermarkStore, WatermarkStoreResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import health as health_store
 from sync_pipeline.store import planning
@@ -111,8 +111,11 @@ def _multi_asset(instance_slug: str, repositories: Sequence[Repository]) -> dg.A
             order = read_order(context.run.tags, known_blocks(context.instance))
         except ConfigurationError as error:
             raise dg.Failure(str(error), allow_retries=False) from None
-        with postgres.database(max_size=2 * settings.parallel_repositories + 2) as database:
-            run = _Run(context, settings, order, database, watermarks, observer)
+        with (
+            postgres.database(max_size=2 * settings.parallel_repositories + 2) as database,
+            watermarks.store() as store,
+        ):
+            run = _Run(context, settings, order, database, store, observer)
             yield from run.execute(selected, Syncer(database, settings, svn.source_factory()))
 
     return revisions
@@ -163,7 +166,7 @@ class _Run:
     settings: Settings
     order: Order
     database: Database
-    watermarks: WatermarkStoreResource
+    watermarks: WatermarkStore
     observer: Observer
     cancel: threading.Event = field(default_factory=threading.Event)
     errors: list[str] = field(default_factory=list)
@@ -301,12 +304,12 @@ class _Run:
     def _is_covered(self, repository: Repository, window: Window) -> bool:
         """True if there is nothing new to read: whoever asks for such a window wants it read again."""
         assert isinstance(window, RevisionWindow)
-        row = self.watermarks.get(self.database, repository.repo_id, JobType.REVISIONS)
+        row = self.watermarks.get(repository.repo_id, JobType.REVISIONS)
         end = min(window.end, (row.head_rev or 0) + 1)
         if end <= window.first:
             return False
         known = RevisionWindow(window.first, end)
-        return not self.watermarks.missing(self.database, repository.repo_id, JobType.REVISIONS, known)
+        return not self.watermarks.missing(repository.repo_id, JobType.REVISIONS, known)
 
     # -- in the main thread -----------------------------------------------------------------------------
 
@@ -365,7 +368,7 @@ class _Run:
         if head is None:
             return False
         known = RevisionWindow(block.first, max(block.first, min(block.end, head + 1)))
-        return not self.watermarks.missing(self.database, repository.repo_id, JobType.REVISIONS, known)
+        return not self.watermarks.missing(repository.repo_id, JobType.REVISIONS, known)
 
     def _checks(self, selected: Sequence[Repository]) -> Iterator[dg.AssetCheckResult]:
         """The health of what was selected with its checks. Sensor runs leave them to the scheduler."""

@@ -52,6 +52,7 @@ def build_defs(
     with quiet_dagster():
         given = dg.ResourceDefinition.hardcoded_resource(settings)
         jobs = family_jobs(svn)
+        postgres = PostgresResource(settings=given)
         return dg.Definitions(
             assets=revision_assets(svn),
             jobs=jobs,
@@ -62,8 +63,8 @@ def build_defs(
             resources={
                 "settings": given,
                 "svn": SvnResource(settings=given),
-                "postgres": PostgresResource(settings=given),
-                "watermarks": WatermarkStoreResource(),
+                "postgres": postgres,
+                "watermarks": WatermarkStoreResource(postgres=postgres),
                 "observer": dg.ResourceDefinition.hardcoded_resource(Observer()),
                 **(resource_overrides or {}),
             },

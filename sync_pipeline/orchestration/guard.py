@@ -1,7 +1,7 @@
 """What stands before the Dagster web page, which itself asks nobody who they are.
 
-Belongs here: an ASGI application that lets through only who has the token, and only what a foreign page in the
-same browser could not have sent. Dagster runs a mutation that arrives by GET, from any origin: here a GET
+Belongs here: an ASGI application that lets through only who has the token, and only what a foreign page in
+the same browser could not have sent. Dagster runs a mutation that arrives by GET, from any origin: here a GET
 reads or is refused. Does not belong here: starting a server.
 """
 

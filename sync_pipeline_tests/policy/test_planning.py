@@ -1,0 +1,168 @@
+"""What is started when, and that every refusal has a reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow
+from sync_pipeline.policy.planning import Decision, InFlight, Job, Limits, Reason, Snapshot, Unit, plan
+
+NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
+LIMITS = Limits(
+    sync_interval=timedelta(minutes=5),
+    quiet_interval=timedelta(minutes=30),
+    reprobe_interval=timedelta(hours=1),
+    max_jobs=100,
+)
+BLOCK = RevisionWindow(1, 1001)
+
+
+def ago(**length: float) -> datetime:
+    return NOW - timedelta(**length)
+
+
+def unit(repo_id: int = 1, **changes: Any) -> Unit:
+    settled = Unit(
+        repo_id=repo_id,
+        job_type=JobType.REVISIONS,
+        instance_slug="local",
+        lifecycle=Lifecycle.ACTIVE,
+        access=Access.OK,
+        visited_at=ago(minutes=1),
+        watermark=11,
+        head=10,
+        hint_head=None,
+        hint_at=None,
+        hint_failed=False,
+        dead_at=None,
+    )
+    return replace(settled, **changes)
+
+
+def job(number: int = 1, repo_id: int = 1, **changes: Any) -> Job:
+    waiting = Job(
+        job_id=UUID(int=number),
+        repo_id=repo_id,
+        job_type=JobType.REVISIONS,
+        mode=Mode.BACKFILL,
+        window=BLOCK,
+        status=JobStatus.PENDING,
+        priority=100,
+        attempts=0,
+        not_before=None,
+        claim_expires_at=None,
+        created_at=ago(minutes=10),
+    )
+    return replace(waiting, **changes)
+
+
+def decide(*units: Unit, jobs: tuple[Job, ...] = (), runs: tuple[InFlight, ...] = ()) -> list[Decision]:
+    return plan(Snapshot(units, jobs, runs, LIMITS), NOW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "chosen"),
+    [
+        ({"visited_at": None}, Reason.NEVER_VISITED, True),
+        ({}, Reason.NOT_YET, False),
+        ({"visited_at": ago(minutes=6)}, Reason.INTERVAL, True),
+        ({"hint_head": 11, "hint_at": NOW}, Reason.HINT, True),
+        ({"hint_head": 10, "hint_at": NOW}, Reason.NOTHING_NEW, False),
+        ({"hint_head": 10, "hint_at": NOW, "visited_at": ago(minutes=20)}, Reason.NOTHING_NEW, False),
+        ({"hint_head": 10, "hint_at": NOW, "visited_at": ago(minutes=31)}, Reason.INTERVAL, True),
+        ({"hint_head": 9, "hint_at": NOW}, Reason.HINT, True),
+        ({"hint_head": 11, "hint_at": ago(minutes=2)}, Reason.NOT_YET, False),
+        ({"hint_head": 11, "hint_at": NOW, "hint_failed": True}, Reason.NOT_YET, False),
+        ({"hint_head": 10, "hint_at": ago(minutes=6), "visited_at": ago(minutes=7)}, Reason.INTERVAL, True),
+        ({"watermark": None, "hint_head": 3, "hint_at": NOW, "head": None}, Reason.HINT, True),
+        ({"lifecycle": Lifecycle.RETIRED, "visited_at": None}, Reason.RETIRED, False),
+        ({"access": Access.REPLACED, "visited_at": ago(days=9)}, Reason.REPLACED, False),
+        ({"access": Access.DENIED, "visited_at": ago(minutes=59)}, Reason.NO_ACCESS, False),
+        ({"access": Access.DENIED, "visited_at": ago(minutes=61)}, Reason.REPROBE, True),
+        ({"access": Access.GONE, "visited_at": ago(minutes=61)}, Reason.REPROBE, True),
+        ({"access": Access.GONE, "hint_head": 99, "hint_at": NOW}, Reason.NO_ACCESS, False),
+        ({"dead_at": ago(minutes=30), "visited_at": ago(days=1)}, Reason.DEAD, False),
+        ({"dead_at": ago(minutes=61), "visited_at": ago(days=1)}, Reason.REPROBE, True),
+    ],
+)
+def test_a_repository_is_due_by_interval_or_hint_and_paused_by_its_access(
+    changes: dict[str, Any], reason: Reason, chosen: bool
+) -> None:
+    [decision] = decide(unit(**changes))
+    assert (decision.reason, decision.chosen, decision.mode) == (reason, chosen, Mode.INCREMENTAL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "chosen"),
+    [
+        ({}, Reason.PENDING, True),
+        ({"not_before": NOW + timedelta(seconds=1)}, Reason.WAITS_FOR_RETRY, False),
+        ({"status": JobStatus.FAILED, "not_before": NOW}, Reason.RETRY, True),
+        ({"status": JobStatus.FAILED, "not_before": NOW + timedelta(1)}, Reason.WAITS_FOR_RETRY, False),
+        (
+            {"status": JobStatus.RUNNING, "claim_expires_at": NOW + timedelta(seconds=9)},
+            Reason.RUNNING,
+            False,
+        ),
+        ({"status": JobStatus.RUNNING, "claim_expires_at": ago(seconds=1)}, Reason.TAKEOVER, True),
+    ],
+)
+def test_a_job_runs_when_it_waits_may_be_retried_or_lost_its_worker(
+    changes: dict[str, Any], reason: Reason, chosen: bool
+) -> None:
+    found = decide(unit(), jobs=(job(**changes),))
+    decision = next(d for d in found if d.mode is Mode.BACKFILL)
+    assert (decision.reason, decision.chosen) == (reason, chosen)
+
+
+def test_a_repository_with_an_active_incremental_gets_no_second_one() -> None:
+    waiting = job(mode=Mode.INCREMENTAL, window=None)
+    [decision] = decide(unit(visited_at=None), jobs=(waiting,))
+    assert decision.job_id == waiting.job_id
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lifecycle": Lifecycle.RETIRED}, {"access": Access.REPLACED}, {"access": Access.DENIED}]
+)
+def test_history_waits_while_the_repository_is_paused(changes: dict[str, Any]) -> None:
+    assert not [d for d in decide(unit(**changes), jobs=(job(),)) if d.chosen]
+
+
+def test_a_dead_incremental_does_not_stop_history() -> None:
+    found = decide(unit(dead_at=ago(minutes=1)), jobs=(job(),))
+    assert [d.reason for d in found if d.chosen] == [Reason.PENDING]
+
+
+def test_what_a_waiting_run_will_do_is_not_started_again() -> None:
+    ones = frozenset({1})
+    wide = InFlight(ones, JobType.REVISIONS, Mode.BACKFILL, RevisionWindow(1, 2001))
+    live = InFlight(ones, JobType.REVISIONS, Mode.INCREMENTAL, None)
+    outside = job(2, window=RevisionWindow(2001, 3001))
+    found = decide(unit(visited_at=None), jobs=(job(), outside), runs=(wide, live))
+    assert [d.job_id for d in found if d.chosen] == [outside.job_id]
+    assert [d.reason for d in found if not d.chosen] == [Reason.IN_FLIGHT, Reason.IN_FLIGHT]
+
+
+def test_the_smaller_priority_goes_first_and_the_tick_is_capped_with_a_reason() -> None:
+    jobs = tuple(job(n, n, priority=1000 - n, window=BLOCK) for n in range(1, 151))
+    units = [unit(n) for n in range(1, 151)]
+    found = plan(Snapshot(units, jobs, (), LIMITS), NOW)
+    chosen = [d for d in found if d.chosen]
+    assert [d.priority for d in chosen] == list(range(850, 950))
+    assert sum(d.reason is Reason.TICK_FULL for d in found) == 50
+
+
+def test_every_job_and_every_repository_is_explained_once() -> None:
+    found = decide(unit(1), unit(2, lifecycle=Lifecycle.RETIRED), jobs=(job(1), job(2, window=None)))
+    assert len(found) == 4
+    assert all(isinstance(d.reason, Reason) for d in found)
+
+
+def test_a_decision_against_says_until_when() -> None:
+    [decision] = decide(unit())
+    assert decision.until == ago(minutes=1) + LIMITS.sync_interval
