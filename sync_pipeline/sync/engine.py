@@ -49,6 +49,7 @@ from sync_pipeline.model import (
     Lifecycle,
     Mode,
     Repository,
+    RevisionRow,
     RevisionWindow,
     RunStatus,
     Trigger,
@@ -308,7 +309,7 @@ class _Attempt:
         if target is not None:
             with self._database.connection() as conn:
                 todo: tuple[Window, ...] = (target,)
-                if not self._claim.reread:
+                if not self._claim.reread and self._request.mode is not Mode.REPAIR:
                     todo = watermarks.missing(conn, self._repo.repo_id, self._job_type, target)
             for window in todo:
                 assert isinstance(window, RevisionWindow)
@@ -401,7 +402,7 @@ class _Attempt:
             jobs.guard(conn, claim)
             watermarks.lock_generation(conn, repo_id, job_type, claim.generation)
             batch_id = jobs.next_batch(conn)
-            counts = facts.store_revisions(conn, repo_id=repo_id, batch_id=batch_id, rows=batch.rows)
+            counts = facts.store_revisions(conn, repo_id=repo_id, batch_id=batch_id, rows=_marked(batch))
             set_aside = aside.quarantine(
                 conn, repo_id=repo_id, job_type=job_type, batch_id=batch_id, rows=batch.quarantined
             )
@@ -676,6 +677,16 @@ class _Attempt:
                 return True
         except (psycopg.Error, ConfigurationError):
             return False
+
+
+def _marked(batch: Batch) -> Iterator[RevisionRow]:
+    """The rows, each flagged with the details that are owed for it, so that they never count as complete."""
+    owed: dict[str, list[str]] = {}
+    for item in batch.obligations:
+        owed.setdefault(item.natural_key, []).append(f"{item.detail}_unread")
+    for row in batch.rows:
+        missing = owed.get(str(row.rev_num)) if owed else None
+        yield replace(row, flags=(*row.flags, *missing)) if missing else row
 
 
 def _database_error(failure: Exception) -> SyncError:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sync_pipeline.model import Repository
 from sync_pipeline.settings import Settings
-from sync_pipeline.sources.svn.client import make_client
+from sync_pipeline.sources.svn import make_client
 from sync_pipeline.sources.svn.reader import SvnReader
 
 
@@ -33,8 +33,8 @@ def svn_reader(
         trust_failures=settings.svn_trust_failures,
         timeout=settings.svn_timeout,
         max_answer_bytes=settings.svn_max_answer_bytes,
-        cancelled=cancelled,
     )
+    client.callback_cancel = cancelled
     return SvnReader(
         client,
         root_url,

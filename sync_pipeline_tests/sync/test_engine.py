@@ -1,0 +1,595 @@
+"""Jobs over real repositories: what ends up in the tables and in the ledger."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sync_pipeline.errors import Cancelled, ConfigurationError, Transient, WindowTooHard
+from sync_pipeline.model import (
+    Batch,
+    Counts,
+    JobReport,
+    JobStatus,
+    JobType,
+    Mode,
+    Obligation,
+    QuarantinedRow,
+    Repository,
+    RevisionWindow,
+    RunStatus,
+    Trigger,
+    Visit,
+)
+from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import jobs, leases, repos, watermarks
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.readers import reader_factory, svn_reader
+from sync_pipeline_tests.builders import request
+
+REVISIONS = JobType.REVISIONS
+SMALL = Settings(chunk_revisions=10, wait_limit=0.5)
+
+
+@pytest.fixture(scope="session")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of 45 revisions; copy it before changing it."""
+    path = tmp_path_factory.mktemp("grown") / "repository"
+    svn_samples.create(path, svn_samples.growing(45, paths=3))
+    return path
+
+
+@pytest.fixture
+def place(grown: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "repository"
+    shutil.copytree(grown, path)
+    return path
+
+
+def add(conn: Connection, path: Path, *, origin: int = 1, prefix: str = "") -> int:
+    url = path.resolve().as_uri()
+    visit = svn_reader(SMALL, url).visit()
+    repo = repos.insert_svn(
+        conn,
+        url=f"{url}/{prefix}".rstrip("/"),
+        instance="local",
+        instance_slug="local",
+        tenant="acme",
+        slug_stem="repository",
+        svn_uuid=visit.uuid,
+        svn_root=visit.root,
+        svn_prefix=prefix,
+    )
+    assert repo is not None
+    watermarks.register(
+        conn, repo_id=repo.repo_id, job_type=REVISIONS, origin_rev=origin, actor="test", reason="test"
+    )
+    return repo.repo_id
+
+
+def commit(path: Path, message: str = "one more") -> None:
+    subprocess.run(
+        ["svn", "mkdir", "-q", "-m", message, f"{path.as_uri()}/trunk/new-{os.urandom(4).hex()}"], check=True
+    )
+
+
+def facts_of(conn: Connection) -> list[dict[str, Any]]:
+    """Every fact without the columns that tell when and by whom it was seen."""
+    revisions = conn.execute(
+        "SELECT rev_num, author_raw, ts, message, visibility, path_count, flags, meta_json, content_hash"
+        " FROM scm.svn_revisions ORDER BY repo_id, rev_num"
+    ).fetchall()
+    paths = conn.execute(
+        "SELECT rev_num, path_no, path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods"
+        " FROM scm.svn_changed_paths ORDER BY repo_id, rev_num, path_no"
+    ).fetchall()
+    return revisions + paths
+
+
+def one(conn: Connection, query: str) -> Any:
+    row = conn.execute(query).fetchone()  # type: ignore[arg-type]
+    assert row is not None
+    return next(iter(row.values()))
+
+
+class Hindered:
+    """A real reader in front of which a test puts an obstacle."""
+
+    def __init__(self, inner: Any, before_read: Callable[[RevisionWindow], None]) -> None:
+        self._inner = inner
+        self._before_read = before_read
+
+    @property
+    def calls(self) -> int:
+        return int(self._inner.calls)
+
+    def visit(self) -> Visit:
+        visit: Visit = self._inner.visit()
+        return visit
+
+    def read(self, window: RevisionWindow) -> Iterator[Batch]:
+        self._before_read(window)
+        yield from self._inner.read(window)
+
+    def read_single(self, rev_num: int) -> Batch:
+        batch: Batch = self._inner.read_single(rev_num)
+        return batch
+
+    def settle(self, natural_key: str, detail: str) -> Batch:
+        batch: Batch = self._inner.settle(natural_key, detail)
+        return batch
+
+
+def hindered(before_read: Callable[[RevisionWindow], None]) -> Callable[..., Hindered]:
+    make = reader_factory(SMALL)
+    return lambda repo, cancelled: Hindered(make(repo, cancelled), before_read)
+
+
+def test_an_incremental_reads_everything_from_the_origin_and_then_nothing(
+    database: Database, place: Path
+) -> None:
+    syncer = Syncer(database, SMALL)
+    with database.connection() as conn:
+        repo = add(conn, place)
+        first = syncer.run(request(repo))
+        assert first.succeeded
+        assert first.counts == Counts(read=45, inserted=45)
+        assert (first.watermark_before, first.watermark_after, first.head) == (None, 46, 45)
+        assert first.batches == 5
+        stored = facts_of(conn)
+        again = syncer.run(request(repo))
+        assert again.run_status is RunStatus.COMPLETED
+        assert again.counts.changed == 0
+        assert facts_of(conn) == stored
+        assert watermarks.get(conn, repo, REVISIONS).verified_at is not None
+        assert watermarks.differences(conn) == []
+        commit(place, "späte Arbeit")
+        third = syncer.run(request(repo))
+        assert (third.counts.inserted, third.watermark_after) == (1, 47)
+        assert one(conn, "SELECT message FROM scm.svn_revisions WHERE rev_num = 46") == "späte Arbeit"
+
+
+def test_the_ledger_adds_up(database: Database, place: Path) -> None:
+    with database.connection() as conn:
+        report = Syncer(database, SMALL).run(request(add(conn, place)))
+        run = conn.execute("SELECT * FROM scm.sync_runs").fetchone()
+        assert run is not None
+        batches = conn.execute("SELECT * FROM scm.sync_batches ORDER BY batch_no").fetchall()
+        assert [b["batch_no"] for b in batches] == [1, 2, 3, 4, 5]
+        assert sum(b["inserted"] for b in batches) == run["inserted"] == 45
+        assert run["calls"] == report.calls > 0
+        assert run["status"] == "completed"
+        assert one(conn, "SELECT count(*) FROM scm.sync_watermark_events WHERE run_id IS NOT NULL") == 5
+        assert one(conn, "SELECT count(*) FROM scm.sync_locks WHERE locked_by IS NOT NULL") == 0
+
+
+def test_backfill_in_any_order_covers_and_leaves_the_watermark_to_the_origin(
+    database: Database, place: Path
+) -> None:
+    syncer = Syncer(database, SMALL)
+    with database.connection() as conn:
+        repo = add(conn, place, origin=41)
+        syncer.run(request(repo))
+        for window in ((21, 41), (1, 11)):
+            report = syncer.run(request(repo, Mode.BACKFILL, window=window))
+            assert report.watermark_after == 46
+        row = watermarks.get(conn, repo, REVISIONS)
+        assert row.covered == (RevisionWindow(1, 11), RevisionWindow(21, 46))
+        last = syncer.run(request(repo, Mode.BACKFILL, window=(1, 41), update_watermark=True))
+        assert last.counts == Counts(read=10, inserted=10)
+        row = watermarks.get(conn, repo, REVISIONS)
+        assert (row.covered, row.origin, row.watermark) == ((RevisionWindow(1, 46),), 1, 46)
+        assert watermarks.differences(conn) == []
+
+
+def test_a_window_beyond_head_is_cut_or_empty_and_says_so(database: Database, place: Path) -> None:
+    syncer = Syncer(database, SMALL)
+    with database.connection() as conn:
+        repo = add(conn, place)
+        cut = syncer.run(request(repo, Mode.BACKFILL, window=(1, 1001)))
+        assert (cut.counts.inserted, cut.beyond_head) == (45, False)
+        assert watermarks.get(conn, repo, REVISIONS).covered == (RevisionWindow(1, 46),)
+        beyond = syncer.run(request(repo, Mode.BACKFILL, window=(1001, 2001)))
+        assert (beyond.succeeded, beyond.beyond_head, beyond.run_status) == (True, True, RunStatus.NO_DATA)
+
+
+def test_an_empty_repository_is_complete_and_healthy(database: Database, tmp_path: Path) -> None:
+    svn_samples.create(tmp_path / "empty", [])
+    with database.connection() as conn:
+        repo = add(conn, tmp_path / "empty")
+        report = Syncer(database, SMALL).run(request(repo))
+        assert (report.succeeded, report.run_status) == (True, RunStatus.NO_DATA)
+        row = watermarks.get(conn, repo, REVISIONS)
+        assert (row.access, row.verified_at is not None) == ("empty", True)
+
+
+def test_a_reread_of_covered_revisions_writes_no_fact(database: Database, place: Path) -> None:
+    syncer = Syncer(database, SMALL)
+    with database.connection() as conn:
+        repo = add(conn, place)
+        syncer.run(request(repo))
+        skipped = syncer.run(request(repo, Mode.BACKFILL, window=(1, 46)))
+        assert skipped.counts == Counts()
+        reread = syncer.run(request(repo, Mode.BACKFILL, window=(1, 46), reread=True))
+        assert reread.counts == Counts(read=45, unchanged=45)
+        assert one(conn, "SELECT max(version) FROM scm.svn_revisions") == 1
+
+
+def test_a_hard_window_is_halved_down_to_the_revision_that_is_hard(database: Database, place: Path) -> None:
+    def obstacle(window: RevisionWindow) -> None:
+        if window.first <= 17 < window.end:
+            raise WindowTooHard("not parseable")
+
+    with database.connection() as conn:
+        repo = add(conn, place)
+        report = Syncer(database, SMALL, hindered(obstacle)).run(request(repo))
+        assert report.succeeded
+        assert report.counts.inserted == 45
+        assert watermarks.get(conn, repo, REVISIONS).covered == (RevisionWindow(1, 46),)
+
+
+def test_a_failed_chunk_is_a_gap_and_the_rest_goes_on(database: Database, place: Path) -> None:
+    broken = threading.Event()
+    broken.set()
+
+    def obstacle(window: RevisionWindow) -> None:
+        if broken.is_set() and window.first == 11:
+            raise Transient("the server answered 500", code="server_error")
+
+    syncer = Syncer(database, SMALL, hindered(obstacle))
+    with database.connection() as conn:
+        repo = add(conn, place)
+        report = syncer.run(request(repo))
+        assert (report.job_status, report.error_code) == (JobStatus.FAILED, "server_error")
+        assert report.counts.inserted == 35
+        row = watermarks.get(conn, repo, REVISIONS)
+        assert row.covered == (RevisionWindow(1, 11), RevisionWindow(21, 46))
+        assert (row.watermark, row.verified_at) == (11, None)
+        assert one(conn, "SELECT not_before > now() + interval '80 seconds' FROM scm.sync_jobs")
+        broken.clear()
+        again = syncer.run(request(repo))
+        assert again.job_id == report.job_id
+        assert again.counts.inserted == 10
+        assert watermarks.get(conn, repo, REVISIONS).watermark == 46
+
+
+def test_attempts_run_out_and_the_job_needs_a_person(database: Database, place: Path) -> None:
+    def obstacle(window: RevisionWindow) -> None:
+        raise Transient("no route", code="connection")
+
+    syncer = Syncer(database, SMALL, hindered(obstacle))
+    with database.connection() as conn:
+        repo = add(conn, place)
+        states = [syncer.run(request(repo)).job_status for _ in range(3)]
+        assert states == [JobStatus.FAILED, JobStatus.FAILED, JobStatus.DEAD]
+
+
+def test_a_defect_of_ours_costs_an_attempt_and_is_named(database: Database, place: Path) -> None:
+    def obstacle(window: RevisionWindow) -> None:
+        raise ZeroDivisionError("by accident")
+
+    with database.connection() as conn:
+        repo = add(conn, place)
+        report = Syncer(database, SMALL, hindered(obstacle)).run(request(repo))
+        assert (report.job_status, report.error_code) == (JobStatus.FAILED, "exception")
+        assert report.error == "ZeroDivisionError: by accident"
+
+
+def test_cancelling_stops_between_batches_and_a_repeat_reads_the_rest(
+    database: Database, place: Path
+) -> None:
+    cancel = threading.Event()
+
+    def obstacle(window: RevisionWindow) -> None:
+        if window.first == 21:
+            cancel.set()
+
+    with database.connection() as conn:
+        repo = add(conn, place)
+        with pytest.raises(Cancelled):
+            Syncer(database, SMALL, hindered(obstacle)).run(request(repo), cancel=cancel)
+        assert watermarks.get(conn, repo, REVISIONS).covered == (RevisionWindow(1, 21),)
+        assert one(conn, "SELECT status FROM scm.sync_runs") == "interrupted"
+        assert one(conn, "SELECT count(*) FROM scm.sync_locks WHERE locked_by IS NOT NULL") == 0
+        report = Syncer(database, SMALL).run(request(repo))
+        assert report.counts.inserted == 25
+
+
+def test_an_unattended_job_that_was_cancelled_waits_and_a_persons_job_stays_stopped(
+    database: Database, place: Path
+) -> None:
+    cancel = threading.Event()
+    syncer = Syncer(database, SMALL, hindered(lambda window: cancel.set()))
+    with database.connection() as conn:
+        repo = add(conn, place)
+        for trigger, state in ((Trigger.SENSOR, "pending"), (Trigger.UI, "dead")):
+            cancel.clear()
+            window = (1, 11) if trigger is Trigger.SENSOR else (11, 21)
+            with pytest.raises(Cancelled):
+                syncer.run(request(repo, Mode.BACKFILL, window=window, trigger=trigger), cancel=cancel)
+            last = "SELECT status FROM scm.sync_jobs ORDER BY created_at DESC LIMIT 1"
+            assert one(conn, last) == state
+
+
+def test_a_dead_workers_job_is_taken_over_and_its_late_write_is_refused(
+    database: Database, place: Path
+) -> None:
+    settings = SMALL.model_copy(update={"claim_length": 60.0, "wait_limit": 20.0})
+    reached, go_on = threading.Event(), threading.Event()
+    late: list[JobReport] = []
+
+    def obstacle(window: RevisionWindow) -> None:
+        if window.first == 11:
+            reached.set()
+            assert go_on.wait(30)
+
+    with database.connection() as conn:
+        repo = add(conn, place)
+        stopped = Syncer(database, settings, hindered(obstacle))
+        thread = threading.Thread(target=lambda: late.append(stopped.run(request(repo))))
+        thread.start()
+        assert reached.wait(30)
+        # What a process that was stopped for longer than its claim and its lease looks like from outside.
+        conn.execute("UPDATE scm.sync_jobs SET claim_expires_at = clock_timestamp() - interval '1 second'")
+        conn.execute("UPDATE scm.sync_locks SET expires_at = clock_timestamp() - interval '1 second'")
+        report = Syncer(database, settings).run(request(repo))
+        assert report.succeeded
+        assert report.counts.inserted == 35
+        stored = facts_of(conn)
+        go_on.set()
+        thread.join(30)
+        assert late[0].error_code in ("claim_lost", "lease_lost")
+        assert "nothing of this batch was written" in (late[0].error or "")
+        assert facts_of(conn) == stored
+        assert one(conn, "SELECT count(*) FROM scm.sync_batches WHERE fence = 1") == 1
+        assert one(conn, "SELECT status FROM scm.sync_jobs") == "completed"
+
+
+def test_a_lease_that_was_taken_makes_the_chunk_be_read_again(database: Database, place: Path) -> None:
+    taken: list[int] = []
+
+    with database.connection() as conn:
+        repo = add(conn, place)
+
+        def obstacle(window: RevisionWindow) -> None:
+            if window.first == 11 and not taken:
+                taken.append(1)
+                with database.connection() as other:
+                    other.execute(
+                        "UPDATE scm.sync_locks SET fence = fence + 1, locked_by = NULL, expires_at = NULL"
+                    )
+
+        report = Syncer(database, SMALL, hindered(obstacle)).run(request(repo))
+        assert report.succeeded
+        assert report.counts.inserted == 45
+
+
+def test_a_held_lease_is_waited_for_and_then_its_holder_is_named(database: Database, place: Path) -> None:
+    with database.connection() as conn:
+        repo = add(conn, place)
+        leases.ensure(conn, repo, REVISIONS)
+        held = leases.acquire(
+            conn,
+            repo_id=repo,
+            job_type=REVISIONS,
+            waiter=UUID(int=1),
+            who="other-host:99",
+            priority=0,
+            length=60,
+        )
+        assert held is not None
+        report = Syncer(database, SMALL).run(request(repo))
+        assert (report.error_code, report.job_status) == ("lease_held", JobStatus.PENDING)
+        assert "other-host:99" in (report.error or "")
+        leases.release(conn, held)
+        assert Syncer(database, SMALL).run(request(repo)).succeeded
+
+
+def test_a_job_of_somebody_alive_is_waited_for_and_its_holder_is_named(
+    database: Database, place: Path
+) -> None:
+    with database.connection() as conn:
+        repo = add(conn, place)
+        job = jobs.enqueue(conn, request(repo))
+        mine = jobs.claim(conn, job, worker="other-host:7", length=300, dagster_run_id=None)
+        assert mine is not None
+        report = Syncer(database, SMALL).run(request(repo))
+        assert report.error_code == "lease_held"
+        assert "other-host:7" in (report.error or "")
+        assert jobs.state(conn, job).claimed_by == "other-host:7"
+
+
+def test_two_at_once_on_one_repository_store_everything_once(database: Database, place: Path) -> None:
+    settings = SMALL.model_copy(update={"wait_limit": 30.0})
+    reports: list[JobReport] = []
+    with database.connection() as conn:
+        repo = add(conn, place)
+
+        def work(mode: Mode, window: tuple[int, int] | None) -> None:
+            reports.append(Syncer(database, settings).run(request(repo, mode, window=window)))
+
+        threads = [
+            threading.Thread(target=work, args=arguments)
+            for arguments in ((Mode.INCREMENTAL, None), (Mode.BACKFILL, (1, 46)), (Mode.INCREMENTAL, None))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(report.succeeded for report in reports)
+        assert one(conn, "SELECT count(*) FROM scm.svn_revisions") == 45
+        assert one(conn, "SELECT max(version) FROM scm.svn_revisions") == 1
+        assert watermarks.differences(conn) == []
+
+
+def test_another_repository_at_the_same_place_stops_everything(
+    database: Database, place: Path, tmp_path: Path
+) -> None:
+    syncer = Syncer(database, SMALL)
+    with database.connection() as conn:
+        repo = add(conn, place)
+        syncer.run(request(repo))
+        stored = facts_of(conn)
+        shutil.move(place, tmp_path / "original")
+        svn_samples.create(place, svn_samples.growing(60, paths=2))
+        report = syncer.run(request(repo))
+        assert (report.job_status, report.error_code) == (JobStatus.DEAD, "replaced")
+        assert "another UUID" in (report.error or "")
+        assert facts_of(conn) == stored
+        assert watermarks.get(conn, repo, REVISIONS).access == "replaced"
+        shutil.rmtree(place)
+        shutil.move(tmp_path / "original", place)
+        assert syncer.run(request(repo)).succeeded
+        assert watermarks.get(conn, repo, REVISIONS).access == "ok"
+
+
+def test_a_rolled_back_repository_is_noticed_before_and_after_it_grows_again(
+    database: Database, place: Path, grown: Path
+) -> None:
+    syncer = Syncer(database, SMALL)
+    with database.connection() as conn:
+        repo = add(conn, place)
+        commit(place, "will be lost")
+        syncer.run(request(repo))
+        shutil.rmtree(place)
+        shutil.copytree(grown, place)
+        assert "rolled back" in (syncer.run(request(repo)).error or "")
+        commit(place, "takes the number of the lost one")
+        commit(place, "and one more")
+        report = syncer.run(request(repo))
+        assert "other content under r46" in (report.error or "")
+        assert one(conn, "SELECT message FROM scm.svn_revisions WHERE rev_num = 46") == "will be lost"
+
+
+def test_an_edited_message_is_found_by_the_sweep(database: Database, place: Path) -> None:
+    hook = place / "hooks" / "pre-revprop-change"
+    hook.write_text("#!/bin/sh\nexit 0\n")
+    hook.chmod(0o755)
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval": 0.001})
+    syncer = Syncer(database, settings)
+    with database.connection() as conn:
+        repo = add(conn, place)
+        syncer.run(request(repo))
+        for rev in (3, 44):
+            subprocess.run(
+                ["svn", "ps", "-q", "--revprop", f"-r{rev}", "svn:log", f"edited {rev}", place.as_uri()],
+                check=True,
+            )
+        report = syncer.run(request(repo))
+        assert report.counts.updated == 2
+        rows = conn.execute("SELECT rev_num, version FROM scm.svn_revisions WHERE version > 1 ORDER BY 1")
+        assert [tuple(r.values()) for r in rows] == [(3, 2), (44, 2)]
+        old = conn.execute("SELECT message FROM scm.svn_revision_versions WHERE rev_num = 3").fetchone()
+        assert old is not None
+        assert old["message"].startswith("Change 3:")
+
+
+def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, place: Path) -> None:
+    make = reader_factory(SMALL)
+
+    class Owing(Hindered):
+        def read(self, window: RevisionWindow) -> Iterator[Batch]:
+            for batch in self._inner.read(window):
+                if window.first <= 5 < window.end and len(window) > 1:
+                    yield replace(batch, obligations=(Obligation("5", "message", "timed out"),))
+                else:
+                    yield batch
+
+    syncer = Syncer(database, SMALL, lambda repo, stop: Owing(make(repo, stop), lambda window: None))
+    with database.connection() as conn:
+        repo = add(conn, place)
+        assert syncer.run(request(repo)).succeeded
+        # The same run settles what is due at once.
+        assert one(conn, "SELECT count(*) FROM scm.obligations WHERE resolved_at IS NULL") == 0
+        assert one(conn, "SELECT flags FROM scm.svn_revisions WHERE rev_num = 5") == []
+        assert one(conn, "SELECT version FROM scm.svn_revisions WHERE rev_num = 5") == 2
+
+
+def test_one_bad_row_goes_to_quarantine_and_the_batch_goes_on(database: Database, place: Path) -> None:
+    make = reader_factory(SMALL)
+
+    class Corrupt(Hindered):
+        def read_single(self, rev_num: int) -> Batch:
+            window = RevisionWindow(rev_num, rev_num + 1)
+            return Batch(window, (), window, (QuarantinedRow(str(rev_num), "corrupt", "bad node", b"\x00"),))
+
+    def obstacle(window: RevisionWindow) -> None:
+        if window.first <= 7 < window.end:
+            raise WindowTooHard("corrupt")
+
+    syncer = Syncer(database, SMALL, lambda repo, stop: Corrupt(make(repo, stop), obstacle))
+    with database.connection() as conn:
+        repo = add(conn, place)
+        report = syncer.run(request(repo))
+        assert report.counts == Counts(read=45, inserted=44, quarantined=1)
+        assert one(conn, "SELECT batch_id IS NOT NULL FROM scm.quarantine") is True
+        assert Syncer(database, SMALL).run(request(repo, Mode.REPAIR, window=(1, 11))).counts.inserted == 1
+        assert one(conn, "SELECT count(*) FROM scm.quarantine WHERE resolved_at IS NULL") == 0
+
+
+def test_a_subfolder_stores_what_concerns_it_and_covers_everything(
+    database: Database, tmp_path: Path
+) -> None:
+    svn_samples.create(tmp_path / "odd", svn_samples.odd())
+    with database.connection() as conn:
+        repo = add(conn, tmp_path / "odd", prefix="branches/next")
+        report = Syncer(database, SMALL).run(request(repo))
+        assert report.succeeded
+        rows = conn.execute("SELECT rev_num FROM scm.svn_revisions ORDER BY 1").fetchall()
+        assert [r["rev_num"] for r in rows] == [1, 3, 4]
+        assert watermarks.get(conn, repo, REVISIONS).covered == (RevisionWindow(1, 9),)
+
+
+def test_a_retired_or_unknown_repository_is_refused_before_anything_is_written(
+    database: Database, place: Path
+) -> None:
+    with database.connection() as conn:
+        repo = add(conn, place)
+        repos.retire(conn, repo, "test")
+        with pytest.raises(ConfigurationError, match="is retired"):
+            Syncer(database, SMALL).run(request(repo))
+        with pytest.raises(ConfigurationError, match="no repository 4711"):
+            Syncer(database, SMALL).run(request(4711))
+        assert one(conn, "SELECT count(*) FROM scm.sync_jobs") == 0
+
+
+def test_a_job_of_before_a_reset_cannot_write(database: Database, place: Path) -> None:
+    with database.connection() as conn:
+        repo = add(conn, place)
+
+        def obstacle(window: RevisionWindow) -> None:
+            if window.first == 11:
+                with database.connection() as other:
+                    watermarks.replace(
+                        other, repo_id=repo, job_type=REVISIONS, covered=(), actor="ann", reason="test"
+                    )
+
+        report = Syncer(database, SMALL, hindered(obstacle)).run(request(repo))
+        assert report.error_code == "claim_lost"
+        assert watermarks.get(conn, repo, REVISIONS).covered == ()
+        assert Syncer(database, SMALL).run(request(repo)).watermark_after == 46
+
+
+def test_a_factory_gets_the_catalogs_row(database: Database, place: Path) -> None:
+    seen: list[Repository] = []
+    make = reader_factory(SMALL)
+
+    def remember(repo: Repository, cancelled: Callable[[], bool]) -> Any:
+        seen.append(repo)
+        return make(repo, cancelled)
+
+    with database.connection() as conn:
+        repo = add(conn, place)
+        Syncer(database, SMALL, remember).run(request(repo))
+        assert [r.repo_id for r in seen] == [repo]
