@@ -148,14 +148,14 @@ def consequence(error: ClientError, url: str) -> SyncError:
         return Cancelled(f"reading {where} was cancelled")
     if what is Meaning.CERTIFICATE:
         return Permanent(
-            f"the certificate of {where} is not trusted ({shown}); set SCM_SVN_CA_FILE to the PEM file of its "
-            "authority",
+            f"the certificate of {where} is not trusted ({shown}); set SCM_SVN_CA_FILE to the PEM "
+            "file of its authority",
             code="certificate",
         )
     if what is Meaning.DENIED:
         return AccessDenied(
-            f"{where} refuses access ({shown}); check SCM_SVN_USERNAME and SCM_SVN_PASSWORD, and that this user "
-            "may read the repository root"
+            f"{where} refuses access ({shown}); check SCM_SVN_USERNAME and SCM_SVN_PASSWORD, and that "
+            "this user may read the repository root"
         )
     if what is Meaning.MOVED:
         return Permanent(f"{where} has moved ({shown}); register the new address", code="moved")

@@ -61,7 +61,7 @@ class Revision:
 
     def __init__(self, kind: opt_revision_kind, value: float | None = None) -> None:
         self.kind = kind
-        self.number: int | None = None
+        self.number = -1  # as Subversion says "no number"
         self.date: float | None = None
         if kind is opt_revision_kind.number:
             if value is None:
@@ -89,8 +89,7 @@ class Revision:
         return hash((self.kind, self.number, self.date))
 
     def __repr__(self) -> str:
-        value = self.number if self.kind is opt_revision_kind.number else self.date
-        return f"<Revision kind={self.kind}{'' if value is None else f' {value}'}>"
+        return f"<Revision kind={self.kind} {self.argument()}>"
 
 
 def number(value: int) -> Revision:
