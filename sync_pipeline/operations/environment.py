@@ -49,6 +49,8 @@ DAGSTER_SCHEMA = "dagster"
 _DATABASE = "scm"
 _START_SECONDS = 60
 _LINGER_SECONDS = 15
+# More than any system hands out.
+_NO_PROCESS = "999999999"
 # A socket path ends at 107 bytes; ``/.s.PGSQL.5432.lock`` is the longest name in the folder.
 _SOCKET_FOLDER_BYTES = 107 - len("/.s.PGSQL.5432.lock")
 _ROOT_HOMES = (Path("/var/lib/sync_pipeline"), Path("/var/tmp/sync_pipeline"))
@@ -65,6 +67,7 @@ _PATIENCE = {
 
 _SERVER_SETTINGS = {
     "listen_addresses": "",
+    "port": "5432",
     "timezone": "UTC",
     "log_timezone": "UTC",
     # Dagster opens a connection per statement.
@@ -394,39 +397,51 @@ def _create_cluster(place: _Place, *, durable: bool) -> None:
 def _stop(place: _Place) -> None:
     if _postmaster(place.data) is None:
         return
-    failed = _run(place, "pg_ctl", "stop", "--mode=fast", "--wait", "-D", str(place.data))
+    failed = _run(place, "pg_ctl", "stop", "--mode=fast", "--wait")
     if failed and _postmaster(place.data) is not None:
         raise ConfigurationError(f"the embedded PostgreSQL does not stop: {failed}; see {place.log}")
 
 
 def _start(place: _Place, *, durable: bool) -> None:
-    """Start the server and wait until it answers. A leftover of a killed one is not in its way."""
-    (place.data / "postmaster.pid").unlink(missing_ok=True)
-    socket = _socket_folder(place)
+    """Start the server and wait until it answers. Nothing that a killed one left is in its way."""
+    _sweep(place)
     settings = {
         **_SERVER_SETTINGS,
         **({} if durable else _FLEETING_SETTINGS),
-        "unix_socket_directories": str(socket),
+        "unix_socket_directories": str(_socket_folder(place)),
     }
     options = " ".join(shlex.quote(f"--{name}={value}") for name, value in settings.items())
-    deadline = time.monotonic() + _LINGER_SECONDS
-    while True:
-        start = place.log.stat().st_size if place.log.exists() else 0
-        failed = _run(
-            place,
-            "pg_ctl",
-            *("start", "-D", str(place.data), "--wait", f"--timeout={_START_SECONDS}", "--silent"),
-            *("-l", str(place.log), "-o", options),
+    seen = place.log.stat().st_size if place.log.exists() else 0
+    # pg_ctl builds a shell command from its arguments, so paths reach it in other ways: _run sets PGDATA and
+    # the working folder.
+    failed = _run(
+        place,
+        "pg_ctl",
+        *("start", "--wait", f"--timeout={_START_SECONDS}", "--silent", f"--log={place.log.name}"),
+        *("-o", options),
+    )
+    if failed:
+        reason = _last_complaint(place.log, seen) or failed
+        raise ConfigurationError(
+            f"the embedded PostgreSQL does not start: {reason}; see {place.log}", code="database_down"
         )
-        if not failed:
-            return
-        reason = _last_complaint(place.log, start) or failed
-        # The children of a killed server hold its shared memory until they notice.
-        if time.monotonic() > deadline or "shared memory" not in reason:
-            raise ConfigurationError(
-                f"the embedded PostgreSQL does not start: {reason}; see {place.log}", code="database_down"
-            )
-        time.sleep(0.2)
+
+
+def _sweep(place: _Place) -> None:
+    """Clear away what a killed server left. Called when no server runs on the data."""
+    # Its children go on with what they do until they next look for it.
+    children = [process for process in psutil.process_iter() if _serves(process, place.data)]
+    for process in children:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(children, timeout=_LINGER_SECONDS)
+    # The server refuses to start while a process has the number in its files, be it a zombie or somebody
+    # else's. The rest of postmaster.pid stays: by it the server makes sure that no child is left.
+    with contextlib.suppress(FileNotFoundError):
+        pid_file = place.data / "postmaster.pid"
+        pid_file.write_text("\n".join([_NO_PROCESS, *pid_file.read_text().split("\n")[1:]]))
+    for leftover in _socket_folder(place).iterdir():
+        leftover.unlink()
 
 
 def _reachable(place: _Place) -> bool:
@@ -448,10 +463,17 @@ def _postmaster(data: Path) -> int | None:
     """Process id of the server that runs on this data folder; None when there is none, whatever a leftover
     file says: the number in it may belong to another process by now."""
     with contextlib.suppress(OSError, ValueError, IndexError, psutil.Error):
-        pid = int((data / "postmaster.pid").read_text().splitlines()[0])
-        if Path(psutil.Process(pid).cwd()) == data:
-            return pid
+        process = psutil.Process(int((data / "postmaster.pid").read_text().splitlines()[0]))
+        if _serves(process, data):
+            return process.pid
     return None
+
+
+def _serves(process: psutil.Process, data: Path) -> bool:
+    """True for a process of a server on this data folder; every one of them works in it."""
+    with contextlib.suppress(OSError, psutil.Error):
+        return process.name() == "postgres" and Path(process.cwd()) == data
+    return False
 
 
 def _socket_folder(place: _Place) -> Path:
@@ -472,8 +494,10 @@ def _socket_folder(place: _Place) -> Path:
 
 
 def _run(place: _Place, program: str, *arguments: str) -> str:
-    """Run one of PostgreSQL's programs as the server's account; empty, or the last line of its complaint."""
+    """Run one of PostgreSQL's programs as the server's account, in the folder above its data; empty, or the
+    last line of its complaint."""
     command = [str(_programs(place.account) / program), *arguments]
+    identity = _identity(place.account)
     # The server would inherit a pipe and keep it open, so the answer goes to a file.
     with tempfile.TemporaryFile() as answer:
         done = subprocess.run(
@@ -481,7 +505,8 @@ def _run(place: _Place, program: str, *arguments: str) -> str:
             stdin=subprocess.DEVNULL,
             stdout=answer,
             stderr=subprocess.STDOUT,
-            **_identity(place.account),
+            cwd=place.root,
+            **{**identity, "env": {**identity["env"], "PGDATA": str(place.data)}},
         )
         if done.returncode == 0:
             return ""
@@ -492,11 +517,11 @@ def _run(place: _Place, program: str, *arguments: str) -> str:
 
 def _identity(account: pwd.struct_passwd | None) -> dict[str, Any]:
     """Arguments of subprocess that make a program of PostgreSQL run as ``account`` and undisturbed by the
-    user's settings. The current folder may be closed to that account, so it is not used."""
+    user's settings."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))
     }
-    identity: dict[str, Any] = {"cwd": "/", "umask": 0o077, "env": {**environment, "LC_ALL": "C"}}
+    identity: dict[str, Any] = {"umask": 0o077, "env": {**environment, "LC_ALL": "C"}}
     if account is not None:
         identity |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     return identity
@@ -535,7 +560,7 @@ def _programs(account: pwd.struct_passwd | None) -> Path:
 def _runs(programs: Path, account: pwd.struct_passwd) -> bool:
     try:
         command = [str(programs / "postgres"), "--version"]
-        return subprocess.run(command, capture_output=True, **_identity(account)).returncode == 0
+        return subprocess.run(command, capture_output=True, cwd="/", **_identity(account)).returncode == 0
     except OSError:
         return False
 
@@ -552,4 +577,4 @@ def _last_complaint(log: Path, start: int) -> str:
 
 
 def _url(place: _Place, database: str) -> str:
-    return f"postgresql://postgres@/{database}?host={quote(str(_socket_folder(place)), safe='/')}"
+    return f"postgresql://postgres@/{database}?host={quote(str(_socket_folder(place)), safe='/')}&port=5432"
