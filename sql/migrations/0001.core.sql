@@ -596,8 +596,9 @@ CREATE TABLE scm.svn_changed_paths (
     copyfrom_rev  bigint,
     text_mods     boolean,
     prop_mods     boolean,
-    PRIMARY KEY (repo_id, rev_num, path_no),
-    FOREIGN KEY (repo_id, rev_num) REFERENCES scm.svn_revisions (repo_id, rev_num) ON DELETE CASCADE
+    -- No foreign key to scm.svn_revisions: it would cost as much as the rest of the insert. One statement
+    -- writes both tables in one transaction, and sql/ops/orphaned_paths.sql proves it.
+    PRIMARY KEY (repo_id, rev_num, path_no)
 );
 COMMENT ON TABLE scm.svn_changed_paths IS 'One row per changed path of a revision, replaced as a set with it.';
 COMMENT ON COLUMN scm.svn_changed_paths.repo_id IS 'The repository.';

@@ -502,11 +502,8 @@ class _Attempt:
         try:
             for batch in self._source.read(window):
                 for row in batch.rows:
-                    digest = hashlib.sha256()
-                    for change in row.paths:
-                        facts.path_digest(digest, change)
                     seen[row.rev_num] = identity.Fingerprint(
-                        row.rev_num, row.ts, digest.digest(), row.visibility
+                        row.rev_num, row.ts, facts.paths_hash(row.paths), row.visibility
                     )
         except WindowTooHard as hard:
             # Unreadable revisions are no proof of another repository; they are handled where they are read.

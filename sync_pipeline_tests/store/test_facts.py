@@ -212,3 +212,23 @@ def test_bulk_is_told_from_the_number_of_paths(database: Database) -> None:
         store(conn, repo, revision(1, paths=many), revision(2, paths=many[:100]))
         rows = conn.execute("SELECT is_bulk, bulk_reason FROM scm.v_facts ORDER BY source_id").fetchall()
         assert [tuple(r.values()) for r in rows] == [(True, "over_100_paths"), (False, None)]
+
+
+def test_every_character_of_a_path_comes_back(database: Database) -> None:
+    odd = "/tab\there\\N back\\slash\nnew\rline \x01 'quote' \"double\" \N{SNOWMAN} {a,b} \\t end"
+    paths = (
+        change(odd, "A", kind="dir", copyfrom_path=odd + "2", copyfrom_rev=7, text_mods=None, prop_mods=True),
+        change("/plain", "D", kind=None),
+    )
+    with database.connection() as conn:
+        repo = register(conn)
+        store(conn, repo, revision(1, paths=paths))
+        rows = conn.execute(
+            "SELECT path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods"
+            " FROM scm.svn_changed_paths ORDER BY path_no"
+        ).fetchall()
+        assert [tuple(r.values()) for r in rows] == [
+            (odd, "A", "dir", odd + "2", 7, None, True),
+            ("/plain", "D", None, None, None, True, False),
+        ]
+        assert one(conn, 1)["paths_hash"] == facts.paths_hash(paths)
