@@ -17,6 +17,7 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,8 +56,6 @@ def pytest_configure(config: pytest.Config) -> None:
         _LOCKS[run] = _hold(run)
         (run / "home").mkdir()
         _isolate(run)
-    # Tests start processes by name: those of the environment that runs the tests.
-    os.umask(0o022)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -80,7 +79,9 @@ def _isolate(run: Path) -> None:
     for name in list(os.environ):
         if name.startswith(("SCM_", "DAGSTER_", "PG", "SVN_")) and name not in keep:
             del os.environ[name]
-    os.environ["SCM_TEST_HOME_OF_USER"] = os.environ.get("HOME", "")
+    # Tests start programs by name: those of the environment that runs the tests come first.
+    ours = [str(Path(sys.executable).parent), str(environment.postgresql_programs())]
+    os.environ["PATH"] = os.pathsep.join([*ours, os.environ.get("PATH", os.defpath)])
     os.environ[_RUN] = str(run)
     os.environ["HOME"] = str(run / "home")
 

