@@ -426,3 +426,32 @@ def test_a_repository_whose_source_is_gone_is_one_line(
     with on_database.connection() as conn:
         number = builders.register(conn)
     scm("runner", "backfill", "--repo", str(number)).refused(3, "file:///srv/paint")
+
+
+def test_the_runner_syncs_for_real_and_tells_how_it_went(
+    on_database: Database, repository_url: str, tmp_path: Path
+) -> None:
+    def run(*arguments: str) -> Done:
+        command = [sys.executable, "-m", "sync_pipeline", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    spec = f"svn:{repository_url}"
+    added = run("repo", "add", spec)
+    assert (added.code, added.err) == (0, "")
+    assert added.out.startswith(f"{spec} registered as repository")
+    first = run("runner", "incremental", "--repo", spec, "--json")
+    assert (first.code, first.err) == (0, "")
+    assert (first.json["status"], first.json["items_synced"], first.json["watermark_after"]) == (
+        "success",
+        3,
+        4,
+    )
+    again = run("runner", "backfill", "--repo", spec, "--start-rev", "2", "--end-rev", "3", "--json")
+    assert (again.code, again.err) == (0, "")
+    assert (again.json["total_chunks"], again.json["items_synced"]) == (1, 0)
+    (tmp_path / "paint" / "format").unlink()
+    failed = run("runner", "incremental", "--repo", spec, "--json")
+    assert (failed.code, failed.json["exit_code"], failed.json["status"]) == (2, 2, "failed")
+    assert failed.json["error"]
+    assert failed.err.count("\n") == 1

@@ -256,7 +256,7 @@ def add_listed(
     for entry in entries:
         try:
             if entry.spec is None:
-                raise ConfigurationError(f"{entry.text}: {entry.problem}")
+                raise ConfigurationError(entry.problem or "it has no spec")
             yield (
                 entry,
                 add_repository(
