@@ -51,9 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
     run."""
     if not hasattr(config, "workerinput"):
         _clean_up_after_killed_runs()
-        run = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.geteuid()}-", dir=_roomy()))
-        run.chmod(0o755)
-        _LOCKS[run] = _hold(run)
+        # It gets its name when it is locked: what has the name and no lock is a leftover.
+        fresh = Path(tempfile.mkdtemp(prefix=f"new-{_PREFIX}{os.geteuid()}-", dir=_roomy()))
+        fresh.chmod(0o755)
+        handle = _hold(fresh)
+        run = fresh.rename(fresh.with_name(fresh.name.removeprefix("new-")))
+        _LOCKS[run] = handle
         (run / "home").mkdir()
         _isolate(run)
 

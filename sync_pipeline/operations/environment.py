@@ -564,7 +564,7 @@ def _programs(account: pwd.struct_passwd | None) -> Path:
                 fresh.rename(copy)
         if not _runs(programs, account):
             raise ConfigurationError(
-                f"the embedded PostgreSQL does not run from {programs}; set SCM_DATABASE_URL to another server"
+                f"the embedded PostgreSQL does not run from {programs}; set SCM_DATABASE_URL to a server"
             )
     return programs
 
