@@ -134,6 +134,11 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NULL = "\\N"
 _BOOLEANS = {True: "t", False: "f", None: _NULL}
 
+# What is compared with the source's own number.
+_COUNT_REVISIONS = """
+SELECT count(*) AS revisions FROM scm.svn_revisions WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+"""
+
 _VISIBILITY_RANK = {Visibility.HIDDEN: 0, Visibility.PARTIAL: 1, Visibility.FULL: 2}
 
 
@@ -264,3 +269,10 @@ def _stage_paths(copy: Copy, row: RevisionRow) -> tuple[Any, ...]:
 def fingerprints(conn: Connection, repo_id: int, head: int, limit: int) -> list[dict[str, Any]]:
     """The newest ``limit`` stored revisions up to ``head``: rev_num, ts, paths_hash, visibility."""
     return conn.execute(_FINGERPRINTS, {"repo_id": repo_id, "head": head, "limit": limit}).fetchall()
+
+
+def count_revisions(conn: Connection, repo_id: int) -> int:
+    """How many revisions of the repository are stored, without tombstones."""
+    row = conn.execute(_COUNT_REVISIONS, {"repo_id": repo_id}).fetchone()
+    assert row is not None
+    return int(row["revisions"])

@@ -1,0 +1,71 @@
+"""How something is measured: seconds of wall clock, memory of a process of its own.
+
+Belongs here: the shape of a figure and the stopwatch. What is measured is in the modules beside this one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table: ``ours`` against ``theirs`` in ``unit``; the budget is of ratio or value."""
+
+    what: str
+    against: str
+    ours: float
+    theirs: float | None
+    unit: str
+    budget: str
+
+    def cells(self) -> list[str]:
+        """The line as text."""
+        theirs = "" if self.theirs is None else f"{self.theirs:,.2f} {self.unit}"
+        ratio = "" if not self.theirs else f"{self.ours / self.theirs:.2f}"
+        return [self.what, self.against, f"{self.ours:,.2f} {self.unit}", theirs, ratio, self.budget]
+
+
+def seconds(work: Callable[[], object], runs: int = 1) -> float:
+    """Wall clock seconds of ``work``, the median of ``runs``."""
+    taken = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - started)
+    return sorted(taken)[len(taken) // 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A process that ended: wall clock seconds, CPU seconds, peak resident memory in MB, its output."""
+
+    seconds: float
+    cpu: float
+    peak_mb: float
+    output: str
+
+
+def process(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Finished:
+    """Run ``python <arguments>`` to its end. Raises RuntimeError with its last line if it fails."""
+    started = time.perf_counter()
+    child = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    assert child.stdout is not None
+    output = child.stdout.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        raise RuntimeError(f"{arguments[:3]} failed: {output.strip().splitlines()[-1:]}")
+    wall = time.perf_counter() - started
+    return Finished(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output)

@@ -1,0 +1,27 @@
+"""The schema page says what the database says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sync_pipeline.operations.schema_page import page
+from sync_pipeline.store.database import Database
+from sync_pipeline.store.schema import describe
+
+PAGE = Path(__file__).parents[2] / "docs" / "schema.md"
+
+
+def test_the_schema_page_is_current(database: Database) -> None:
+    with database.connection() as conn:
+        assert PAGE.read_text() == page(describe(conn)), (
+            "run: python -m sync_pipeline.operations.schema_page > docs/schema.md"
+        )
+
+
+def test_every_table_and_column_of_the_page_has_a_meaning(database: Database) -> None:
+    with database.connection() as conn:
+        tables = describe(conn)
+    silent = [t.name for t in tables if not t.meaning]
+    silent += [f"{t.name}.{c.name}" for t in tables for c in t.columns if not c.meaning]
+    assert silent == []
+    assert len(tables) > 15
