@@ -127,7 +127,10 @@ def serve(
                     _announce(url, secret)
                 # The access log would hold the token of the first visit.
                 config = uvicorn.Config(guarded, log_level="warning", access_log=False)
-                uvicorn.Server(config).run(sockets=[listener])
+                # When it has stopped, uvicorn raises the signal again; it must not end us before we tidied up.
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
+                with contextlib.suppress(KeyboardInterrupt):
+                    uvicorn.Server(config).run(sockets=[listener])
 
 
 def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bool = False) -> None:

@@ -1,0 +1,262 @@
+"""A whole installation in a folder of its own: database, state, catalog, real repositories, real processes.
+
+Belongs here: what the tests of the ways of use share. Starting page and daemon takes seconds, so they are
+started once for all tests of a process that need them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from sync_pipeline.sandbox.svn_samples import Node, Revision, create
+from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
+
+_SLOW_SVN = """#!/bin/sh
+# Stands before svn and waits while the file that slows it down exists.
+case "$*" in *"log "*|"log"*) [ -e "$SCM_TEST_SLOW" ] && sleep 0.4 ;; esac
+PATH="${PATH#*:}" exec svn "$@"
+"""
+
+
+def until(true: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """Poll a real process until it is so; fails with ``what`` at the deadline."""
+    deadline = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.2)
+    return found
+
+
+@dataclass
+class Installation:
+    """One installation; ``run`` starts a command of ours in it."""
+
+    folder: Path
+    url: str
+    variables: dict[str, str] = field(default_factory=dict)
+    _exported: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every process of the installation gets."""
+        return {
+            **os.environ,
+            "SCM_DATABASE_URL": self.url,
+            "SCM_ENVIRONMENT": ENVIRONMENT,
+            "SCM_STATE_DIR": str(self.folder / "state"),
+            **self.variables,
+        }
+
+    def run(self, *command: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
+        """``scm-sync`` with these arguments."""
+        return self.python("-m", "sync_pipeline.cli", *command, expect=expect)
+
+    def python(self, *arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
+        """Python in the environment of the installation."""
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == expect, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def dagster_environment(self) -> dict[str, str]:
+        """The environment that ``eval "$(scm-sync env)"`` leaves behind."""
+        if not self._exported:
+            shell = subprocess.run(
+                ["sh", "-c", 'eval "$1"; env -0', "sh", self.run("env").stdout],
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            entries = [entry for entry in shell.stdout.split("\0") if "=" in entry]
+            self._exported = dict(entry.split("=", 1) for entry in entries)
+        return self._exported | self.variables
+
+    def job_execute(self, tags: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """``dagster job execute`` as a CI job would call it."""
+        command = [sys.executable, "-m", "dagster", "job", "execute"]
+        command += ["-m", "sync_pipeline.definitions", "-j", "sync_revisions"]
+        if tags:
+            command += ["--tags", json.dumps(dict(tags))]
+        return subprocess.Popen(
+            command,
+            env=self.dagster_environment(),
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def repository(self, name: str, revisions: int) -> tuple[Path, int]:
+        """Make a real repository and register it; returns its place and its ``repo_id``."""
+        place = self.folder / name
+        url = create(place, history(revisions))
+        self.run("repo", "add", f"svn:{url}")
+        [row] = self.rows("SELECT repo_id FROM scm.repos WHERE url = %(url)s", url=url)
+        return place, int(row["repo_id"])
+
+    def rows(self, query: str, **params: Any) -> list[dict[str, Any]]:
+        """The rows of a query on the installation's database."""
+        with psycopg.connect(self.url, autocommit=True, row_factory=dict_row) as conn:
+            return conn.execute(query, params).fetchall()
+
+    def stored(self, repo_id: int) -> list[int]:
+        """The revisions that are stored, in order."""
+        query = "SELECT rev_num FROM scm.svn_revisions WHERE repo_id = %(repo_id)s ORDER BY rev_num"
+        return [row["rev_num"] for row in self.rows(query, repo_id=repo_id)]
+
+    def covered(self, repo_id: int) -> str:
+        """The coverage, as PostgreSQL writes it."""
+        query = "SELECT covered_revs::text AS covered FROM scm.sync_watermarks WHERE repo_id = %(repo_id)s"
+        return str(self.rows(query, repo_id=repo_id)[0]["covered"])
+
+
+def history(revisions: int) -> Iterator[Revision]:
+    """As many revisions as asked for, a small file each."""
+    for number in range(1, revisions + 1):
+        yield Revision([Node(f"f{number}", "add", content=b"x")], message=f"Add file {number}")
+
+
+def commit(place: Path, name: str) -> None:
+    """One more revision in a real repository."""
+    command = ["svn", "mkdir", "-q", "-m", f"Add {name}", f"{place.as_uri()}/{name}"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def installation(server_url: str, template: str, folder: Path) -> Iterator[Installation]:
+    name = f"scm_test_{secrets.token_hex(6)}"
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
+                sql.Identifier(name), sql.Identifier(template)
+            )
+        )
+    try:
+        yield Installation(folder, database_of(server_url, name))
+    finally:
+        with psycopg.connect(server_url, autocommit=True) as conn:
+            conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="session")
+def shared(
+    server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """An installation without daemon; each test registers repositories of its own in it."""
+    with installation(server_url, template, tmp_path_factory.mktemp("shared")) as made:
+        yield made
+
+
+@dataclass
+class Up:
+    """A running ``scm-sync up``."""
+
+    installation: Installation
+    process: subprocess.Popen[str]
+    url: str
+    token: str
+
+    @property
+    def slow(self) -> Path:
+        """While this file exists, every ``svn log`` takes its time."""
+        return self.installation.folder / "slow"
+
+    def graphql(self, query: str, **variables: Any) -> Any:
+        """The data of a GraphQL answer."""
+        request = urllib.request.Request(
+            f"{self.url}/graphql",
+            data=json.dumps({"query": query, "variables": variables}).encode(),
+            headers={"content-type": "application/json", "authorization": f"Bearer {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            found = json.load(answer)
+        assert "errors" not in found, found
+        return found["data"]
+
+    def switch(self, sensor: str, on: bool) -> None:
+        """Turn a sensor on or off, as a person does in the page."""
+        selector = {
+            "repositoryLocationName": "sync_pipeline",
+            "repositoryName": "__repository__",
+            "sensorName": sensor,
+        }
+        if on:
+            query = "mutation S($s: SensorSelector!) { startSensor(sensorSelector: $s) { __typename } }"
+            assert self.graphql(query, s=selector)["startSensor"]["__typename"] == "Sensor"
+            return
+        query = """query S($s: SensorSelector!) {
+          sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState { id } } }
+        }"""
+        state = self.graphql(query, s=selector)["sensorOrError"]["sensorState"]["id"]
+        query = "mutation S($id: String!) { stopSensor(id: $id) { __typename } }"
+        assert self.graphql(query, id=state)["stopSensor"]["__typename"] == "StopSensorMutationResult"
+
+    def asset_keys(self) -> list[list[str]]:
+        """Path of every asset that the page shows."""
+        nodes = self.graphql("{ assetNodes { assetKey { path } } }")["assetNodes"]
+        return [node["assetKey"]["path"] for node in nodes]
+
+
+@pytest.fixture(scope="session")
+def up(server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Page, daemon and code server as ``scm-sync up`` starts them, with sensors that tick every other second."""
+    folder = tmp_path_factory.mktemp("up")
+    programs = folder / "bin"
+    programs.mkdir()
+    (programs / "svn").write_text(_SLOW_SVN)
+    (programs / "svn").chmod(0o755)
+    with installation(server_url, template, folder) as made:
+        made.variables = {
+            "SCM_SENSOR_INTERVAL": "2",
+            "SCM_CHUNK_REVISIONS": "100",
+            "SCM_TEST_SLOW": str(folder / "slow"),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(__file__).parent / "fast_daemon"),
+        }
+        with (folder / "up.log").open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sync_pipeline.cli", "up"],
+                env=made.environment,
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline().strip()
+            assert "?token=" in line, (folder / "up.log").read_text()[-4000:]
+            url, token = line.split("/?token=")
+            found = Up(made, process, url, token)
+            # What the scheduler starts by itself would mix with what the tests start.
+            found.switch("scheduler", on=False)
+            yield found
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+            assert process.stdout is not None
+            process.stdout.close()

@@ -1,0 +1,91 @@
+"""``dagster job execute`` and ``scm-sync runner`` as a CI job calls them, as real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from sync_pipeline_tests.end_to_end.conftest import Installation
+
+KEYS = [f"{first:010d}-{first + 999:010d}" for first in range(1, 3001, 1000)]
+
+
+def only(made: Installation, name: str) -> None:
+    """Narrow the location to one repository, as CI does."""
+    made.variables = {"SCM_ONLY": f"svn:{(made.folder / name).as_uri()}"}
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output
+
+
+def test_a_partition_syncs_its_window_and_a_wrong_one_touches_nothing(shared: Installation) -> None:
+    shared.variables = {}
+    _, repo_id = shared.repository("ci", 1500)
+    only(shared, "ci")
+    jobs = "SELECT count(*) AS n FROM scm.sync_jobs WHERE repo_id = %(id)s"
+    before = shared.rows(jobs, id=repo_id)
+    wrong = [
+        ({"dagster/partition": "0000009001-0000010000"}, "there is no partition 0000009001-0000010000"),
+        (
+            {
+                "dagster/asset_partition_range_start": KEYS[1],
+                "dagster/asset_partition_range_end": KEYS[0],
+            },
+            "ends before it starts",
+        ),
+    ]
+    # Side by side: starting each takes seconds.
+    for process, line in [(shared.job_execute(tags), line) for tags, line in wrong]:
+        code, output = finish(process)
+        assert code == 1
+        assert line in output
+    assert shared.rows(jobs, id=repo_id) == before
+    assert shared.stored(repo_id) == []
+    code, output = finish(shared.job_execute({"dagster/partition": KEYS[0]}))
+    assert code == 0, output
+    assert shared.stored(repo_id) == list(range(1, 1001))
+    code, output = finish(shared.job_execute())
+    assert code == 0, output
+    assert shared.stored(repo_id) == list(range(1, 1501))
+
+
+def test_two_at_once_on_one_repository_do_the_work_once(shared: Installation) -> None:
+    shared.variables = {}
+    _, repo_id = shared.repository("twice", 900)
+    only(shared, "twice")
+    both = [shared.job_execute({"dagster/partition": KEYS[0]}) for _ in range(2)]
+    ends = [finish(process) for process in both]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert shared.stored(repo_id) == list(range(1, 901))
+    [row] = shared.rows(
+        "SELECT sum(inserted)::int AS inserted FROM scm.sync_runs WHERE repo_id = %(id)s", id=repo_id
+    )
+    assert row["inserted"] == 900
+
+
+def test_an_unknown_repository_is_refused_at_load(shared: Installation) -> None:
+    shared.variables = {"SCM_ONLY": "svn:file:///nowhere"}
+    code, output = finish(shared.job_execute())
+    assert code != 0
+    assert "the catalog has no svn:file:///nowhere" in output
+
+
+def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> None:
+    shared.variables = {}
+    place, repo_id = shared.repository("runner", 1200)
+    spec = f"svn:{place.as_uri()}"
+    found = json.loads(shared.run("runner", "incremental", "--repo", spec, "--json").stdout)
+    assert (found["status"], found["items_synced"]) == ("success", 200)
+    command = ["runner", "backfill", "--repo", spec, "--start-rev", "5", "--end-rev", "1100", "--json"]
+    found = json.loads(shared.run(*command).stdout)
+    assert (found["status"], found["total_chunks"]) == ("success", 2)
+    assert shared.stored(repo_id) == list(range(5, 1201))
+    tags = shared.rows(
+        "SELECT key, value FROM dagster.run_tags WHERE run_id IN"
+        " (SELECT dagster_run_id FROM scm.sync_jobs WHERE repo_id = %(id)s)",
+        id=repo_id,
+    )
+    assert ("scm/trigger", "runner") in {(tag["key"], tag["value"]) for tag in tags}
+    assert {"scm/actor", "scm/reason"} <= {tag["key"] for tag in tags}

@@ -1,0 +1,184 @@
+"""Page, daemon and sensors as ``scm-sync up`` runs them: backfills from the UI, stops, unattended syncing.
+
+One module, because they share what takes seconds to start.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from sync_pipeline_tests.end_to_end.conftest import Up, commit, until
+
+pytestmark = pytest.mark.xdist_group("up")
+
+LAUNCH = """
+mutation Launch($assets: [AssetKeyInput!]!, $keys: [String!]!) {
+  launchPartitionBackfill(backfillParams: {assetSelection: $assets, partitionNames: $keys}) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message }
+  }
+}
+"""
+BACKFILL = """
+query Backfill($id: String!) {
+  partitionBackfillOrError(backfillId: $id) {
+    ... on PartitionBackfill { status error { message } }
+  }
+}
+"""
+CANCEL = """
+mutation Cancel($id: String!) { cancelPartitionBackfill(backfillId: $id) { __typename } }
+"""
+MATERIALIZATIONS = """
+query Materializations($key: AssetKeyInput!) {
+  assetOrError(assetKey: $key) {
+    ... on Asset {
+      assetMaterializations(limit: 100) {
+        partition
+        metadataEntries { label ... on BoolMetadataEntry { boolValue } ... on IntMetadataEntry { intValue } }
+      }
+    }
+  }
+}
+"""
+CHECKS = """
+query Checks($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) {
+    ... on AssetNode {
+      assetChecksOrError {
+        ... on AssetChecks {
+          checks { name executionForLatestMaterialization { status evaluation { success } } }
+        }
+      }
+    }
+  }
+}
+"""
+KEYS = [f"{first:010d}-{first + 999:010d}" for first in range(1, 4001, 1000)]
+
+
+def register(up: Up, name: str, revisions: int) -> tuple[Any, int, list[str]]:
+    """A repository in the running installation; returns place, ``repo_id`` and asset path."""
+    place, repo_id = up.installation.repository(name, revisions)
+    [row] = up.installation.rows("SELECT slug FROM scm.repos WHERE repo_id = %(id)s", id=repo_id)
+    path = ["local", row["slug"], "revisions"]
+    until(lambda: path in up.asset_keys(), "the page shows the new asset without being restarted")
+    return place, repo_id, path
+
+
+def launch(up: Up, path: list[str], keys: list[str]) -> str:
+    found = up.graphql(LAUNCH, assets=[{"path": path}], keys=keys)["launchPartitionBackfill"]
+    assert found["__typename"] == "LaunchBackfillSuccess", found
+    return str(found["backfillId"])
+
+
+def status(up: Up, backfill: str) -> str:
+    return str(up.graphql(BACKFILL, id=backfill)["partitionBackfillOrError"]["status"])
+
+
+def ended(up: Up, backfill: str) -> str:
+    """How a backfill ended, once it has."""
+    return str(
+        until(
+            lambda: (found := status(up, backfill)).startswith(("COMPLETED", "CANCELED", "FAILED")) and found,
+            "the backfill ends",
+            90,
+        )
+    )
+
+
+def materialized(up: Up, path: list[str]) -> dict[str, dict[str, Any]]:
+    """Metadata of the latest materialization by partition."""
+    asset = up.graphql(MATERIALIZATIONS, key={"path": path})["assetOrError"]
+    found: dict[str, dict[str, Any]] = {}
+    for event in asset.get("assetMaterializations", []):
+        entries = {e["label"]: e.get("boolValue", e.get("intValue")) for e in event["metadataEntries"]}
+        found.setdefault(event["partition"], entries)
+    return found
+
+
+def test_a_backfill_from_the_ui_covers_its_range_also_beyond_head(up: Up) -> None:
+    _, repo_id, path = register(up, "ui_range", 1500)
+    add = "mutation A($key: String!, $s: RepositorySelector!) { addDynamicPartition("
+    add += 'partitionsDefName: "svn_blocks", partitionKey: $key, repositorySelector: $s) { __typename } }'
+    selector = {"repositoryLocationName": "sync_pipeline", "repositoryName": "__repository__"}
+    up.graphql(add, key=KEYS[2], s=selector)
+    assert ended(up, launch(up, path, KEYS[0:3])) == "COMPLETED_SUCCESS"
+    assert up.installation.stored(repo_id) == list(range(1, 1501))
+    assert up.installation.covered(repo_id) == "{[1,1501)}"
+    found = materialized(up, path)
+    assert set(found) == set(KEYS[0:3])
+    assert [found[key]["beyond_head"] for key in KEYS[0:3]] == [False, False, True]
+    check = up.graphql(CHECKS, key={"path": path})["assetNodeOrError"]["assetChecksOrError"]["checks"]
+    assert [one["name"] for one in check] == ["health"]
+
+
+def test_a_terminated_backfill_stops_between_batches_and_a_repeat_completes_it(up: Up) -> None:
+    up.slow.touch()
+    _, repo_id, path = register(up, "ui_stop", 2100)
+    first = launch(up, path, KEYS[0:2])
+    until(lambda: up.installation.stored(repo_id), "the first batch is stored")
+    up.graphql(CANCEL, id=first)
+    assert ended(up, first) == "CANCELED"
+    up.slow.unlink()
+    query = "SELECT status, last_error_code FROM scm.sync_jobs WHERE repo_id = %(id)s AND dagster_run_id IN"
+    query += " (SELECT run_id FROM dagster.run_tags WHERE key = 'dagster/backfill')"
+    jobs = up.installation.rows(query, id=repo_id)
+    assert "running" not in {job["status"] for job in jobs}, "a stopped job does not stay claimed"
+    runs = up.installation.rows(
+        "SELECT status FROM scm.sync_runs WHERE repo_id = %(id)s AND status = 'interrupted'", id=repo_id
+    )
+    assert runs, "the attempt says that it was interrupted"
+    half = up.installation.stored(repo_id)
+    # Whole batches and nothing else: what is stored is covered.
+    assert sum(1 for _ in half) == sum_of(up.installation.covered(repo_id))
+    assert ended(up, launch(up, path, KEYS[0:2])) == "COMPLETED_SUCCESS"
+    assert up.installation.stored(repo_id) == list(range(1, 2001))
+
+
+def test_the_sensors_pick_up_new_revisions_and_history_by_themselves(up: Up) -> None:
+    place, repo_id, path = register(up, "alone", 1200)
+    up.switch("scheduler", on=True)
+    until(
+        lambda: up.installation.stored(repo_id) == list(range(1, 1201)), "history and the rest are read", 90
+    )
+    commit(place, "news")
+    until(lambda: 1201 in up.installation.stored(repo_id), "the new revision is read", 90)
+    until(lambda: KEYS[1] in materialized(up, path), "its block is materialized again")
+    beats = up.installation.rows("SELECT name, outcome FROM scm.heartbeats")
+    assert {beat["name"] for beat in beats} == {"scheduler", "changes_local"}
+    verdict = until(
+        lambda: up.installation.rows(
+            "SELECT passed FROM scm.health WHERE repo_id = %(id)s AND passed", id=repo_id
+        ),
+        "the health check is shown and passes",
+    )
+    assert verdict[0]["passed"]
+
+
+def test_the_page_is_the_real_one_and_is_guarded(up: Up) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{up.url}/graphql?query=%7Bversion%7D", timeout=10)
+    assert refused.value.code == 401
+    refused.value.close()
+    assert up.graphql("{ version }")["version"]
+    note = json.loads((up.installation.folder / "state" / "ui.json").read_text())
+    assert note["url"] == up.url
+
+
+def test_a_second_up_on_the_same_folder_is_refused_in_one_line(up: Up) -> None:
+    done = up.installation.run("up", expect=3)
+    assert "runs already at" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def sum_of(covered: str) -> int:
+    """How many revisions a multirange has."""
+    parts = [part.strip("[)").split(",") for part in covered.strip("{}").split("),") if part]
+    return sum(int(end) - int(first) for first, end in parts)
