@@ -1,7 +1,7 @@
 """A small parser of Subversion dump files (versions 2 and 3), written against the format's description only.
 
-Belongs here: what a dump says about each revision, as the truth that tests compare with. Does not belong here:
-anything that uses the code under test or the ``svn`` command.
+Belongs here: what a dump says about each revision, as the truth that tests compare with. Does not belong
+here: anything that uses the code under test or the ``svn`` command.
 """
 
 from __future__ import annotations

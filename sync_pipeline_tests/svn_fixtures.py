@@ -91,7 +91,9 @@ def growing(revisions: int, paths: int = 8) -> bytes:
     writer = DumpWriter()
     for number in range(1, revisions + 1):
         writer.revision(
-            f"Change {number}", f"dev{number % 17}", f"2020-01-{number % 28 + 1:02d}T{number % 24:02d}:00:00.123456Z"
+            f"Change {number}",
+            f"dev{number % 17}",
+            f"2020-01-{number % 28 + 1:02d}T{number % 24:02d}:00:00.123456Z",
         )
         if number == 1:
             writer.directory("trunk")
@@ -219,8 +221,8 @@ class SvnServers:
         anonymous: str = "read",
         authz: str | None = None,
     ) -> SvnServer:
-        """Serve the folder of ``repository``. ``users``: passwords by name. ``anonymous``: none, read or write.
-        ``authz``: the text of an authz file."""
+        """Serve the folder of ``repository``. ``users``: passwords by name. ``anonymous``: none, read or
+        write. ``authz``: the text of an authz file."""
         configuration = repository.path / "conf"
         lines = ["[general]", f"anon-access = {anonymous}", "auth-access = write", "realm = tests"]
         if users is not None:
@@ -275,7 +277,8 @@ def svn_repository(tmp_path: Path) -> Callable[..., SvnRepository]:
 
 
 def create_repository(path: Path) -> SvnRepository:
-    """An empty repository at ``path``. What is stored twice is not looked for, which halves the time of loading."""
+    """An empty repository at ``path``. What is stored twice is not looked for, which halves the time of
+    loading."""
     _run(["svnadmin", "create", str(path)])
     with (path / "db" / "fsfs.conf").open("a") as file:
         file.write("\n[rep-sharing]\nenable-rep-sharing = false\n")
@@ -336,7 +339,6 @@ def _run(command: list[str], data: bytes | None = None) -> bytes:
 
 
 def _quoted(path: str) -> str:
-
 
     return quote(path)
 

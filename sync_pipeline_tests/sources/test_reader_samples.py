@@ -41,7 +41,9 @@ def test_a_sample_reads_as_it_is(
 
 
 @pytest.mark.parametrize("dump", SAMPLES)
-def test_every_revision_alone_reads_the_same(dump: Path, svn_repository: Callable[..., SvnRepository]) -> None:
+def test_every_revision_alone_reads_the_same(
+    dump: Path, svn_repository: Callable[..., SvnRepository]
+) -> None:
     repository = svn_repository(dump=dump)
     reader = SvnReader(make_client(), repository.url, "", log_timeout=60, info_timeout=60)
     rows = [row for number in range(1, repository.youngest + 1) for row in reader.read_single(number).rows]

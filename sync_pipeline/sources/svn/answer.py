@@ -343,24 +343,27 @@ def tolerant(file: AnswerFile, revision: int) -> TolerantEntry:
     if not file.read(max(0, size - 64), size).rstrip().endswith(b"</log>"):
         raise WindowTooHard("the answer ends before its closing tag", code="truncated")
     fields: dict[str, bytes] = {}
-    properties: dict[str, bytes] = {}
     found: list[int] = []
     for _, block in file.blocks(0, size, BLOCK, b">"):
         found += [int(match[1]) for match in _ENTRY_TAG.finditer(block) if match[1]]
     if found != [revision]:
         raise WindowTooHard(f"the answer does not hold exactly r{revision}", code="missing_revisions")
-    # A block may end inside an element; head and tail around the paths are small enough to be read whole.
+    # What is around the paths is one message at most, so it is read whole.
     opening, closing = _outside(file, size)
     outside = file.read(0, opening) + file.read(closing, size)
     for match in _RAW_FIELD.finditer(outside):
         fields[match[1].decode()] = raw_plain(match[2])
-    for match in _RAW_PROPERTY.finditer(outside):
-        named = dict(_ATTRIBUTE_BYTES.findall(match[1]))
-        value = raw_plain(match[2])
-        if named.get(b"encoding") == b"base64":
-            value = base64.b64decode(value)
-        properties[raw_plain(named.get(b"name", b"")).decode("utf-8", "replace")] = value
+    properties = dict(raw_properties(outside))
     return TolerantEntry(fields, _TolerantPaths(file, opening, closing), properties)
+
+
+def raw_properties(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Name and exact value of each ``<property>`` in ``data``."""
+    for match in _RAW_PROPERTY.finditer(data):
+        named = dict(_ATTRIBUTE_BYTES.findall(match[1]))
+        encoded = named.get(b"encoding") == b"base64"
+        name = raw_plain(named.get(b"name", b"")).decode("utf-8", "replace")
+        yield name, base64.b64decode(match[2]) if encoded else raw_plain(match[2])
 
 
 def _outside(file: AnswerFile, size: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from lxml import etree
 
 from sync_pipeline.errors import Cancelled
 from sync_pipeline.sources.svn import process
-from sync_pipeline.sources.svn.answer import JudgedLog, property_bytes
+from sync_pipeline.sources.svn.answer import JudgedLog, property_bytes, raw_plain, raw_properties
 from sync_pipeline.sources.svn.process import Answer, AnswerFile
 from sync_pipeline.sources.svn.types import (
     ClientError,
@@ -72,9 +72,11 @@ SSL_FAILURES = {
 LOGIN_CODES = frozenset({170001, 215000, 215001, 215002, 215004})
 LOGIN_TRIES = 3
 UNTRUSTED = 230001
+PROPERTY_NOT_FOUND = 200017
 
 _ERROR_LINE = re.compile(r"^svn: (?:warning: )?[EW](\d{6}): ?(.*)$")
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+_PASSWORD = re.compile(r"^([^:/]+://[^:/@]*):[^/]*@")
 _USER_INFO = re.compile(r"(?<=://)[^/\s@']*@")
 
 
@@ -327,7 +329,7 @@ class Client:
         try:
             answer = self._run([*arguments, target(url_or_path, peg_revision)])
         except ClientError as error:
-            if 200017 in error.codes:  # SVN_ERR_PROPERTY_NOT_FOUND
+            if PROPERTY_NOT_FOUND in error.codes:
                 return {}
             raise
         found = {}
@@ -341,15 +343,16 @@ class Client:
         self, prop_name: str, url: str, revision: Revision = HEAD, *, timeout: float | None = None
     ) -> bytes | None:
         """The value of a revision property exactly as stored; None where the revision does not have it."""
-        # svn reads no peg here, so the bare URL is the safe target even with an "@" in it
-        arguments = ["propget", "--revprop", "--no-newline", "-r", revision.argument(), "--", prop_name]
+        # Only the XML form is exact: plain output mends line ends and bytes that are no UTF-8. svn reads no
+        # peg here, so the bare URL is the safe target even with an "@" in it.
+        arguments = ["propget", "--revprop", "--xml", "-r", revision.argument(), "--", prop_name]
         try:
             answer = self._run([*arguments, as_url(url)], timeout=timeout)
         except ClientError as error:
-            if 200017 in error.codes:  # SVN_ERR_PROPERTY_NOT_FOUND
+            if PROPERTY_NOT_FOUND in error.codes:
                 return None
             raise
-        return answer.file.read(0, answer.file.size)
+        return next(iter(raw_properties(answer.file.read(0, answer.file.size))), ("", None))[1]
 
     def revpropget(
         self, prop_name: str, url: str, revision: Revision = HEAD
@@ -360,13 +363,18 @@ class Client:
 
     def revproplist(self, url: str, revision: Revision = HEAD) -> tuple[Revision, dict[str, str | bytes]]:
         """The revision and all its properties; a value that is no UTF-8 is bytes."""
-        arguments = ["proplist", "--revprop", "-v", "--xml", "-r", revision.argument()]
-        element = _xml(self._run([*arguments, "--", as_url(url)])).find("revprops")
+        # Only names: svn mends the values of this list and refuses some of them.
+        answer = self._run(["proplist", "--revprop", "--xml", "-r", revision.argument(), "--", as_url(url)])
+        data = answer.file.read(0, answer.file.size)
+        at = re.search(rb'<revprops\s+rev="([0-9]+)"', data)
+        pinned = number(int(at[1])) if at else self._pinned(url, revision)
         found: dict[str, str | bytes] = {}
-        for value in () if element is None else element.iterfind("property"):
-            found[str(value.get("name", ""))] = _text_or_bytes(property_bytes(value))
-        at = revision if element is None else number(int(element.get("rev", "0")))
-        return at, found
+        for name in re.findall(rb'<property\s+name="([^"]*)"', data):
+            key = raw_plain(name).decode("utf-8", "replace")
+            value = self.revprop_bytes(key, url, pinned)
+            if value is not None:
+                found[key] = _text_or_bytes(value)
+        return pinned, found
 
     def diff_summarize(
         self,
@@ -507,10 +515,10 @@ def write_configuration(folder: Path, ca_file: str | Path | None) -> None:
 
 def as_url(url_or_path: str) -> str:
     """The URL as svn wants it: everything percent-encoded that has to be; a path of the file system as it
-    is."""
+    is. A password in a URL is left out: it would be on the command line."""
     if not _URL.match(url_or_path):
         return url_or_path
-    scheme, _, rest = url_or_path.partition("://")
+    scheme, _, rest = _PASSWORD.sub(r"\1@", url_or_path).partition("://")
     encoded = quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", rest), safe="/%@:!$&'()*+,;=~[]-._")
     return f"{scheme}://{encoded}"
 
@@ -603,5 +611,5 @@ def _info(entry: Any) -> PysvnInfo:
 
 
 def _relative(url: str, base: str) -> str:
-    inside = url[len(base) :] if url.startswith(base) else url
-    return unquote(inside).lstrip("/")
+    shown, inside = unquote(url), unquote(base)
+    return (shown[len(inside) :] if shown.startswith(inside) else shown).lstrip("/")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from sync_pipeline.errors import Permanent, SyncError, Transient, WindowTooHard
+from sync_pipeline.errors import ConfigurationError, Permanent, SyncError, Transient, WindowTooHard
 from sync_pipeline.model import (
     Batch,
     Obligation,
@@ -36,8 +36,7 @@ PAYLOAD_CAP = 1 << 20
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
-SINGLE_WAYS = frozenset({Meaning.CORRUPT, Meaning.UNKNOWN})
-"""Failures of one revision after which another way of reading it may work."""
+SCHEMES = re.compile(r"(https?|file|svn(\+[A-Za-z0-9]+)?)://")
 
 
 class SvnReader:
@@ -69,6 +68,11 @@ class SvnReader:
     def visit(self) -> Visit:
         """UUID, root and youngest revision. Raises AccessDenied, SourceGone, Permanent (certificate, moved),
         Transient and ConfigurationError."""
+        if not SCHEMES.match(self._root):
+            raise ConfigurationError(
+                f"{place(self._root)} is no URL of a Subversion server; check the URL: it begins with "
+                "http://, https://, svn://, svn+ssh:// or file://"
+            )
         try:
             found = self._client.info2(self._root, recurse=False, timeout=self._info_timeout)
         except ClientError as error:
@@ -103,19 +107,22 @@ class SvnReader:
         revision is at fault.
         """
         window = RevisionWindow(rev_num, rev_num + 1)
+        payload = b""
         try:
             answer = self._log(window, paths=True)
+            payload = answer.read(0, PAYLOAD_CAP)
             return self._tolerant_batch(window, answer, obligations=())
         except WindowTooHard as error:
             first = error
         try:
             answer = self._log(window, paths=False)
+            payload = answer.read(0, PAYLOAD_CAP)
             owed = Obligation(str(rev_num), "changed_paths", f"{first.code}: {first}")
             return self._tolerant_batch(window, answer, obligations=(owed,))
         except WindowTooHard as error:
             if error.code == "timeout":
                 raise Transient(f"r{rev_num} of {place(self._root)}: {error}", code="timeout") from None
-            return Batch(window, (), window, quarantined=(self._quarantined(rev_num, error),))
+            return Batch(window, (), window, quarantined=(_quarantined(rev_num, error, payload),))
 
     def settle(self, natural_key: str, detail: str) -> Batch:
         """Read the revision of an obligation again. The batch claims no coverage; what still cannot be read
@@ -142,7 +149,7 @@ class SvnReader:
                 timeout=self._log_timeout,
             )
         except ClientError as error:
-            if meaning(error.codes) in SINGLE_WAYS:
+            if _is_hard(error):
                 raise _Hard(f"svn log failed on {window}: {_codes(error)}", meaning(error.codes)) from None
             raise consequence(error, self._root) from None
 
@@ -290,10 +297,18 @@ class SvnReader:
         )
         return row, owed
 
-    def _quarantined(self, rev_num: int, error: WindowTooHard) -> QuarantinedRow:
-        reason = error.code if error.code in {"corrupt", "too_large"} else "unparseable"
-        payload = getattr(error, "payload", b"")
-        return QuarantinedRow(str(rev_num), reason, str(error), payload[:PAYLOAD_CAP])
+
+def _quarantined(rev_num: int, error: WindowTooHard, payload: bytes) -> QuarantinedRow:
+    reason = error.code if error.code in {"corrupt", "too_large"} else "unparseable"
+    return QuarantinedRow(str(rev_num), reason, str(error), payload)
+
+
+def _is_hard(error: ClientError) -> bool:
+    """Whether the revision is to blame, so that another way of reading it may work: the repository is
+    damaged there, or svn gives a reason that the table does not know. Without any reason (a killed process)
+    it is not."""
+    what = meaning(error.codes)
+    return what is Meaning.CORRUPT or (what is Meaning.UNKNOWN and any(error.codes))
 
 
 class _Hard(WindowTooHard):
