@@ -112,12 +112,22 @@ def _clean_up_after_killed_runs() -> None:
 def _end(run: Path) -> None:
     with contextlib.suppress(Exception):
         environment.remove_server(run / "state")
+        if _SERVER in os.environ:
+            _drop_databases(os.environ[_SERVER], _database_prefix(run))
     leftovers = [process for process in psutil.process_iter() if _belongs_to(process, run)]
     for process in leftovers:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGKILL)
     psutil.wait_procs(leftovers, timeout=5)
     shutil.rmtree(run, ignore_errors=True)
+
+
+def _drop_databases(url: str, prefix: str) -> None:
+    with psycopg.connect(url, autocommit=True) as conn:
+        query = "SELECT datname FROM pg_database WHERE starts_with(datname, %(prefix)s)"
+        names = [name for (name,) in conn.execute(query, {"prefix": prefix})]
+    for name in names:
+        _administer(url, "DROP DATABASE {} WITH (FORCE)", name)
 
 
 def _belongs_to(process: psutil.Process, run: Path) -> bool:
@@ -146,7 +156,7 @@ def server_url(run_folder: Path) -> str:
 @pytest.fixture(scope="session")
 def template(server_url: str, run_folder: Path) -> str:
     """Name of a migrated database that nobody connects to; databases of tests are copies of it."""
-    name = f"scm_template_{run_folder.name.rsplit('-', 1)[1]}".lower()
+    name = _database_prefix(run_folder) + "template"
     with _locked(run_folder / "template.lock") as marker:
         if not marker.read_text():
             _administer(server_url, "CREATE DATABASE {}", name)
@@ -156,18 +166,18 @@ def template(server_url: str, run_folder: Path) -> str:
 
 
 @pytest.fixture
-def database_url(server_url: str, template: str) -> Iterator[str]:
+def database_url(server_url: str, template: str, run_folder: Path) -> Iterator[str]:
     """URL of a database of the test's own: migrated, empty, marked for the environment ``test``."""
-    name = f"scm_test_{secrets.token_hex(6)}"
+    name = _database_prefix(run_folder) + secrets.token_hex(6)
     _administer(server_url, "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy", name, template)
     yield database_of(server_url, name)
     _administer(server_url, "DROP DATABASE {} WITH (FORCE)", name)
 
 
 @pytest.fixture
-def empty_database_url(server_url: str) -> Iterator[str]:
+def empty_database_url(server_url: str, run_folder: Path) -> Iterator[str]:
     """URL of a database of the test's own that has no tables."""
-    name = f"scm_test_{secrets.token_hex(6)}"
+    name = _database_prefix(run_folder) + secrets.token_hex(6)
     _administer(server_url, "CREATE DATABASE {}", name)
     yield database_of(server_url, name)
     _administer(server_url, "DROP DATABASE {} WITH (FORCE)", name)
@@ -178,6 +188,10 @@ def database(database_url: str) -> Iterator[Database]:
     """A pool on :func:`database_url`."""
     with Database(database_url) as opened:
         yield opened
+
+
+def _database_prefix(run: Path) -> str:
+    return f"scm_{run.name.rsplit('-', 1)[1]}_"
 
 
 def database_of(url: str, name: str) -> str:
