@@ -29,6 +29,8 @@ def quiet_dagster() -> Iterator[None]:
     with warnings.catch_warnings():
         for category in (BetaWarning, PreviewWarning, SupersessionWarning):
             warnings.simplefilter("ignore", category)
+        # Dagster calls this itself for every nested resource.
+        warnings.filterwarnings("ignore", "InitResourceContext.dagster_run", DeprecationWarning)
         yield
 
 

@@ -127,7 +127,7 @@ def serve(
                     _announce(url, secret)
                 # The access log would hold the token of the first visit.
                 config = uvicorn.Config(guarded, log_level="warning", access_log=False)
-                # When it has stopped, uvicorn raises the signal again; it must not end us before we tidied up.
+                # When it has stopped, uvicorn raises the signal again; we still have to tidy up then.
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
                 with contextlib.suppress(KeyboardInterrupt):
                     uvicorn.Server(config).run(sockets=[listener])

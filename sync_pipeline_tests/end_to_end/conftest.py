@@ -223,7 +223,7 @@ class Up:
 
 @pytest.fixture(scope="session")
 def up(server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """Page, daemon and code server as ``scm-sync up`` starts them, with sensors that tick every other second."""
+    """Page, daemon and code server as ``scm-sync up`` starts them, with sensors that tick often."""
     folder = tmp_path_factory.mktemp("up")
     programs = folder / "bin"
     programs.mkdir()

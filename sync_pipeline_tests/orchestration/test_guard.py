@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -149,7 +150,7 @@ def test_a_websocket_needs_token_and_own_origin(site: Site) -> None:
     assert site.shake_hands(Origin=site.origin) == 403
 
 
-def test_the_token_is_readable_by_its_owner_only_and_stays(tmp_path: ui.Path) -> None:
+def test_the_token_is_readable_by_its_owner_only_and_stays(tmp_path: Path) -> None:
     settings = Settings(state_dir=tmp_path / "state")
     secret = ui.token(settings)
     assert len(secret) >= 32
@@ -157,7 +158,7 @@ def test_the_token_is_readable_by_its_owner_only_and_stays(tmp_path: ui.Path) ->
     assert (settings.state_dir / "ui.token").stat().st_mode & 0o077 == 0
 
 
-def test_a_note_of_a_process_that_ended_is_not_believed(tmp_path: ui.Path) -> None:
+def test_a_note_of_a_process_that_ended_is_not_believed(tmp_path: Path) -> None:
     settings = Settings(state_dir=tmp_path)
     note = {"url": "http://127.0.0.1:1", "pid": 1, "started": 1.0, "code_server": None}
     (tmp_path / "ui.json").write_text(json.dumps(note))

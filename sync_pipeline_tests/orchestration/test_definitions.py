@@ -1,0 +1,121 @@
+"""What a code location has: names that must not change, and a shape that stays cheap to load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from sync_pipeline.catalog import Snapshot, write_snapshot
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import Kind, Lifecycle, Repository
+from sync_pipeline.orchestration.build import build_defs
+from sync_pipeline.settings import Settings
+
+PAINT = Repository(
+    repo_id=1,
+    kind=Kind.SVN,
+    instance="local",
+    instance_slug="local",
+    tenant="acme",
+    slug="paint_1",
+    url="file:///srv/paint",
+    lifecycle=Lifecycle.ACTIVE,
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    svn_uuid="u",
+    svn_root="file:///srv/paint",
+)
+GLUE = replace(PAINT, repo_id=2, slug="glue_2", url="file:///srv/glue", lifecycle=Lifecycle.RETIRED)
+FAR = replace(PAINT, repo_id=3, slug="far_3", url="https://svn.example/far", instance_slug="svn_example")
+
+
+def location(*repositories: Repository, only: str = "") -> dg.RepositoryDefinition:
+    defs = build_defs(settings=Settings(), snapshot=Snapshot(repositories), only=only)
+    return defs.get_repository_def()
+
+
+def test_names_by_which_dagster_keeps_history_are_these() -> None:
+    found = location(PAINT, GLUE, FAR)
+    assert sorted(key.to_user_string() for key in found.assets_defs_by_key) == [
+        "local/glue_2/revisions",
+        "local/paint_1/revisions",
+        "svn_example/far_3/revisions",
+    ]
+    assert {job.name for job in found.get_all_jobs()} == {"__ASSET_JOB", "sync_revisions"}
+    assert {sensor.name for sensor in found.sensor_defs} == {
+        "scheduler",
+        "changes_local",
+        "changes_svn_example",
+    }
+    assert {key.name for key in found.asset_graph.asset_check_keys} == {"health"}
+
+
+def test_an_empty_location_loads_and_keeps_its_names() -> None:
+    found = location()
+    assert [job.name for job in found.get_all_jobs()] == ["sync_revisions"]
+    assert [sensor.name for sensor in found.sensor_defs] == ["scheduler"]
+
+
+def test_every_asset_is_partitioned_pooled_and_never_retried_by_dagster() -> None:
+    [assets] = {id(a): a for a in location(PAINT, GLUE).assets_defs_by_key.values()}.values()
+    assert assets.partitions_def == dg.DynamicPartitionsDefinition(name="svn_blocks")
+    assert assets.backfill_policy == dg.BackfillPolicy.multi_run(10)
+    assert assets.op.pool == "local"
+    assert assets.op.retry_policy is None
+    assert all(spec.skippable and spec.group_name == "local" for spec in assets.specs)
+
+
+def test_a_thousand_repositories_are_one_step() -> None:
+    many = [replace(PAINT, repo_id=n, slug=f"r_{n}", url=f"file:///srv/{n}") for n in range(1, 1001)]
+    found = location(*many)
+    assert len({id(assets) for assets in found.assets_defs_by_key.values()}) == 1
+    assert len(found.get_job("sync_revisions").graph.nodes) == 1
+    assert len(found.get_all_jobs()) == 2
+
+
+def test_only_narrows_the_location_and_an_unknown_one_is_refused() -> None:
+    found = location(PAINT, FAR, only="svn:https://svn.example/far")
+    assert [key.path[1] for key in found.assets_defs_by_key] == ["far_3"]
+    with pytest.raises(ConfigurationError, match="catalog export"):
+        location(PAINT, only="svn:file:///srv/none")
+
+
+def test_no_secret_is_part_of_what_the_page_shows() -> None:
+    settings = Settings(database_url="postgresql://u:hunter2@h/d", svn_password="hunter2")  # type: ignore[arg-type]
+    defs = build_defs(settings=settings, snapshot=Snapshot((PAINT,)))
+    shown = repr([r.get_config_field().default_value_as_json_str for r in defs_resources(defs)])
+    assert "hunter2" not in shown
+
+
+def defs_resources(defs: dg.Definitions) -> list[dg.ResourceDefinition]:
+    found = defs.get_repository_def().get_top_level_resources().values()
+    return [r for r in found if r.get_config_field().default_provided]
+
+
+def test_loading_needs_neither_database_nor_network_nor_source(tmp_path: Path) -> None:
+    write_snapshot(tmp_path / "catalog.json", [PAINT], head_rev=1, written_at=datetime.now(UTC))
+    program = """
+import socket, subprocess
+import dagster, plumbum  # both ask a program for the machine's architecture
+def refuse(*_, **__): raise SystemExit("it went outside")
+socket.socket.connect = socket.getaddrinfo = subprocess.Popen = refuse
+import psycopg
+psycopg.Connection.connect = refuse
+from sync_pipeline.definitions import defs
+print(len(defs.get_repository_def().assets_defs_by_key))
+"""
+    environment = {"SCM_STATE_DIR": str(tmp_path), "SCM_DATABASE_URL": "postgresql://nowhere.invalid/x"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:sync_pipeline", "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "1", done.stderr
+    assert "Warning" not in done.stderr

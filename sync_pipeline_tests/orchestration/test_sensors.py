@@ -1,0 +1,258 @@
+"""Sensors, tick by tick, on a real database and a real Dagster instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from sync_pipeline import catalog
+from sync_pipeline.model import JobRequest, JobType, Mode, RevisionWindow, Trigger
+from sync_pipeline.operations.registration import add_repository
+from sync_pipeline.orchestration.build import build_defs, quiet_dagster
+from sync_pipeline.orchestration.partitions import known_blocks
+from sync_pipeline.sandbox.svn_samples import Node, Revision, create
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import heartbeats, jobs, planning, repos
+from sync_pipeline.store.database import Database
+from sync_pipeline.sync.readers import svn_reader
+from sync_pipeline_tests.builders import register
+from sync_pipeline_tests.conftest import ENVIRONMENT
+
+
+@dataclass
+class Site:
+    """A database with a Dagster instance beside it; every tick sees the catalog as it is then."""
+
+    database: Database
+    instance: dg.DagsterInstance
+    settings: Settings
+    cursors: dict[str, str | None] = field(default_factory=dict)
+
+    def tick(self, name: str) -> dg.SensorResult | dg.SkipReason:
+        with self.database.connection() as conn:
+            snapshot = catalog.Snapshot(tuple(repos.list_all(conn)))
+        defs = build_defs(settings=self.settings, snapshot=snapshot, only="")
+        location = defs.get_repository_def()
+        with (
+            quiet_dagster(),
+            dg.build_sensor_context(
+                instance=self.instance,
+                cursor=self.cursors.get(name),
+                definitions=defs,
+                resources=dict(location.get_top_level_resources()),
+                sensor_name=name,
+            ) as context,
+        ):
+            found: Any = location.get_sensor_def(name)(context)
+            self.cursors[name] = context.cursor
+        return found
+
+    def schedule(self) -> list[dg.RunRequest]:
+        found = self.tick("scheduler")
+        assert isinstance(found, dg.SensorResult)
+        return list(found.run_requests or [])
+
+    def launch(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
+        """Put the run into the instance as the daemon would."""
+        from dagster._core.test_utils import create_run_for_test
+
+        tags = dict(request.tags)
+        if request.partition_key:
+            tags["dagster/partition"] = request.partition_key
+        assert request.asset_selection is not None
+        create_run_for_test(
+            self.instance,
+            job_name="sync_revisions",
+            tags=tags,
+            status=status,
+            asset_selection=frozenset(request.asset_selection),
+        )
+
+    def execute(self, sql: str, **params: Any) -> None:
+        with self.database.connection() as conn:
+            conn.execute(sql, params)
+
+
+@pytest.fixture
+def site(database: Database, database_url: str, tmp_path: Path) -> Iterator[Site]:
+    settings = Settings(
+        database_url=database_url, environment=ENVIRONMENT, state_dir=tmp_path, max_queued_runs=3
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Site(database, instance, settings)
+
+
+def registered(site: Site, *slugs: str, head: int = 10) -> list[int]:
+    with site.database.connection() as conn:
+        return [register(conn, slug, head=head) for slug in slugs]
+
+
+def history(site: Site, repo_id: int, *firsts: int) -> None:
+    with site.database.connection() as conn:
+        for first in firsts:
+            window = RevisionWindow(first, first + 1000)
+            request = JobRequest(
+                repo_id, JobType.REVISIONS, Mode.BACKFILL, Trigger.REGISTRATION, "a", "b", window=window
+            )
+            jobs.enqueue(conn, request)
+
+
+VISITED = """
+UPDATE scm.sync_watermarks
+   SET visited_at = now() - make_interval(secs => %(age)s), covered_revs = '{[1,11)}', verified_at = now()
+"""
+
+
+def test_what_is_due_goes_into_one_run_for_all_and_is_not_started_again_meanwhile(site: Site) -> None:
+    registered(site, "paint", "glue")
+    [request] = site.schedule()
+    assert sorted(key.path[1] for key in request.asset_selection or ()) == ["glue", "paint"]
+    assert request.partition_key == known_blocks(site.instance)[-1]
+    assert request.tags["scm/mode"] == "incremental"
+    assert request.asset_check_keys == []
+    site.launch(request, dg.DagsterRunStatus.STARTED)
+    assert site.schedule() == []
+
+
+def test_a_run_that_died_before_it_claimed_is_started_again(site: Site) -> None:
+    registered(site, "paint")
+    [first] = site.schedule()
+    site.launch(first, dg.DagsterRunStatus.FAILURE)
+    [second] = site.schedule()
+    assert second.asset_selection == first.asset_selection
+
+
+def test_the_run_key_changes_with_the_attempt(site: Site) -> None:
+    registered(site, "paint")
+    [first] = site.schedule()
+    site.execute("UPDATE scm.sync_jobs SET status = 'failed', attempts = attempts + 1")
+    [second] = site.schedule()
+    assert first.run_key != second.run_key
+    assert len(first.run_key or "") == 32
+
+
+def test_nothing_new_starts_nothing_and_a_hint_does(site: Site) -> None:
+    [repo_id] = registered(site, "paint")
+    site.execute(VISITED, age=1)
+    assert site.schedule() == []
+    with site.database.connection() as conn:
+        planning.record_hint(conn, repo_id, head_rev=11)
+    assert len(site.schedule()) == 1
+
+
+def test_history_is_grouped_by_ranges_of_ten_blocks(site: Site) -> None:
+    [repo_id] = registered(site, "paint", head=15_000)
+    site.execute(VISITED, age=1)
+    history(site, repo_id, 1, 2001, 12_001)
+    found = [
+        (
+            request.tags["dagster/asset_partition_range_start"],
+            request.tags["dagster/asset_partition_range_end"],
+        )
+        for request in site.schedule()
+    ]
+    assert found == [
+        ("0000000001-0000001000", "0000002001-0000003000"),
+        ("0000012001-0000013000", "0000012001-0000013000"),
+    ]
+
+
+def test_a_deep_queue_holds_the_scheduler_back(site: Site) -> None:
+    registered(site, "paint")
+    [request] = site.schedule()
+    for _ in range(3):
+        site.launch(request, dg.DagsterRunStatus.NOT_STARTED)
+    [repo_id] = registered(site, "glue")
+    assert site.schedule() == []
+    with site.database.connection() as conn:
+        assert "held back" in heartbeats.read(conn)[0].outcome
+    assert repo_id
+
+
+def test_two_schedulers_are_harmless(site: Site) -> None:
+    registered(site, "paint")
+    with site.database.connection() as conn, conn.transaction():
+        assert planning.try_lock_scheduler(conn)
+        assert site.schedule() == []
+    assert len(site.schedule()) == 1
+
+
+def test_a_changed_verdict_is_reported_once(site: Site) -> None:
+    registered(site, "paint")
+    first = site.tick("scheduler")
+    assert isinstance(first, dg.SensorResult)
+    [verdict] = first.asset_events
+    assert isinstance(verdict, dg.AssetCheckEvaluation)
+    assert not verdict.passed
+    second = site.tick("scheduler")
+    assert isinstance(second, dg.SensorResult)
+    assert list(second.asset_events) == []
+    site.execute(VISITED, age=1)
+    third = site.tick("scheduler")
+    assert isinstance(third, dg.SensorResult)
+    assert [event.passed for event in third.asset_events if isinstance(event, dg.AssetCheckEvaluation)] == [
+        True
+    ]
+
+
+def test_a_gap_fails_until_a_job_will_fill_it(site: Site) -> None:
+    [repo_id] = registered(site, "paint", head=1500)
+    site.execute(
+        "UPDATE scm.sync_watermarks SET origin_rev = 1001, covered_revs = '{[1001,1501)}',"
+        " verified_at = now(), visited_at = now()"
+    )
+    found = site.tick("scheduler")
+    assert isinstance(found, dg.SensorResult)
+    [verdict] = found.asset_events
+    assert verdict.metadata["reasons"].value == "gap"
+    history(site, repo_id, 1)
+    found = site.tick("scheduler")
+    assert isinstance(found, dg.SensorResult)
+    [verdict] = found.asset_events
+    assert verdict.metadata["reasons"].value == "none"
+
+
+def test_changes_are_hints_that_rotate_and_survive_a_broken_repository(site: Site, tmp_path: Path) -> None:
+    names = ["one", "two", "three"]
+    site.settings = site.settings.model_copy(update={"changes_per_tick": 2, "changes_time_limit": 30.0})
+    for name in names:
+        url = create(tmp_path / name, [Revision([Node(name, "add", "dir")])])
+        spec = catalog.parse_spec(f"svn:{url}")
+        add_repository(
+            site.database,
+            site.settings,
+            spec,
+            actor="test",
+            reader_factory=lambda url: svn_reader(site.settings, url),
+        )
+    (tmp_path / "one").rename(tmp_path / "moved")
+    first = site.tick("changes_local")
+    assert isinstance(first, dg.SkipReason)
+    assert first.skip_message == "looked at 2 of 3, 1 failed"
+    site.tick("changes_local")
+    with site.database.connection() as conn:
+        hints = conn.execute("SELECT head_rev, error_code FROM scm.sync_hints ORDER BY repo_id").fetchall()
+    assert [hint["head_rev"] for hint in hints] == [None, 1, 1]
+    assert hints[0]["error_code"] is not None
+    assert site.instance.get_runs() == []
+
+
+def test_a_cursor_of_another_kind_starts_from_the_beginning(site: Site) -> None:
+    registered(site, "paint")
+    site.settings = site.settings.model_copy(update={"changes_time_limit": 5.0})
+    site.cursors["changes_local"] = "not json"
+    assert isinstance(site.tick("changes_local"), dg.SkipReason)
+
+
+def test_a_tick_that_fails_leaves_a_heartbeat_that_says_so(site: Site) -> None:
+    registered(site, "paint")
+    site.execute("ALTER TABLE scm.sync_hints RENAME TO elsewhere")
+    with pytest.raises(Exception, match="sync_hints"):
+        site.tick("scheduler")
+    with site.database.connection() as conn:
+        assert heartbeats.read(conn)[0].outcome.startswith("failed")
