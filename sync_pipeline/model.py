@@ -287,7 +287,6 @@ class JobRequest:
     window: Window | None = None
     dagster_run_id: str | None = None
     reread: bool = False
-    update_watermark: bool = False
     priority: int = 100
 
 

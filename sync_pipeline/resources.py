@@ -71,6 +71,15 @@ class WatermarkStore:
         with self.database.connection() as conn:
             return watermarks.missing(conn, repo_id, job_type, window)
 
+    def move_origin(
+        self, repo_id: int, job_type: JobType, window: Window, *, actor: str, reason: str
+    ) -> bool:
+        """Let live syncing count from the start of ``window``; see the store's function."""
+        with self.database.connection() as conn:
+            return watermarks.move_origin(
+                conn, repo_id=repo_id, job_type=job_type, window=window, actor=actor, reason=reason
+            )
+
 
 class WatermarkStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """What is known to be complete."""

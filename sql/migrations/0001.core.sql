@@ -162,7 +162,6 @@ CREATE TABLE scm.sync_jobs (
     revs             int8range,
     period           tstzrange,
     reread           boolean     NOT NULL DEFAULT FALSE,
-    update_watermark boolean     NOT NULL DEFAULT FALSE,
     priority         integer     NOT NULL DEFAULT 100,
     status           text        NOT NULL DEFAULT 'pending'
                      CHECK (status IN ('pending', 'running', 'completed', 'failed', 'dead')),
@@ -206,7 +205,6 @@ COMMENT ON COLUMN scm.sync_jobs.mode IS 'Why it is read: incremental, backfill, 
 COMMENT ON COLUMN scm.sync_jobs.revs IS 'The window in revisions; NULL for incremental, which reads from the watermark to the end.';
 COMMENT ON COLUMN scm.sync_jobs.period IS 'The window in time; NULL for incremental, which reads from the watermark to the end.';
 COMMENT ON COLUMN scm.sync_jobs.reread IS 'True if what is already covered is read again.';
-COMMENT ON COLUMN scm.sync_jobs.update_watermark IS 'True if the origin moves back to the start of the window after complete success.';
 COMMENT ON COLUMN scm.sync_jobs.priority IS 'Smaller runs first.';
 COMMENT ON COLUMN scm.sync_jobs.status IS 'pending, running, completed, failed (retried at not_before) or dead (needs a person).';
 COMMENT ON COLUMN scm.sync_jobs.attempts IS 'Raised at every claim, so a crash costs an attempt.';

@@ -198,6 +198,7 @@ class _Run:
             # Also on interruption: threads stop between two batches and put their jobs back.
             self.cancel.set()
             threads.shutdown(wait=True, cancel_futures=True)
+        self._move_origins(work)
         yield from self._checks(selected)
         self._conclude()
 
@@ -248,7 +249,6 @@ class _Run:
             reason=self.order.reason,
             window=window,
             dagster_run_id=self.context.run_id,
-            update_watermark=self.order.update_watermark,
         )
 
     # -- in the threads ---------------------------------------------------------------------------------
@@ -389,6 +389,21 @@ class _Run:
                     passed=verdict.health.passed,
                     severity=severity(verdict.health),
                     metadata=check_metadata(verdict),
+                )
+
+    def _move_origins(self, work: Sequence[tuple[Repository, Sequence[JobRequest]]]) -> None:
+        """What ``--update-watermark`` asks for: once, over everything, after complete success."""
+        if not self.order.update_watermark or self.errors or self.left:
+            return
+        for repository, requests in work:
+            windows = [r.window for r in requests if isinstance(r.window, RevisionWindow)]
+            if windows:
+                self.watermarks.move_origin(
+                    repository.repo_id,
+                    JobType.REVISIONS,
+                    RevisionWindow(min(w.first for w in windows), max(w.end for w in windows)),
+                    actor=self.order.actor,
+                    reason=self.order.reason,
                 )
 
     def _conclude(self) -> None:

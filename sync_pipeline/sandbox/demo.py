@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -135,7 +136,7 @@ def register(settings: Settings, database: Database, address: str) -> Repository
 
 def youngest(address: str) -> int:
     """How many revisions the source has, asked of the repository itself and not through our reader."""
-    path = Path(address.removeprefix("file://"))
+    path = Path(unquote(address.removeprefix("file://")))
     answer = subprocess.run(["svnlook", "youngest", path], check=True, capture_output=True, text=True)
     return int(answer.stdout)
 

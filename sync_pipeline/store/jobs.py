@@ -34,9 +34,9 @@ HISTORY_PRIORITY = 900
 
 # Makes the job unless an active one of the same (repository, job type, mode, window) is there.
 _ENQUEUE = """
-INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, update_watermark, priority,
+INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, priority,
                            max_attempts, generation, trigger, actor, reason, config_hash, code_version)
-SELECT %(repo_id)s, %(job_type)s, %(mode)s, %(revs)s, %(period)s, %(reread)s, %(update_watermark)s,
+SELECT %(repo_id)s, %(job_type)s, %(mode)s, %(revs)s, %(period)s, %(reread)s,
        %(priority)s, %(max_attempts)s, w.generation, %(trigger)s, %(actor)s, %(reason)s, %(config_hash)s,
        %(code_version)s
   FROM scm.sync_watermarks AS w
@@ -51,7 +51,6 @@ _JOIN = """
 UPDATE scm.sync_jobs
    SET priority = least(priority, %(priority)s),
        reread = reread OR %(reread)s,
-       update_watermark = update_watermark OR %(update_watermark)s,
        generation = CASE WHEN status = 'running' THEN generation
                          ELSE (SELECT w.generation FROM scm.sync_watermarks AS w
                                 WHERE w.repo_id = %(repo_id)s AND w.job_type = %(job_type)s) END,
@@ -206,7 +205,6 @@ class Claim:
     generation: int
     window: Window | None
     reread: bool
-    update_watermark: bool
     actor: str
     reason: str
     trigger: Trigger
@@ -233,7 +231,6 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
         "job_type": str(request.job_type),
         "mode": str(request.mode),
         "reread": request.reread,
-        "update_watermark": request.update_watermark,
         "priority": request.priority,
         "max_attempts": max_attempts,
         "trigger": str(request.trigger),
@@ -285,7 +282,6 @@ def claim(
         generation=row["generation"],
         window=from_ranges(row["revs"], row["period"]),
         reread=row["reread"],
-        update_watermark=row["update_watermark"],
         actor=row["actor"],
         reason=row["reason"],
         trigger=Trigger(row["trigger"]),
@@ -319,8 +315,8 @@ def finish(
     error: str | None = None,
     backoff: float = 0.0,
 ) -> bool:
-    """End the attempt. ``pending`` gives the job back and allows one attempt more for it. False if the claim was
-    lost: the job then belongs to somebody else and is left alone."""
+    """End the attempt. ``pending`` gives the job back and allows one attempt more for it. False if the claim
+    was lost: the job then belongs to somebody else and is left alone."""
     params = {
         "job_id": claim.job_id,
         "token": claim.token,

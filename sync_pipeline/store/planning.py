@@ -59,7 +59,7 @@ _NOW = "SELECT now() AS now"
 
 # The jobs of a planned run: waiting or abandoned, inside the window of the run.
 _WAITING = """
-SELECT repo_id, job_type, mode, revs, period, reread, update_watermark, priority, trigger, actor, reason
+SELECT repo_id, job_type, mode, revs, period, reread, priority, trigger, actor, reason
   FROM scm.sync_jobs
  WHERE repo_id = ANY (%(repo_ids)s) AND job_type = %(job_type)s AND mode = %(mode)s
    AND (revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange)
@@ -130,7 +130,6 @@ def waiting_requests(
             window=from_ranges(row["revs"], row["period"]),
             dagster_run_id=dagster_run_id,
             reread=row["reread"],
-            update_watermark=row["update_watermark"],
             priority=row["priority"],
         )
         for row in conn.execute(_WAITING, params).fetchall()

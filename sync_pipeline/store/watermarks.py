@@ -78,7 +78,7 @@ WITH moved AS (
     UPDATE scm.sync_watermarks
        SET origin_rev = lower(%(revs)s::int8range), origin_time = lower(%(period)s::tstzrange),
            updated_at = now()
-     WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND generation = %(generation)s
+     WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
        AND (origin_rev > lower(%(revs)s::int8range) OR origin_time > lower(%(period)s::tstzrange))
        AND (%(revs)s::int8range IS NULL
             OR scm.watermark_rev(covered_revs, lower(%(revs)s::int8range)) >= coalesce(watermark_rev, 0))
@@ -89,9 +89,9 @@ WITH moved AS (
 )
 INSERT INTO scm.sync_watermark_events
        (repo_id, job_type, direction, origin_rev, origin_time, watermark_rev, watermark_time,
-        generation, actor, reason, code_version, run_id)
+        generation, actor, reason, code_version)
 SELECT repo_id, job_type, 'origin', origin_rev, origin_time, watermark_rev, watermark_time,
-       generation, %(actor)s, %(reason)s, %(code_version)s, %(run_id)s
+       generation, %(actor)s, %(reason)s, %(code_version)s
   FROM moved
 """
 
@@ -261,20 +261,11 @@ def extend(
 
 
 def move_origin(
-    conn: Connection,
-    *,
-    repo_id: int,
-    job_type: JobType,
-    generation: int,
-    window: Window,
-    actor: str,
-    reason: str,
-    run_id: UUID,
+    conn: Connection, *, repo_id: int, job_type: JobType, window: Window, actor: str, reason: str
 ) -> bool:
     """Move the origin back to the start of ``window``. False, and no change, if the window does not join
     the origin (the watermark would move back) or the origin is there already."""
-    params = _key(repo_id, job_type) | range_params(window)
-    params |= {"generation": generation, "actor": actor, "reason": reason, "run_id": run_id}
+    params = _key(repo_id, job_type) | range_params(window) | {"actor": actor, "reason": reason}
     with conn.transaction():
         return conn.execute(_MOVE_ORIGIN, params).rowcount == 1
 

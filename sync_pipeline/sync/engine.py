@@ -571,17 +571,6 @@ class _Attempt:
             run_status = RunStatus.NO_DATA
         try:
             with self._database.connection() as conn:
-                if error is None and self._claim.update_watermark and self._claim.window is not None:
-                    watermarks.move_origin(
-                        conn,
-                        repo_id=self._repo.repo_id,
-                        job_type=self._job_type,
-                        generation=self._claim.generation,
-                        window=self._claim.window,
-                        actor=self._claim.actor,
-                        reason=self._claim.reason,
-                        run_id=self._claim.run_id,
-                    )
                 self._record_access(conn, error, job_status)
                 jobs.finish(
                     conn,

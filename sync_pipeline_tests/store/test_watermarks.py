@@ -101,11 +101,9 @@ def test_the_origin_moves_back_only_over_a_window_that_joins_it(database: Databa
                 conn,
                 repo_id=repo,
                 job_type=REVISIONS,
-                generation=1,
                 window=window,
                 actor="test",
                 reason="test",
-                run_id=uuid4(),
             )
 
         assert not move(RevisionWindow(1, 501))

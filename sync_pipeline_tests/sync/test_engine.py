@@ -186,10 +186,10 @@ def test_backfill_in_any_order_covers_and_leaves_the_watermark_to_the_origin(
             assert report.watermark_after == 46
         row = watermarks.get(conn, repo, REVISIONS)
         assert row.covered == (RevisionWindow(1, 11), RevisionWindow(21, 46))
-        last = syncer.run(request(repo, Mode.BACKFILL, window=(1, 41), update_watermark=True))
+        last = syncer.run(request(repo, Mode.BACKFILL, window=(1, 41)))
         assert last.counts == Counts(read=10, inserted=10)
         row = watermarks.get(conn, repo, REVISIONS)
-        assert (row.covered, row.origin, row.watermark) == ((RevisionWindow(1, 46),), 1, 46)
+        assert (row.covered, row.origin, row.watermark) == ((RevisionWindow(1, 46),), 41, 46)
         assert watermarks.differences(conn) == []
 
 
