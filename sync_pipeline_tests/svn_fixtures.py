@@ -19,6 +19,8 @@ from urllib.parse import quote
 
 import pytest
 
+from sync_pipeline_tests.fsfs import FastRepository
+
 ENVIRONMENT = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
 
 
@@ -102,15 +104,22 @@ def growing(revisions: int, paths: int = 8) -> bytes:
     return writer.dump()
 
 
-def huge_revision(paths: int) -> bytes:
-    """A dump whose second revision adds ``paths`` files."""
-    writer = DumpWriter().revision("Folder", "dev", "2020-01-02T00:00:00.000000Z").directory("big")
-    for group in range(0, paths, 1000):
-        writer.directory(f"big/{group:06d}")
-    writer.revision("Everything at once", "dev", "2020-01-03T00:00:00.000000Z")
-    for index in range(paths):
-        writer.node(f"big/{index - index % 1000:06d}/file-{index:06d}.txt", text="")
-    return writer.dump()
+def large_repository(path: Path, revisions: int, paths: int = 8, *, huge: int = 0) -> SvnRepository:
+    """A repository of ``revisions`` revisions that each touch ``paths`` files; with ``huge`` the last of them
+    adds that many files instead. Its files are written directly: 20,000 revisions take seconds."""
+    _run(["svnadmin", "create", "--compatible-version", "1.6", str(path)])
+    fast = FastRepository(path)
+    few = [f"trunk/f{index}.txt" for index in range(paths)]
+    many = [f"big-{index // 1000:03d}/file-{index:06d}.txt" for index in range(huge)]
+    for number in range(1, revisions + 1):
+        fast.revision(
+            many if huge and number == revisions else few,
+            message=f"Change {number}\n\nWith <some> text & more of it\n",
+            author=f"dev{number % 17}",
+            date=f"2020-01-{number % 28 + 1:02d}T{number % 24:02d}:00:00.123456Z",
+        )
+    fast.finish()
+    return SvnRepository(path)
 
 
 @dataclass
@@ -181,7 +190,7 @@ class SvnRepository:
         """Commit one new file by its URL, whatever its name; returns the revision."""
         source = self.path / "import.tmp"
         source.write_bytes(text)
-        url = f"{self.url}/{_quoted(path)}@"
+        url = f"{self.url}/{_quoted(path)}"  # import reads no peg
         _run(["svn", "import", "-q", "--non-interactive", "--no-auth-cache", "-m", message, str(source), url])
         source.unlink()
         return self.youngest
