@@ -109,14 +109,14 @@ def _multi_asset(instance_slug: str, repositories: Sequence[Repository]) -> dg.A
         selected = [r for key, r in members.items() if key in context.selected_asset_keys]
         try:
             order = read_order(context.run.tags, known_blocks(context.instance))
+            with (
+                postgres.database(max_size=2 * settings.parallel_repositories + 2) as database,
+                watermarks.store() as store,
+            ):
+                run = _Run(context, settings, order, database, store, observer)
+                yield from run.execute(selected, Syncer(database, settings, svn.source_factory()))
         except ConfigurationError as error:
             raise dg.Failure(str(error), allow_retries=False) from None
-        with (
-            postgres.database(max_size=2 * settings.parallel_repositories + 2) as database,
-            watermarks.store() as store,
-        ):
-            run = _Run(context, settings, order, database, store, observer)
-            yield from run.execute(selected, Syncer(database, settings, svn.source_factory()))
 
     return revisions
 
@@ -192,8 +192,6 @@ class _Run:
                     ended += 1
                 else:
                     self._record(piece)
-        except ConfigurationError as error:
-            raise dg.Failure(str(error), allow_retries=False) from None
         finally:
             # Also on interruption: threads stop between two batches and put their jobs back.
             self.cancel.set()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._core.events import RunFailureReason
 
 from sync_pipeline.catalog import Snapshot
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
@@ -113,9 +114,13 @@ def execute(
                     instance=instance, tags=tags, run_config=_SILENT, raise_on_error=False
                 )
         except (KeyboardInterrupt, DagsterExecutionInterruptedError):
-            raise Cancelled("stopped between two batches; what was committed stays") from None
-    if not result.success and not reports:
-        raise _failure(result)
+            raise _stopped() from None
+    if not result.success:
+        if any(_was_interrupted(event) for event in result.all_events):
+            raise _stopped()
+        if all(report.succeeded for report in reports):
+            # What went wrong has no report, so the reports alone would look like success.
+            raise _failure(result)
     return reports
 
 
@@ -142,8 +147,19 @@ def _total(progress: Callable[[Counts], None] | None) -> Callable[[int, object, 
     return add
 
 
+def _stopped() -> Cancelled:
+    return Cancelled("stopped between two batches; what was committed stays")
+
+
+def _was_interrupted(event: dg.DagsterEvent) -> bool:
+    return (
+        event.is_job_failure
+        and event.job_failure_data.failure_reason is RunFailureReason.UNEXPECTED_TERMINATION
+    )
+
+
 def _failure(result: dg.ExecuteInProcessResult) -> SyncError:
-    """Why a run made no job: the one line of the step's failure."""
+    """Why a run failed: the one line of the step's failure."""
     for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data

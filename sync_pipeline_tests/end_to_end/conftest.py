@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 _SLOW_SVN = """#!/bin/sh
 # Stands before svn and waits while the file that slows it down exists.
 case "$*" in *"log "*|"log"*) [ -e "$SCM_TEST_SLOW" ] && sleep 0.4 ;; esac
-PATH="${PATH#*:}" exec svn "$@"
+exec "$SCM_TEST_REAL_SVN/svn" "$@"
 """
 
 
@@ -42,6 +43,20 @@ def until(true: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(0.2)
     return found
+
+
+def slow_svn(folder: Path) -> dict[str, str]:
+    """Variables that put a wrapper before ``svn``; it waits while there is a file ``slow`` in ``folder``."""
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "svn").write_text(_SLOW_SVN)
+    (programs / "svn").chmod(0o755)
+    real = str(Path(shutil.which("svn") or "svn").parent)
+    return {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "SCM_TEST_SLOW": str(folder / "slow"),
+        "SCM_TEST_REAL_SVN": real,
+    }
 
 
 @dataclass
@@ -225,17 +240,12 @@ class Up:
 def up(server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """Page, daemon and code server as ``scm-sync up`` starts them, with sensors that tick often."""
     folder = tmp_path_factory.mktemp("up")
-    programs = folder / "bin"
-    programs.mkdir()
-    (programs / "svn").write_text(_SLOW_SVN)
-    (programs / "svn").chmod(0o755)
     with installation(server_url, template, folder) as made:
         made.variables = {
             "SCM_SENSOR_INTERVAL": "2",
             "SCM_CHUNK_REVISIONS": "100",
-            "SCM_TEST_SLOW": str(folder / "slow"),
-            "PATH": f"{programs}:{os.environ['PATH']}",
             "PYTHONPATH": str(Path(__file__).parent / "fast_daemon"),
+            **slow_svn(folder),
         }
         with (folder / "up.log").open("w") as log:
             process = subprocess.Popen(

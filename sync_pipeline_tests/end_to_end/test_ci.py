@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
 
-from sync_pipeline_tests.end_to_end.conftest import Installation
+from sync_pipeline_tests.end_to_end.conftest import Installation, slow_svn, until
 
 KEYS = [f"{first:010d}-{first + 999:010d}" for first in range(1, 3001, 1000)]
 
@@ -89,3 +91,28 @@ def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> N
     )
     assert ("scm/trigger", "runner") in {(tag["key"], tag["value"]) for tag in tags}
     assert {"scm/actor", "scm/reason"} <= {tag["key"] for tag in tags}
+
+
+def test_an_interrupted_runner_stops_between_batches_and_says_so(shared: Installation) -> None:
+    shared.variables = {}
+    place, repo_id = shared.repository("stopped", 1000)
+    (shared.folder / "slow").touch()
+    shared.variables = {"SCM_CHUNK_REVISIONS": "20", **slow_svn(shared.folder)}
+    command = [sys.executable, "-m", "sync_pipeline.cli", "runner", "incremental", "--repo"]
+    process = subprocess.Popen(
+        [*command, f"svn:{place.as_uri()}", "--json"],
+        env=shared.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: shared.stored(repo_id), "the first batch is stored")
+    process.send_signal(signal.SIGINT)
+    output, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == ""
+    assert "what was committed stays" in complaint
+    assert len(complaint.strip().splitlines()) == 1
+    [row] = shared.rows("SELECT status FROM scm.sync_jobs WHERE repo_id = %(id)s", id=repo_id)
+    assert row["status"] != "running"
+    assert 0 < len(shared.stored(repo_id)) < 1000
