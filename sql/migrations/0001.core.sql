@@ -171,6 +171,7 @@ CREATE TABLE scm.sync_jobs (
     claim_token      uuid,
     claim_expires_at timestamptz,
     claimed_by       text,
+    claimed_process  text,
     claimed_at       timestamptz,
     generation       bigint      NOT NULL,
     trigger          text        NOT NULL CHECK (trigger IN ('sensor', 'ui', 'runner', 'ci', 'worker', 'registration')),
@@ -213,6 +214,7 @@ COMMENT ON COLUMN scm.sync_jobs.not_before IS 'Earliest time of the next attempt
 COMMENT ON COLUMN scm.sync_jobs.claim_token IS 'Random token of the attempt that owns the job; every write checks it.';
 COMMENT ON COLUMN scm.sync_jobs.claim_expires_at IS 'When the claim ends unless it is renewed (database clock).';
 COMMENT ON COLUMN scm.sync_jobs.claimed_by IS 'host:pid of the owner.';
+COMMENT ON COLUMN scm.sync_jobs.claimed_process IS 'Which process that is, beyond doubt on its own machine, so that a dead owner is noticed at once.';
 COMMENT ON COLUMN scm.sync_jobs.claimed_at IS 'When the owner claimed it.';
 COMMENT ON COLUMN scm.sync_jobs.generation IS 'Generation of the watermark when the job was made.';
 COMMENT ON COLUMN scm.sync_jobs.trigger IS 'What started it: sensor, ui, runner, ci, worker or registration.';
@@ -393,6 +395,7 @@ CREATE TABLE scm.sync_locks (
     job_type      text        NOT NULL,
     fence         bigint      NOT NULL DEFAULT 0,
     locked_by     text,
+    holder        uuid,
     locked_at     timestamptz,
     expires_at    timestamptz,
     lease_seconds double precision NOT NULL DEFAULT 60,
@@ -409,6 +412,7 @@ COMMENT ON COLUMN scm.sync_locks.repo_id IS 'The repository.';
 COMMENT ON COLUMN scm.sync_locks.job_type IS 'The job type.';
 COMMENT ON COLUMN scm.sync_locks.fence IS 'Raised at every claim and forced release; a writer with an older one is refused.';
 COMMENT ON COLUMN scm.sync_locks.locked_by IS 'Who holds it, or NULL.';
+COMMENT ON COLUMN scm.sync_locks.holder IS 'Claim token of the attempt that holds it.';
 COMMENT ON COLUMN scm.sync_locks.locked_at IS 'Since when.';
 COMMENT ON COLUMN scm.sync_locks.expires_at IS 'Until when unless renewed (database clock).';
 COMMENT ON COLUMN scm.sync_locks.lease_seconds IS 'Length of the lease that the holder asked for.';

@@ -62,20 +62,23 @@ UPDATE scm.sync_jobs
 RETURNING job_id
 """
 
-# The claim: a waiting job, or one whose owner's claim ran out. A crash costs an attempt.
+# The claim: a waiting job, or one whose owner's claim ran out or whose owner is known to be gone. A crash
+# costs an attempt.
 _CLAIM = """
 UPDATE scm.sync_jobs
    SET status = 'running',
        claim_token = %(token)s,
        claim_expires_at = clock_timestamp() + make_interval(secs => %(length)s),
        claimed_by = %(worker)s,
+       claimed_process = %(process)s,
        claimed_at = clock_timestamp(),
        attempts = attempts + 1,
        not_before = NULL,
        dagster_run_id = %(dagster_run_id)s,
        updated_at = now()
  WHERE job_id = %(job_id)s
-   AND (status IN ('pending', 'failed') OR (status = 'running' AND claim_expires_at < clock_timestamp()))
+   AND (status IN ('pending', 'failed')
+        OR (status = 'running' AND (claim_expires_at < clock_timestamp() OR claim_token = %(gone)s)))
    AND attempts < max_attempts
 RETURNING *
 """
@@ -87,8 +90,19 @@ UPDATE scm.sync_jobs
        last_error_code = 'worker_lost',
        last_error = 'the worker disappeared in attempt ' || attempts || ' of ' || max_attempts
  WHERE job_id = %(job_id)s AND attempts >= max_attempts
-   AND (status IN ('pending', 'failed') OR (status = 'running' AND claim_expires_at < clock_timestamp()))
+   AND (status IN ('pending', 'failed')
+        OR (status = 'running' AND (claim_expires_at < clock_timestamp() OR claim_token = %(gone)s)))
 RETURNING job_id
+"""
+
+# Whose attempt the claim is going to end: the lease that it may still hold is taken from it.
+_OWNER = "SELECT claim_token FROM scm.sync_jobs WHERE job_id = %(job_id)s FOR UPDATE"
+
+# A forced release raises the fence, so that the old holder can write no more.
+_RELEASE_LEASE = """
+UPDATE scm.sync_locks
+   SET fence = fence + 1, locked_by = NULL, holder = NULL, expires_at = NULL, updated_at = now()
+ WHERE holder = %(owner)s
 """
 
 # Attempts that somebody else's claim ended: history must not show eternal runs.
@@ -131,7 +145,7 @@ UPDATE scm.sync_jobs
 
 # What is waited for when somebody else has the job.
 _GET = """
-SELECT *, claim_expires_at < clock_timestamp() AS claim_expired FROM scm.sync_jobs WHERE job_id = %(job_id)s
+SELECT * FROM scm.sync_jobs WHERE job_id = %(job_id)s
 """
 
 # Jobs of a repository that is no longer synced.
@@ -217,7 +231,8 @@ class JobState:
     status: JobStatus
     claimed_by: str | None
     claim_expires_at: datetime | None
-    claim_expired: bool
+    claim_token: UUID | None
+    claimed_process: str | None
 
 
 def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, config_hash: str = "") -> UUID:
@@ -248,29 +263,42 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
 
 
 def claim(
-    conn: Connection, job_id: UUID, *, worker: str, length: float, dagster_run_id: str | None
+    conn: Connection,
+    job_id: UUID,
+    *,
+    worker: str,
+    process: str,
+    length: float,
+    dagster_run_id: str | None,
+    gone: UUID | None = None,
 ) -> Claim | None:
     """Take the job for one attempt of ``length`` seconds, renewable; None if somebody else has it.
 
-    Takes over a running job whose claim ran out, closes the attempt it replaces, and buries a job whose
-    attempts are used up (the caller then finds it dead).
+    Takes over a running job whose claim ran out, or whose claim is ``gone``: that of a process known to be
+    dead. Closes the attempt it replaces, takes its lease from it, and buries a job whose attempts are used
+    up (the caller then finds it dead). ``process`` tells the next one which process this is.
     """
     token = uuid4()
     params = {
         "job_id": job_id,
         "token": token,
         "worker": worker,
+        "process": process,
+        "gone": gone,
         "length": length,
         "dagster_run_id": dagster_run_id,
         "code_version": __version__,
     }
     with conn.transaction():
+        owner = conn.execute(_OWNER, params).fetchone()
         row = conn.execute(_CLAIM, params).fetchone()
-        if row is None:
-            if conn.execute(_BURY, params).fetchone() is not None:
-                conn.execute(_CLOSE_LOST_RUNS, params)
+        if row is None and conn.execute(_BURY, params).fetchone() is None:
             return None
         conn.execute(_CLOSE_LOST_RUNS, params)
+        if owner is not None and owner["claim_token"] is not None:
+            conn.execute(_RELEASE_LEASE, {"owner": owner["claim_token"]})
+        if row is None:
+            return None
         run = conn.execute(_START_RUN, params).fetchone()
         assert run is not None
     return Claim(
@@ -375,7 +403,11 @@ def state(conn: Connection, job_id: UUID) -> JobState:
     row = conn.execute(_GET, {"job_id": job_id}).fetchone()
     assert row is not None
     return JobState(
-        JobStatus(row["status"]), row["claimed_by"], row["claim_expires_at"], bool(row["claim_expired"])
+        JobStatus(row["status"]),
+        row["claimed_by"],
+        row["claim_expires_at"],
+        row["claim_token"],
+        row["claimed_process"],
     )
 
 

@@ -37,7 +37,8 @@ SELECT lock_id FROM scm.sync_locks AS l
 
 _TAKE = """
 UPDATE scm.sync_locks
-   SET fence = fence + 1, locked_by = %(who)s, locked_at = clock_timestamp(), lease_seconds = %(length)s,
+   SET fence = fence + 1, locked_by = %(who)s, holder = %(waiter)s, locked_at = clock_timestamp(),
+       lease_seconds = %(length)s,
        expires_at = clock_timestamp() + make_interval(secs => %(length)s), updated_at = now()
  WHERE lock_id = %(lock_id)s
 RETURNING fence
@@ -66,7 +67,7 @@ UPDATE scm.sync_locks
 """
 
 _RELEASE = """
-UPDATE scm.sync_locks SET locked_by = NULL, expires_at = NULL, updated_at = now()
+UPDATE scm.sync_locks SET locked_by = NULL, holder = NULL, expires_at = NULL, updated_at = now()
  WHERE lock_id = %(lock_id)s AND fence = %(fence)s
 """
 
@@ -116,7 +117,8 @@ def acquire(
     length: float,
 ) -> Lease | None:
     """Take the lease for ``length`` seconds, renewable. None if it is held, or if somebody with a smaller
-    ``priority`` (or as urgent, but earlier) waits; the wish is then on record for 10 s: ask again before."""
+    ``priority`` (or as urgent, but earlier) waits; the wish is then on record for 10 s: ask again before.
+    ``waiter`` is the claim token of the attempt that asks."""
     params = {
         "repo_id": repo_id,
         "job_type": str(job_type),

@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import random
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 
@@ -64,6 +62,7 @@ from sync_pipeline.store.database import Connection, Database, database_time
 from sync_pipeline.sync import identity
 from sync_pipeline.sync.heartbeat import Heartbeat
 from sync_pipeline.sync.readers import reader_factory
+from sync_pipeline.sync.worker import is_gone, process_identity, worker_name
 
 _log = logging.getLogger(__name__)
 
@@ -118,11 +117,6 @@ class _Progress:
     head: int | None = None
     beyond_head: bool = False
     waited: float = 0.0
-
-
-def worker_name() -> str:
-    """``host:pid`` of this process, as the ledger shows it."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def settings_hash(settings: Settings) -> str:
@@ -197,34 +191,48 @@ class Syncer:
         return attempt.run()
 
     def _claim(self, job_id: UUID, request: JobRequest, cancel: threading.Event) -> jobs.Claim | JobReport:
+        """Claim the job; or wait for the one who has it, and take its result."""
         settings = self._settings
         deadline = time.monotonic() + settings.wait_limit
-        waited_for_another = False
+        gone: UUID | None = None
+        waiting = False
         while True:
             with self._database.connection() as conn:
                 claim = jobs.claim(
                     conn,
                     job_id,
                     worker=worker_name(),
+                    process=process_identity(),
                     length=settings.claim_length,
                     dagster_run_id=request.dagster_run_id,
+                    gone=gone,
                 )
                 if claim is not None:
                     return claim
                 state = jobs.state(conn, job_id)
-                if state.status in (JobStatus.COMPLETED, JobStatus.DEAD):
+                done = state.status in (JobStatus.COMPLETED, JobStatus.DEAD)
+                if done or (waiting and state.status is JobStatus.FAILED):
                     return jobs.report(conn, job_id)
-                if state.status is JobStatus.FAILED and waited_for_another:
-                    return jobs.report(conn, job_id)
+                until = f"{state.claim_expires_at:%H:%M:%S} UTC" if state.claim_expires_at else "soon"
                 if state.status is JobStatus.RUNNING and time.monotonic() >= deadline:
                     return replace(
                         jobs.report(conn, job_id),
                         error_code=LeaseHeld.code,
-                        error=f"{state.claimed_by} works on this job until "
-                        f"{state.claim_expires_at:%Y-%m-%d %H:%M:%S} UTC at least; waited "
+                        error=f"{state.claimed_by} works on this job until {until} at least; waited "
                         f"{settings.wait_limit:.0f} s, try again later",
                     )
-                waited_for_another = True
+            if is_gone(state.claimed_process) and gone != state.claim_token:
+                _log.warning("%s, who worked on this job, is gone; taking it over", state.claimed_by)
+                gone = state.claim_token
+                continue
+            if not waiting:
+                _log.warning(
+                    "%s works on this job until %s at least; waiting for it, %.0f s at most",
+                    state.claimed_by,
+                    until,
+                    settings.wait_limit,
+                )
+                waiting = True
             if cancel.wait(random.uniform(0.2, 1.0)):
                 raise Cancelled("stopped while waiting for a job that somebody else works on")
 
@@ -249,7 +257,6 @@ class _Attempt:
         self._claim = claim
         self._cancel = cancel
         self._progress = progress
-        self._waiter = uuid4()
         self._job_type: JobType = request.job_type
         self._started = time.monotonic()
         self._source = syncer._source_factory(repo, cancel.is_set)
@@ -448,7 +455,7 @@ class _Attempt:
                         conn,
                         repo_id=self._repo.repo_id,
                         job_type=self._job_type,
-                        waiter=self._waiter,
+                        waiter=self._claim.token,
                         who=who,
                         priority=_LEASE_PRIORITY[self._request.mode],
                         length=settings.lease_length,
@@ -464,7 +471,7 @@ class _Attempt:
                 self._cancel.wait(random.uniform(0.1, 0.5))
         except BaseException:
             with self._database.connection() as conn:
-                leases.stop_waiting(conn, self._waiter)
+                leases.stop_waiting(conn, self._claim.token)
             raise
         self.done.waited += time.monotonic() - started
         self._heartbeat.hold(lease)

@@ -15,7 +15,7 @@ from sync_pipeline_tests.builders import register, request
 
 
 def claim(conn: Connection, job_id: UUID, *, length: float = 300, worker: str = "w1") -> jobs.Claim | None:
-    return jobs.claim(conn, job_id, worker=worker, length=length, dagster_run_id="run-1")
+    return jobs.claim(conn, job_id, worker=worker, process="p", length=length, dagster_run_id="run-1")
 
 
 def expire(conn: Connection, job_id: UUID) -> None:

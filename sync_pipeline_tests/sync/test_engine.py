@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -402,12 +403,41 @@ def test_a_job_of_somebody_alive_is_waited_for_and_its_holder_is_named(
     with database.connection() as conn:
         repo = add(conn, place)
         job = jobs.enqueue(conn, request(repo))
-        mine = jobs.claim(conn, job, worker="other-host:7", length=300, dagster_run_id=None)
+        mine = jobs.claim(conn, job, worker="other-host:7", process="p", length=300, dagster_run_id=None)
         assert mine is not None
         report = Syncer(database, SMALL).run(request(repo))
         assert report.error_code == "lease_held"
         assert "other-host:7" in (report.error or "")
         assert jobs.state(conn, job).claimed_by == "other-host:7"
+
+
+def test_the_job_and_the_lease_of_a_dead_process_are_taken_over_at_once(
+    database: Database, place: Path
+) -> None:
+    """What ``kill -9`` leaves behind: a live claim and a live lease of a process that is no more."""
+    child = subprocess.run(
+        [sys.executable, "-c", "from sync_pipeline.sync.worker import *; print(process_identity())"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    with database.connection() as conn:
+        repo = add(conn, place)
+        job = jobs.enqueue(conn, request(repo))
+        dead = jobs.claim(
+            conn, job, worker="here:1", process=child.stdout.strip(), length=300, dagster_run_id=None
+        )
+        assert dead is not None
+        leases.ensure(conn, repo, REVISIONS)
+        held = leases.acquire(
+            conn, repo_id=repo, job_type=REVISIONS, waiter=dead.token, who="here:1", priority=0, length=300
+        )
+        assert held is not None
+        report = Syncer(database, SMALL).run(request(repo))
+        assert report.succeeded
+        assert report.counts.inserted == 45
+        assert not leases.renew(conn, held, 60)
+        assert one(conn, "SELECT error_code FROM scm.sync_runs WHERE attempt = 1") == "worker_lost"
 
 
 def test_two_at_once_on_one_repository_store_everything_once(database: Database, place: Path) -> None:
