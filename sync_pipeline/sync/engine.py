@@ -70,6 +70,7 @@ SWEEP_BLOCK = 1000
 """Older revisions that one visit of the rolling sweep re-reads."""
 
 _OBLIGATIONS_PER_RUN = 20
+_LOOK_SECONDS = 30.0
 _STOP_AFTER_FAILED_CHUNKS = 3
 # Smaller goes first at the lease: live syncing passes a backfill between two of its chunks.
 _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.PROBE: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2}
@@ -119,6 +120,15 @@ class _Progress:
     waited: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look at the front door that found the repository that we know."""
+
+    visit: Visit
+    looked_at: datetime
+    monotonic: float
+
+
 def settings_hash(settings: Settings) -> str:
     """Short hash of the settings that shape a job, to see later which configuration produced a row."""
     shaping = {name: getattr(settings, name) for name in _SHAPING}
@@ -134,6 +144,7 @@ class Syncer:
         self._database = database
         self._settings = settings
         self._source_factory = source_factory or reader_factory(settings)
+        self._looks: dict[int, _Look] = {}
 
     def run(
         self,
@@ -260,6 +271,7 @@ class _Attempt:
         self._job_type: JobType = request.job_type
         self._started = time.monotonic()
         self._source = syncer._source_factory(repo, cancel.is_set)
+        self._looks = syncer._looks
         settings = syncer._settings
         self._heartbeat = Heartbeat(
             syncer._database,
@@ -299,19 +311,9 @@ class _Attempt:
     def _work(self) -> None:
         with self._database.connection() as conn:
             before = watermarks.get(conn, self._repo.repo_id, self._job_type)
-            looked_at = database_time(conn)
-        visit = self._source.visit()
+        look = self._look(before)
+        visit, looked_at = look.visit, look.looked_at
         self.done.head = visit.head
-        why = identity.replaced(
-            known_uuid=self._repo.svn_uuid or "",
-            known_root=self._repo.svn_root or "",
-            known_head=before.head_rev,
-            visit=visit,
-            url=self._repo.url,
-        )
-        if why is not None:
-            raise SourceReplaced(why)
-        self._check_fingerprints(visit)
         target = self._target(before, visit)
         if target is not None:
             with self._database.connection() as conn:
@@ -325,6 +327,36 @@ class _Attempt:
             self._settle_obligations()
             self._sweep(before, visit)
         self._record_visit(visit, looked_at)
+
+    def _look(self, before: watermarks.WatermarkRow) -> _Look:
+        """Pin HEAD and make sure that this is still the repository that we know. Raises SourceReplaced.
+
+        The block jobs of one backfill share a look for half a minute; live syncing always looks itself.
+        """
+        known = self._looks.get(self._repo.repo_id)
+        if (
+            known is not None
+            and self._request.mode is not Mode.INCREMENTAL
+            and time.monotonic() - known.monotonic < _LOOK_SECONDS
+        ):
+            return known
+        with self._database.connection() as conn:
+            looked_at = database_time(conn)
+        visit = self._source.visit()
+        self.done.head = visit.head
+        why = identity.replaced(
+            known_uuid=self._repo.svn_uuid or "",
+            known_root=self._repo.svn_root or "",
+            known_head=before.head_rev,
+            visit=visit,
+            url=self._repo.url,
+        )
+        if why is not None:
+            raise SourceReplaced(why)
+        self._check_fingerprints(visit)
+        look = _Look(visit, looked_at, time.monotonic())
+        self._looks[self._repo.repo_id] = look
+        return look
 
     def _target(self, before: watermarks.WatermarkRow, visit: Visit) -> RevisionWindow | None:
         """The window of this job, cut at the pinned HEAD; None where there is nothing to read."""

@@ -194,6 +194,19 @@ def test_backfill_in_any_order_covers_and_leaves_the_watermark_to_the_origin(
         assert watermarks.differences(conn) == []
 
 
+def test_the_block_jobs_of_a_backfill_share_one_look_at_the_front_door(
+    database: Database, place: Path
+) -> None:
+    syncer = Syncer(database, SMALL)
+    with database.connection() as conn:
+        repo = add(conn, place, origin=41)
+        syncer.run(request(repo))
+        calls = [
+            syncer.run(request(repo, Mode.BACKFILL, window=window)).calls for window in ((1, 11), (11, 21))
+        ]
+        assert calls == [1, 1]
+
+
 def test_a_window_beyond_head_is_cut_or_empty_and_says_so(database: Database, place: Path) -> None:
     syncer = Syncer(database, SMALL)
     with database.connection() as conn:
