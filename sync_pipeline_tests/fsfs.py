@@ -1,7 +1,8 @@
 """Writes the files of a large repository directly, in seconds where loading a dump takes minutes.
 
 Belongs here: revisions in format 4 of FSFS, as the file ``structure`` of Subversion describes it, for files
-one folder deep. Does not belong here: anything small enough for a dump. ``svnadmin verify`` accepts the result.
+one folder deep. Does not belong here: anything small enough for a dump. ``svnadmin verify`` accepts the
+result.
 """
 
 from __future__ import annotations
