@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 
@@ -191,9 +191,8 @@ class Repository:
         return f"svn:{self.url}" if self.kind is Kind.SVN else f"gitlab:{self.project_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class PathChange:
-    """One changed path of a revision.
+class PathChange(NamedTuple):
+    """One changed path of a revision; a tuple, because there may be a million of them.
 
     ``path`` is absolute from the repository root. ``action`` is A, D, M or R; ``kind`` is file, dir or None
     where the server did not say. ``text_mods`` and ``prop_mods`` are None where unknown.

@@ -35,7 +35,9 @@ class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         settings = self.settings.model_copy(
             update={"svn_info_timeout": min(timeout, self.settings.svn_info_timeout)}
         )
-        reader = svn_reader(settings, repository.svn_root or repository.url, repository.svn_prefix)
+        reader = svn_reader(
+            settings, repository.svn_root or repository.url, repository.svn_prefix, attempts=1
+        )
         visit: Visit = reader.visit()
         return visit
 

@@ -246,23 +246,34 @@ class SvnServers:
         self.running.append(server)
         return server
 
+    def restart(self, server: SvnServer) -> None:
+        """Serve again what a stopped server served, at the same port."""
+        process = _serve(server.root, server.port, server.log)
+        self.running.append(SvnServer(server.port, process, server.root, server.log))
+        if not _listens(server.port, process):
+            raise RuntimeError("svnserve did not start again")
+
     def _start(self, root: Path) -> SvnServer:
         for _ in range(5):  # another process may take the port between our look and the server's bind
             port = free_port()
             log = self.root / f"svnserve-{port}.log"
-            command = ["svnserve", "-d", "--foreground", "--listen-host", "127.0.0.1", "-T", "-r", str(root)]
-            process = subprocess.Popen(
-                [*command, "--listen-port", str(port), "--log-file", str(log)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=ENVIRONMENT,
-            )
+            process = _serve(root, port, log)
             if _listens(port, process):
                 return SvnServer(port, process, root, log)
             process.kill()
             process.wait()
         raise RuntimeError("svnserve did not start")
+
+
+def _serve(root: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
+    command = ["svnserve", "-d", "--foreground", "--listen-host", "127.0.0.1", "-T", "-r", str(root)]
+    return subprocess.Popen(
+        [*command, "--listen-port", str(port), "--log-file", str(log)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+    )
 
 
 def free_port() -> int:

@@ -23,9 +23,15 @@ def reader_factory(settings: Settings) -> Callable[[Repository, Callable[[], boo
 
 
 def svn_reader(
-    settings: Settings, root_url: str, prefix: str = "", cancelled: Callable[[], bool] = lambda: False
+    settings: Settings,
+    root_url: str,
+    prefix: str = "",
+    cancelled: Callable[[], bool] = lambda: False,
+    *,
+    attempts: int = 3,
 ) -> SvnReader:
-    """The reader of everything below ``prefix`` of the repository at ``root_url``."""
+    """The reader of everything below ``prefix`` of the repository at ``root_url``. It asks a server that
+    cannot be reached ``attempts`` times."""
     client = make_client(
         username=settings.svn_username,
         password=settings.svn_password.get_secret_value(),
@@ -41,4 +47,5 @@ def svn_reader(
         prefix,
         log_timeout=settings.svn_log_timeout,
         info_timeout=settings.svn_info_timeout,
+        attempts=attempts,
     )

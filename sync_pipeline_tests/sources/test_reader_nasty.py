@@ -30,7 +30,14 @@ DATE = "2020-01-02T03:04:05.678901Z"
 
 
 def reader_of(url: str, prefix: str = "", **client: str | float) -> SvnReader:
-    return SvnReader(make_client(**client), url, prefix, log_timeout=60, info_timeout=60)  # type: ignore[arg-type]
+    return SvnReader(
+        make_client(**client),  # type: ignore[arg-type]
+        url,
+        prefix,
+        log_timeout=60,
+        info_timeout=60,
+        attempts=1,
+    )
 
 
 def read(reader: SvnReader, first: int, end: int) -> Batch:
@@ -442,3 +449,28 @@ def test_no_revision_is_asked_for_an_empty_window(svn_repository: Factory) -> No
     reader = reader_of(svn_repository().url)
     batch = read(reader, 1, 1)
     assert (list(batch.rows), batch.covered, reader.calls) == ([], RevisionWindow(1, 1), 0)
+
+
+def test_a_lost_connection_is_tried_again_within_seconds_and_then_given_up(svn_repository: Factory) -> None:
+    waits: list[float] = []
+    refused = f"svn://127.0.0.1:{free_port()}/r"
+    reader = SvnReader(make_client(), refused, "", log_timeout=60, info_timeout=60, sleep=waits.append)
+    with pytest.raises(Transient, match="cannot reach"):
+        reader.visit()
+    assert reader.calls == 3
+    assert len(waits) == 2
+    assert all(0.5 <= seconds <= 5 for seconds in waits)
+
+
+def test_a_server_that_comes_back_in_between_is_read(svn_repository: Factory, svnserve: SvnServers) -> None:
+    repository = svn_repository("back", plain(3))
+    server = svnserve(repository)
+    url = server.url(repository)
+    server.stop()
+
+    def restart(_: float) -> None:
+        svnserve.restart(server)
+
+    reader = SvnReader(make_client(), url, "", log_timeout=60, info_timeout=60, sleep=restart)
+    assert reader.visit().head == 3
+    assert reader.calls == 2

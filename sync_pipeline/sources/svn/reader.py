@@ -11,8 +11,12 @@ not have existed then; a repository registered below its root is a filter on the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
+
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from sync_pipeline.errors import ConfigurationError, Permanent, SyncError, Transient, WindowTooHard
 from sync_pipeline.model import (
@@ -31,6 +35,8 @@ from sync_pipeline.sources.svn.codes import Meaning, consequence, meaning, place
 from sync_pipeline.sources.svn.process import AnswerFile
 from sync_pipeline.sources.svn.types import ClientError, moment, number
 
+Answered = TypeVar("Answered")
+
 PAYLOAD_CAP = 1 << 20
 """Most bytes of an unreadable answer that quarantine keeps."""
 
@@ -42,7 +48,8 @@ SCHEMES = re.compile(r"(https?|file|svn(\+[A-Za-z0-9]+)?)://")
 class SvnReader:
     """Reads one repository. ``root_url`` is the repository root, ``prefix`` the part below it that is
     registered, without slashes at its ends, empty for everything. Timeouts are seconds of wall clock per
-    svn command.
+    svn command. A server that cannot be reached is asked ``attempts`` times within seconds; longer waits are
+    the job ledger's.
 
     Visibility: over ``file://`` nothing is hidden. Elsewhere an entry without author, date, message and
     paths is HIDDEN, one without a message PARTIAL. A revision whose ``svn:log`` was removed looks exactly
@@ -51,9 +58,19 @@ class SvnReader:
     """
 
     def __init__(
-        self, client: Client, root_url: str, prefix: str, *, log_timeout: float, info_timeout: float
+        self,
+        client: Client,
+        root_url: str,
+        prefix: str,
+        *,
+        log_timeout: float,
+        info_timeout: float,
+        attempts: int = 3,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
+        self._attempts = attempts
+        self._sleep = sleep
         self._root = root_url
         self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
         self._log_timeout = log_timeout
@@ -74,7 +91,9 @@ class SvnReader:
                 "http://, https://, svn://, svn+ssh:// or file://"
             )
         try:
-            found = self._client.info2(self._root, recurse=False, timeout=self._info_timeout)
+            found = self._patiently(
+                lambda: self._client.info2(self._root, recurse=False, timeout=self._info_timeout)
+            )
         except ClientError as error:
             raise consequence(error, self._root) from None
         except WindowTooHard as error:
@@ -137,16 +156,28 @@ class SvnReader:
 
     # One answer
 
+    def _patiently(self, ask: Callable[[], Answered]) -> Answered:
+        """What ``ask`` returns; a lost or refused connection is tried again after half a second or more."""
+        return Retrying(
+            retry=retry_if_exception(_lost_connection),
+            stop=stop_after_attempt(self._attempts),
+            wait=wait_exponential_jitter(multiplier=0.5, max=4.0, jitter=0.5),
+            sleep=self._sleep,
+            reraise=True,
+        )(ask)
+
     def _log(self, window: RevisionWindow, *, paths: bool) -> AnswerFile:
         try:
-            return self._client.log_answer(
-                self._root,
-                number(window.first),
-                number(window.end - 1),
-                discover_changed_paths=paths,
-                strict_node_history=False,
-                peg_revision=number(window.end - 1),
-                timeout=self._log_timeout,
+            return self._patiently(
+                lambda: self._client.log_answer(
+                    self._root,
+                    number(window.first),
+                    number(window.end - 1),
+                    discover_changed_paths=paths,
+                    strict_node_history=False,
+                    peg_revision=number(window.end - 1),
+                    timeout=self._log_timeout,
+                )
             )
         except ClientError as error:
             if _is_hard(error):
@@ -395,6 +426,10 @@ def _exact(
 
 def _with_paths(row: RevisionRow, paths: Iterable[PathChange]) -> RevisionRow:
     return replace(row, paths=paths)
+
+
+def _lost_connection(error: BaseException) -> bool:
+    return isinstance(error, ClientError) and meaning(error.codes) is Meaning.CONNECTION
 
 
 def _codes(error: ClientError) -> str:
