@@ -165,8 +165,8 @@ def line(database: Database, repository: Repository, head: int, reports: Sequenc
 def show(lines: Sequence[Line]) -> None:
     """Print the table."""
     table = Table(title="What the sources have and what is stored")
-    for name, justify in (("repository", "left"), ("job type", "left")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("repository", "job type"):
+        table.add_column(name, overflow="fold")
     for name in ("source", "stored", "changed now", "svn calls", "seconds"):
         table.add_column(name, justify="right")
     table.add_column("status")
