@@ -36,7 +36,7 @@ exec "$SCM_TEST_REAL_SVN/svn" "$@"
 """
 
 
-def until(true: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+def until(true: Callable[[], Any], what: str, seconds: float = 180.0) -> Any:
     """Poll a real process until it is so; fails with ``what`` at the deadline."""
     deadline = time.monotonic() + seconds
     while not (found := true()):

@@ -88,7 +88,6 @@ def ended(up: Up, backfill: str) -> str:
         until(
             lambda: (found := status(up, backfill)).startswith(("COMPLETED", "CANCELED", "FAILED")) and found,
             "the backfill ends",
-            90,
         )
     )
 
@@ -145,11 +144,9 @@ def test_a_terminated_backfill_stops_between_batches_and_a_repeat_completes_it(u
 def test_the_sensors_pick_up_new_revisions_and_history_by_themselves(up: Up) -> None:
     place, repo_id, path = register(up, "alone", 1200)
     up.switch("scheduler", on=True)
-    until(
-        lambda: up.installation.stored(repo_id) == list(range(1, 1201)), "history and the rest are read", 90
-    )
+    until(lambda: up.installation.stored(repo_id) == list(range(1, 1201)), "history and the rest are read")
     commit(place, "news")
-    until(lambda: 1201 in up.installation.stored(repo_id), "the new revision is read", 90)
+    until(lambda: 1201 in up.installation.stored(repo_id), "the new revision is read")
     until(lambda: KEYS[1] in materialized(up, path), "its block is materialized again")
     beats = up.installation.rows("SELECT name, outcome FROM scm.heartbeats")
     assert {beat["name"] for beat in beats} == {"scheduler", "changes_local"}
