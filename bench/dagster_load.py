@@ -97,7 +97,7 @@ def _load(state: Path) -> float:
 def _idle(state: Path) -> tuple[float, float]:
     state.mkdir()
     settings = Settings(state_dir=state)
-    address = svn_samples.create(state / "sample", svn_samples.growing(20))
+    address = svn_samples.large(state / "sample", 20)
     try:
         variables = dict(environment_variables(settings))
         migrations.migrate(variables["SCM_DATABASE_URL"], settings.environment)

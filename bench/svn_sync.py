@@ -64,8 +64,8 @@ def figures(revisions: int, wide_paths: int, repositories: int) -> list[Figure]:
     """The ratios of a deep and the memory of a wide repository."""
     samples = project_root() / ".state" / "bench"
     samples.mkdir(parents=True, exist_ok=True)
-    deep = _sample(samples / f"deep-{revisions}", svn_samples.growing(revisions))
-    wide = _sample(samples / f"wide-{wide_paths}", svn_samples.wide(wide_paths))
+    deep = _sample(samples / f"deep-{revisions}", revisions)
+    wide = _sample(samples / f"wide-{wide_paths}", 3, huge=wide_paths)
     with tempfile.TemporaryDirectory(prefix="scm-bench-") as folder:
         state = Path(folder)
         url = ensure_server(state)
@@ -76,9 +76,9 @@ def figures(revisions: int, wide_paths: int, repositories: int) -> list[Figure]:
             remove_server(state)
 
 
-def _sample(path: Path, history: object) -> str:
+def _sample(path: Path, revisions: int, huge: int = 0) -> str:
     if not path.exists():
-        svn_samples.create(path, history)  # type: ignore[arg-type]
+        svn_samples.large(path, revisions, huge=huge)
     return path.as_uri()
 
 

@@ -1,6 +1,6 @@
 """Real Subversion repositories and servers for tests, made in milliseconds and gone at the end.
 
-Belongs here: writing dump streams, creating and damaging repositories, ``svnserve`` with logins and authz, a
+Belongs here: creating and damaging repositories, ``svnserve`` with logins and authz, a
 server that never answers, a stand-in for the ``svn`` command. Does not belong here: expectations.
 """
 
@@ -19,106 +19,14 @@ from urllib.parse import quote
 
 import pytest
 
-from sync_pipeline_tests.fsfs import FastRepository
+from sync_pipeline.sandbox import svn_samples
 
 ENVIRONMENT = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
 
 
-class DumpWriter:
-    """Writes a dump stream. Paths and texts may be bytes, so that anything can be put into a repository."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = [b"SVN-fs-dump-format-version: 2\n\n"]
-        self.youngest = -1
-        self.revision(date="2020-01-01T00:00:00.000000Z")
-
-    def revision(
-        self,
-        message: str | bytes | None = None,
-        author: str | bytes | None = None,
-        date: str | bytes | None = None,
-        **others: bytes,
-    ) -> DumpWriter:
-        """Begin the next revision; what is None is left out."""
-        self.youngest += 1
-        props = {b"svn:log": message, b"svn:author": author, b"svn:date": date}
-        props.update({name.replace("_", ":").encode(): value for name, value in others.items()})
-        block = _block({name: _bytes(value) for name, value in props.items() if value is not None})
-        self._parts.append(
-            b"Revision-number: %d\nProp-content-length: %d\nContent-length: %d\n\n%s\n"
-            % (self.youngest, len(block), len(block), block)
-        )
-        return self
-
-    def node(
-        self,
-        path: str | bytes,
-        action: str = "add",
-        *,
-        kind: str | None = "file",
-        text: str | bytes | None = None,
-        props: Mapping[bytes, bytes] | None = None,
-        copyfrom: tuple[int, str] | None = None,
-    ) -> DumpWriter:
-        """Add a node record to the revision: add, change, delete or replace."""
-        lines = [b"Node-path: " + _bytes(path)]
-        if kind is not None and action != "delete":
-            lines.append(b"Node-kind: " + kind.encode())
-        lines.append(b"Node-action: " + action.encode())
-        if copyfrom is not None:
-            lines.append(b"Node-copyfrom-rev: %d" % copyfrom[0])
-            lines.append(b"Node-copyfrom-path: " + copyfrom[1].encode())
-        block = b"" if props is None else _block(props)
-        body = b"" if text is None else _bytes(text)
-        if props is not None:
-            lines.append(b"Prop-content-length: %d" % len(block))
-        if text is not None:
-            lines.append(b"Text-content-length: %d" % len(body))
-        if props is not None or text is not None:
-            lines.append(b"Content-length: %d" % (len(block) + len(body)))
-        self._parts.append(b"\n".join(lines) + b"\n\n" + block + body + b"\n\n")
-        return self
-
-    def directory(self, path: str | bytes) -> DumpWriter:
-        """Add an empty folder."""
-        return self.node(path, kind="dir")
-
-    def dump(self) -> bytes:
-        """The stream."""
-        return b"".join(self._parts)
-
-
-def growing(revisions: int, paths: int = 8) -> bytes:
-    """A dump in which each revision touches ``paths`` files of one folder."""
-    writer = DumpWriter()
-    for number in range(1, revisions + 1):
-        writer.revision(
-            f"Change {number}",
-            f"dev{number % 17}",
-            f"2020-01-{number % 28 + 1:02d}T{number % 24:02d}:00:00.123456Z",
-        )
-        if number == 1:
-            writer.directory("trunk")
-        for index in range(paths):
-            writer.node(f"trunk/f{index}", "add" if number == 1 else "change", text=f"{number}\n")
-    return writer.dump()
-
-
 def large_repository(path: Path, revisions: int, paths: int = 8, *, huge: int = 0) -> SvnRepository:
-    """A repository of ``revisions`` revisions that each touch ``paths`` files; with ``huge`` the last of them
-    adds that many files instead. Its files are written directly: 20,000 revisions take seconds."""
-    _run(["svnadmin", "create", "--compatible-version", "1.6", str(path)])
-    fast = FastRepository(path)
-    few = [f"trunk/f{index}.txt" for index in range(paths)]
-    many = [f"big-{index // 1000:03d}/file-{index:06d}.txt" for index in range(huge)]
-    for number in range(1, revisions + 1):
-        fast.revision(
-            many if huge and number == revisions else few,
-            message=f"Change {number}\n\nWith <some> text & more of it\n",
-            author=f"dev{number % 17}",
-            date=f"2020-01-{number % 28 + 1:02d}T{number % 24:02d}:00:00.123456Z",
-        )
-    fast.finish()
+    """As :func:`sync_pipeline.sandbox.svn_samples.large`, ready to be looked at and changed."""
+    svn_samples.large(path, revisions, paths, huge=huge)
     return SvnRepository(path)
 
 
@@ -365,8 +273,3 @@ def _quoted(path: str) -> str:
 
 def _bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
-
-
-def _block(props: Mapping[bytes, bytes]) -> bytes:
-    pairs = (b"K %d\n%s\nV %d\n%s\n" % (len(k), k, len(v), v) for k, v in props.items())
-    return b"".join(pairs) + b"PROPS-END\n"

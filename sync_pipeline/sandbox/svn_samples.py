@@ -1,7 +1,7 @@
-"""Real Subversion repositories of any size, made by loading a generated dump.
+"""Real Subversion repositories of any size: the sample histories.
 
-Belongs here: writing the dump format (version 2) and the sample histories. Deterministic: the same arguments
-give the same repository except for its UUID.
+Belongs here: histories and how they become a repository. Deterministic: the same arguments give the same
+repository except for its UUID.
 """
 
 from __future__ import annotations
@@ -10,91 +10,17 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-_EPOCH = datetime(2015, 3, 2, 8, 0, tzinfo=UTC)
+from sync_pipeline.sandbox.dumps import DumpWriter
+from sync_pipeline.sandbox.fsfs import FastRepository
+
 _PEOPLE = ("ada", "björn", "chen", "dmitri", "esi")
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One changed path: ``action`` is add, change, delete or replace; ``kind`` file or dir (None: delete).
-    ``copyfrom`` is (revision, path). ``content`` is given for files that are added or changed."""
-
-    path: str
-    action: str
-    kind: str | None = "file"
-    content: bytes | None = None
-    props: dict[str, bytes] | None = None
-    copyfrom: tuple[int, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """One revision; a property that is None is left out."""
-
-    nodes: Iterable[Node]
-    author: str | None = "ada"
-    message: str | None = ""
-    date: datetime | None = None
-    props: dict[str, bytes] = field(default_factory=dict)
-
-
-def _props(properties: dict[str, bytes]) -> bytes:
-    parts = []
-    for name, value in properties.items():
-        key = name.encode()
-        parts.append(b"K %d\n%s\nV %d\n%s\n" % (len(key), key, len(value), value))
-    return b"".join(parts) + b"PROPS-END\n"
-
-
-def _node(node: Node) -> bytes:
-    head = [f"Node-path: {node.path}\n".encode()]
-    if node.kind is not None:
-        head.append(f"Node-kind: {node.kind}\n".encode())
-    head.append(f"Node-action: {node.action}\n".encode())
-    if node.copyfrom is not None:
-        revision, path = node.copyfrom
-        head.append(f"Node-copyfrom-rev: {revision}\nNode-copyfrom-path: {path}\n".encode())
-    props = _props(node.props) if node.props is not None else b""
-    if props:
-        head.append(b"Prop-content-length: %d\n" % len(props))
-    if node.content is not None:
-        head.append(b"Text-content-length: %d\n" % len(node.content))
-    body = props + (node.content or b"")
-    if body:
-        head.append(b"Content-length: %d\n" % len(body))
-    return b"".join(head) + b"\n" + body + b"\n\n"
-
-
-def dump(revisions: Iterable[Revision]) -> Iterator[bytes]:
-    """The dump stream of a history that starts at revision 1, piece by piece."""
-    yield b"SVN-fs-dump-format-version: 2\n\n"
-    yield b"Revision-number: 0\nProp-content-length: 10\nContent-length: 10\n\nPROPS-END\n\n"
-    for number, revision in enumerate(revisions, start=1):
-        props = dict(revision.props)
-        if revision.author is not None:
-            props["svn:author"] = revision.author.encode()
-        if revision.message is not None:
-            props["svn:log"] = revision.message.encode()
-        moment = revision.date or _EPOCH + timedelta(hours=number)
-        props["svn:date"] = moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ").encode()
-        block = _props(props)
-        yield b"Revision-number: %d\nProp-content-length: %d\nContent-length: %d\n\n" % (
-            number,
-            len(block),
-            len(block),
-        )
-        yield block + b"\n"
-        for node in revision.nodes:
-            yield _node(node)
-
-
-def create(path: Path, revisions: Iterable[Revision]) -> str:
-    """Make a repository at ``path`` with this history and return its ``file://`` URL.
+def create(path: Path, dump: bytes | None = None) -> str:
+    """Make a repository at ``path``, with the history of ``dump``, and return its ``file://`` URL.
 
     Loading makes several files a revision, so it happens in memory where the machine has ``/dev/shm``; the
     packed result is then moved (measured: 30 ms a revision on a slow disk, 3 to 5 ms in memory).
@@ -103,83 +29,92 @@ def create(path: Path, revisions: Iterable[Revision]) -> str:
     workshop = str(memory) if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="svn-sample-", dir=workshop) as folder:
         made = Path(folder) / "repository"
-        subprocess.run(["svnadmin", "create", str(made)], check=True, stdin=subprocess.DEVNULL)
-        command = ["svnadmin", "load", "-q", "--no-flush-to-disk", "--bypass-prop-validation", "-M", "256"]
-        loader = subprocess.Popen([*command, str(made)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        assert loader.stdin is not None
-        with loader.stdin as stream:
-            for piece in dump(revisions):
-                stream.write(piece)
-        if loader.wait() != 0:
-            raise RuntimeError(f"svnadmin load into {made} failed")
-        subprocess.run(["svnadmin", "pack", "-q", str(made)], check=True, stdin=subprocess.DEVNULL)
+        _svnadmin("create", str(made))
+        if dump is not None:
+            flags = ("-q", "--no-flush-to-disk", "--bypass-prop-validation", "-M", "256")
+            _svnadmin("load", *flags, str(made), stdin=dump)
+            _svnadmin("pack", "-q", str(made))
         shutil.move(made, path)
     return path.resolve().as_uri()
 
 
-def growing(revisions: int, paths: int = 8) -> Iterator[Revision]:
-    """A history of ``revisions`` revisions that change ``paths`` files each; every hundredth is tagged."""
-    folders = [Node(name, "add", "dir") for name in ("trunk", "branches", "tags")]
-    yield Revision(folders, message="Set up the layout")
+def large(path: Path, revisions: int, paths: int = 8, *, huge: int = 0) -> str:
+    """Make a repository of ``revisions`` revisions that each touch ``paths`` files, and return its URL; with
+    ``huge`` the last of them adds that many files instead. Takes half a millisecond a revision."""
+    _svnadmin("create", "--compatible-version", "1.6", str(path))
+    fast = FastRepository(path)
+    few = [f"trunk/f{index}.txt" for index in range(paths)]
+    many = [f"big-{index // 1000:03d}/file-{index:06d}.txt" for index in range(huge)]
+    for number in range(1, revisions + 1):
+        fast.revision(
+            many if huge and number == revisions else few,
+            message=f"Change {number}\n\nWith <some> text & more of it\n",
+            author=f"dev{number % 17}",
+            date=f"2020-01-{number % 28 + 1:02d}T{number % 24:02d}:00:00.123456Z",
+        )
+    fast.finish()
+    return path.resolve().as_uri()
+
+
+def growing(revisions: int, paths: int = 8) -> bytes:
+    """The dump of a history whose revisions change ``paths`` files each; every hundredth makes a tag."""
+    writer = DumpWriter()
     made: set[str] = set()
-    for number in range(2, revisions + 1):
+    for number in range(1, revisions + 1):
+        moment = datetime(2015, 3, 2, 8, 0, tzinfo=UTC) + timedelta(hours=number)
+        date = moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         author = _PEOPLE[number % len(_PEOPLE)]
-        if number % 100 == 0:
-            tag = Node(f"tags/v{number}", "add", "dir", copyfrom=(number - 1, "trunk"))
-            yield Revision([tag], author, f"Tag {number}")
-            continue
-        nodes = []
-        for module in range(paths):
-            path = f"trunk/file{(number * 7 + module) % 60}.txt"
-            action = "change" if path in made else "add"
-            made.add(path)
-            nodes.append(Node(path, action, content=f"{number} {module}\n".encode()))
-        yield Revision(nodes, author, f"Change {number}: see issue #{number % 97}\n\nSecond paragraph.")
+        if number == 1:
+            writer.revision("Set up the layout", author, date)
+            for name in ("trunk", "branches", "tags"):
+                writer.directory(name)
+        elif number % 100 == 0:
+            writer.revision(f"Tag {number}", author, date)
+            writer.node(f"tags/v{number}", kind="dir", copyfrom=(number - 1, "trunk"))
+        else:
+            message = f"Change {number}: see issue #{number % 97}\n\nSecond paragraph."
+            writer.revision(message, author, date)
+            for index in range(paths):
+                path = f"trunk/file{(number * 7 + index) % 60}.txt"
+                writer.node(path, "change" if path in made else "add", text=f"{number} {index}\n")
+                made.add(path)
+    return writer.dump()
 
 
-def wide(paths: int) -> Iterator[Revision]:
-    """A history with one ordinary revision, one that adds ``paths`` files at once, and one more."""
-    yield Revision([Node("trunk", "add", "dir")], message="Set up")
-    yield Revision(
-        [Node(f"trunk/generated-file-number-{n:07d}.txt", "add", content=b"") for n in range(paths)],
-        message="Import everything",
+def odd() -> bytes:
+    """The dump of a small history with what real ones hold: copies, replacements, property changes, empty
+    revisions, missing properties, dates that go backwards, names in many scripts."""
+    writer = DumpWriter()
+    writer.revision("Layout", "ada", "2015-03-02T09:00:00.000000Z")
+    for name in ("trunk", "branches", "tags"):
+        writer.directory(name)
+    message = "Namen in vielen Schriften\n" + "-" * 72 + "\nr5 | bob | not a header"
+    writer.revision(message, "björn", "2015-03-02T10:00:00.000000Z")
+    writer.node("trunk/naïve café.txt", text="é\n").node("trunk/a@2x.png", text=b"\x89PNG\x00")
+    writer.node("trunk/100%.txt", text="%\n").directory("trunk/日本語")
+    writer.revision("Branch", "chen", "2015-03-02T11:00:00.000000Z")
+    writer.node("branches/next", kind="dir", copyfrom=(2, "trunk"))
+    writer.revision("Ignore objects", "chen", "2015-03-02T12:00:00.000000Z")
+    writer.node("branches/next", "change", kind="dir", props={b"svn:ignore": b"*.o\n"})
+    writer.revision(date="2011-01-01T00:00:00.000000Z")
+    writer.revision(
+        "Clean up <&> 'quote' \"double\"",
+        "ada",
+        "2015-03-02T14:00:00.000000Z",
+        review_by=b"esi",
+        bugtraq="Nr. 7, fünf".encode(),
     )
-    yield Revision([Node("trunk/readme.txt", "add", content=b"hello\n")], message="Describe it")
+    writer.node("trunk/100%.txt", "delete")
+    writer.node("trunk/a@2x.png", "replace", text="new", copyfrom=(2, "trunk/a@2x.png"))
+    writer.revision("Delete and bring back", "esi", "2015-03-02T15:00:00.000000Z")
+    writer.node("trunk/日本語", "delete")
+    writer.node("trunk/日本語", kind="dir", copyfrom=(2, "trunk/日本語"))
+    writer.revision("Tag v1", "dmitri", "2015-03-02T16:00:00.000000Z")
+    writer.node("tags/v1", kind="dir", copyfrom=(7, "trunk"))
+    return writer.dump()
 
 
-def odd() -> Iterator[Revision]:
-    """A small history with what real ones hold: copies, replacements, property changes, empty revisions,
-    missing properties, dates that go backwards, names in many scripts."""
-    yield Revision([Node(n, "add", "dir") for n in ("trunk", "branches", "tags")], message="Layout")
-    yield Revision(
-        [
-            Node("trunk/naïve café.txt", "add", content="é\n".encode()),
-            Node("trunk/a@2x.png", "add", content=b"\x89PNG\x00"),
-            Node("trunk/100%.txt", "add", content=b"%\n"),
-            Node("trunk/日本語", "add", "dir"),
-        ],
-        "björn",
-        "Namen in vielen Schriften\n" + "-" * 72 + "\nr5 | bob | not a header",
-    )
-    yield Revision([Node("branches/next", "add", "dir", copyfrom=(2, "trunk"))], "chen", "Branch")
-    yield Revision(
-        [Node("branches/next", "change", "dir", props={"svn:ignore": b"*.o\n"})], "chen", "Ignore objects"
-    )
-    yield Revision([], None, None, datetime(2011, 1, 1, tzinfo=UTC))
-    yield Revision(
-        [
-            Node("trunk/100%.txt", "delete", None),
-            Node("trunk/a@2x.png", "replace", content=b"new", copyfrom=(2, "trunk/a@2x.png")),
-        ],
-        message="Clean up <&> 'quote' \"double\"",
-        props={"review:by": b"esi", "bugtraq": "Nr. 7, fünf".encode()},
-    )
-    yield Revision(
-        [
-            Node("trunk/日本語", "delete", None),
-            Node("trunk/日本語", "add", "dir", copyfrom=(2, "trunk/日本語")),
-        ],
-        "esi",
-        "Delete and bring back",
-    )
-    yield Revision([Node("tags/v1", "add", "dir", copyfrom=(7, "trunk"))], "dmitri", "Tag v1")
+def _svnadmin(*arguments: str, stdin: bytes = b"") -> None:
+    done = subprocess.run(["svnadmin", *arguments], input=stdin, capture_output=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"svnadmin {arguments[0]} failed: {done.stderr.decode(errors='replace')}")

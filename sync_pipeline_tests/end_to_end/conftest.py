@@ -26,7 +26,7 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from sync_pipeline.sandbox.svn_samples import Node, Revision, create
+from sync_pipeline.sandbox import svn_samples
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 
 _SLOW_SVN = """#!/bin/sh
@@ -128,7 +128,7 @@ class Installation:
     def repository(self, name: str, revisions: int) -> tuple[Path, int]:
         """Make a real repository and register it; returns its place and its ``repo_id``."""
         place = self.folder / name
-        url = create(place, history(revisions))
+        url = svn_samples.large(place, revisions, 1)
         self.run("repo", "add", f"svn:{url}")
         [row] = self.rows("SELECT repo_id FROM scm.repos WHERE url = %(url)s", url=url)
         return place, int(row["repo_id"])
@@ -147,12 +147,6 @@ class Installation:
         """The coverage, as PostgreSQL writes it."""
         query = "SELECT covered_revs::text AS covered FROM scm.sync_watermarks WHERE repo_id = %(repo_id)s"
         return str(self.rows(query, repo_id=repo_id)[0]["covered"])
-
-
-def history(revisions: int) -> Iterator[Revision]:
-    """As many revisions as asked for, a small file each."""
-    for number in range(1, revisions + 1):
-        yield Revision([Node(f"f{number}", "add", content=b"x")], message=f"Add file {number}")
 
 
 def commit(place: Path, name: str) -> None:

@@ -15,7 +15,7 @@ from sync_pipeline.model import JobRequest, JobType, Mode, RevisionWindow, Trigg
 from sync_pipeline.operations.registration import add_repository
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
 from sync_pipeline.orchestration.partitions import known_blocks
-from sync_pipeline.sandbox.svn_samples import Node, Revision, create
+from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import heartbeats, jobs, planning, repos
 from sync_pipeline.store.database import Database
@@ -221,7 +221,7 @@ def test_changes_are_hints_that_rotate_and_survive_a_broken_repository(site: Sit
     names = ["one", "two", "three"]
     site.settings = site.settings.model_copy(update={"changes_per_tick": 2, "changes_time_limit": 30.0})
     for name in names:
-        url = create(tmp_path / name, [Revision([Node(name, "add", "dir")])])
+        url = svn_samples.large(tmp_path / name, 1, 1)
         spec = catalog.parse_spec(f"svn:{url}")
         add_repository(
             site.database,

@@ -13,8 +13,10 @@ import pytest
 
 import sync_pipeline.sources.svn.client as pysvn
 from sync_pipeline.errors import ConfigurationError, WindowTooHard
+from sync_pipeline.sandbox.dumps import DumpWriter
+from sync_pipeline.sandbox.svn_samples import growing
 from sync_pipeline.sources.svn import make_client
-from sync_pipeline_tests.svn_fixtures import DumpWriter, SvnRepository, SvnServers, growing
+from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers
 
 Factory = Callable[..., SvnRepository]
 DATE = "2020-01-02T03:04:05.500000Z"

@@ -20,10 +20,12 @@ from sync_pipeline.errors import (
     WindowTooHard,
 )
 from sync_pipeline.model import Batch, PathChange, RevisionRow, RevisionWindow, Visibility
+from sync_pipeline.sandbox.dumps import DumpWriter
+from sync_pipeline.sandbox.svn_samples import growing
 from sync_pipeline.sources.svn import make_client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline_tests.sources.truth import assert_equal
-from sync_pipeline_tests.svn_fixtures import DumpWriter, SvnRepository, SvnServers, free_port, growing
+from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, free_port
 
 Factory = Callable[..., SvnRepository]
 DATE = "2020-01-02T03:04:05.678901Z"

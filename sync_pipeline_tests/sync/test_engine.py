@@ -219,7 +219,7 @@ def test_a_window_beyond_head_is_cut_or_empty_and_says_so(database: Database, pl
 
 
 def test_an_empty_repository_is_complete_and_healthy(database: Database, tmp_path: Path) -> None:
-    svn_samples.create(tmp_path / "empty", [])
+    svn_samples.create(tmp_path / "empty")
     with database.connection() as conn:
         repo = add(conn, tmp_path / "empty")
         report = Syncer(database, SMALL).run(request(repo))
