@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 import sys
 import traceback
@@ -72,6 +73,8 @@ Job = Annotated[
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
+    # Whoever ends us politely gets what Ctrl-C gets: a stop between two batches and the job given back.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Of all logs only our own warnings belong between our lines.
     logging.getLogger().addHandler(logging.NullHandler())
     logging.getLogger("sync_pipeline").addHandler(_Warnings(logging.WARNING))
