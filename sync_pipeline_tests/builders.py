@@ -1,11 +1,12 @@
-"""Rows for tests that need a registered repository or a revision without a real source behind it.
+"""Rows that tests need before they begin: registered repositories, revisions, requests.
 
-Belongs here: builders used by more than one test module. Tests of readers use real repositories instead.
+Belongs here: builders used by more than one test module.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sync_pipeline.model import (
@@ -18,8 +19,10 @@ from sync_pipeline.model import (
     Trigger,
     Visibility,
 )
-from sync_pipeline.store import watermarks
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import repos, watermarks
 from sync_pipeline.store.database import Connection
+from sync_pipeline.sync.readers import svn_reader
 
 _REPO = """
 INSERT INTO scm.repos (kind, instance, instance_slug, tenant, slug, url, svn_uuid, svn_root)
@@ -42,6 +45,33 @@ def register(conn: Connection, slug: str = "paint", *, origin: int = 1, head: in
         reason="test",
     )
     return int(row["repo_id"])
+
+
+def register_source(conn: Connection, source: Path | str, *, origin: int = 1, prefix: str = "") -> int:
+    """A real repository, by its place or URL, with its origin at the beginning; returns its repo_id."""
+    url = source if isinstance(source, str) else source.resolve().as_uri()
+    visit = svn_reader(Settings(), url).visit()
+    repo = repos.insert_svn(
+        conn,
+        url=f"{url}/{prefix}".rstrip("/"),
+        instance="local",
+        instance_slug="local",
+        tenant="acme",
+        slug_stem="repository",
+        svn_uuid=visit.uuid,
+        svn_root=visit.root,
+        svn_prefix=prefix,
+    )
+    assert repo is not None
+    watermarks.register(
+        conn,
+        repo_id=repo.repo_id,
+        job_type=JobType.REVISIONS,
+        origin_rev=origin,
+        actor="test",
+        reason="test",
+    )
+    return repo.repo_id
 
 
 def change(path: str, action: str = "M", **other: Any) -> PathChange:

@@ -36,7 +36,8 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
-from sync_pipeline.sync.readers import reader_factory, svn_reader
+from sync_pipeline.sync.readers import reader_factory
+from sync_pipeline_tests.builders import register_source as add
 from sync_pipeline_tests.builders import request
 
 REVISIONS = JobType.REVISIONS
@@ -56,27 +57,6 @@ def place(grown: Path, tmp_path: Path) -> Path:
     path = tmp_path / "repository"
     shutil.copytree(grown, path)
     return path
-
-
-def add(conn: Connection, path: Path, *, origin: int = 1, prefix: str = "") -> int:
-    url = path.resolve().as_uri()
-    visit = svn_reader(SMALL, url).visit()
-    repo = repos.insert_svn(
-        conn,
-        url=f"{url}/{prefix}".rstrip("/"),
-        instance="local",
-        instance_slug="local",
-        tenant="acme",
-        slug_stem="repository",
-        svn_uuid=visit.uuid,
-        svn_root=visit.root,
-        svn_prefix=prefix,
-    )
-    assert repo is not None
-    watermarks.register(
-        conn, repo_id=repo.repo_id, job_type=REVISIONS, origin_rev=origin, actor="test", reason="test"
-    )
-    return repo.repo_id
 
 
 def commit(path: Path, message: str = "one more") -> None:
