@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline import cli
+from sync_pipeline import __version__, cli
 from sync_pipeline.operations import registration
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
@@ -169,7 +169,7 @@ def test_a_wrong_call_is_one_line_that_leads_on(scm: Scm, arguments: list[str], 
 
 
 def test_the_version_is_printed(scm: Scm) -> None:
-    assert scm("--version") == Done(0, f"scm-sync {cli.__version__}\n", "")
+    assert scm("--version") == Done(0, f"scm-sync {__version__}\n", "")
 
 
 def test_the_entry_stays_light() -> None:

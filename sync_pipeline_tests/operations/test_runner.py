@@ -73,9 +73,9 @@ STOPPED = replace(HALF, job_status=JobStatus.PENDING, run_status=RunStatus.INTER
 
 
 def backfill(*reports: JobReport, **options: Any) -> dict[str, Any]:
-    options = {"window": RevisionWindow(1, 2001), "watermark_updated": False} | options
+    chosen: dict[str, Any] = {"window": RevisionWindow(1, 2001), "watermark_updated": False, **options}
     return runner.backfill_document(
-        REPOSITORY, JobType.REVISIONS, reports, started_at=START, finished_at=END, **options
+        REPOSITORY, JobType.REVISIONS, reports, started_at=START, finished_at=END, **chosen
     )
 
 

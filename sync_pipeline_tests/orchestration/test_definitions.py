@@ -86,7 +86,7 @@ def test_only_narrows_the_location_and_an_unknown_one_is_refused() -> None:
 
 
 def test_no_secret_is_part_of_what_the_page_shows() -> None:
-    settings = Settings(database_url="postgresql://u:hunter2@h/d", svn_password="hunter2")  # type: ignore[arg-type]
+    settings = Settings(database_url="postgresql://u:hunter2@h/d", svn_password="hunter2")
     defs = build_defs(settings=settings, snapshot=Snapshot((PAINT,)))
     shown = repr([r.get_config_field().default_value_as_json_str for r in defs_resources(defs)])
     assert "hunter2" not in shown

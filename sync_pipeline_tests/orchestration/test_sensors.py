@@ -48,7 +48,7 @@ class Site:
                 sensor_name=name,
             ) as context,
         ):
-            found: Any = location.get_sensor_def(name)(context)
+            found: dg.SensorResult | dg.SkipReason = location.get_sensor_def(name)(context)  # type: ignore[assignment]
             self.cursors[name] = context.cursor
         return found
 

@@ -79,7 +79,7 @@ def facts_of(conn: Connection) -> list[dict[str, Any]]:
 
 
 def one(conn: Connection, query: str) -> Any:
-    row = conn.execute(query).fetchone()  # type: ignore[arg-type]
+    row = conn.execute(query).fetchone()
     assert row is not None
     return next(iter(row.values()))
 
