@@ -54,10 +54,12 @@ app = _group("A complete, provable copy of source-control activity in PostgreSQL
 db_app = _group("The database: its schema and the embedded server.")
 repo_app = _group("The catalog: which repositories are synced.")
 catalog_app = _group("The snapshot from which Dagster loads the catalog.")
+watermark_app = _group("What counts as complete, and a person's decisions about it.")
 runner_app = _group("Sync one repository now, in this process.")
 app.add_typer(db_app, name="db")
 app.add_typer(repo_app, name="repo")
 app.add_typer(catalog_app, name="catalog")
+app.add_typer(watermark_app, name="watermark")
 app.add_typer(runner_app, name="runner")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -304,6 +306,23 @@ def db_check(as_json: AsJson = False) -> None:
         print("the schema is up to date")
     if not fits:
         raise ConfigurationError(state.problem)
+
+
+@db_app.command("verify")
+def db_verify(as_json: AsJson = False) -> int:
+    """Prove that the records agree with each other: coverage with its events, runs with their batches,
+    revisions with their paths; exit code 2 if not."""
+    from sync_pipeline.store import proofs
+
+    with _database(_settings()) as database, database.connection() as conn:
+        found = proofs.failures(conn)
+    if as_json:
+        _print_json({"passed": not found, "proofs": proofs.names(), "failures": found})
+    else:
+        for name in proofs.names():
+            print(f"{name}: {f'{len(found[name])} rows disagree' if name in found else 'all is well'}")
+            _print_rows(found.get(name, [])[:20])
+    return FAILED if found else SUCCESS
 
 
 @db_app.command("rollback")
@@ -584,6 +603,112 @@ def _after_catalog_change(settings: Settings, database: Database) -> None:
 
 
 # catalog ------------------------------------------------------------------------------------------------
+
+
+@watermark_app.command("reset")
+def watermark_reset(
+    repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    job: Job = None,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Count nothing as complete any more, so that everything is read and compared again. Rows stay; jobs
+    that run at this moment can write no more."""
+    _set_coverage(repo, job, None, reason, as_json=as_json, dry_run=dry_run)
+
+
+@watermark_app.command("set")
+def watermark_set(
+    repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
+    start_rev: Annotated[int, typer.Option("--start-rev", min=1, help="First revision.")],
+    end_rev: Annotated[int, typer.Option("--end-rev", min=1, help="Last revision, included.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    job: Job = None,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Count exactly these revisions as complete; what lies outside is read again."""
+    _set_coverage(repo, job, (start_rev, end_rev), reason, as_json=as_json, dry_run=dry_run)
+
+
+@watermark_app.command("events")
+def watermark_events(
+    repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
+    job: Job = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show how the coverage came to be what it is: every change with actor, reason and run."""
+    from sync_pipeline.operations.registration import find_repository
+    from sync_pipeline.operations.runner import job_type_for
+    from sync_pipeline.store import watermarks
+
+    with _database(_settings()) as database:
+        repository = find_repository(database, repo)
+        with database.connection() as conn:
+            rows = watermarks.events(conn, repository.repo_id, job_type_for(repository, job), limit)
+    if as_json:
+        _print_json(rows)
+    else:
+        _print_rows(rows)
+
+
+def _set_coverage(
+    repo: str,
+    job: str | None,
+    revisions: tuple[int, int] | None,
+    reason: str,
+    *,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
+    from sync_pipeline.model import RevisionWindow
+    from sync_pipeline.operations.registration import find_repository
+    from sync_pipeline.operations.runner import job_type_for
+    from sync_pipeline.store import watermarks
+
+    with _database(_settings()) as database:
+        repository = find_repository(database, repo)
+        job_type = job_type_for(repository, job)
+        with database.connection() as conn:
+            before = watermarks.get(conn, repository.repo_id, job_type)
+            covered: tuple[RevisionWindow, ...] = ()
+            if revisions is not None:
+                first, last = revisions
+                if last < first:
+                    raise ConfigurationError(f"--end-rev {last} is before --start-rev {first}")
+                if last > (before.head_rev or 0):
+                    raise ConfigurationError(
+                        f"--end-rev {last} is beyond HEAD, which is r{before.head_rev or 0}"
+                    )
+                covered = (RevisionWindow(first, last + 1),)
+            if not dry_run:
+                watermarks.replace(
+                    conn,
+                    repo_id=repository.repo_id,
+                    job_type=job_type,
+                    covered=covered,
+                    actor=_actor(),
+                    reason=reason,
+                )
+                after = watermarks.get(conn, repository.repo_id, job_type)
+    document = {
+        "spec": repository.spec,
+        "job_type": str(job_type),
+        "covered_before": [str(window) for window in before.covered],
+        "covered_after": [str(window) for window in covered],
+        "watermark_before": before.watermark,
+        "watermark_after": None if dry_run else after.watermark,
+        "dry_run": dry_run,
+    }
+    if as_json:
+        _print_json(document)
+    else:
+        shown = {
+            name: ", ".join(v) or "nothing" if isinstance(v, list) else v for name, v in document.items()
+        }
+        _print_facts(shown)
 
 
 @catalog_app.command("export")

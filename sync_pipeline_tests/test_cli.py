@@ -25,6 +25,7 @@ COMMANDS = (
     "env",
     "db migrate",
     "db check",
+    "db verify",
     "db rollback",
     "db start",
     "db stop",
@@ -33,6 +34,9 @@ COMMANDS = (
     "repo show",
     "repo retire",
     "catalog export",
+    "watermark reset",
+    "watermark set",
+    "watermark events",
     "runner incremental",
     "runner backfill",
     "ui",
@@ -455,3 +459,39 @@ def test_the_runner_syncs_for_real_and_tells_how_it_went(
     assert (failed.code, failed.json["exit_code"], failed.json["status"]) == (2, 2, "failed")
     assert failed.json["error"]
     assert failed.err.count("\n") == 1
+
+
+def test_a_person_can_reset_and_set_what_counts_as_complete(scm: Scm, on_database: Database) -> None:
+    with on_database.connection() as conn:
+        repo = builders.register(conn, head=40)
+    scm("watermark", "reset", str(repo)).refused(3, "--reason")
+    plan = scm(
+        "watermark", "set", str(repo), "--start-rev", "1", "--end-rev", "40", "--reason", "x", "--dry-run"
+    )
+    assert plan.code == 0
+    events = json.loads(scm("watermark", "events", str(repo), "--json").out)
+    assert [e["direction"] for e in events] == ["register"]
+    done = scm(
+        "watermark", "set", str(repo), "--start-rev", "1", "--end-rev", "40", "--reason", "checked", "--json"
+    )
+    assert json.loads(done.out)["watermark_after"] == 41
+    assert scm("watermark", "reset", str(repo), "--reason", "server was restored").code == 0
+    events = json.loads(scm("watermark", "events", str(repo), "--json").out)
+    assert [(e["direction"], e["generation"], e["reason"]) for e in events] == [
+        ("reset", 3, "server was restored"),
+        ("set", 2, "checked"),
+        ("register", 1, "test"),
+    ]
+    wrong = ("watermark", "set", str(repo), "--reason", "x", "--start-rev")
+    scm(*wrong, "5", "--end-rev", "4").refused(3, "before --start-rev 5")
+    scm(*wrong, "5", "--end-rev", "41").refused(3, "beyond HEAD, which is r40")
+
+
+def test_verify_names_records_that_disagree(scm: Scm, on_database: Database) -> None:
+    with on_database.connection() as conn:
+        builders.register(conn)
+        assert scm("db", "verify").code == 0
+        conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,9)}'")
+    found = scm("db", "verify", "--json")
+    assert found.code == 2
+    assert list(json.loads(found.out)["failures"]) == ["coverage"]

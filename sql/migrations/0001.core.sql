@@ -599,7 +599,7 @@ CREATE TABLE scm.svn_changed_paths (
     text_mods     boolean,
     prop_mods     boolean,
     -- No foreign key to scm.svn_revisions: it would cost as much as the rest of the insert. One statement
-    -- writes both tables in one transaction, and sql/ops/orphaned_paths.sql proves it.
+    -- writes both tables in one transaction, and sql/ops/prove_paths.sql proves it.
     PRIMARY KEY (repo_id, rev_num, path_no)
 );
 COMMENT ON TABLE scm.svn_changed_paths IS 'One row per changed path of a revision, replaced as a set with it.';

@@ -15,7 +15,7 @@ from sync_pipeline.model import JobType, Lifecycle, RevisionWindow, Visit
 from sync_pipeline.operations import registration
 from sync_pipeline.operations.registration import Registered
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, watermarks
+from sync_pipeline.store import jobs, proofs, watermarks
 from sync_pipeline.store.database import Database
 
 ROOT = "svn://h/paint"
@@ -83,7 +83,7 @@ def test_live_syncing_begins_with_the_block_of_head_and_older_blocks_are_queued(
             "SELECT lower(revs) AS first, upper(revs) AS end, mode, trigger, priority, status, actor"
             "  FROM scm.sync_jobs ORDER BY revs"
         ).fetchall()
-        assert watermarks.differences(conn) == []
+        assert proofs.failures(conn) == {}
     assert (row.origin, row.head_rev, row.covered) == (origin, head, ())
     assert [(job["first"], job["end"]) for job in queued] == history
     for job in queued:

@@ -33,7 +33,7 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, leases, repos, watermarks
+from sync_pipeline.store import jobs, leases, proofs, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import reader_factory
@@ -134,7 +134,7 @@ def test_an_incremental_reads_everything_from_the_origin_and_then_nothing(
         assert again.counts.changed == 0
         assert facts_of(conn) == stored
         assert watermarks.get(conn, repo, REVISIONS).verified_at is not None
-        assert watermarks.differences(conn) == []
+        assert proofs.failures(conn) == {}
         commit(place, "späte Arbeit")
         third = syncer.run(request(repo))
         assert (third.counts.inserted, third.watermark_after) == (1, 47)
@@ -171,7 +171,7 @@ def test_backfill_in_any_order_covers_and_leaves_the_watermark_to_the_origin(
         assert last.counts == Counts(read=10, inserted=10)
         row = watermarks.get(conn, repo, REVISIONS)
         assert (row.covered, row.origin, row.watermark) == ((RevisionWindow(1, 46),), 41, 46)
-        assert watermarks.differences(conn) == []
+        assert proofs.failures(conn) == {}
 
 
 def test_the_block_jobs_of_a_backfill_share_one_look_at_the_front_door(
@@ -453,7 +453,7 @@ def test_two_at_once_on_one_repository_store_everything_once(database: Database,
         assert all(report.succeeded for report in reports)
         assert one(conn, "SELECT count(*) FROM scm.svn_revisions") == 45
         assert one(conn, "SELECT max(version) FROM scm.svn_revisions") == 1
-        assert watermarks.differences(conn) == []
+        assert proofs.failures(conn) == {}
 
 
 def test_another_repository_at_the_same_place_stops_everything(
