@@ -15,8 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from typing import Protocol
 from uuid import UUID
 
@@ -46,6 +47,7 @@ from sync_pipeline.model import (
     JobType,
     Lifecycle,
     Mode,
+    QuarantinedRow,
     Repository,
     RevisionRow,
     RevisionWindow,
@@ -71,6 +73,9 @@ SWEEP_BLOCK = 1000
 
 _OBLIGATIONS_PER_RUN = 20
 _LOOK_SECONDS = 30.0
+# What quarantine keeps of a revision that cannot be stored.
+_PATHS_SET_ASIDE = 1000
+_PAYLOAD_BYTES = 1 << 20
 _STOP_AFTER_FAILED_CHUNKS = 3
 # Smaller goes first at the lease: live syncing passes a backfill between two of its chunks.
 _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.PROBE: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2}
@@ -429,8 +434,25 @@ class _Attempt:
                         _log.info("%s %s: %s; reading it another way", self._repo.slug, window, hard)
                         self._write(lease, self._source.read_single(window.first))
                         continue
-                    middle = window.first + len(window) // 2
-                    todo += [RevisionWindow(middle, window.end), RevisionWindow(window.first, middle)]
+                    todo += _halves(window)
+                except psycopg.Error as refused:
+                    if not _is_about_a_row(refused):
+                        raise
+                    if len(window) == 1:
+                        self._write(lease, self._set_aside(window, refused))
+                        continue
+                    todo += _halves(window)
+
+    def _set_aside(self, window: RevisionWindow, refused: psycopg.Error) -> Batch:
+        """The quarantine entry of a single revision that the database refuses."""
+        payload = b""
+        for batch in self._source.read(window):
+            for row in batch.rows:
+                fields = asdict(replace(row, paths=tuple(islice(row.paths, _PATHS_SET_ASIDE))))
+                payload = json.dumps(fields, default=str, ensure_ascii=False).encode("utf-8", "replace")
+        detail = str(_database_error(refused))
+        entry = QuarantinedRow(str(window.first), "unstorable", detail, payload[:_PAYLOAD_BYTES])
+        return Batch(window, (), window, (entry,))
 
     def _write(self, lease: leases.Lease, batch: Batch) -> None:
         """One batch, one transaction: guards, facts, quarantine, obligations, ledger, coverage."""
@@ -702,6 +724,17 @@ class _Attempt:
                 return True
         except (psycopg.Error, ConfigurationError):
             return False
+
+
+def _halves(window: RevisionWindow) -> list[RevisionWindow]:
+    """Both halves, the first one last: the list is worked off from its end."""
+    middle = window.first + len(window) // 2
+    return [RevisionWindow(middle, window.end), RevisionWindow(window.first, middle)]
+
+
+def _is_about_a_row(refused: psycopg.Error) -> bool:
+    """True if the database refused what was written, not to work: data, constraint, size, trigger."""
+    return (refused.sqlstate or "")[:2] in ("22", "23", "54", "P0")
 
 
 def _marked(batch: Batch) -> Iterator[RevisionRow]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -559,6 +560,45 @@ def test_one_bad_row_goes_to_quarantine_and_the_batch_goes_on(database: Database
         assert one(conn, "SELECT batch_id IS NOT NULL FROM scm.quarantine") is True
         assert Syncer(database, SMALL).run(request(repo, Mode.REPAIR, window=(1, 11))).counts.inserted == 1
         assert one(conn, "SELECT count(*) FROM scm.quarantine WHERE resolved_at IS NULL") == 0
+
+
+def test_a_revision_that_the_database_refuses_does_not_stop_the_others(
+    database: Database, place: Path
+) -> None:
+    with database.connection() as conn:
+        conn.execute("ALTER TABLE scm.svn_revisions ADD CONSTRAINT no_tags CHECK (rev_num <> 17)")
+        repo = add(conn, place)
+        report = Syncer(database, SMALL).run(request(repo))
+        assert report.succeeded
+        assert report.counts == Counts(read=45, inserted=44, quarantined=1)
+        row = conn.execute("SELECT natural_key, reason, detail, payload FROM scm.quarantine").fetchone()
+        assert row is not None
+        assert (row["natural_key"], row["reason"]) == ("17", "unstorable")
+        assert "no_tags" in row["detail"]
+        assert json.loads(row["payload"])["message"].startswith("Change 17")
+        conn.execute("ALTER TABLE scm.svn_revisions DROP CONSTRAINT no_tags")
+        Syncer(database, SMALL).run(request(repo, Mode.REPAIR, window=(1, 46)))
+        assert one(conn, "SELECT count(*) FROM scm.quarantine WHERE resolved_at IS NULL") == 0
+        assert proofs.failures(conn) == {}
+
+
+def test_a_full_disk_fails_the_job_and_sets_nothing_aside(database: Database, place: Path) -> None:
+    with database.connection() as conn:
+        conn.execute(
+            "CREATE FUNCTION scm.full_disk() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$BEGIN RAISE EXCEPTION 'no space left on device' USING ERRCODE = 'disk_full'; END$$"
+        )
+        conn.execute(
+            "CREATE TRIGGER full_disk BEFORE INSERT ON scm.svn_revisions FOR EACH ROW"
+            " WHEN (NEW.rev_num = 17) EXECUTE FUNCTION scm.full_disk()"
+        )
+        repo = add(conn, place)
+        report = Syncer(database, SMALL).run(request(repo))
+        assert (report.job_status, report.error_code) == (JobStatus.FAILED, "database_down")
+        assert "no space left on device" in (report.error or "")
+        assert one(conn, "SELECT count(*) FROM scm.quarantine") == 0
+        conn.execute("DROP TRIGGER full_disk ON scm.svn_revisions")
+        assert Syncer(database, SMALL).run(request(repo)).counts.inserted == 35
 
 
 def test_a_subfolder_stores_what_concerns_it_and_covers_everything(
