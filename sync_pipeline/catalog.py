@@ -31,7 +31,7 @@ _DEFAULT_PORTS = {"svn": 3690, "svn+ssh": 22, "http": 80, "https": 443}
 # What svn leaves unescaped in a path; everything else is written %XX.
 _PATH_CHARACTERS = "!$&'()*+,-./:=@_~"
 _SLUG_LENGTH = 48
-_HOW = "write svn:<url> or gitlab:<id or path>"
+_HOW = "write svn:<url>"
 
 
 # Blocks of revisions ------------------------------------------------------------------------------------
@@ -195,8 +195,11 @@ def instance_slug_of(instance: str) -> str:
 
 
 def slug_stem_of(url: str) -> str:
-    """Readable part of a repository's slug: the end of its path in ``[a-z0-9_]``. The catalog appends the
-    repository's number, which makes it unique (names of Dagster assets can hold nothing else)."""
+    """Readable part of a repository's slug: the end of its path in ``[a-z0-9_]``, of a ``file://`` URL only
+    the last folder. The catalog appends the repository's number, which makes it unique (names of Dagster
+    assets can hold nothing else)."""
+    if url.startswith("file://"):
+        url = "file:///" + url.rstrip("/").rpartition("/")[2]
     path = unquote_to_bytes(url.partition("://")[2].partition("/")[2]).decode("utf-8", "replace")
     plain = unicodedata.normalize("NFKD", path).encode("ascii", "ignore").decode().lower()
     stem = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")

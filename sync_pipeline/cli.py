@@ -9,6 +9,7 @@ Exit codes: 0 all well, 1 partly failed, 2 failed, 3 configuration or usage, 130
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
 import logging
@@ -21,6 +22,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +77,8 @@ Job = Annotated[
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
+    if sys.stdout is None:  # closed by the shell: >&-
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the life of the process)
     # Whoever ends us politely gets what Ctrl-C gets: a stop between two batches and the job given back.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Of all logs only our own warnings belong between our lines.
@@ -85,6 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         code = _pipe_closed()
+    except OSError as error:
+        code = _complain(f"the output cannot be written: {error.strerror}", FAILED)
+        _pipe_closed()
     sys.exit(code)
 
 
@@ -117,6 +124,8 @@ def _explain(error: Exception) -> int:
         traceback.print_exception(error)
     if isinstance(error, Cancelled):
         return _complain(str(error), INTERRUPTED)
+    if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
+        return _complain("the output cannot be written: no space left on device", FAILED)
     if isinstance(error, SyncError):
         return _complain(str(error), CONFIGURATION if isinstance(error, ConfigurationError) else FAILED)
     if isinstance(error, typer.Abort):
@@ -170,6 +179,12 @@ def _global(
         name = name.strip().lower().replace("-", "_")
         if not separator or not re.fullmatch(r"[a-z0-9_]+", name):
             raise ConfigurationError("--set: write NAME=VALUE, such as --set chunk_revisions=500")
+        from sync_pipeline.settings import Settings
+
+        if name not in Settings.model_fields:
+            near = get_close_matches(name.removeprefix("scm_"), Settings.model_fields, 1)
+            hint = f"did you mean {near[0]}?" if near else "see docs/settings.md"
+            raise ConfigurationError(f"--set {name}: there is no such setting; {hint}")
         if "password" in name:
             raise ConfigurationError(
                 f"--set {name}: a command line is seen by everybody; use the environment or the file"
@@ -461,7 +476,7 @@ def _registered_document(result: Registered) -> dict[str, Any]:
     if not result.created:
         outcome = "already_registered"
     else:
-        outcome = "would_register" if result.dry_run else "registered"
+        outcome = "would_register" if result.dry_run else "taken_up_again" if result.again else "registered"
     return {
         "spec": str(result.spec),
         "result": outcome,
@@ -476,6 +491,11 @@ def _registered_line(result: Registered) -> str:
     if not result.created:
         number = f" as repository {result.repository.repo_id}" if result.repository else ""
         return f"{result.spec} is registered already{number}"
+    if result.again and result.repository is not None:
+        return (
+            f"{result.spec} is taken up again as repository {result.repository.repo_id}, with its rows and "
+            f"assets: HEAD r{result.head}, {len(result.history)} older blocks queued"
+        )
     done = (
         "would be registered"
         if result.repository is None
@@ -784,7 +804,7 @@ def runner_backfill(
         repository = _active(registration.find_repository(database, repo))
         job_type = runner.job_type_for(repository, job)
         # A wrong order is told before the source is asked; HEAD needs it.
-        runner.backfill_window(start_rev, end_rev, head=sys.maxsize - 1)
+        runner.backfill_window(start_rev, end_rev, head=max(start_rev or 1, end_rev or 1))
         visit = registration.visit_source(repository.url, _visitor(settings))
         window = runner.backfill_window(start_rev, end_rev, visit.head)
         with database.connection() as conn:

@@ -117,12 +117,14 @@ class Settings(BaseSettings):
     svn_password: SecretStr = Field(
         SecretStr(""), description="Password for every SVN server; also read from SVN_PASSWORD."
     )
-    svn_info_timeout: float = Field(60.0, gt=0, description="Seconds: wall clock limit of svn info.")
+    svn_info_timeout: float = Field(
+        60.0, gt=0, le=31_536_000, description="Seconds: wall clock limit of svn info."
+    )
     svn_log_timeout: float = Field(
-        300.0, gt=0, description="Seconds: wall clock limit of svn log for one window."
+        300.0, gt=0, le=31_536_000, description="Seconds: wall clock limit of svn log for one window."
     )
     svn_timeout: float = Field(
-        120.0, gt=0, description="Seconds: wall clock limit of every other svn command."
+        120.0, gt=0, le=31_536_000, description="Seconds: wall clock limit of every other svn command."
     )
     svn_max_answer_bytes: int = Field(
         2 * 1024**3,
@@ -146,24 +148,33 @@ class Settings(BaseSettings):
         100, ge=0, description="Newest revisions re-read by each sweep for edited properties."
     )
     sweep_interval: float = Field(
-        3600.0, gt=0, description="Seconds: shortest time between two sweeps of a repository."
+        3600.0, gt=0, le=31_536_000, description="Seconds: shortest time between two sweeps of a repository."
     )
     job_max_attempts: int = Field(3, ge=1, description="Attempts at a job before it is dead.")
-    claim_length: float = Field(300.0, gt=0, description="Seconds: length of the claim on a job.")
-    claim_renew: float = Field(60.0, gt=0, description="Seconds: how often the claim is renewed.")
-    lease_length: float = Field(
-        60.0, gt=0, description="Seconds: length of the lease of a (repository, job type)."
+    claim_length: float = Field(
+        300.0, gt=0, le=31_536_000, description="Seconds: length of the claim on a job."
     )
-    lease_renew: float = Field(15.0, gt=0, description="Seconds: how often the lease is renewed.")
+    claim_renew: float = Field(
+        60.0, gt=0, le=31_536_000, description="Seconds: how often the claim is renewed."
+    )
+    lease_length: float = Field(
+        60.0, gt=0, le=31_536_000, description="Seconds: length of the lease of a (repository, job type)."
+    )
+    lease_renew: float = Field(
+        15.0, gt=0, le=31_536_000, description="Seconds: how often the lease is renewed."
+    )
     wait_limit: float = Field(
-        600.0, ge=0, description="Seconds: longest wait for a lease or a job that somebody else holds."
+        600.0,
+        ge=0,
+        le=31_536_000,
+        description="Seconds: longest wait for a lease or a job that somebody else holds.",
     )
     parallel_repositories: int = Field(
         4, ge=1, le=64, description="Repositories synced side by side in one run."
     )
 
     sync_interval: float = Field(
-        300.0, gt=0, description="Seconds: a repository is due when its last visit is older."
+        300.0, gt=0, le=31_536_000, description="Seconds: a repository is due when its last visit is older."
     )
     sensor_interval: int = Field(
         30, ge=1, description="Seconds: shortest time between two ticks of a sensor."
@@ -176,10 +187,10 @@ class Settings(BaseSettings):
         20, ge=1, description="SVN repositories that one tick of the changes sensor looks at."
     )
     changes_time_limit: float = Field(
-        3.0, gt=0, description="Seconds: wall clock limit of one tick of the changes sensor."
+        3.0, gt=0, le=31_536_000, description="Seconds: wall clock limit of one tick of the changes sensor."
     )
     stale_after: float = Field(
-        3600.0, gt=0, description="Seconds: the health check fails when freshness is older."
+        3600.0, gt=0, le=31_536_000, description="Seconds: the health check fails when freshness is older."
     )
 
     @property

@@ -69,9 +69,9 @@ def test_one_repository_has_one_name(written: str, normal: str) -> None:
     ("written", "part"),
     [
         ("", "empty"),
-        ("paint", "svn:<url> or gitlab:<id or path>"),
-        ("git:https://host/x", "svn:<url> or gitlab:<id or path>"),
-        ("https://host/repo", "svn:<url> or gitlab:<id or path>"),
+        ("paint", "svn:<url>"),
+        ("git:https://host/x", "svn:<url>"),
+        ("https://host/repo", "svn:<url>"),
         ("svn://host/repo", "write svn:svn://host/repo"),
         ("svn:", "names no repository"),
         ("svn:host/repo", "svn+ssh://"),
@@ -133,7 +133,7 @@ def test_a_normal_url_stays_as_it_is(segments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("url", "instance", "slug", "tenant", "stem"),
     [
-        ("file:///srv/Paint-Shop", "local", "local", "srv", "srv_paint_shop"),
+        ("file:///srv/Paint-Shop", "local", "local", "srv", "paint_shop"),
         ("svn://svn.example.com/a/b.c", "svn.example.com", "svn_example_com", "a", "a_b_c"),
         ("svn://svn.example.com:3691", "svn.example.com:3691", "svn_example_com_3691", None, "repository"),
         ("svn+ssh://me@h/%C3%BCber/x", "h", "h", "über", "uber_x"),

@@ -164,7 +164,7 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
         (["db", "rollback", "--steps", "0"], "--steps"),
         (["--set", "chunk_revisions", "repo", "list"], "NAME=VALUE"),
         (["--set", f"svn_password={SECRET}", "repo", "list"], "svn_password"),
-        (["--set", "chunk_revision=5", "repo", "list"], "did you mean SCM_CHUNK_REVISIONS?"),
+        (["--set", "chunk_revision=5", "repo", "list"], "did you mean chunk_revisions?"),
         (["--set", "chunk_revisions=0", "repo", "list"], "SCM_CHUNK_REVISIONS"),
     ],
 )

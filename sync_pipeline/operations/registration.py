@@ -28,7 +28,7 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.settings import Settings, parse_toml
 from sync_pipeline.store import jobs, repos, watermarks
-from sync_pipeline.store.database import Database
+from sync_pipeline.store.database import Connection, Database
 
 
 class Visitor(Protocol):
@@ -48,7 +48,8 @@ class Registered:
     """What registering a repository did, or with ``dry_run`` would do.
 
     ``repository`` is None only for a dry run of a new one. ``created`` is False if it was there before; then
-    nothing was changed. ``history`` are the blocks queued as low-priority backfill.
+    nothing was changed. ``again`` if a retired one was taken up again. ``history`` are the blocks queued as
+    low-priority backfill.
     """
 
     spec: RepositorySpec
@@ -58,6 +59,7 @@ class Registered:
     head: int | None = None
     origin: int | None = None
     history: tuple[RevisionWindow, ...] = ()
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,9 @@ def add_repository(
     """Register ``spec``: its row, its watermark with the origin at the start of the block that holds HEAD,
     and the older blocks as backfill jobs, all or nothing.
 
-    Twice, also at once, is harmless: one wins, the others are told. Raises ConfigurationError for what a
-    person has to change (address, credentials), Transient if the source does not answer now.
+    A retired repository that is still the same one (URL, UUID, root) is taken up again with its rows and its
+    assets. Twice, also at once, is harmless: one wins, the others are told. Raises ConfigurationError for
+    what a person has to change (address, credentials), Transient if the source does not answer now.
     """
     if spec.kind is not Kind.SVN:
         raise ConfigurationError(
@@ -103,6 +106,11 @@ def add_repository(
         return Registered(spec, True, True, None, visit.head, origin, history)
     instance = catalog.instance_of(spec.address)
     with database.connection() as conn, conn.transaction():
+        known = repos.reactivate_svn(conn, url=spec.address, svn_uuid=visit.uuid, svn_root=visit.root)
+        if known is not None:
+            history = _uncovered(conn, known)
+            _queue(conn, settings, known, history, actor, "history after it was taken up again")
+            return Registered(spec, True, False, known, visit.head, None, history, again=True)
         repository = repos.insert_svn(
             conn,
             url=spec.address,
@@ -125,22 +133,42 @@ def add_repository(
             actor=actor,
             reason="registered",
         )
-        for block in history:
-            jobs.enqueue(
-                conn,
-                JobRequest(
-                    repo_id=repository.repo_id,
-                    job_type=JobType.REVISIONS,
-                    mode=Mode.BACKFILL,
-                    trigger=Trigger.REGISTRATION,
-                    actor=actor,
-                    reason="history before registration",
-                    window=block,
-                    priority=jobs.HISTORY_PRIORITY,
-                ),
-                max_attempts=settings.job_max_attempts,
-            )
+        _queue(conn, settings, repository, history, actor, "history before registration")
     return Registered(spec, True, False, repository, visit.head, origin, history)
+
+
+def _uncovered(conn: Connection, repository: Repository) -> tuple[RevisionWindow, ...]:
+    """The history before the origin that is not covered, cut at blocks."""
+    row = watermarks.get(conn, repository.repo_id, JobType.REVISIONS)
+    assert isinstance(row.origin, int)
+    before = RevisionWindow(1, max(1, row.origin))
+    gaps = watermarks.missing(conn, repository.repo_id, JobType.REVISIONS, before) if len(before) else ()
+    return tuple(b for gap in gaps if isinstance(gap, RevisionWindow) for b in catalog.blocks(gap))
+
+
+def _queue(
+    conn: Connection,
+    settings: Settings,
+    repository: Repository,
+    blocks: Iterable[RevisionWindow],
+    actor: str,
+    reason: str,
+) -> None:
+    for block in blocks:
+        jobs.enqueue(
+            conn,
+            JobRequest(
+                repo_id=repository.repo_id,
+                job_type=JobType.REVISIONS,
+                mode=Mode.BACKFILL,
+                trigger=Trigger.REGISTRATION,
+                actor=actor,
+                reason=reason,
+                window=block,
+                priority=jobs.HISTORY_PRIORITY,
+            ),
+            max_attempts=settings.job_max_attempts,
+        )
 
 
 def visit_source(url: str, reader_factory: ReaderFactory) -> Visit:

@@ -10,6 +10,7 @@ block, so that a partly failed range shows what succeeded.
 # Dagster looks at the annotation of ``context`` itself, so annotations cannot be postponed here.
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -20,6 +21,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
+from dagster._core.errors import DagsterExecutionInterruptedError
 
 from sync_pipeline.catalog import block_of
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
@@ -32,9 +34,10 @@ from sync_pipeline.model import (
     Mode,
     Repository,
     RevisionWindow,
+    Trigger,
     Window,
 )
-from sync_pipeline.orchestration.order import Order, read_order
+from sync_pipeline.orchestration.order import POOLS_VARIABLE, Order, read_order
 from sync_pipeline.orchestration.partitions import (
     block_key,
     blocks_of,
@@ -55,11 +58,16 @@ _log = logging.getLogger(__name__)
 CHECK_NAME = "health"
 """Name of the one asset check that every asset has."""
 
+REFUSED = "refused"
+"""Metadata of the failure of a step that could not begin: the code of the error."""
+
 _BLOCKS_PER_RUN = 10
 _SHARE_OF_RUN_TIME = 0.7
 _ERROR_LINES = 5
 # Every other window of the same repository would end the same way.
-_HOPELESS = frozenset({"denied", "not_found", "replaced", "database_down", "configuration"})
+_HOPELESS = frozenset(
+    {"denied", "not_found", "replaced", "database_down", "database_full", "configuration", "connection"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ def _multi_asset(instance_slug: str, repositories: Sequence[Repository]) -> dg.A
         partitions_def=svn_blocks,
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.multi_run(_BLOCKS_PER_RUN),
-        pool=instance_slug,
+        pool=instance_slug if os.environ.get(POOLS_VARIABLE) else None,
     )
     def revisions(
         context: dg.AssetExecutionContext,
@@ -116,7 +124,7 @@ def _multi_asset(instance_slug: str, repositories: Sequence[Repository]) -> dg.A
                 run = _Run(context, settings, order, database, store, observer)
                 yield from run.execute(selected, Syncer(database, settings, svn.source_factory()))
         except ConfigurationError as error:
-            raise dg.Failure(str(error), allow_retries=False) from None
+            raise refused(error) from None
 
     return revisions
 
@@ -195,7 +203,7 @@ class _Run:
         finally:
             # Also on interruption: threads stop between two batches and put their jobs back.
             self.cancel.set()
-            threads.shutdown(wait=True, cancel_futures=True)
+            _join(threads)
         self._move_origins(work)
         yield from self._checks(selected)
         self._conclude()
@@ -204,6 +212,12 @@ class _Run:
 
     def _announce(self, selected: Sequence[Repository], active: Sequence[Repository]) -> None:
         retired = [r.slug for r in selected if r.lifecycle is Lifecycle.RETIRED]
+        if retired and not active:
+            raise dg.Failure(
+                f"nothing to sync, retired: {', '.join(retired[:20])}; scm-sync repo add takes a repository "
+                "up again",
+                allow_retries=False,
+            )
         if retired:
             self.context.log.info(f"skipped, retired: {', '.join(retired[:20])}")
         windows = ", ".join(str(w) for w in self.order.windows[:3]) or "what is new"
@@ -283,7 +297,9 @@ class _Run:
     def _sync_piece(self, syncer: Syncer, piece: _Piece) -> _Piece:
         request = piece.request
         try:
-            if request.window is not None and not self.order.from_ledger:
+            # The runner reads what is missing; a materialization of a covered block is a wish to compare.
+            by_hand = request.trigger in (Trigger.UI, Trigger.CI)
+            if request.window is not None and by_hand and not self.order.from_ledger:
                 request = replace(request, reread=self._is_covered(piece.repository, request.window))
             report = syncer.run(
                 request,
@@ -421,6 +437,22 @@ class _Run:
             )
 
 
+def refused(error: SyncError) -> dg.Failure:
+    """The failure of a step that could not begin, because somebody has to set something right first."""
+    return dg.Failure(str(error), metadata={REFUSED: error.code}, allow_retries=False)
+
+
+def _join(threads: ThreadPoolExecutor) -> None:
+    """Wait for the threads, also if an impatient person interrupts a second time: they are stopping, and
+    without them nobody would put the jobs back."""
+    while True:
+        try:
+            threads.shutdown(wait=True, cancel_futures=True)
+            return
+        except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+            continue
+
+
 def show(conn: Any, verdict: health.Judged) -> None:
     """Remember that Dagster is shown ``verdict``."""
     health_store.record_shown(
@@ -434,7 +466,7 @@ def show(conn: Any, verdict: health.Judged) -> None:
 
 def severity(verdict: health.Health) -> dg.AssetCheckSeverity:
     """Red for what is wrong, yellow for what has merely not happened yet."""
-    waits = set(verdict.reasons) <= {health.Reason.NEVER_SYNCED}
+    waits = set(verdict.reasons) <= health.WAITS_FOR_ITSELF
     return dg.AssetCheckSeverity.WARN if waits else dg.AssetCheckSeverity.ERROR
 
 

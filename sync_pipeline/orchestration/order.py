@@ -22,6 +22,7 @@ ACTOR_TAG = "scm/actor"
 REASON_TAG = "scm/reason"
 WINDOWS_TAG = "scm/windows"
 """Windows whose edges are not those of blocks, as ``first-last`` separated by commas; used by the runner."""
+PROCESS_TAG = "scm/process"
 UPDATE_WATERMARK_TAG = "scm/update_watermark"
 
 PARTITION_TAG = "dagster/partition"
@@ -34,6 +35,12 @@ _SENSOR_TAG = "dagster/sensor_name"
 _USER_TAG = "user"
 
 _WINDOW = re.compile(r"(\d+)-(\d+)")
+
+
+POOLS_VARIABLE = "SCM_DAGSTER_POOLS"
+"""Set in the processes of ``scm-sync up``: runs from the queue take a slot of their instance's pool. A run
+that somebody starts directly takes none: if such a process is killed, its slot is never given back, and after
+a few nobody could start anything."""
 
 
 @dataclass(frozen=True, slots=True)

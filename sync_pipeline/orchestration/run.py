@@ -20,13 +20,14 @@ from sync_pipeline.catalog import Snapshot
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import Counts, JobReport, JobType, Mode, RevisionWindow, Trigger, Window
 from sync_pipeline.operations.environment import environment_variables
-from sync_pipeline.orchestration.assets import Observer
+from sync_pipeline.orchestration.assets import REFUSED, Observer
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
-from sync_pipeline.orchestration.jobs import JOB_OF_JOB_TYPE
+from sync_pipeline.orchestration.jobs import JOB_OF_JOB_TYPE, console_at
 from sync_pipeline.orchestration.order import (
     ACTOR_TAG,
     MODE_TAG,
     PARTITION_TAG,
+    PROCESS_TAG,
     RANGE_END_TAG,
     RANGE_START_TAG,
     REASON_TAG,
@@ -39,9 +40,7 @@ from sync_pipeline.orchestration.partitions import block_key, blocks_of, ensure_
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import repos
 from sync_pipeline.store.database import Database
-
-# Progress and result belong to the caller; Dagster's log of the run is kept with the run.
-_SILENT = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+from sync_pipeline.sync.worker import is_gone, process_identity
 
 
 @contextmanager
@@ -104,14 +103,20 @@ def execute(
             ACTOR_TAG: actor,
             REASON_TAG: reason,
             UPDATE_WATERMARK_TAG: "true" if update_watermark else "false",
+            PROCESS_TAG: process_identity(),
             **_partition_tags(instance, revisions),
         }
+        _close_lost_runs(instance)
         job = defs.resolve_job_def(JOB_OF_JOB_TYPE[job_type])
         try:
-            # Dagster prints what its loggers are not asked about.
+            # Progress and result belong to the caller; the log of the run is kept with the run. Dagster
+            # prints what its loggers are not asked about.
             with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
                 result = job.execute_in_process(
-                    instance=instance, tags=tags, run_config=_SILENT, raise_on_error=False
+                    instance=instance,
+                    tags=tags,
+                    run_config=console_at("CRITICAL"),
+                    raise_on_error=False,
                 )
         except (KeyboardInterrupt, DagsterExecutionInterruptedError):
             raise _stopped() from None
@@ -122,6 +127,14 @@ def execute(
             # What went wrong has no report, so the reports alone would look like success.
             raise _failure(result)
     return reports
+
+
+def _close_lost_runs(instance: dg.DagsterInstance) -> None:
+    """Runs of runners that were killed: nobody else would ever tell Dagster that they ended."""
+    started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED], tags={TRIGGER_TAG: str(Trigger.RUNNER)})
+    for run in instance.get_runs(started, limit=100):
+        if is_gone(run.tags.get(PROCESS_TAG)):
+            instance.report_run_failed(run, "the process of this run is gone")
 
 
 def _partition_tags(instance: dg.DagsterInstance, windows: Sequence[RevisionWindow]) -> Mapping[str, str]:
@@ -163,8 +176,10 @@ def _failure(result: dg.ExecuteInProcessResult) -> SyncError:
     for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data
-            if data.user_failure_data is not None and data.user_failure_data.description:
-                return ConfigurationError(data.user_failure_data.description)
+            told = data.user_failure_data
+            if told is not None and told.description:
+                begun = REFUSED not in told.metadata
+                return SyncError(told.description) if begun else ConfigurationError(told.description)
             if data.error is not None:
                 cause = data.error.cause or data.error
                 return SyncError(cause.message.strip().splitlines()[-1])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import secrets
@@ -33,6 +34,7 @@ import psutil
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.environment import config_file, environment_variables
 from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
+from sync_pipeline.orchestration.order import POOLS_VARIABLE
 from sync_pipeline.settings import Settings, load_settings
 
 LOCATION_NAME = "sync_pipeline"
@@ -134,15 +136,13 @@ def serve(
 
 
 def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bool = False) -> None:
-    """Run page, daemon and code server until SIGINT or SIGTERM, then stop them all. Raises ConfigurationError
+    """Run page, daemon and code server until SIGINT or SIGTERM, then stop them all. What runs print goes to
+    ``runs.log`` in the state folder. Raises ConfigurationError
     if it runs already, or a child ends by itself."""
-    there = running(settings)
-    if there is not None:
-        raise ConfigurationError(f"it runs already at {there.url} (process {there.pid})")
     secret = token(settings)
-    environment = {**os.environ, **environment_variables(settings)}
+    environment = {**os.environ, **environment_variables(settings), POOLS_VARIABLE: "1"}
     stop = threading.Event()
-    with _signals(stop), _private_folder() as folder:
+    with _only_one(settings, secret), _signals(stop), _private_folder() as folder:
         place = folder / "code.sock"
         workspace = folder / "workspace.yaml"
         workspace.write_text(
@@ -151,7 +151,9 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
         )
         children: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            children["code server"] = _child(_code_server(place), environment)
+            # Runs are its children, and say more than fits between our lines.
+            log = settings.state_dir / "runs.log"
+            children["code server"] = _child(_code_server(place), environment, log)
             _wait(lambda: _answers(place), children, stop)
             children["daemon"] = _child(_daemon(workspace), environment)
             arguments = {"host": host, "port": port, "read_only": read_only}
@@ -164,6 +166,25 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
             _wait(lambda: False, children, stop, limit=None)
         finally:
             _stop(children)
+
+
+@contextlib.contextmanager
+def _only_one(settings: Settings, secret: str) -> Iterator[None]:
+    """Two daemons on one state folder would both start runs: the second one is told where the first is."""
+    with (settings.state_dir / "up.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            there = running(settings)
+            where = f"at {there.url}/?token={secret}" if there else "and is just starting"
+            raise ConfigurationError(
+                f"it runs already {where} (process {lock.read().strip() or 'unknown'})"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
 
 
 # The children -------------------------------------------------------------------------------------------
@@ -188,21 +209,27 @@ def _page(arguments: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "sync_pipeline.orchestration.ui", json.dumps(arguments)]
 
 
-def _child(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A child in a process group of its own that does not outlive us, however we end."""
+def _child(
+    command: Sequence[str], environment: Mapping[str, str], log: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """A child in a process group of its own that does not outlive us, however we end. It writes to ``log``,
+    begun anew, or to where we write."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def die_with_parent() -> None:
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
-    return subprocess.Popen(
-        command,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-    )
+    with contextlib.nullcontext() if log is None else log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
 
 
 def _wait(
@@ -217,7 +244,8 @@ def _wait(
         for name, child in children.items():
             if child.poll() is not None and not stop.is_set():
                 raise ConfigurationError(
-                    f"the {name} ended by itself with {child.returncode}; its last lines above say why",
+                    f"the {name} ended by itself with {child.returncode}; the lines above, or runs.log in "
+                    "the state folder, say why",
                     code="child_ended",
                 )
         if limit is not None and time.monotonic() - started > limit:

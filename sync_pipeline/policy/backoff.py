@@ -16,6 +16,7 @@ BASE_SECONDS = {
     "lease_lost": 0.0,
     "claim_lost": 0.0,
     "database_down": 30.0,
+    "database_full": 300.0,
 }
 """Base wait per error code (seed 000, section 1.9); every other code waits 60 s."""
 

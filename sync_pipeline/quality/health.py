@@ -25,6 +25,7 @@ class Reason(StrEnum):
     NEVER_SYNCED = "never_synced"
     STALE = "stale"
     GAP = "gap"
+    INCOMPLETE = "incomplete"
     FAILED_WINDOW = "failed_window"
     QUARANTINE = "quarantine"
     OBLIGATION = "obligation"
@@ -41,12 +42,20 @@ _REASON_OF_ACCESS = {
 }
 
 
+# A quick look by the changes sensor that ended so needs a person; other failures show as staleness.
+_REASON_OF_HINT = {"denied": Reason.DENIED, "certificate": Reason.DENIED, "not_found": Reason.GONE}
+
+WAITS_FOR_ITSELF = frozenset({Reason.NEVER_SYNCED, Reason.INCOMPLETE})
+"""Reasons that go away without a person, as queued history is read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known about one (repository, job type). Times are UTC.
 
-    ``gap``: before the watermark, not covered, and no job will fill it. ``failed``: windows of dead jobs that
-    nobody covered since. ``poorer``: rows of the latest visit that arrived with less than is stored.
+    ``gap``: before the watermark, not covered, and no job will fill it. ``queued``: likewise, but a job
+    waits for it. ``hint_code``: how a look after the latest visit failed. ``failed``: windows of dead jobs
+    that nobody covered since. ``poorer``: rows of the latest visit that arrived with less than is stored.
     """
 
     repo_id: int
@@ -59,6 +68,9 @@ class Facts:
     watermark: int | datetime | None
     head: int | None
     gap: tuple[Window, ...]
+    queued: tuple[Window, ...]
+    hint_code: str | None
+    hint_error: str | None
     failed: tuple[Window, ...]
     incremental_dead: bool
     last_error: str | None
@@ -83,6 +95,8 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
     found: dict[Reason, str] = {}
     if facts.access in _REASON_OF_ACCESS:
         found[_REASON_OF_ACCESS[facts.access]] = facts.access_detail or f"the source says: {facts.access}"
+    elif facts.hint_code in _REASON_OF_HINT:
+        found[_REASON_OF_HINT[facts.hint_code]] = facts.hint_error or "the latest quick look failed"
     fresh = _latest(facts.verified_at, facts.watermark)
     if fresh is None:
         found[Reason.NEVER_SYNCED] = "no look at the source has been complete yet"
@@ -90,6 +104,8 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         found[Reason.STALE] = f"last complete at {fresh:%Y-%m-%d %H:%M:%S} UTC, {_ago(now - fresh)} ago"
     if facts.gap:
         found[Reason.GAP] = f"not covered and no job will fill it: {_windows(facts.gap)}"
+    if facts.queued:
+        found[Reason.INCOMPLETE] = f"waits to be read: {_windows(facts.queued)}"
     if facts.failed or facts.incremental_dead:
         what = _windows(facts.failed) if facts.failed else "the latest incremental"
         found[Reason.FAILED_WINDOW] = f"dead: {what}; {facts.last_error or 'no error was recorded'}"
@@ -145,6 +161,9 @@ def _facts(row: dict[str, Any]) -> Facts:
         watermark=row["watermark_rev"] if in_revs else row["watermark_time"],
         head=row["head_rev"],
         gap=row["gap"],
+        queued=row["queued"],
+        hint_code=row["hint_code"],
+        hint_error=row["hint_error"],
         failed=row["failed"],
         incremental_dead=row["incremental_dead"],
         last_error=row["last_error"],

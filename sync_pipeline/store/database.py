@@ -6,6 +6,7 @@ in the modules beside this one, migrations in :mod:`sync_pipeline.store.migratio
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -26,6 +27,8 @@ _SESSION = (
     "-c idle_in_transaction_session_timeout=120000"
 )
 
+_DOWN_SECONDS = 5.0
+
 
 def describe(url: str) -> str:
     """Host, port and database of a connection URL, without user or password, for messages."""
@@ -33,7 +36,8 @@ def describe(url: str) -> str:
         parts = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         return "(not a PostgreSQL URL)"
-    host = parts.get("host") or "local socket"
+    # A password with an unescaped @ makes its end look like a part of the host.
+    host = str(parts.get("host") or "local socket").rpartition("@")[2]
     return f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
 
 
@@ -62,7 +66,7 @@ class Database:
             raise ConfigurationError(
                 "SCM_DATABASE_URL is not a PostgreSQL URL; write postgresql://user@host:5432/database"
             ) from None
-        self._timeout = timeout
+        self._down_until = 0.0
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             url,
             connection_class=psycopg.Connection[dict[str, Any]],
@@ -87,9 +91,12 @@ class Database:
         if self._pool.closed:
             self._pool.open()
         try:
-            with self._pool.connection() as conn:
+            # Whoever asks right after a failed wait would wait in vain as long again.
+            patience = 0.1 if time.monotonic() < self._down_until else None
+            with self._pool.connection(patience) as conn:
                 yield conn
         except PoolTimeout:
+            self._down_until = time.monotonic() + _DOWN_SECONDS
             raise ConfigurationError(
                 f"the database at {self._where} does not answer; start it, or correct SCM_DATABASE_URL",
                 code="database_down",

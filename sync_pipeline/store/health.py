@@ -18,6 +18,9 @@ from sync_pipeline.store.windows import from_multiranges
 _FACTS = """
 SELECT w.repo_id, w.job_type, r.instance_slug, r.slug, r.lifecycle, w.access, w.access_detail, w.visited_at,
        w.verified_at, w.watermark_rev, w.watermark_time, w.head_rev,
+       int8multirange(int8range(1, greatest(w.watermark_rev, w.origin_rev, 1))) - w.covered_revs
+         - coalesce(gap.revs, '{}') AS queued_revs,
+       hint.error_code AS hint_code, hint.error AS hint_error,
        coalesce(gap.revs, '{}') AS gap_revs, '{}'::tstzmultirange AS gap_time,
        coalesce(dead.revs, '{}') AS failed_revs, coalesce(dead.period, '{}') AS failed_time,
        coalesce(latest.dead, FALSE) AS incremental_dead,
@@ -31,6 +34,9 @@ SELECT w.repo_id, w.job_type, r.instance_slug, r.slug, r.lifecycle, w.access, w.
   FROM scm.sync_watermarks AS w
   JOIN scm.repos AS r USING (repo_id)
   LEFT JOIN scm.health AS shown USING (repo_id, job_type)
+  LEFT JOIN scm.sync_hints AS hint
+    ON hint.repo_id = w.repo_id AND hint.error_code IS NOT NULL
+   AND hint.observed_at > coalesce(w.visited_at, '-infinity')
   LEFT JOIN LATERAL (
        SELECT int8multirange(int8range(1, greatest(w.watermark_rev, w.origin_rev, 1)))
               - w.covered_revs
@@ -47,7 +53,8 @@ SELECT w.repo_id, w.job_type, r.instance_slug, r.slug, r.lifecycle, w.access, w.
           AND j.last_error_code IS DISTINCT FROM 'cancelled'
           AND (j.revs IS NOT NULL OR j.period IS NOT NULL)) AS dead ON TRUE
   LEFT JOIN LATERAL (
-       SELECT j.status = 'dead' AS dead, j.last_error AS error,
+       SELECT j.status = 'dead' AND j.last_error_code IS DISTINCT FROM 'cancelled' AS dead,
+              j.last_error AS error,
               (SELECT s.poorer FROM scm.sync_runs AS s WHERE s.job_id = j.job_id
                 ORDER BY s.attempt DESC LIMIT 1) AS poorer
          FROM scm.sync_jobs AS j
@@ -72,7 +79,7 @@ _NOW = "SELECT now() AS now"
 
 
 def facts(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    """The facts of these repositories, or of all; ``gap`` and ``failed`` are windows, ``now`` is the
+    """The facts of these repositories, or of all. ``gap``, ``queued``, ``failed`` are windows, ``now`` is the
     database's clock."""
     with conn.transaction():
         clock = conn.execute(_NOW).fetchone()
@@ -80,6 +87,7 @@ def facts(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[
         rows = conn.execute(_FACTS, {"repo_ids": None if repo_ids is None else list(repo_ids)}).fetchall()
     for row in rows:
         row["gap"] = from_multiranges(row.pop("gap_revs"), row.pop("gap_time"))
+        row["queued"] = from_multiranges(row.pop("queued_revs"), ())
         row["failed"] = from_multiranges(row.pop("failed_revs"), row.pop("failed_time"))
         row["now"] = clock["now"]
     return rows

@@ -25,12 +25,13 @@ _UNITS = """
 SELECT w.repo_id, w.job_type, r.instance_slug, r.lifecycle, w.access, w.visited_at,
        w.watermark_rev AS watermark, w.head_rev AS head,
        h.head_rev AS hint_head, h.observed_at AS hint_at, h.error_code IS NOT NULL AS hint_failed,
-       CASE WHEN latest.status = 'dead' THEN latest.finished_at END AS dead_at
+       CASE WHEN latest.status = 'dead' AND latest.last_error_code IS DISTINCT FROM 'cancelled'
+            THEN latest.finished_at END AS dead_at
   FROM scm.sync_watermarks AS w
   JOIN scm.repos AS r USING (repo_id)
   LEFT JOIN scm.sync_hints AS h USING (repo_id)
   LEFT JOIN LATERAL (
-       SELECT j.status, j.finished_at
+       SELECT j.status, j.finished_at, j.last_error_code
          FROM scm.sync_jobs AS j
         WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.mode = 'incremental'
         ORDER BY j.created_at DESC

@@ -56,11 +56,16 @@ UPDATE scm.repos
 RETURNING repo_id
 """
 
-# A person confirmed that the repository at the known place is another one now, or that its root moved.
-_SET_SVN_IDENTITY = """
+# A retired repository that is still the same one is taken up again with its rows and its assets.
+_REACTIVATE = """
 UPDATE scm.repos
-   SET svn_uuid = %(svn_uuid)s, svn_root = %(svn_root)s, svn_prefix = %(svn_prefix)s, updated_at = now()
- WHERE repo_id = %(repo_id)s AND kind = 'svn'
+   SET lifecycle = 'active', retired_reason = NULL, updated_at = now()
+ WHERE repo_id = (SELECT repo_id FROM scm.repos
+                   WHERE kind = 'svn' AND md5(url) = md5(%(url)s) AND url = %(url)s AND lifecycle = 'retired'
+                     AND svn_uuid = %(svn_uuid)s AND svn_root = %(svn_root)s
+                   ORDER BY repo_id DESC
+                   LIMIT 1)
+RETURNING *
 """
 
 # The largest revision known of any SVN repository: how far the blocks of the code location reach.
@@ -141,11 +146,11 @@ def retire(conn: Connection, repo_id: int, reason: str) -> bool:
     return conn.execute(_RETIRE, {"repo_id": repo_id, "reason": reason}).fetchone() is not None
 
 
-def set_svn_identity(conn: Connection, repo_id: int, *, uuid: str, root: str, prefix: str) -> None:
-    """Record another UUID, root and prefix for a known SVN repository."""
-    conn.execute(
-        _SET_SVN_IDENTITY, {"repo_id": repo_id, "svn_uuid": uuid, "svn_root": root, "svn_prefix": prefix}
-    )
+def reactivate_svn(conn: Connection, *, url: str, svn_uuid: str, svn_root: str) -> Repository | None:
+    """Take a retired repository up again if it is still the same one (URL, UUID, root); None if there is
+    none such."""
+    row = conn.execute(_REACTIVATE, {"url": url, "svn_uuid": svn_uuid, "svn_root": svn_root}).fetchone()
+    return _repository(row) if row else None
 
 
 def head_revision(conn: Connection) -> int:

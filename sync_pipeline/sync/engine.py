@@ -77,8 +77,10 @@ _LOOK_SECONDS = 30.0
 _PATHS_SET_ASIDE = 1000
 _PAYLOAD_BYTES = 1 << 20
 _STOP_AFTER_FAILED_CHUNKS = 3
+_STOP_AFTER_TIMEOUTS = 5
 # Smaller goes first at the lease: live syncing passes a backfill between two of its chunks.
 _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.PROBE: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2}
+_SOURCE_IS_DOWN = frozenset({"connection", "timeout"})
 # Settings that shape what a job does; their hash is kept with the job.
 _SHAPING = ("chunk_revisions", "fingerprint_revisions", "sweep_recent_revisions", "svn_max_answer_bytes")
 
@@ -167,6 +169,14 @@ class Syncer:
         request cannot be served at all (unknown or retired repository, no database).
         """
         cancel = cancel or threading.Event()
+        try:
+            return self._run(request, cancel, progress)
+        except psycopg.Error as failure:
+            raise _database_error(failure) from None
+
+    def _run(
+        self, request: JobRequest, cancel: threading.Event, progress: Callable[[Counts], None] | None
+    ) -> JobReport:
         with self._database.connection() as conn:
             repo = repos.get(conn, request.repo_id)
             if repo.lifecycle is not Lifecycle.ACTIVE:
@@ -174,6 +184,7 @@ class Syncer:
                     f"{repo.spec} is retired; add it again with `scm-sync repo add {repo.spec}` to sync it"
                 )
             leases.ensure(conn, request.repo_id, request.job_type)
+            self._reap(conn, repo, request.job_type)
             try:
                 job_id = jobs.enqueue(
                     conn,
@@ -205,6 +216,19 @@ class Syncer:
         attempt = _Attempt(self, repo, request, claim, cancel, progress)
         attempt.done.waited = waited
         return attempt.run()
+
+    def _reap(self, conn: Connection, repo: Repository, job_type: JobType) -> None:
+        """Close what dead workers left running for this repository, whichever window it was."""
+        for owner in jobs.owners(conn, repo.repo_id, job_type):
+            if owner.expired or is_gone(owner.process):
+                status = jobs.reap(conn, owner)
+                if status is not None:
+                    _log.warning(
+                        "%s, who worked on a job of %s, is gone; the job is %s now",
+                        owner.name,
+                        repo.slug,
+                        status,
+                    )
 
     def _claim(self, job_id: UUID, request: JobRequest, cancel: threading.Event) -> jobs.Claim | JobReport:
         """Claim the job; or wait for the one who has it, and take its result."""
@@ -415,7 +439,7 @@ class _Attempt:
             except SyncError as failure:
                 self.done.failures.append(failure)
                 failed_in_a_row += 1
-                if failed_in_a_row >= _STOP_AFTER_FAILED_CHUNKS or failure.code == "connection":
+                if failed_in_a_row >= _STOP_AFTER_FAILED_CHUNKS or failure.code in _SOURCE_IS_DOWN:
                     return
             size = next_size(len(chunk), self.done.counts.read - rows_before, base)
             first = chunk.end
@@ -423,13 +447,19 @@ class _Attempt:
     def _read_chunk(self, chunk: RevisionWindow) -> None:
         with self._lease() as lease:
             todo = [chunk]
+            timeouts = 0
             while todo:
                 window = todo.pop()
                 self._stop_if_asked()
                 try:
                     for batch in self._source.read(window):
                         self._write(lease, batch)
+                    timeouts = 0
                 except WindowTooHard as hard:
+                    timeouts = timeouts + 1 if hard.code == "timeout" else 0
+                    if timeouts >= _STOP_AFTER_TIMEOUTS:
+                        # Not this window is slow but the server; the ledger's longer wait helps more.
+                        raise Transient(f"{timeouts} times in a row: {hard}", code="timeout") from None
                     if len(window) == 1:
                         _log.info("%s %s: %s; reading it another way", self._repo.slug, window, hard)
                         self._write(lease, self._source.read_single(window.first))
@@ -751,4 +781,9 @@ def _database_error(failure: Exception) -> SyncError:
     if isinstance(failure, SyncError):
         return failure
     line = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
-    return Transient(f"the database refused: {line}", code="database_down")
+    state = getattr(failure, "sqlstate", None) or "08"
+    if state.startswith("53"):
+        code = "database_full"
+    else:
+        code = "database_down" if state.startswith(("08", "57")) else "database_refused"
+    return Transient(f"the database refused: {line}", code=code)

@@ -177,9 +177,22 @@ def test_a_retired_repository_keeps_its_row_and_loses_its_waiting_jobs(database:
     assert [state["status"] for state in states] == ["dead"]
     assert "moved" in states[0]["last_error"]
     assert counts(database) == [1, 1, 1, 2]
-    successor = add(database).repository
-    assert successor is not None
-    assert successor.repo_id != repository.repo_id
+    again = add(database, 2500)
+    assert again.again
+    assert again.repository == repository
+    assert [len(block) for block in again.history] == [1000, 1000]
+
+
+def test_another_repository_at_the_place_of_a_retired_one_is_a_new_one(database: Database) -> None:
+    repository = add(database).repository
+    assert repository is not None
+    with database.connection() as conn:
+        conn.execute("UPDATE scm.repos SET svn_uuid = 'of the one before'")
+    registration.retire_repository(database, repository.repo_id, reason="replaced", actor="me@host")
+    successor = add(database)
+    assert successor.repository is not None
+    assert not successor.again
+    assert successor.repository.repo_id != repository.repo_id
 
 
 def test_retiring_needs_a_reason(database: Database) -> None:

@@ -15,6 +15,7 @@ from sync_pipeline.catalog import Snapshot, write_snapshot
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.orchestration.build import build_defs
+from sync_pipeline.orchestration.order import POOLS_VARIABLE
 from sync_pipeline.settings import Settings
 
 PAINT = Repository(
@@ -61,7 +62,10 @@ def test_an_empty_location_loads_and_keeps_its_names() -> None:
     assert [sensor.name for sensor in found.sensor_defs] == ["scheduler"]
 
 
-def test_every_asset_is_partitioned_pooled_and_never_retried_by_dagster() -> None:
+def test_every_asset_is_partitioned_pooled_and_never_retried_by_dagster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(POOLS_VARIABLE, "1")
     [assets] = {id(a): a for a in location(PAINT, GLUE).assets_defs_by_key.values()}.values()
     assert assets.partitions_def == dg.DynamicPartitionsDefinition(name="svn_blocks")
     assert assets.backfill_policy == dg.BackfillPolicy.multi_run(10)

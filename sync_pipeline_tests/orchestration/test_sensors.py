@@ -214,7 +214,9 @@ def test_a_gap_fails_until_a_job_will_fill_it(site: Site) -> None:
     found = site.tick("scheduler")
     assert isinstance(found, dg.SensorResult)
     [verdict] = found.asset_events
-    assert verdict.metadata["reasons"].value == "none"
+    assert verdict.metadata["reasons"].value == "incomplete"
+    assert isinstance(verdict, dg.AssetCheckEvaluation)
+    assert verdict.severity is dg.AssetCheckSeverity.WARN
 
 
 def test_changes_are_hints_that_rotate_and_survive_a_broken_repository(site: Site, tmp_path: Path) -> None:

@@ -161,3 +161,34 @@ def test_retiring_ends_only_what_nobody_works_on(database: Database) -> None:
         assert jobs.report(conn, waiting).error_code == "cancelled"
         assert jobs.state(conn, running).status is JobStatus.RUNNING
         assert uuid4() not in (waiting, running)
+
+
+def test_a_claim_does_not_wait_for_an_owner_in_the_middle_of_a_batch(database: Database) -> None:
+    with database.connection() as conn, database.connection() as other:
+        job = jobs.enqueue(conn, request(register(conn)))
+        mine = claim(conn, job)
+        assert mine is not None
+        with conn.transaction():
+            jobs.guard(conn, mine)
+            other.execute("SET lock_timeout = '2s'")
+            expire(other, job)
+            assert claim(other, job, worker="w2") is None
+        assert claim(other, job, worker="w2") is not None
+
+
+def test_what_a_dead_worker_left_is_closed_by_what_became_of_its_window(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn, head=2000)
+        found = {}
+        for window in ((1, 1001), (1001, 2001)):
+            job = jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=window))
+            assert claim(conn, job, worker=f"w{window[0]}") is not None
+            found[job] = window
+        conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,1001)}'")
+        owners = jobs.owners(conn, repo, JobType.REVISIONS)
+        assert [o.expired for o in owners] == [False, False]
+        ends = {found[o.job_id]: jobs.reap(conn, o) for o in owners}
+        assert ends == {(1, 1001): JobStatus.COMPLETED, (1001, 2001): JobStatus.FAILED}
+        assert jobs.reap(conn, owners[0]) is None
+        runs = conn.execute("SELECT DISTINCT status, error_code FROM scm.sync_runs").fetchall()
+        assert runs == [{"status": "failed", "error_code": "worker_lost"}]

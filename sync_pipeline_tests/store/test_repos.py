@@ -94,13 +94,15 @@ def test_a_very_long_url_can_be_registered(database: Database) -> None:
         assert repos.find(conn, parse_spec(f"svn:{url}")) == made
 
 
-def test_the_identity_of_a_known_place_can_be_corrected(database: Database) -> None:
+def test_only_a_retired_repository_that_is_the_same_one_is_taken_up_again(database: Database) -> None:
     with database.connection() as conn:
         made = insert(conn)
         assert made is not None
-        repos.set_svn_identity(conn, made.repo_id, uuid="b", root="svn://h", prefix="paint/trunk")
-        now = repos.get(conn, made.repo_id)
-    assert (now.svn_uuid, now.svn_root, now.svn_prefix) == ("b", "svn://h", "paint/trunk")
+        same = {"url": made.url, "svn_uuid": str(made.svn_uuid), "svn_root": str(made.svn_root)}
+        assert repos.reactivate_svn(conn, **same) is None
+        repos.retire(conn, made.repo_id, "test")
+        assert repos.reactivate_svn(conn, **same | {"svn_uuid": "another"}) is None
+        assert repos.reactivate_svn(conn, **same) == made
 
 
 def test_the_largest_known_head_comes_from_visits_and_hints(database: Database) -> None:

@@ -259,6 +259,21 @@ def test_a_failed_chunk_is_a_gap_and_the_rest_goes_on(database: Database, place:
         assert watermarks.get(conn, repo, REVISIONS).watermark == 46
 
 
+def test_a_server_that_hangs_is_not_asked_for_every_single_revision(database: Database, place: Path) -> None:
+    asked: list[RevisionWindow] = []
+
+    def obstacle(window: RevisionWindow) -> None:
+        asked.append(window)
+        raise WindowTooHard("svn did not finish", code="timeout")
+
+    with database.connection() as conn:
+        repo = add(conn, place)
+        settings = SMALL.model_copy(update={"chunk_revisions": 45})
+        report = Syncer(database, settings, hindered(obstacle)).run(request(repo))
+        assert (report.job_status, report.error_code) == (JobStatus.FAILED, "timeout")
+        assert len(asked) == 5
+
+
 def test_attempts_run_out_and_the_job_needs_a_person(database: Database, place: Path) -> None:
     def obstacle(window: RevisionWindow) -> None:
         raise Transient("no route", code="connection")
@@ -431,6 +446,13 @@ def test_the_job_and_the_lease_of_a_dead_process_are_taken_over_at_once(
         assert report.succeeded
         assert report.counts.inserted == 45
         assert not leases.renew(conn, held, 60)
+        other = jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=(1, 11)))
+        lost = jobs.claim(
+            conn, other, worker="here:1", process=child.stdout.strip(), length=300, dagster_run_id=None
+        )
+        assert lost is not None
+        Syncer(database, SMALL).run(request(repo))
+        assert jobs.state(conn, other).status is JobStatus.COMPLETED
         assert one(conn, "SELECT error_code FROM scm.sync_runs WHERE attempt = 1") == "worker_lost"
 
 
@@ -594,7 +616,7 @@ def test_a_full_disk_fails_the_job_and_sets_nothing_aside(database: Database, pl
         )
         repo = add(conn, place)
         report = Syncer(database, SMALL).run(request(repo))
-        assert (report.job_status, report.error_code) == (JobStatus.FAILED, "database_down")
+        assert (report.job_status, report.error_code) == (JobStatus.FAILED, "database_full")
         assert "no space left on device" in (report.error or "")
         assert one(conn, "SELECT count(*) FROM scm.quarantine") == 0
         conn.execute("DROP TRIGGER full_disk ON scm.svn_revisions")

@@ -556,7 +556,13 @@ def _client_error(answer: Answer) -> ClientError:
 
 def _xml(answer: Answer) -> Any:
     parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=True, recover=True)
-    return etree.fromstring(answer.file.read(0, answer.file.size), parser)
+    try:
+        found = etree.fromstring(answer.file.read(0, answer.file.size), parser)
+    except etree.XMLSyntaxError:
+        found = None
+    if found is None:
+        raise ClientError("svn answered no XML", [("svn answered no XML", 0)])
+    return found
 
 
 def _text_or_bytes(value: bytes) -> str | bytes:

@@ -172,7 +172,7 @@ def consequence(error: ClientError, url: str) -> SyncError:
         return ConfigurationError(f"{where} is not a URL that svn can read ({shown}); check the URL")
     if what is Meaning.CONNECTION:
         return Transient(
-            f"cannot reach {where} ({shown}); check host, port and network, it is tried again",
+            f"cannot reach {where} ({shown}); check host, port and network",
             code=what.value,
         )
     return Transient(f"svn failed on {where} ({shown})", code=what.value)
