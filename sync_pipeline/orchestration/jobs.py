@@ -33,6 +33,5 @@ def family_jobs(svn: Sequence[Repository]) -> list[UnresolvedAssetJobDefinition]
             description="Sync SVN revisions. With a partition (or a range of them): that window of every "
             "repository. Without: what is new since the watermark.",
             executor_def=dg.in_process_executor,
-            config=console_at("INFO"),
         )
     ]

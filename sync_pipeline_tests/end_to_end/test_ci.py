@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from sync_pipeline_tests.end_to_end.conftest import Installation, slow_svn, until
 
@@ -93,19 +94,45 @@ def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> N
     assert {"scm/actor", "scm/reason"} <= {tag["key"] for tag in tags}
 
 
-def test_an_interrupted_runner_stops_between_batches_and_says_so(shared: Installation) -> None:
-    shared.variables = {}
-    place, repo_id = shared.repository("stopped", 1000)
+def slow_runner(shared: Installation, place: Path) -> subprocess.Popen[str]:
+    """A runner that takes its time over small chunks."""
     (shared.folder / "slow").touch()
     shared.variables = {"SCM_CHUNK_REVISIONS": "20", **slow_svn(shared.folder)}
     command = [sys.executable, "-m", "sync_pipeline.cli", "runner", "incremental", "--repo"]
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [*command, f"svn:{place.as_uri()}", "--json"],
         env=shared.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_a_killed_runner_is_followed_at_once_by_one_that_reads_the_rest(shared: Installation) -> None:
+    shared.variables = {}
+    place, repo_id = shared.repository("killed", 1000)
+    process = slow_runner(shared, place)
+    until(lambda: shared.stored(repo_id), "the first batch is stored")
+    process.kill()
+    process.communicate(timeout=60)
+    (shared.folder / "slow").unlink()
+    shared.variables = {}
+    half = len(shared.stored(repo_id))
+    done = shared.run("runner", "incremental", "--repo", f"svn:{place.as_uri()}", "--json")
+    assert json.loads(done.stdout)["inserted"] == 1000 - half
+    assert shared.stored(repo_id) == list(range(1, 1001))
+    runs = shared.rows(
+        "SELECT status, error_code FROM scm.sync_runs WHERE repo_id = %(id)s ORDER BY started_at", id=repo_id
+    )
+    assert [r["status"] for r in runs] == ["failed", "completed"]
+    started = shared.rows("SELECT count(*) AS n FROM dagster.runs WHERE status = 'STARTED'")
+    assert started == [{"n": 0}]
+
+
+def test_an_interrupted_runner_stops_between_batches_and_says_so(shared: Installation) -> None:
+    shared.variables = {}
+    place, repo_id = shared.repository("stopped", 1000)
+    process = slow_runner(shared, place)
     until(lambda: shared.stored(repo_id), "the first batch is stored")
     process.send_signal(signal.SIGINT)
     output, complaint = process.communicate(timeout=60)

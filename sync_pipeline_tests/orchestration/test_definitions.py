@@ -74,6 +74,11 @@ def test_every_asset_is_partitioned_pooled_and_never_retried_by_dagster(
     assert all(spec.skippable and spec.group_name == "local" for spec in assets.specs)
 
 
+def test_a_run_that_somebody_starts_directly_takes_no_slot_that_a_kill_would_keep() -> None:
+    [assets] = {id(a): a for a in location(PAINT).assets_defs_by_key.values()}.values()
+    assert assets.op.pool is None
+
+
 def test_a_thousand_repositories_are_one_step() -> None:
     many = [replace(PAINT, repo_id=n, slug=f"r_{n}", url=f"file:///srv/{n}") for n in range(1, 1001)]
     found = location(*many)
