@@ -493,7 +493,10 @@ class _Attempt:
             jobs.guard(conn, claim)
             watermarks.lock_generation(conn, repo_id, job_type, claim.generation)
             batch_id = jobs.next_batch(conn)
-            counts = facts.store_revisions(conn, repo_id=repo_id, batch_id=batch_id, rows=_marked(batch))
+            assert isinstance(batch.window, RevisionWindow)
+            counts = facts.store_revisions(
+                conn, repo_id=repo_id, batch_id=batch_id, rows=_marked(batch), window=batch.window
+            )
             set_aside = aside.quarantine(
                 conn, repo_id=repo_id, job_type=job_type, batch_id=batch_id, rows=batch.quarantined
             )

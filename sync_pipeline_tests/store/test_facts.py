@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.model import Counts, JobType, Obligation, QuarantinedRow, RevisionRow, Visibility
-from sync_pipeline.store import aside, facts
+from sync_pipeline.model import (
+    Counts,
+    JobType,
+    Obligation,
+    QuarantinedRow,
+    RevisionRow,
+    RevisionWindow,
+    Visibility,
+)
+from sync_pipeline.store import aside, facts, proofs
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.builders import change, register, revision
 
@@ -232,3 +240,24 @@ def test_every_character_of_a_path_comes_back(database: Database) -> None:
             ("/plain", "D", None, None, None, True, False),
         ]
         assert one(conn, 1)["paths_hash"] == facts.paths_hash(paths)
+
+
+def test_the_direct_way_for_a_new_window_stores_the_same(database: Database) -> None:
+    rows = [revision(n, paths=(change(f"/a\t{n}", "A", kind=None), change("/b"))) for n in range(1, 4)]
+    query = (
+        "SELECT rev_num, path_no, path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods"
+        " FROM scm.svn_changed_paths WHERE repo_id = %s ORDER BY 1, 2"
+    )
+    window = RevisionWindow(1, 4)
+    with database.connection() as conn:
+        staged, direct = register(conn, "staged"), register(conn, "direct")
+        store(conn, staged, *rows)
+        for expected in (Counts(read=3, inserted=3), Counts(read=3, unchanged=3)):
+            with conn.transaction():
+                counts = facts.store_revisions(
+                    conn, repo_id=direct, batch_id=next(_batches), rows=rows, window=window
+                )
+            assert counts == expected
+        both = [conn.execute(query, (repo,)).fetchall() for repo in (staged, direct)]
+        assert both[0] == both[1]
+        assert proofs.failures(conn) == {}
