@@ -325,7 +325,7 @@ def _next_query(headers: Mapping[str, str]) -> Mapping[str, Sequence[str]] | Non
     used."""
     for link in requests.utils.parse_header_links(headers.get("Link", "")):
         if "next" in link.get("rel", "").split():
-            named = parse_qs(urlsplit(link["url"]).query, keep_blank_values=True)
+            named = parse_qs(link["url"].partition("?")[2].partition("#")[0], keep_blank_values=True)
             # Never in a URL: what is in one lands in logs.
             return {k: v for k, v in named.items() if k not in ("private_token", "access_token")}
     page = headers.get("X-Next-Page", "").strip()
@@ -417,8 +417,8 @@ class _Session(requests.Session):
         self, request: requests.PreparedRequest, response: requests.Response, hops: int
     ) -> requests.PreparedRequest:
         """The request that follows a redirect; raises where it leads away from the instance's API."""
-        target = urljoin(request.url or "", response.headers.get("Location", ""))
-        shown = answers.redact(urlunsplit((*urlsplit(target)[:3], "", "")) if _splits(target) else "no URL")
+        target = _joined(request.url or "", response.headers.get("Location", ""))
+        shown = answers.redact(target.partition("?")[0]) or "no URL"
         same_method = request.method == "GET" or response.status_code in (307, 308)
         if hops <= _MAX_HOPS and same_method and self._instance.api_path(target) is not None:
             following = request.copy()
@@ -537,12 +537,12 @@ def _shown(request: requests.PreparedRequest) -> str:
     return f"{request.method} {answers.redact(url.partition('?')[0])}"
 
 
-def _splits(url: str) -> bool:
+def _joined(url: str, location: str) -> str:
+    """Where ``location`` leads from ``url``; empty where it is no URL."""
     try:
-        urlsplit(url)
+        return urljoin(url, location)
     except ValueError:
-        return False
-    return True
+        return ""
 
 
 def _network_error(error: BaseException, where: str) -> SyncError:
@@ -564,7 +564,9 @@ def _network_error(error: BaseException, where: str) -> SyncError:
     if "PEM" in names or "CA certificate bundle" in names or "CERTIFICATE_OR_CRL" in names:
         return ConfigurationError("the CA file cannot be used; set SCM_GITLAB_CA_FILE to a PEM file")
     timeouts = (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)
-    if any(isinstance(item, timeouts) for item in chain):
+    # urllib3 counts a refused connection among the timeouts.
+    refused = any(isinstance(item, urllib3.exceptions.NewConnectionError | ConnectionError) for item in chain)
+    if not refused and any(isinstance(item, timeouts) for item in chain):
         return Transient(f"{where}: no answer in time", code="timeout")
     if any(isinstance(item, requests.exceptions.InvalidURL | UnicodeError) for item in chain):
         return ConfigurationError(f"{where}: this is no URL; check it")
