@@ -7,6 +7,7 @@ Belongs here: what git is asked for each of them and how the answer is paged. Ru
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any
 
 from sync_pipeline.sandbox.gitlab import answers
@@ -66,9 +67,9 @@ def _commits(ask: Ask) -> Page:
         return _nothing(pager.unknown_length([]), behaviour.empty_repository, "Repository")
     options = [f"--skip={pager.start}", f"--max-count={pager.per_page}"]
     if values["since"]:
-        options.append(f"--max-age={int(values['since'].timestamp())}")
+        options.append(f"--since={_moment(values['since'])}")
     if values["until"]:
-        options.append(f"--min-age={int(values['until'].timestamp())}")
+        options.append(f"--until={_moment(values['until'])}")
     if values["author"]:
         options.append(f"--author={values['author']}")
     if values["first_parent"]:
@@ -88,6 +89,11 @@ def _commits(ask: Ask) -> Page:
         rows = [row | _trailers(git, row["id"]) for row in rows]
     # Who names the server's choice names it in links, too.
     return ask.pager(ref_name=ref or (None if values["all"] else project.default_branch)).unknown_length(rows)
+
+
+def _moment(bound: datetime) -> str:
+    # Not --max-age and --min-age: they know 32 bits only.
+    return f"@{max(0, int(bound.timestamp()))} +0000"
 
 
 def _nothing(page: Page, status: int, what: str) -> Page:
