@@ -7,6 +7,7 @@ Belongs here: the command line of the server. Tests and the demo use
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from sync_pipeline.sandbox.gitlab.recorded import load_recorded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until interrupted; 0 then, 3 when something has to be set right first."""
+    """Serve until interrupted or ended; 0 then, 3 when something has to be set right first."""
     parser = argparse.ArgumentParser(
         prog="python -m sync_pipeline.sandbox.gitlab",
         description="A small GitLab on the loopback address. It prints its address and a token.",
@@ -56,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for project in gitlab.projects.values():
         print(f"{server.url}/{project.full_path}  (project {project.id})")
     print(f"API {server.api}  token {token.secret}", flush=True)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
     with server:
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            return 0
+        ended.wait()
     return 0
 
 

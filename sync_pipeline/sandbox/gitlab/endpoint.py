@@ -7,10 +7,10 @@ request that a path names with the right refusal, and writing JSON. The routes t
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -123,18 +123,15 @@ class Endpoint:
     def _respond(self, gitlab: GitLab, request: Request) -> Response:
         base = request.scope["sandbox.base"]
         try:
-            if self.locked:
-                with gitlab.lock:
-                    value = self._value(gitlab, request)
-            else:
-                value = self._value(gitlab, request)
+            with gitlab.lock if self.locked else nullcontext():
+                content, headers = self._content(gitlab, request)
         except answers.Refusal as refusal:
             return refused(refusal, base)
-        headers = value.headers if isinstance(value, Page) else {}
-        body = value.rows if isinstance(value, Page) else value
-        return _json(request, aged(body) if gitlab.behaviour.old else body, headers, base)
+        return _response(request, content, headers, base)
 
-    def _value(self, gitlab: GitLab, request: Request) -> Any:
+    def _content(self, gitlab: GitLab, request: Request) -> tuple[bytes, Mapping[str, str]]:
+        """The body and the headers of a good answer. Rows are shared with the control object, so they are
+        bytes before the lock is given back."""
         token = access.authenticate(gitlab, request.scope["sandbox.secret"], self.scopes)
         path = {key: unquote(value) for key, value in request.path_params.items()}
         if request.method not in ("GET", "HEAD"):
@@ -145,10 +142,8 @@ class Endpoint:
             raise answers.unauthorized()
         values = parameters.read(request.query_params.multi_items(), self.parameters)
         value = self.answer(Ask(gitlab, request, path, values, token))
-        # Rows are shared with the control object, so they are copied before the lock is given back.
-        if isinstance(value, Page):
-            return Page(copy.deepcopy(value.rows), value.headers)
-        return copy.deepcopy(value)
+        rows, headers = (value.rows, value.headers) if isinstance(value, Page) else (value, {})
+        return _compact(aged(rows) if gitlab.behaviour.old else rows), headers
 
 
 def refused(refusal: answers.Refusal, base: str) -> Response:
@@ -160,8 +155,7 @@ def refused(refusal: answers.Refusal, base: str) -> Response:
     return Response(_compact(refusal.body), refusal.status, headers, "application/json")
 
 
-def _json(request: Request, value: Any, headers: Mapping[str, str], base: str) -> Response:
-    content = _compact(value)
+def _response(request: Request, content: bytes, headers: Mapping[str, str], base: str) -> Response:
     root = base.removesuffix("/api/v4")
     host = urlsplit(root).hostname or "localhost"
     content = content.replace(f"git@{EXTERNAL.split('://', 1)[1]}".encode(), f"git@{host}".encode())

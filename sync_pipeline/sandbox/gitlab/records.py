@@ -108,15 +108,14 @@ class MergeRequest:
     commits: dict[int, list[Row]] = field(default_factory=dict)
     """Commits by version id where the project has no git repository to read them from; newest first."""
 
-    @property
-    def id(self) -> int:
-        """The number that is unique in the instance."""
-        return int(self.row["id"])
+    id: int = field(init=False)
+    """The number that is unique in the instance."""
+    iid: int = field(init=False)
+    """The number within the project."""
 
-    @property
-    def iid(self) -> int:
-        """The number within the project."""
-        return int(self.row["iid"])
+    def __post_init__(self) -> None:
+        """Take both numbers from the row."""
+        self.id, self.iid = int(self.row["id"]), int(self.row["iid"])
 
 
 @dataclass(slots=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from sync_pipeline.sandbox.gitlab import access, answers
@@ -62,7 +63,14 @@ _NOTES: dict[str, Parameter] = {
     "activity_filter": choice("all_notes", "all_notes", "only_comments", "only_activity"),
 }
 
-_Pair = tuple[Project, MergeRequest]
+
+_BY_CREATION: Callable[[MergeRequest], Any] = attrgetter("created_at")
+_ORDER: dict[str, Callable[[MergeRequest], Any]] = {
+    "updated_at": attrgetter("updated_at"),
+    "title": lambda request: request.row["title"],
+    "merged_at": lambda request: request.row["merged_at"] or "",
+}
+"""What lists are ordered by; the other orders are taken for the creation."""
 
 
 # --- Lists ----------------------------------------------------------------------------------------------
@@ -72,7 +80,7 @@ def _of_project(ask: Ask) -> Page:
     project = ask.project()
     if not access.may(ask.gitlab, project, ask.user, "merge_requests"):
         raise answers.forbidden()
-    return _listed(ask, [(project, request) for request in project.merge_requests.values()])
+    return _listed(ask, list(project.merge_requests.values()))
 
 
 def _of_group(ask: Ask) -> Page:
@@ -87,9 +95,9 @@ def _of_instance(ask: Ask) -> Page:
     return _listed(ask, _readable(ask, ask.gitlab.projects.values()))
 
 
-def _readable(ask: Ask, projects: Iterable[Project]) -> list[_Pair]:
+def _readable(ask: Ask, projects: Iterable[Project]) -> list[MergeRequest]:
     return [
-        (project, request)
+        request
         for project in projects
         if access.sees_project(ask.gitlab, project, ask.user)
         and access.may(ask.gitlab, project, ask.user, "merge_requests")
@@ -98,36 +106,26 @@ def _readable(ask: Ask, projects: Iterable[Project]) -> list[_Pair]:
     ]
 
 
-def _listed(ask: Ask, pairs: list[_Pair], *, below: Group | None = None) -> Page:
+def _listed(ask: Ask, requests: list[MergeRequest], *, below: Group | None = None) -> Page:
     values = ask.values
-    tests = _tests(ask)
-    pairs = [pair for pair in pairs if all(test(pair[1]) for test in tests)]
+    for test in _tests(ask):
+        requests = list(filter(test, requests))
     # Equal values are ordered by id, the newest first, whatever the direction.
-    pairs.sort(key=lambda pair: pair[1].id, reverse=True)
-    pairs.sort(key=lambda pair: _order(values["order_by"], pair[1]), reverse=values["sort"] == "desc")
-    page = ask.pager().over(pairs)
+    requests.sort(key=attrgetter("id"), reverse=True)
+    requests.sort(key=_ORDER.get(values["order_by"], _BY_CREATION), reverse=values["sort"] == "desc")
+    page = ask.pager().over(requests)
     rows = [
         merge_request_row(
             ask.gitlab,
-            project,
+            ask.gitlab.projects[request.row["project_id"]],
             request,
             below=below,
             label_details=values["with_labels_details"],
             simple=values["view"] == "simple",
         )
-        for project, request in page.rows
+        for request in page.rows
     ]
     return Page(rows, page.headers)
-
-
-def _order(name: str, request: MergeRequest) -> Any:
-    if name == "updated_at":
-        return request.updated_at
-    if name == "title":
-        return request.row["title"]
-    if name == "merged_at":
-        return request.row["merged_at"] or ""
-    return request.created_at
 
 
 def _tests(ask: Ask) -> list[Callable[[MergeRequest], bool]]:

@@ -52,7 +52,8 @@ class Server:
         if certificate is not None:
             config.ssl_certfile, config.ssl_keyfile = certificate, key
         self.gitlab = gitlab
-        self._socket = socket.socket()
+        # asyncio switches Nagle's delay off only where the protocol is named.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", port))
         self._socket.listen(128)

@@ -1,0 +1,51 @@
+"""The server as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import requests
+
+from sync_pipeline.sandbox.gitlab import GitRepository
+
+COMMAND = [sys.executable, "-m", "sync_pipeline.sandbox.gitlab"]
+HERE = Path(__file__).resolve().parents[3]
+
+
+def test_it_serves_a_repository_until_it_is_ended(tmp_path: Path) -> None:
+    GitRepository.create(tmp_path / "app.git").commit("main", "First\n")
+    command = [*COMMAND, "--repository", str(tmp_path / "app.git"), "--generate", "5", "--prefix", "/gitlab"]
+    environment = os.environ | {"PYTHONPATH": str(HERE)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(3)]
+            match = re.fullmatch(r"API (\S+)  token (\S+)\n", lines[2])
+            assert match is not None, lines
+            sent = {"PRIVATE-TOKEN": match[2]}
+            rows = requests.get(f"{match[1]}/projects", headers=sent, timeout=20).json()
+            assert {row["path_with_namespace"] for row in rows} == {"team1/large", "team1/app"}
+            at = f"{match[1]}/projects/team1%2Fapp/repository/commits"
+            assert requests.get(at, headers=sent, timeout=20).json()[0]["title"] == "First"
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_a_folder_that_is_no_repository_is_one_line(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(HERE)}
+    done = subprocess.run(
+        [*COMMAND, "--repository", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("sandbox: this is not a git repository: ")
+    assert len(done.stderr.splitlines()) == 1
