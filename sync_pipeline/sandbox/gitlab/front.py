@@ -10,11 +10,12 @@ import asyncio
 import re
 import socket
 import struct
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from email.utils import format_datetime
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,6 +30,7 @@ from sync_pipeline.sandbox.gitlab.faults import (
     Slow,
     Truncated,
     WithoutHeaders,
+    server_error,
 )
 from sync_pipeline.sandbox.gitlab.journal import Entry
 
@@ -78,6 +80,8 @@ class Front:
         """Prepare the scope, and the journal's entry for it."""
         # Routes match the path as sent: a decoded %2F would make other segments of it.
         scope["path"] = scope.get("raw_path", scope["path"].encode()).decode("ascii", errors="replace")
+        if self.gitlab.behaviour.decoding_proxy:
+            scope["path"] = unquote(scope["path"])
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         query = scope["query_string"].decode("latin-1")
         secret, in_url = sent_secret(headers, parse_qsl(query))
@@ -120,7 +124,7 @@ class Front:
         elif throttle is not None and throttle.exceeded:
             reply = _made(Answer(429, b"Retry later\n", "text/plain"))
         else:
-            reply = await _collect(self.app, scope, receive)
+            reply = await _collect(self.app, scope, receive, entry)
         if throttle is not None and not isinstance(fault, Answer):
             for name, value in throttle.headers:
                 reply.set(name, value)
@@ -176,7 +180,7 @@ def _made(answer: Answer) -> _Reply:
     return reply
 
 
-async def _collect(app: ASGIApp, scope: Scope, receive: Receive) -> _Reply:
+async def _collect(app: ASGIApp, scope: Scope, receive: Receive, entry: Entry) -> _Reply:
     """Let the routes answer into a reply instead of the connection."""
     reply = _Reply()
 
@@ -187,7 +191,11 @@ async def _collect(app: ASGIApp, scope: Scope, receive: Receive) -> _Reply:
         elif message["type"] == "http.response.body":
             reply.body += message.get("body", b"")
 
-    await app(scope, receive, keep)
+    try:
+        await app(scope, receive, keep)
+    except Exception:
+        entry.crash = traceback.format_exc()
+        return _made(server_error())
     return reply
 
 

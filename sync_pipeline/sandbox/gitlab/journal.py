@@ -31,6 +31,8 @@ class Entry:
     """Status sent; None when the connection was cut before one was."""
     fault: str | None = None
     """Name of the fault that struck."""
+    crash: str | None = None
+    """Traceback of a mistake in the sandbox itself, which answers 500."""
 
 
 @dataclass(slots=True)

@@ -185,6 +185,8 @@ class Behaviour:
     """Status for commits of a ref that names nothing: 200 (an empty list) or 404."""
     empty_repository: int = 200
     """Status for commits of an empty repository: 200 (an empty list) or 404."""
+    decoding_proxy: bool = False
+    """A proxy in front turns %2F into a slash, so that paths in place of ids match no route."""
     latency: float = 0.0
     """Seconds that every answer takes at least."""
     rate_limit: RateLimit | None = None

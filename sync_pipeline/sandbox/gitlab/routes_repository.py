@@ -84,7 +84,7 @@ def _commits(ask: Ask) -> Page:
     rows = with_address(project, git.commits(shas))
     if values["with_stats"]:
         stats = git.stats(shas)
-        rows = [row | {"stats": stats[row["id"]]} for row in rows]
+        rows = [row | {"stats": stats.get(row["id"])} for row in rows]
     if values["trailers"]:
         rows = [row | _trailers(git, row["id"]) for row in rows]
     # Who names the server's choice names it in links, too.
@@ -120,7 +120,7 @@ def _one_commit(ask: Ask) -> Row:
     sha = _sha(ask, git)
     row = with_address(project, git.commits([sha]))[0]
     if ask.values["stats"]:
-        row["stats"] = git.stats([sha])[sha]
+        row["stats"] = git.stats([sha]).get(sha)
     return row | {"status": None, "project_id": project.id, "last_pipeline": None}
 
 

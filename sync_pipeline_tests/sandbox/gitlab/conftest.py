@@ -78,6 +78,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     project = gitlab.project("app1", group=group, repository=git)
     with serve(gitlab) as server, requests.Session() as http:
         yield Site(gitlab, server, group, user, other, gitlab.token(user), project, git, http)
+    assert [entry.crash for entry in gitlab.journal.entries if entry.crash] == []
 
 
 def _date(hours: int) -> str:

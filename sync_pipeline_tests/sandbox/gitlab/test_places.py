@@ -113,6 +113,12 @@ def test_an_instance_under_a_path(site: Site) -> None:
         assert (page.status_code, page.headers["Content-Type"][:9]) == (200, "text/html")
 
 
+def test_a_proxy_that_decodes_paths_breaks_all_but_numeric_ids(site: Site) -> None:
+    site.gitlab.behaviour.decoding_proxy = True
+    assert site.get("/projects/team1%2Fapp1").json() == {"error": "404 Not Found"}
+    assert site.get(site.at).status_code == 200
+
+
 def test_large_ids_stay_exact() -> None:
     gitlab = GitLab(first_id=2**53 + 1)
     user = gitlab.user("root", admin=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import requests
 
-from sync_pipeline.sandbox.gitlab import GitRepository
+from sync_pipeline.sandbox.gitlab import GitLab, GitRepository, Server
 
 COMMAND = [sys.executable, "-m", "sync_pipeline.sandbox.gitlab"]
 HERE = Path(__file__).resolve().parents[3]
@@ -35,6 +37,23 @@ def test_it_serves_a_repository_until_it_is_ended(tmp_path: Path) -> None:
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_it_serves_with_a_certificate_that_signs_itself(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not there to make a certificate")
+    certificate, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    made += ["-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=localhost"]
+    subprocess.run([*made, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    gitlab = GitLab()
+    sent = {"PRIVATE-TOKEN": gitlab.token(gitlab.user("user1")).secret}
+    with Server(gitlab, certificate=certificate, key=key) as server:
+        assert server.url.startswith("https://")
+        with pytest.raises(requests.exceptions.SSLError):
+            requests.get(f"{server.api}/version", headers=sent, timeout=20)
+        answer = requests.get(f"{server.api}/version", headers=sent, timeout=20, verify=certificate)
+        assert answer.status_code == 200
 
 
 def test_a_folder_that_is_no_repository_is_one_line(tmp_path: Path) -> None:
