@@ -142,14 +142,24 @@ class GitLab(Places):
                 "ref_count": None,
             }
             self._event(project, actor, names[action], now, push_data=data)
-            for request in project.merge_requests.values():
-                row = request.row
-                if row["state"] == "opened" and row["source_branch"] == branch and after is not None:
-                    self._add_version(project, request, now)
-                    self._system_note(request, actor, f"added {count} commit{'s' * (count != 1)}", now)
-                    if bump:
-                        request.updated_at = now
+            for target in self.projects.values():
+                for request in target.merge_requests.values():
+                    row = request.row
+                    if (row["source_project_id"], row["source_branch"]) != (project.id, branch):
+                        continue
+                    if row["state"] == "opened" and after is not None:
+                        self._add_version(target, request, now)
+                        self._system_note(request, actor, f"added {count} commit{'s' * (count != 1)}", now)
+                        request.updated_at = now if bump else request.updated_at
             self._active(project)
+
+    def delete_branch(self, project: Project, branch: str, *, author: Row | None = None) -> None:
+        """Delete a branch, with its event."""
+        with self.lock:
+            if project.repository is not None:
+                before = project.repository.resolve(f"refs/heads/{branch}")
+                project.repository.set_ref(f"refs/heads/{branch}", None)
+                self.pushed(project, branch, before, None, author=author)
 
     # --- Talking ----------------------------------------------------------------------------------------
 
@@ -405,8 +415,15 @@ class GitLab(Places):
 
     def _add_version(self, project: Project, request: MergeRequest, now: datetime) -> None:
         row, git = request.row, project.repository
-        head = git.resolve(row["source_branch"]) if git else None
-        start = git.resolve(row["target_branch"]) if git else None
+        source = self.projects.get(row["source_project_id"] or 0, project)
+        if git is not None and source is not project and source.repository is not None:
+            # The commits of a fork live on in the target under a ref that is no branch.
+            own = f"refs/merge-requests/{request.iid}/head"
+            git.fetch(source.repository, row["source_branch"], own)
+            head = git.resolve(own)
+        else:
+            head = git.resolve(f"refs/heads/{row['source_branch']}") if git else None
+        start = git.resolve(f"refs/heads/{row['target_branch']}") if git else None
         if git is None or head is None:
             return
         base = git.merge_base([start, head]) if start else None

@@ -268,6 +268,10 @@ class GitRepository:
             )
         self.set_ref(f"refs/tags/{name}", target)
 
+    def fetch(self, other: GitRepository, branch: str, ref: str) -> None:
+        """Bring a branch of another repository in as a full ref name, as GitLab does with forks."""
+        self._run("fetch", "--quiet", "--no-tags", str(other.path), f"+refs/heads/{branch}:{ref}")
+
     def prune(self) -> None:
         """Throw away every object that no ref reaches, as garbage collection does in time."""
         self._run("reflog", "expire", "--expire=now", "--all")

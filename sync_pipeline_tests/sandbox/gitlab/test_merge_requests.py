@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sync_pipeline.sandbox.gitlab import GitRepository
 from sync_pipeline.sandbox.gitlab.generator import generate
 from sync_pipeline.sandbox.gitlab.recorded import load_recorded
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
@@ -36,6 +37,27 @@ def test_a_push_adds_a_version_and_a_forced_one_replaces_the_commits(site: Site)
     assert [row["id"] for row in old["commits"]] == [first[0]["id"]]
     pushes = site.rows(f"{site.at}/events", action="pushed")
     assert pushes[0]["push_data"]["commit_to"] == forced
+
+
+def test_a_merge_request_from_a_fork_brings_its_commits_along(site: Site, tmp_path: Path) -> None:
+    gitlab = site.gitlab
+    fork_git = GitRepository.create(tmp_path / "fork.git")
+    fork_git.fetch(site.git, "main", "refs/heads/main")
+    fork = gitlab.project("fork", group=gitlab.group("people"), repository=fork_git)
+    gitlab.push(fork, "idea", "From outside\n", parents=[fork_git.resolve("main") or ""])
+    request = gitlab.open_merge_request(site.project, author=site.other, source="idea", source_project=fork)
+    at = f"{site.at}/merge_requests/{request.iid}"
+    assert [row["title"] for row in site.rows(f"{at}/commits")] == ["From outside"]
+    site.tick()
+    head = gitlab.push(fork, "idea", "Again\n")
+    row = site.rows(at)
+    assert (row["sha"], row["source_project_id"], row["allow_collaboration"]) == (head, fork.id, False)
+    assert row["updated_at"] == "2024-05-06T12:00:01.123Z"
+    every = {commit["id"] for commit in site.rows(f"{site.at}/repository/commits", all="true")}
+    assert head in every
+    assert "idea" not in [branch["name"] for branch in site.rows(f"{site.at}/repository/branches")]
+    gitlab.delete_branch(site.project, "feature/parser", author=site.user)
+    assert site.rows(f"{site.at}/events")[0]["push_data"]["action"] == "removed"
 
 
 def test_threads_resolution_edits_and_deletions(site: Site) -> None:
