@@ -17,17 +17,18 @@ from sync_pipeline.sources.gitlab.answers import redact
 from sync_pipeline.sources.gitlab.rows import CommitRow, Person
 
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+# Python also takes forms that are no times of a server, and offsets such as +13:75.
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?[0-5]\d)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def moment(text: object) -> datetime | None:
     """An ISO 8601 time with an offset, in UTC; None for anything else, also where UTC would leave the years
     1 to 9999."""
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not _TIME.fullmatch(text):
         return None
     try:
-        value = datetime.fromisoformat(text)
-        return None if value.tzinfo is None else value.astimezone(UTC)
+        return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
