@@ -74,7 +74,9 @@ def differences(example: Any, answer: Any, at: str = "") -> Iterator[str]:
             else:
                 yield from differences(example[key], answer[key], f"{at}.{key}")
     elif isinstance(example, list) and isinstance(answer, list):
-        if example and answer:
+        if example and not answer:
+            yield f"{at} is empty"
+        elif example:
             yield from differences(example[0], answer[0], f"{at}[]")
     elif example is not None and answer is not None and type(example) is not type(answer):
         yield f"{at} is {type(answer).__name__}, not {type(example).__name__}"
@@ -138,6 +140,9 @@ def test_answers_have_the_shape_of_the_examples(site: Site, reviewed: MergeReque
     answers["merge_request_list_item_premium"] = site.rows(f"{site.at}/merge_requests")[0]
     fresh = site.gitlab.open_merge_request(site.project, author=site.user, source="x", fresh=True)
     site.gitlab.behaviour.premium = False
+    site.gitlab.assign(fresh, site.user, site.user)
+    site.gitlab.request_review(fresh, site.user, site.other)
+    site.gitlab.add_label(site.project, fresh, site.user, "kind::feature")
     answers["merge_request_detail_fresh"] = site.rows(f"{site.at}/merge_requests/{fresh.iid}")
     wrong = {}
     for name, answer in answers.items():

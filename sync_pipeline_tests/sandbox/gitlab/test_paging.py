@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -116,7 +117,7 @@ def test_pages_are_cut_before_what_a_reader_may_not_see_is_taken_out(site: Site)
     for kind in ("notes", "discussions"):
         sizes = []
         for page in (1, 2):
-            parameters = {"sort": "asc"} if kind == "notes" else {}
+            parameters: dict[str, Any] = {"sort": "asc"} if kind == "notes" else {}
             answer = site.get(f"{at}/{kind}", token=stranger, per_page=2, page=page, **parameters)
             sizes.append(len(answer.json()))
             assert answer.headers["X-Next-Page"] == ("2" if page == 1 else "")
@@ -134,7 +135,7 @@ def test_pages_are_cut_before_what_a_reader_may_not_see_is_taken_out(site: Site)
     ],
 )
 def test_bad_values_of_known_parameters_are_refused(
-    site: Site, parameters: dict[str, str], text: str
+    site: Site, parameters: dict[str, Any], text: str
 ) -> None:
     answer = site.get(f"{site.at}/merge_requests", **parameters)
     assert (answer.status_code, answer.json()) == (400, {"error": text})

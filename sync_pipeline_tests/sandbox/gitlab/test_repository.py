@@ -163,13 +163,14 @@ def test_branches_and_tags(site: Site) -> None:
 
 def test_comparisons_list_the_oldest_commit_first(site: Site) -> None:
     main = site.rows(f"{site.at}/repository/commits", ref_name="main")
-    parameters = {"from": main[2]["id"], "to": "main"}
+    parameters: dict[str, Any] = {"from": main[2]["id"], "to": "main"}
     compared = site.rows(f"{site.at}/repository/compare", **parameters)
     assert [row["id"] for row in compared["commits"]] == [main[1]["id"], main[0]["id"]]
     assert compared["commit"]["id"] == main[0]["id"]
     assert [(row["new_path"], row["new_file"]) for row in compared["diffs"]] == [("README.md", False)]
     assert compared["diffs"][0]["diff"].startswith("@@ -1 +1,3 @@\n")
-    missing = site.get(f"{site.at}/repository/compare", **{"from": "no", "to": "main"})
+    parameters["from"] = "no"
+    missing = site.get(f"{site.at}/repository/compare", **parameters)
     assert (missing.status_code, missing.json()) == (404, {"message": "404 Ref Not Found"})
     assert site.get(f"{site.at}/repository/compare", to="main").json() == {"error": "from is missing"}
     base = site.rows(f"{site.at}/repository/merge_base", **{"refs[]": ["main", "feature/parser"]})
