@@ -279,9 +279,11 @@ class Client:
             for name, value in (params or {}).items()
         }
         response = self.api.http_request("get", path, query_data=query, obey_rate_limit=False)
-        return Answer(
-            response.json(), _next_query(response.headers), answers.http_date(response.headers.get("Date"))
-        )
+        data = response.json()
+        following = _next_query(response.headers)
+        if following is None:
+            following = _assumed_query(response.headers, data, query)
+        return Answer(data, following, answers.http_date(response.headers.get("Date")))
 
     def graphql(self, query: str, variables: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """The data of a GraphQL query. Any error in the answer is raised, also beside partial data: Transient
@@ -330,6 +332,19 @@ def _next_query(headers: Mapping[str, str]) -> Mapping[str, Sequence[str]] | Non
             return {k: v for k, v in named.items() if k not in ("private_token", "access_token")}
     page = headers.get("X-Next-Page", "").strip()
     return {"page": [page]} if page.isdigit() else None
+
+
+def _assumed_query(
+    headers: Mapping[str, str], data: Any, query: Mapping[str, Any]
+) -> Mapping[str, Sequence[str]] | None:
+    """The query of the next page where something in between took the paging headers away: behind a full page
+    there may be another one."""
+    if "Link" in headers or "X-Next-Page" in headers or "pagination" in query or "per_page" not in query:
+        return None
+    if not isinstance(data, list) or len(data) < int(query["per_page"]):
+        return None
+    page = query.get("page", 1)
+    return {"page": [str(int(page[0] if isinstance(page, list) else page) + 1)]}
 
 
 class _NoLogin(requests.auth.AuthBase):

@@ -4,6 +4,7 @@ rest."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -168,9 +169,11 @@ def test_a_server_that_fails_everything_fails_the_page(site: Site) -> None:
 
 
 def test_a_dead_token_ends_the_job_not_the_details(site: Site, opened: MergeRequest) -> None:
-    site.gitlab.faults.add(
-        "/versions", faults.Do(lambda: [site.gitlab.revoke(token) for token in site.gitlab.tokens.values()])
-    )
+    def kill() -> None:
+        for token in site.gitlab.tokens.values():
+            site.gitlab.revoke(token)
+
+    site.gitlab.faults.add("/versions", faults.Do(kill))
     with pytest.raises(AccessDenied) as caught:
         read(site)
     assert caught.value.code == "credential"
@@ -258,7 +261,7 @@ def test_recorded_merge_requests_and_notes_arrive_whole(site: Site, recorded: Pa
 
 def test_a_whole_review_arrives_with_ids_that_stay(site: Site, opened: MergeRequest) -> None:
     gitlab, user, other = site.gitlab, site.user, site.other
-    steps = [
+    steps: list[Callable[[], object]] = [
         lambda: gitlab.request_review(opened, user, other),
         lambda: gitlab.assign(opened, user, other),
         lambda: gitlab.add_label(site.project, opened, user, "bug"),

@@ -49,6 +49,17 @@ def test_pages_end_with_the_links_not_with_totals_short_or_empty_pages() -> None
         assert server.asked[1].target == "/api/v4/projects/1/x?per_page=100&sort=asc&page=2"
 
 
+def test_a_full_page_without_any_paging_header_is_not_the_last() -> None:
+    full = [answer(list(range(100))) for _ in range(2)]
+    with scripted(*full, answer([100])) as server:
+        found = [row for page in paging.pages(client(server.url), "/x") for row in page.data]
+        assert len(found) == 201
+        assert [asked.target for asked in server.asked[1:]] == [
+            "/api/v4/x?per_page=100&page=2",
+            "/api/v4/x?per_page=100&page=3",
+        ]
+
+
 def test_an_empty_page_ends_lists_that_announce_one_too_many() -> None:
     with scripted(_page([1], "page=2"), _page([], "page=3")) as server:
         assert [page.data for page in paging.pages(client(server.url), "/x", empty_ends=True)] == [[1], []]
