@@ -18,6 +18,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.cookiejar import DefaultCookiePolicy
@@ -437,8 +438,10 @@ class _Session(requests.Session):
         same_method = request.method == "GET" or response.status_code in (307, 308)
         if hops <= _MAX_HOPS and same_method and self._instance.api_path(target) is not None:
             following = request.copy()
-            following.url = target
-            return following
+            # Written the way the sender reads it; the next round checks that again.
+            with suppress(requests.RequestException):
+                following.prepare_url(target, None)
+                return following
         message = (
             f"{_shown(request)}: redirected to {shown}, where the token is not sent; "
             "set the URL of the instance to the address that answers itself"

@@ -100,6 +100,32 @@ def test_a_redirect_out_of_the_api_is_refused(location: str) -> None:
         assert len(server.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("instance", "url", "path"),
+    [
+        ("https://h/gitlab", "https://h/gitlab/api/v4/projects/1", "/projects/1"),
+        ("https://h/gitlab", "https://H:443/gitlab/api/graphql", "graphql"),
+        ("http://h", "https://h/api/v4/projects", "/projects"),
+        ("https://h", "http://h/api/v4/projects", None),
+        ("http://h:8080", "https://h:8080/api/v4/projects", None),
+        ("http://h:8080", "https://h/api/v4/projects", None),
+        ("https://h", "https://h:444/api/v4/projects", None),
+        ("https://h", "https://h.evil.test/api/v4/projects", None),
+        ("https://h", "https://h@evil.test/api/v4/projects", None),
+        ("https://h", "https://h\\@evil.test/api/v4/projects", None),
+        ("https://h", "https://user@h/api/v4/projects", None),
+        ("https://h/gitlab", "https://h/gitlab2/api/v4/projects", None),
+        ("https://h/gitlab", "https://h/api/v4/projects", None),
+        ("https://h", "https://h/api/v4/../../x", None),
+        ("https://h", "https://h/api/v4/%2E%2e/x", None),
+        ("https://h", "https://h:x/api/v4/projects", None),
+        ("https://h", "/api/v4/projects", None),
+    ],
+)
+def test_what_is_within_an_instance(instance: str, url: str, path: str | None) -> None:
+    assert Instance(instance).api_path(url) == path
+
+
 def test_an_endless_redirect_ends() -> None:
     loop = answer(b"", "302 Found", {"Location": "/api/v4/projects"}, kind="text")
     with scripted(loop) as server:
