@@ -1,0 +1,245 @@
+"""What an answer of GitLab means: waits, error bodies, the consequence of a status.
+
+Belongs here: pure functions from status, headers and body to seconds, texts and exceptions, and the removal
+of secrets from texts. Does not belong here: sending anything (:mod:`sync_pipeline.sources.gitlab.transport`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from sync_pipeline.errors import AccessDenied, ConfigurationError, Permanent, SourceGone, SyncError, Transient
+
+LONGEST_RETRY_AFTER = 3600.0
+"""Seconds: a server that asks for more is asked again after this."""
+
+# After one of these words of a path comes an identifier, which is no part of the endpoint class.
+_COLLECTIONS = frozenset(
+    {
+        "projects",
+        "groups",
+        "users",
+        "namespaces",
+        "merge_requests",
+        "commits",
+        "branches",
+        "tags",
+        "versions",
+        "discussions",
+        "notes",
+    }
+)
+_SECRETS = (
+    re.compile(r"\b(?:gl[a-z]{1,8}-|GR1348941)[A-Za-z0-9_.\-]{8,}"),
+    re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=\-]{6,}"),
+    re.compile(
+        r"""(?ix) (["']?\b(?:private[-_]token|job[-_]token|access[-_]token|refresh[-_]token|authorization
+        |password|client_secret|token)["']?\s*[=:]\s*["']?) [^\s&"',;<>]+"""
+    ),
+    re.compile(r"(?i)(\b[a-z][a-z0-9+.\-]*://)[^/\s@?#]+@"),
+)
+
+
+def redact(text: str, *secrets: str) -> str:
+    """``text`` without the given secrets and without everything that looks like a token, a password or the
+    credentials of a URL."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "[redacted]")
+    text = _SECRETS[0].sub("[redacted]", text)
+    text = _SECRETS[1].sub(r"\1 [redacted]", text)
+    text = _SECRETS[2].sub(r"\1[redacted]", text)
+    return _SECRETS[3].sub(r"\1[redacted]@", text)
+
+
+def endpoint_class(path: str) -> str:
+    """The words of an API path without identifiers, such as ``projects/merge_requests/notes``: what a budget
+    is kept for. ``path`` begins after the API's base."""
+    words: list[str] = []
+    identifier = False
+    for segment in path.strip("/").split("/"):
+        if identifier:
+            identifier = False
+            continue
+        words.append(segment)
+        identifier = segment in _COLLECTIONS
+    return "/".join(words)
+
+
+def http_date(text: str | None) -> datetime | None:
+    """A date of an HTTP header in UTC; None where it is missing or no such date."""
+    if not text:
+        return None
+    try:
+        value = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
+    """How long the server asks us to wait, in seconds from 0 to an hour; None where it does not say.
+
+    ``Retry-After`` comes as seconds, whole or not, or as a date; without it the end of the rate limit's
+    window counts. Dates are compared with the answer's own ``Date``, ``now`` is for answers without one.
+    """
+    now = http_date(headers.get("Date")) or now
+    asked = headers.get("Retry-After", "").strip()
+    seconds = _number(asked)
+    if seconds is None and (until := http_date(asked)):
+        seconds = (until - now).total_seconds()
+    if seconds is None and (reset := _number(headers.get("RateLimit-Reset", ""))) is not None:
+        # GitLab sends a time since the epoch, other gateways a number of seconds.
+        seconds = reset - now.timestamp() if reset > 1e8 else reset
+    if seconds is None and (until := http_date(headers.get("RateLimit-ResetTime"))):
+        seconds = (until - now).total_seconds()
+    return None if seconds is None else min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(value) else value
+
+
+def whole(text: str | None) -> int | None:
+    """A header as a whole number; None where it is none."""
+    try:
+        return int(text) if text else None
+    except ValueError:
+        return None
+
+
+def parsed(body: bytes) -> Any:
+    """``body`` as JSON. Raises ValueError where it is none."""
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def is_json(headers: Mapping[str, str]) -> bool:
+    """Whether the answer says that it is JSON."""
+    kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def said(body: bytes) -> str:
+    """What an error body says, as one short line; empty where it is no JSON or says nothing."""
+    try:
+        data = parsed(body)
+    except ValueError:
+        return ""
+    if not isinstance(data, dict):
+        return _line(data)
+    parts = [_line(data.get("message") or data.get("error") or data.get("errors"))]
+    parts.append(_line(data.get("error_description")))
+    return ": ".join(part for part in parts if part)
+
+
+def _line(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        value = "; ".join(f"{key}: {_line(item)}" for key, item in value.items())
+    elif isinstance(value, list):
+        value = "; ".join(_line(item) for item in value)
+    return " ".join(str(value).split())[:200]
+
+
+def problem(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    where: str,
+    now: datetime,
+    *secrets: str,
+) -> SyncError:
+    """The exception that an answer with status 400 or more stands for. ``where`` names the request without
+    its query, ``secrets`` are removed from what the server said."""
+    words = redact(said(body), *secrets)
+    known = bool(words)
+    tail = f" ({words})" if known else ""
+    lower = words.lower()
+    wait = retry_after_seconds(headers, now)
+    if status == 429 or (status == 403 and headers.get("RateLimit-Remaining", "").strip() == "0"):
+        return Transient(
+            f"{where}: too many requests{tail}; it is asked again later", code="rate_limit", retry_after=wait
+        )
+    if "offset pagination" in lower and "maximum" in lower:
+        return Permanent(
+            f"{where}: the list is longer than page numbers reach{tail}; read it in smaller windows",
+            code="paging_ceiling",
+        )
+    if status == 401:
+        if not known:
+            return AccessDenied(
+                f"{where}: something in front of GitLab asks for a login (401); check the proxy and the URL",
+                code="credential",
+            )
+        why = next((word for word in ("expired", "revoked") if word in lower), None)
+        advice = f"the token is {why}" if why else "the token is missing or wrong"
+        return AccessDenied(
+            f"{where}: {advice}{tail}; create a new one with scope read_api and set it", code="credential"
+        )
+    if status == 403:
+        if "insufficient_scope" in lower:
+            return AccessDenied(
+                f"{where}: the token lacks a scope{tail}; create one with scope read_api", code="scope"
+            )
+        if not known:
+            return Transient(
+                f"{where}: refused before GitLab was asked (403, no JSON): this address is blocked or a "
+                "gateway is in between; ask the administrator",
+                code="blocked",
+                retry_after=wait,
+            )
+        return AccessDenied(
+            f"{where}: refused{tail}; the feature is disabled there or the token's user needs at least the "
+            "role Reporter",
+            code="denied",
+        )
+    if status == 404 and known:
+        # Which of "does not exist" and "may not be seen" it is, GitLab does not say.
+        code = {
+            "404 project not found": "not_found",
+            "404 group not found": "not_found",
+            "404 repository not found": "no_repository",
+            "404 tree not found": "no_repository",
+        }.get(lower, "no_route" if _is_no_route(body) else "no_object")
+        return SourceGone(
+            f"{where}: not found{tail}; it does not exist, or the token's user may not see it", code=code
+        )
+    if status in (408, 409, 425) or status >= 500:
+        code = "timeout" if status in (408, 504) else "server_error"
+        return Transient(
+            f"{where}: the server failed with status {status}{tail}", code=code, retry_after=wait
+        )
+    if not known:
+        return not_json(where, headers, status)
+    if status == 407:
+        return ConfigurationError(f"{where}: the proxy asks for credentials; set them in HTTPS_PROXY")
+    return Permanent(f"{where}: refused with status {status}{tail}", code="bad_request")
+
+
+def _is_no_route(body: bytes) -> bool:
+    data = parsed(body)
+    return isinstance(data, dict) and "message" not in data and data.get("error") == "404 Not Found"
+
+
+def not_json(where: str, headers: Mapping[str, str], status: int) -> Transient:
+    """The answer is a page for people, such as a proxy's login or a maintenance page."""
+    kind = headers.get("Content-Type", "").partition(";")[0].strip()[:60] or "no content type"
+    return Transient(
+        f"{where}: status {status} with {kind} instead of JSON: this is no GitLab API, or a login or error "
+        "page of a proxy; check the URL and the proxy",
+        code="not_json",
+    )

@@ -1,0 +1,102 @@
+"""The front door: what a project says about itself, and what the token may do.
+
+Belongs here: one look at a project and at the token, and what a look means for each job type. Does not belong
+here: how often one has to look before something counts as gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from sync_pipeline.errors import SourceGone
+from sync_pipeline.model import Access, JobType
+from sync_pipeline.sources.gitlab.fields import Fields
+from sync_pipeline.sources.gitlab.rows import Raw
+from sync_pipeline.sources.gitlab.transport import Client, project_path
+
+# Fields of a project that hold or may hold secrets; never kept.
+_SECRET = frozenset({"runners_token", "import_url", "_links"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLook:
+    """A project as it is now. Times in UTC. ``default_branch`` is None where the token may not read code;
+    the two access levels are None where the server does not say. ``date`` is the server's clock."""
+
+    project_id: int
+    path: str
+    web_url: str | None
+    default_branch: str | None
+    is_archived: bool
+    is_empty: bool
+    repository_access: str | None
+    merge_requests_access: str | None
+    created_at: datetime | None
+    last_activity_at: datetime | None
+    date: datetime | None
+    raw: Raw
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLook:
+    """What the token says about itself: ``expires_at`` is its first day without power, None for never."""
+
+    name: str | None
+    scopes: tuple[str, ...]
+    expires_at: date | None
+
+
+def look_at_project(client: Client, project: int | str) -> ProjectLook:
+    """The project with this number or, once, to learn the number, this path. Raises as the transport does;
+    SourceGone with code ``not_found`` where the token sees no such project this once."""
+    path = project_path(project) if isinstance(project, int) else f"/projects/{_quoted(project)}"
+    answer = client.get(path)
+    fields = Fields(answer.data)
+    enabled = fields.boolean("merge_requests_enabled")
+    level = fields.text("merge_requests_access_level")
+    return ProjectLook(
+        project_id=fields.required("id"),
+        path=fields.text("path_with_namespace") or "",
+        web_url=fields.text("web_url"),
+        default_branch=fields.text("default_branch"),
+        is_archived=fields.boolean("archived") is True,
+        is_empty=fields.boolean("empty_repo") is True,
+        repository_access=fields.text("repository_access_level"),
+        merge_requests_access="disabled" if level is None and enabled is False else level,
+        created_at=fields.moment("created_at"),
+        last_activity_at=fields.moment("last_activity_at"),
+        date=answer.date,
+        raw={name: value for name, value in fields.data.items() if name not in _SECRET},
+    )
+
+
+def look_at_token(client: Client) -> TokenLook | None:
+    """What the token may do and until when; None where the server cannot tell (old ones, other kinds of
+    token). Raises AccessDenied where it is refused."""
+    try:
+        fields = Fields(client.get("/personal_access_tokens/self").data)
+    except SourceGone:
+        return None
+    try:
+        expires = date.fromisoformat(fields.text("expires_at") or "")
+    except ValueError:
+        expires = None
+    return TokenLook(fields.text("name"), tuple(map(str, fields.items("scopes"))), expires)
+
+
+def access(look: ProjectLook, job_type: JobType) -> Access:
+    """What a look means for one job type: a switched-off feature comes before an archived or empty
+    project."""
+    feature = look.repository_access if job_type is JobType.COMMITS else look.merge_requests_access
+    if feature == "disabled":
+        return Access.DISABLED
+    if look.is_archived:
+        return Access.ARCHIVED
+    if look.is_empty and job_type is JobType.COMMITS:
+        return Access.EMPTY
+    return Access.OK
+
+
+def _quoted(path: str) -> str:
+    return project_path(0, path).rpartition("/")[2]

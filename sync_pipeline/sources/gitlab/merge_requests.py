@@ -1,0 +1,207 @@
+"""Merge requests by the time they were updated at, with their versions and commits.
+
+Belongs here: the list, single ones, and the two children that belong to the merge request itself. Does not
+belong here: the review (:mod:`sync_pipeline.sources.gitlab.reviews`).
+
+The list row says everything but the commits that the difference is between and the number of changed files;
+the newest version says those, so the detail is asked for only where versions cannot be read or are not there
+yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sync_pipeline.errors import RowUnreadable
+from sync_pipeline.model import QuarantinedRow, TimeWindow
+from sync_pipeline.sources.gitlab.children import Owing, side_by_side
+from sync_pipeline.sources.gitlab.fields import Fields, commit, moment, payload, quarantined
+from sync_pipeline.sources.gitlab.paging import Key, by_time, pages, rows
+from sync_pipeline.sources.gitlab.rows import (
+    CommitRow,
+    MergeRequestBatch,
+    MergeRequestRow,
+    MergeRequestVersion,
+)
+from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
+
+_ORDER = {"state": "all", "scope": "all", "order_by": "updated_at", "sort": "asc"}
+_IIDS_AT_ONCE = 100
+
+Head = tuple[str | None, str | None]
+"""Head and target branch of a merge request: while both stay, so do its versions and commits."""
+
+
+class MergeRequestReader:
+    """Reads the merge requests of one project. One instance serves one job; ``parallel`` requests at once."""
+
+    def __init__(self, client: Client, project_id: int, *, parallel: int = 4) -> None:
+        self._client = client
+        self._project_id = project_id
+        self._path = project_path(project_id, "merge_requests")
+        self._parallel = parallel
+
+    def read(
+        self, window: TimeWindow, known: Callable[[Sequence[int]], Mapping[int, Head]] = lambda _: {}
+    ) -> Iterator[MergeRequestBatch]:
+        """The merge requests updated in ``window``, each version of one once. ``known`` tells, for iids, the
+        heads whose versions and commits are stored: they are not asked for again.
+
+        Raises as the transport does; AccessDenied with code ``denied`` also where merge requests are
+        disabled."""
+        covered = window.since
+        for page in by_time(self._client, self._path, _ORDER, window, _key):
+            batch = self._batch(page.rows, page.date, known)
+            reached = TimeWindow(covered, page.covered_until) if page.covered_until > covered else None
+            covered = page.covered_until
+            yield replace(batch, window=window, covered=reached)
+
+    def read_some(self, iids: Sequence[int]) -> Iterator[MergeRequestBatch]:
+        """The merge requests with these numbers as they are now, such as open ones or those whose branch
+        moved. One that is not in any batch was not found this once."""
+        for first in range(0, len(iids), _IIDS_AT_ONCE):
+            query: Params = {
+                "state": "all",
+                "scope": "all",
+                "iids[]": list(iids[first : first + _IIDS_AT_ONCE]),
+            }
+            for answer in pages(self._client, self._path, query):
+                yield self._batch(rows(answer, self._path), answer.date, lambda _: {})
+
+    def settle(self, iid: int) -> MergeRequestRow:
+        """One merge request with all that belongs to it. Raises as the transport does, RowUnreadable where it
+        cannot be stored."""
+        row = merge_request(self._client.get(f"{self._path}/{iid}").data)
+        return replace(row, versions=self._versions(iid), commits=self._commits(iid))
+
+    def _batch(
+        self,
+        found: Sequence[Any],
+        date: datetime | None,
+        known: Callable[[Sequence[int]], Mapping[int, Head]],
+    ) -> MergeRequestBatch:
+        good: list[MergeRequestRow] = []
+        aside: list[QuarantinedRow] = []
+        for data in found:
+            try:
+                good.append(merge_request(data))
+            except RowUnreadable as error:
+                iid = data.get("iid") if isinstance(data, dict) else None
+                aside.append(quarantined(str(iid or "?"), error))
+        stored = known([row.iid for row in good]) if good else {}
+        owing = Owing()
+
+        def whole(row: MergeRequestRow) -> MergeRequestRow:
+            same = stored.get(row.iid)
+            return row if same == (row.head_sha, row.target_branch) else self._with_children(row, owing)
+
+        complete = side_by_side(whole, good, self._parallel)
+        return MergeRequestBatch(None, tuple(complete), None, date, tuple(aside), owing.obligations)
+
+    def _with_children(self, row: MergeRequestRow, owing: Owing) -> MergeRequestRow:
+        key = str(row.iid)
+        versions = owing.attempt(key, "versions", lambda: self._versions(row.iid))
+        commits = owing.attempt(key, "commits", lambda: self._commits(row.iid))
+        if versions:
+            newest = max(versions, key=lambda version: version.version_id)
+            row = replace(
+                row, base_sha=newest.base_sha, start_sha=newest.start_sha, changes_count=newest.size or None
+            )
+        elif row.head_sha is not None:
+            path = f"{self._path}/{row.iid}"
+            detail = owing.attempt(key, "detail", lambda: merge_request(self._client.get(path).data))
+            if detail is not None:
+                row = detail
+        return replace(row, versions=versions, commits=commits)
+
+    def _versions(self, iid: int) -> tuple[MergeRequestVersion, ...]:
+        path = f"{self._path}/{iid}/versions"
+        found = [_version(data) for page in pages(self._client, path) for data in rows(page, path)]
+        return tuple({version.version_id: version for version in found}.values())
+
+    def _commits(self, iid: int) -> tuple[CommitRow, ...]:
+        path = f"{self._path}/{iid}/commits"
+        found = [commit(data) for page in pages(self._client, path) for data in rows(page, path)]
+        return tuple({row.sha: row for row in found}.values())
+
+
+def _key(data: Any) -> Key | None:
+    if not isinstance(data, dict):
+        return None
+    number, time = data.get("id"), moment(data.get("updated_at"))
+    return (number, time) if isinstance(number, int) and time is not None else None
+
+
+def _version(data: Any) -> MergeRequestVersion:
+    fields = Fields(data)
+    return MergeRequestVersion(
+        version_id=fields.required("id"),
+        head_sha=fields.sha("head_commit_sha"),
+        base_sha=fields.sha("base_commit_sha"),
+        start_sha=fields.sha("start_commit_sha"),
+        created_at=fields.moment("created_at"),
+        state=fields.text("state"),
+        size=fields.text("real_size"),
+        patch_id=fields.sha("patch_id_sha"),
+        raw=fields.data,
+    )
+
+
+def merge_request(data: Any) -> MergeRequestRow:
+    """A merge request from a list row or a detail. Raises RowUnreadable where it has no number, state or time
+    of update."""
+    fields = Fields(data)
+    updated_at = fields.moment("updated_at")
+    state = fields.text("state")
+    if updated_at is None or state is None:
+        raise RowUnreadable("the merge request has no state or no updated_at", payload=payload(data))
+    draft = fields.boolean("draft")
+    between = Fields(fields.object("diff_refs") or {})
+    milestone = Fields(fields.object("milestone") or {})
+    assignees = fields.people("assignees")
+    if not assignees and (only := fields.person("assignee")):
+        assignees = (only,)
+    labels = tuple(_label(item) for item in fields.items("labels"))
+    for label in labels:
+        fields.note_text(label)
+    return MergeRequestRow(
+        mr_id=fields.required("id"),
+        iid=fields.required("iid"),
+        project_id=fields.required("project_id"),
+        state=state,
+        title=fields.text("title"),
+        description=fields.text("description"),
+        is_draft=fields.boolean("work_in_progress") if draft is None else draft,
+        author=fields.person("author"),
+        assignees=assignees,
+        reviewers=fields.people("reviewers"),
+        # merge_user is also who set auto-merge on an open one.
+        merged_by=(fields.person("merge_user") or fields.person("merged_by")) if state == "merged" else None,
+        closed_by=fields.person("closed_by"),
+        created_at=fields.moment("created_at"),
+        updated_at=updated_at,
+        merged_at=fields.moment("merged_at"),
+        closed_at=fields.moment("closed_at"),
+        prepared_at=fields.moment("prepared_at"),
+        source_project_id=fields.integer("source_project_id"),
+        source_branch=fields.text("source_branch"),
+        target_branch=fields.text("target_branch"),
+        head_sha=fields.sha("sha"),
+        merge_commit_sha=fields.sha("merge_commit_sha"),
+        squash_commit_sha=fields.sha("squash_commit_sha"),
+        base_sha=between.sha("base_sha"),
+        start_sha=between.sha("start_sha"),
+        changes_count=fields.text("changes_count"),
+        labels=labels,
+        milestone=milestone.text("title"),
+        user_notes_count=fields.integer("user_notes_count"),
+        web_url=fields.text("web_url"),
+        flags=fields.sorted_flags(),
+        raw=fields.data,
+    )
+
+
+def _label(item: Any) -> str:
+    return str(item.get("name")) if isinstance(item, dict) else str(item)

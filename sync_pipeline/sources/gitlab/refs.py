@@ -1,0 +1,119 @@
+"""Branches and tags: one complete listing of where every ref leads.
+
+Belongs here: asking for both lists in a way that no ref is missed while they change. Does not belong here:
+what moved since the last time, which needs the stored refs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, Transient
+from sync_pipeline.model import QuarantinedRow
+from sync_pipeline.sources.gitlab.fields import Fields, payload, quarantined
+from sync_pipeline.sources.gitlab.paging import pages
+from sync_pipeline.sources.gitlab.rows import RefKind, RefListing, RefRow
+from sync_pipeline.sources.gitlab.transport import Client, project_path
+
+# By name, and where the server can by keyset: then a ref that goes away hides no other one.
+_LISTS: Mapping[RefKind, tuple[str, Mapping[str, str]]] = {
+    RefKind.BRANCH: ("branches", {"sort": "name_asc"}),
+    RefKind.TAG: ("tags", {"order_by": "name", "sort": "asc"}),
+}
+_MAX_PASSES = 5
+
+
+class RefReader:
+    """Reads the refs of one project."""
+
+    def __init__(self, client: Client, project_id: int) -> None:
+        self._client = client
+        self._project_id = project_id
+
+    def listing(self) -> RefListing:
+        """All branches and tags. A project without a repository has none. Raises as the transport does, and
+        Transient where the lists change too fast to be read as a whole."""
+        refs: list[RefRow] = []
+        aside: list[QuarantinedRow] = []
+        dates: list[datetime] = []
+        for kind in RefKind:
+            found, unreadable, date = self._whole(kind)
+            refs += found
+            aside += unreadable
+            if date is not None:
+                dates.append(date)
+        return RefListing(tuple(refs), min(dates, default=None), tuple(aside))
+
+    def _whole(self, kind: RefKind) -> tuple[list[RefRow], list[QuarantinedRow], datetime | None]:
+        """One kind of ref. Pages by number shift when a ref goes away, so they are read until two passes
+        agree."""
+        before: list[tuple[str, str]] | None = None
+        for _ in range(_MAX_PASSES):
+            rows, aside, date, by_number = self._pass(kind)
+            now = [(row.name, row.tip) for row in rows]
+            if not by_number or now == before:
+                return rows, aside, date
+            before = now
+        raise Transient("the refs change too fast to be listed", code="unstable")
+
+    def _pass(self, kind: RefKind) -> tuple[list[RefRow], list[QuarantinedRow], datetime | None, bool]:
+        name, order = _LISTS[kind]
+        path = project_path(self._project_id, "repository", name)
+        try:
+            try:
+                return self._read(kind, path, {**order, "pagination": "keyset"})
+            except Permanent as error:
+                # Servers that know keyset paging for other lists only refuse it.
+                if error.code != "bad_request":
+                    raise
+                return self._read(kind, path, order)
+        except SourceGone as error:
+            if error.code == "no_repository":
+                return [], [], None, False
+            raise
+
+    def _read(
+        self, kind: RefKind, path: str, params: Mapping[str, str]
+    ) -> tuple[list[RefRow], list[QuarantinedRow], datetime | None, bool]:
+        rows: dict[str, RefRow] = {}
+        aside: list[QuarantinedRow] = []
+        date: datetime | None = None
+        by_number = by_keyset = False
+        for number, page in enumerate(pages(self._client, path, params, empty_ends=True)):
+            date = date or page.date
+            # The first page announces a second one even where there is none: only a second with rows counts.
+            by_number = by_number or (number > 0 and bool(page.data))
+            by_keyset = by_keyset or "page_token" in (page.next_query or {})
+            for data in page.data:
+                try:
+                    row = _ref(kind, data)
+                    rows[row.name] = row
+                except RowUnreadable as error:
+                    aside.append(quarantined(f"{kind}:{_name(data)}", error))
+        return list(rows.values()), aside, date, by_number and not by_keyset
+
+
+def _name(data: Any) -> str:
+    return str(data.get("name")) if isinstance(data, dict) else "?"
+
+
+def _ref(kind: RefKind, data: Any) -> RefRow:
+    fields = Fields(data)
+    name = fields.text("name")
+    commit = Fields(fields.object("commit") or {})
+    tip = commit.sha("id")
+    if name is None or tip is None:
+        raise RowUnreadable(f"the {kind} has no name or leads to no commit", payload=payload(data))
+    return RefRow(
+        kind=kind,
+        name=name,
+        tip=tip,
+        target=fields.sha("target") or tip,
+        is_default=fields.boolean("default") is True,
+        is_protected=fields.boolean("protected") is True,
+        created_at=fields.moment("created_at"),
+        message=fields.text("message"),
+        flags=fields.sorted_flags(),
+        raw=fields.data,
+    )

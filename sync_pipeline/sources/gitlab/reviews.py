@@ -1,0 +1,323 @@
+"""Reviews: everything that happened in a merge request as events with ids that stay, and the sets in force.
+
+Belongs here: notes in their discussions, state, label and milestone events, approvals, reviewers; which
+system note means what. Does not belong here: what is missing compared with the last time, which needs the
+stored events. The reasons for ids and kinds are in docs/decisions/gitlab-review-events.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from sync_pipeline.errors import RowUnreadable, SourceGone
+from sync_pipeline.model import QuarantinedRow
+from sync_pipeline.sources.gitlab.children import Owing, side_by_side
+from sync_pipeline.sources.gitlab.fields import Fields, moment, person, quarantined
+from sync_pipeline.sources.gitlab.paging import named, pages, rows
+from sync_pipeline.sources.gitlab.rows import (
+    ApprovalRow,
+    MergeRequestRow,
+    Origin,
+    Person,
+    ReviewerRow,
+    ReviewEventRow,
+    ReviewSet,
+)
+from sync_pipeline.sources.gitlab.transport import Client, project_path
+
+# Both tell of one act of one request to the server.
+_SAME_FACT = timedelta(seconds=10)
+# Kinds that servers tell as a note (old ones) or as an event of their own.
+_TOLD_TWICE = frozenset({"merge", "close", "reopen", "label", "milestone"})
+_STATES = {"merged": "merge", "closed": "close", "reopened": "reopen", "opened": "reopen", "locked": "lock"}
+# Beginnings of the bodies of system notes, in this order.
+_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), kind)
+    for pattern, kind in (
+        (r"approved this merge request", "approve"),
+        (r"unapproved this merge request", "unapprove"),
+        (r"requested changes", "request_changes"),
+        (r"(requested review from|removed review request for) @", "reviewer_assign"),
+        (r"(assigned to|unassigned) @|removed assignee", "assign"),
+        (r"added \d+ (new )?commits?\b", "push"),
+        (r"marked (this merge request )?as (a )?\*\*(draft|work in progress)\*\*", "draft"),
+        (
+            r"marked this merge request as \*\*ready\*\*|unmarked as a \*\*(draft|work in progress)\*\*",
+            "ready",
+        ),
+        (r"changed target branch from ", "retarget"),
+        (r"(deleted|restored) source branch ", "branch"),
+        (r"changed title from ", "title"),
+        (r"(changed|removed) the description", "description"),
+        (r"resolved all (threads|discussions)", "resolve_all"),
+        (r"changed this line in ", "outdated"),
+        (r"(enabled an|canceled the|aborted the) automatic merge", "auto_merge"),
+        (r"locked this merge request", "lock"),
+        (r"unlocked this merge request", "unlock"),
+        (r"mentioned in ", "mention"),
+        (r"merged\b", "merge"),
+        (r"closed\b", "close"),
+        (r"reopened\b", "reopen"),
+        (r"(added|removed) ~.* labels?\b", "label"),
+        (r"(changed milestone to|removed milestone)\b", "milestone"),
+    )
+)
+_PEOPLE = re.compile(
+    r"(?P<verb>unassigned|assigned to|requested review from|removed review request for)"
+    r"(?P<names>(?:,?\s+(?:and\s+)?@[\w.\-]+)+)",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"@([\w.\-]*[\w\-])")
+
+
+def read_note(body: str) -> tuple[str, Mapping[str, Any]]:
+    """Kind and details of a system note by its text; ``system`` where it is none that we know. People come as
+    the usernames that they had then."""
+    text = body.lstrip()
+    kind = next((kind for pattern, kind in _KINDS if pattern.match(text)), "system")
+    if kind in ("assign", "reviewer_assign"):
+        lists: dict[str, list[str]] = {"added": [], "removed": []}
+        for found in _PEOPLE.finditer(text):
+            removed = found["verb"].lower().startswith(("un", "removed"))
+            lists["removed" if removed else "added"] += _NAME.findall(found["names"])
+        return kind, lists
+    if kind == "push" and (count := re.match(r"added (\d{1,9}) ", text, re.IGNORECASE)):
+        return kind, {"commits": int(count[1])}
+    return kind, {}
+
+
+def global_note_id(gid: str) -> int | None:
+    """The number of the note that a GraphQL id names; None for a synthetic note, which GraphQL makes of a
+    state, label or milestone event and which is no note."""
+    found = re.fullmatch(r"gid://gitlab/(?:Note|\w*(?:Diff|Discussion)Note)/(\d+)", gid)
+    return int(found[1]) if found else None
+
+
+@dataclass
+class _Gathered:
+    """What one merge request's review has shown so far."""
+
+    events: dict[str, ReviewEventRow] = field(default_factory=dict)
+    whole: set[Origin] = field(default_factory=set)
+    aside: list[QuarantinedRow] = field(default_factory=list)
+
+    def add(self, make: Callable[[], ReviewEventRow], natural_key: str) -> None:
+        try:
+            row = make()
+            self.events[row.event_id] = row
+        except RowUnreadable as error:
+            self.aside.append(quarantined(natural_key, error))
+
+
+class ReviewReader:
+    """Reads the reviews of one project. One instance serves one job; ``parallel`` requests at once."""
+
+    def __init__(self, client: Client, project_id: int, *, parallel: int = 4) -> None:
+        self._client = client
+        self._project_id = project_id
+        self._parallel = parallel
+
+    def read(self, merge_requests: Sequence[MergeRequestRow]) -> list[ReviewSet]:
+        """The reviews of these merge requests, in their order: five requests each, one more where somebody is
+        asked for a review. What cannot be read of one is owed (details ``notes``, ``state_events``,
+        ``label_events``, ``milestone_events``, ``approvals``, ``reviewers``)."""
+        owing = Owing()
+        found = side_by_side(lambda row: self._read(row, owing), merge_requests, self._parallel)
+        owed = owing.obligations
+        return [
+            replace(one, obligations=tuple(o for o in owed if o.natural_key == str(one.mr_iid)))
+            for one in found
+        ]
+
+    def _read(self, merge_request: MergeRequestRow, owing: Owing) -> ReviewSet:
+        iid = merge_request.iid
+        key = str(iid)
+        path = project_path(self._project_id, "merge_requests", iid)
+        got = _Gathered()
+        if owing.attempt(key, "notes", partial(self._notes, path, merge_request, got)):
+            got.whole.add(Origin.NOTE)
+        for origin in (Origin.STATE, Origin.LABEL, Origin.MILESTONE):
+            if owing.attempt(key, f"{origin}_events", partial(self._resource, path, iid, origin, got)):
+                got.whole.add(origin)
+        events = told_once(got.events.values())
+        approvals = owing.attempt(key, "approvals", lambda: self._approvals(path, events))
+        # Old servers know no reviewers.
+        reviewers: tuple[ReviewerRow, ...] | None = () if "reviewers" in merge_request.raw else None
+        if merge_request.reviewers:
+            reviewers = owing.attempt(key, "reviewers", lambda: self._reviewers(path))
+        return ReviewSet(iid, events, approvals, reviewers, frozenset(got.whole), tuple(got.aside))
+
+    def _notes(self, path: str, merge_request: MergeRequestRow, got: _Gathered) -> bool:
+        """All notes by their discussions; by themselves too where the discussions are not there or hold fewer
+        comments than the merge request counts."""
+        iid = merge_request.iid
+        try:
+            url = f"{path}/discussions"
+            for discussion in self._all(url):
+                within = Fields(discussion)
+                for index, data in enumerate(within.items("notes")):
+                    got.add(
+                        partial(note, data, iid, within.text("id"), index > 0), f"{iid}:note:{_number(data)}"
+                    )
+            expected = merge_request.user_notes_count or 0
+            if sum(not row.is_system for row in got.events.values()) >= expected:
+                return True
+        except SourceGone as error:
+            if error.code not in ("no_route", "no_object"):
+                raise
+        for data in self._all(f"{path}/notes", {"sort": "asc", "order_by": "created_at"}):
+            if f"note:{_number(data)}" not in got.events:
+                got.add(partial(note, data, iid, None, False), f"{iid}:note:{_number(data)}")
+        return True
+
+    def _resource(self, path: str, iid: int, origin: Origin, got: _Gathered) -> bool:
+        for data in self._all(f"{path}/resource_{origin}_events"):
+            got.add(partial(resource_event, data, iid, origin), f"{iid}:{origin}:{_number(data)}")
+        return True
+
+    def _approvals(self, path: str, events: Sequence[ReviewEventRow]) -> tuple[ApprovalRow, ...]:
+        data = named(self._client.get(f"{path}/approvals").data, f"{path}/approvals")
+        return approvals(data, events)
+
+    def _reviewers(self, path: str) -> tuple[ReviewerRow, ...]:
+        found: list[ReviewerRow] = []
+        for data in self._all(f"{path}/reviewers"):
+            fields = Fields(data)
+            if who := fields.person("user"):
+                found.append(ReviewerRow(who, fields.text("state"), fields.moment("created_at")))
+        return tuple(found)
+
+    def _all(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[Any]:
+        for page in pages(self._client, path, params):
+            yield from rows(page, path)
+
+
+def _number(data: Any) -> Any:
+    return data.get("id") if isinstance(data, dict) else None
+
+
+def note(data: Any, mr_iid: int, discussion_id: str | None, is_reply: bool) -> ReviewEventRow:
+    """The event of a note. Raises RowUnreadable where it has no id."""
+    fields = Fields(data)
+    number = fields.required("id")
+    body = fields.text("body")
+    is_system = fields.boolean("system") is True
+    position = fields.object("position")
+    kind = "code_comment" if position else "comment"
+    details: Mapping[str, Any] = {}
+    if is_system:
+        kind, details = read_note(body or "")
+    return ReviewEventRow(
+        event_id=f"{Origin.NOTE}:{number}",
+        origin=Origin.NOTE,
+        number=number,
+        mr_iid=mr_iid,
+        kind=kind,
+        actor=fields.person("author"),
+        occurred_at=fields.moment("created_at"),
+        updated_at=fields.moment("updated_at"),
+        body=body,
+        is_system=is_system,
+        is_internal=fields.boolean("internal") is True or fields.boolean("confidential") is True,
+        discussion_id=discussion_id,
+        is_reply=is_reply,
+        resolvable=fields.boolean("resolvable") is True,
+        resolved=fields.boolean("resolved"),
+        resolved_by=fields.person("resolved_by"),
+        resolved_at=fields.moment("resolved_at"),
+        position=position,
+        flags=fields.sorted_flags(),
+        raw=fields.data,
+        details=details,
+    )
+
+
+def resource_event(data: Any, mr_iid: int, origin: Origin) -> ReviewEventRow:
+    """The event of a state, label or milestone event. Raises RowUnreadable where it has no id."""
+    fields = Fields(data)
+    number = fields.required("id")
+    happened = fields.moment("created_at")
+    details: Mapping[str, Any]
+    if origin is Origin.STATE:
+        state = fields.text("state") or ""
+        kind, details = _STATES.get(state, "state"), {"state": state}
+    else:
+        subject = fields.object(str(origin)) or {}
+        name = subject.get("name") or subject.get("title")
+        kind = str(origin)
+        details = {"action": fields.text("action") or "", "id": subject.get("id"), "name": name}
+    return ReviewEventRow(
+        event_id=f"{origin}:{number}",
+        origin=origin,
+        number=number,
+        mr_iid=mr_iid,
+        kind=kind,
+        actor=fields.person("user"),
+        occurred_at=happened,
+        updated_at=happened,
+        body=None,
+        is_system=True,
+        is_internal=False,
+        discussion_id=None,
+        is_reply=False,
+        resolvable=False,
+        resolved=None,
+        resolved_by=None,
+        resolved_at=None,
+        position=None,
+        flags=fields.sorted_flags(),
+        raw=fields.data,
+        details=details,
+    )
+
+
+def told_once(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
+    """``events`` by time and id, each fact under one kind only: a system note that tells what a structured
+    event of the same person tells at the same time points to that event."""
+    ordered = sorted(events, key=lambda row: (str(row.occurred_at), row.origin, row.number))
+    free = {row.event_id: row for row in ordered if row.origin is not Origin.NOTE}
+    result: list[ReviewEventRow] = []
+    for row in ordered:
+        if row.origin is Origin.NOTE and row.is_system and row.kind in _TOLD_TWICE:
+            twin = next((other for other in free.values() if _same_fact(row, other)), None)
+            if twin is not None:
+                if row.kind != "label":  # one note tells of all labels that were changed at once
+                    del free[twin.event_id]
+                row = replace(row, kind="system", duplicate_of=twin.event_id)
+        result.append(row)
+    return tuple(result)
+
+
+def _same_fact(row: ReviewEventRow, other: ReviewEventRow) -> bool:
+    if row.kind != other.kind or row.occurred_at is None or other.occurred_at is None:
+        return False
+    return _who(row.actor) == _who(other.actor) and abs(row.occurred_at - other.occurred_at) <= _SAME_FACT
+
+
+def _who(one: Person | None) -> int | str | None:
+    return None if one is None else (one.user_id or one.username)
+
+
+def approvals(data: Mapping[str, Any], events: Sequence[ReviewEventRow]) -> tuple[ApprovalRow, ...]:
+    """The approvals in force. Where the server gives no time it is that of the person's last approving note,
+    unless they took that approval back; else none."""
+    last: dict[int | str | None, datetime | None] = {}
+    for event in events:
+        if event.kind == "approve":
+            last[_who(event.actor)] = event.occurred_at
+        elif event.kind == "unapprove":
+            last.pop(_who(event.actor), None)
+    found: dict[int | str | None, ApprovalRow] = {}
+    for item in Fields(data).items("approved_by"):
+        fields = item if isinstance(item, dict) else {}
+        who = person(fields.get("user"))
+        if who is None:
+            continue
+        given, from_note = moment(fields.get("approved_at")), last.get(_who(who))
+        source = "approval" if given else "note" if from_note else None
+        found[_who(who)] = ApprovalRow(who, given or from_note, source)
+    return tuple(found.values())

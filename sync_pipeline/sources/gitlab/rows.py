@@ -1,0 +1,259 @@
+"""The rows that the readers of GitLab yield.
+
+Belongs here: frozen dataclasses and the meaning of their fields. Does not belong here: where the values come
+from (:mod:`sync_pipeline.sources.gitlab.fields` and the readers).
+
+Times are UTC, None where the source has none or wrote one that is no time (then ``flags`` holds
+``bad_date``). Texts are as received and may hold what PostgreSQL cannot store (``control_characters``: NUL;
+``invalid_unicode``: half of a surrogate pair). ``raw`` is the source's object as received."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sync_pipeline.model import Obligation, QuarantinedRow, TimeWindow
+
+Raw = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """An account as embedded in other objects. One ``ghost`` stands for everybody who was deleted."""
+
+    user_id: int | None
+    username: str | None
+    name: str | None
+
+
+class RefKind(StrEnum):
+    """What kind of ref."""
+
+    BRANCH = "branch"
+    TAG = "tag"
+
+
+@dataclass(frozen=True, slots=True)
+class RefRow:
+    """A branch or tag. ``tip`` is the commit it leads to; ``target`` the tag object of an annotated tag, else
+    the commit. ``is_default`` is False for tags. ``created_at`` and ``message`` are of annotated tags."""
+
+    kind: RefKind
+    name: str
+    tip: str
+    target: str
+    is_default: bool
+    is_protected: bool
+    created_at: datetime | None
+    message: str | None
+    flags: tuple[str, ...]
+    raw: Raw
+
+
+@dataclass(frozen=True, slots=True)
+class RefListing:
+    """All refs at one time. ``date`` is the server's clock when the listing began; a push before it is in."""
+
+    refs: tuple[RefRow, ...]
+    date: datetime | None
+    quarantined: tuple[QuarantinedRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRow:
+    """One commit. ``authored_raw`` and ``committed_raw`` keep each date as written, with its own offset. The
+    numbers of lines are None where they were not read."""
+
+    sha: str
+    parents: tuple[str, ...]
+    author_name: str | None
+    author_email: str | None
+    authored_at: datetime | None
+    authored_raw: str | None
+    committer_name: str | None
+    committer_email: str | None
+    committed_at: datetime | None
+    committed_raw: str | None
+    title: str | None
+    message: str | None
+    additions: int | None
+    deletions: int | None
+    web_url: str | None
+    flags: tuple[str, ...]
+    raw: Raw
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatch:
+    """One page of a walk from ``tip``, without what is reachable from ``covered`` (None: to the root).
+
+    ``page`` counts from 1; a walk of the same tip may go on at ``next_page`` later, None at the end.
+    ``tip_read``: the tip was in this page or an earlier one. ``complete``: with this page everything of the
+    walk is read and the answers can be believed. ``joins_covered``: a commit of this page has ``covered`` as
+    a parent; a walk without any such page is the mark of a force push."""
+
+    tip: str | None
+    covered: str | None
+    page: int
+    next_page: int | None
+    rows: tuple[CommitRow, ...]
+    tip_read: bool
+    complete: bool
+    joins_covered: bool
+    date: datetime | None
+    quarantined: tuple[QuarantinedRow, ...] = ()
+    obligations: tuple[Obligation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequestVersion:
+    """What one push made of a merge request. ``size`` is a text: ``1000+`` at the cap."""
+
+    version_id: int
+    head_sha: str | None
+    base_sha: str | None
+    start_sha: str | None
+    created_at: datetime | None
+    state: str | None
+    size: str | None
+    patch_id: str | None
+    raw: Raw
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequestRow:
+    """One merge request as of ``updated_at``. ``state`` is the source's word (``opened``, ``closed``,
+    ``merged``, ``locked``). ``versions`` (newest first) and ``commits`` (newest first) are whole sets that
+    replace what is stored; None where they were not read."""
+
+    mr_id: int
+    iid: int
+    project_id: int
+    state: str
+    title: str | None
+    description: str | None
+    is_draft: bool | None
+    author: Person | None
+    assignees: tuple[Person, ...]
+    reviewers: tuple[Person, ...]
+    merged_by: Person | None
+    closed_by: Person | None
+    created_at: datetime | None
+    updated_at: datetime
+    merged_at: datetime | None
+    closed_at: datetime | None
+    prepared_at: datetime | None
+    source_project_id: int | None
+    source_branch: str | None
+    target_branch: str | None
+    head_sha: str | None
+    merge_commit_sha: str | None
+    squash_commit_sha: str | None
+    base_sha: str | None
+    start_sha: str | None
+    changes_count: str | None
+    labels: tuple[str, ...]
+    milestone: str | None
+    user_notes_count: int | None
+    web_url: str | None
+    flags: tuple[str, ...]
+    raw: Raw
+    versions: tuple[MergeRequestVersion, ...] | None = None
+    commits: tuple[CommitRow, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequestBatch:
+    """One page of merge requests, oldest update first. Once it and all earlier ones are stored, ``covered``
+    is
+    complete; None where nothing more is."""
+
+    window: TimeWindow | None
+    rows: tuple[MergeRequestRow, ...]
+    covered: TimeWindow | None
+    date: datetime | None
+    quarantined: tuple[QuarantinedRow, ...] = ()
+    obligations: tuple[Obligation, ...] = ()
+
+
+class Origin(StrEnum):
+    """Which kind of object of the source an event is; the first part of its id."""
+
+    NOTE = "note"
+    STATE = "state"
+    LABEL = "label"
+    MILESTONE = "milestone"
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewEventRow:
+    """One thing that happened in a review. ``event_id`` is ``<origin>:<number>`` and never changes; ``kind``
+    may, when later versions know a note's text better. See docs/decisions/gitlab-review-events.md.
+
+    ``duplicate_of`` names the structured event that tells the same fact; such a note has the kind ``system``.
+    ``is_reply``: not the first note of its discussion. ``details`` are of the kind (people added and removed,
+    the label, the number of commits).
+    """
+
+    event_id: str
+    origin: Origin
+    number: int
+    mr_iid: int
+    kind: str
+    actor: Person | None
+    occurred_at: datetime | None
+    updated_at: datetime | None
+    body: str | None
+    is_system: bool
+    is_internal: bool
+    discussion_id: str | None
+    is_reply: bool
+    resolvable: bool
+    resolved: bool | None
+    resolved_by: Person | None
+    resolved_at: datetime | None
+    position: Mapping[str, Any] | None
+    flags: tuple[str, ...]
+    raw: Raw
+    details: Mapping[str, Any] = field(default_factory=dict)
+    duplicate_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRow:
+    """An approval in force. ``time_source`` says where ``approved_at`` is from: ``approval``, ``note``, or
+    None
+    where no time is known."""
+
+    person: Person
+    approved_at: datetime | None
+    time_source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewerRow:
+    """A person asked for a review, with the state of it (an open set of words) and when they were asked."""
+
+    person: Person
+    state: str | None
+    requested_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewSet:
+    """Everything of one merge request's review that could be read.
+
+    ``whole`` names the origins that were read to their end: a stored event of such an origin that is not in
+    ``events`` is missing at the source. ``approvals`` and ``reviewers`` are the sets in force, None where
+    they could not be read."""
+
+    mr_iid: int
+    events: tuple[ReviewEventRow, ...]
+    approvals: tuple[ApprovalRow, ...] | None
+    reviewers: tuple[ReviewerRow, ...] | None
+    whole: frozenset[Origin]
+    quarantined: tuple[QuarantinedRow, ...] = ()
+    obligations: tuple[Obligation, ...] = ()

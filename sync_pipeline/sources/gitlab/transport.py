@@ -1,0 +1,598 @@
+"""The one way to a GitLab: safe HTTP for python-gitlab and for GraphQL.
+
+Belongs here: where a request may go, what travels with it, whether its answer is whole, how often and how
+soon it is repeated, what is counted. Does not belong here: what an answer means
+(:mod:`sync_pipeline.sources.gitlab.answers`), which pages there are
+(:mod:`sync_pipeline.sources.gitlab.paging`), settings and where they come from.
+
+An :class:`Instance` is one server with one credential, shared by everything in the process; its connections
+are pooled. A :class:`Client` serves one job and counts its requests; each thread that uses it gets a session
+of its own, and with it python-gitlab's ``Gitlab``.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.cookiejar import DefaultCookiePolicy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import SplitResult, parse_qs, quote, urljoin, urlsplit, urlunsplit
+
+import requests
+import tenacity
+import urllib3
+from requests.adapters import HTTPAdapter
+
+from sync_pipeline.errors import AccessDenied, Cancelled, ConfigurationError, Permanent, SyncError, Transient
+from sync_pipeline.sources.gitlab import answers
+
+if TYPE_CHECKING:
+    import gitlab
+
+Params = Mapping[str, str | int | Sequence[str | int]]
+"""Query parameters. Booleans are written ``"true"``."""
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MAX_HOPS = 3
+_READ_BYTES = 64 * 1024
+# A refused token is not sent again for so many seconds: repeated refusals get the address banned.
+_REFUSED_SECONDS = 60.0
+# Errors that asking again within seconds cannot help.
+_NOT_AGAIN = frozenset({"blocked", "redirect"})
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What one answer says about the load. ``status`` is None where there was no answer; ``retry_after`` and
+    ``seconds`` are seconds; ``remaining`` and ``limit`` are as the server sent them."""
+
+    endpoint: str
+    status: int | None
+    seconds: float
+    retry_after: float | None = None
+    remaining: int | None = None
+    limit: int | None = None
+
+
+class RateLimiter(Protocol):
+    """A budget shared with others who use the same server."""
+
+    def acquire(self, endpoint: str) -> None:
+        """Return when a request of this endpoint class may be sent, or raise Transient."""
+        ...
+
+    def feedback(self, feedback: Feedback) -> None:
+        """Learn from an answer."""
+        ...
+
+
+class Unlimited:
+    """A limiter that never waits."""
+
+    def acquire(self, endpoint: str) -> None:
+        """May be sent."""
+
+    def feedback(self, feedback: Feedback) -> None:
+        """Nothing to learn."""
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters of one client; times in seconds. ``requests`` counts everything sent, redirects and repeats
+    included."""
+
+    requests: int = 0
+    retries: int = 0
+    rate_limited: int = 0
+    timeouts: int = 0
+    waited: float = 0.0
+    last_retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A parsed answer. ``next_query`` asks for the page after this one, None at the end; ``date`` is the
+    server's clock (UTC, whole seconds), None where it did not say."""
+
+    data: Any
+    next_query: Mapping[str, Sequence[str]] | None
+    date: datetime | None
+
+
+def project_path(project_id: int, *segments: str | int) -> str:
+    """The API path of something in a project. Numeric ids survive renames and proxies that decode ``%2F``."""
+    return "/".join([f"/projects/{project_id:d}", *(quote(str(segment), safe="") for segment in segments)])
+
+
+def base_url(url: str) -> str:
+    """``url`` of an instance without a trailing slash or ``/api/v4``. Raises ConfigurationError."""
+    shown = answers.redact(url)
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        raise ConfigurationError(f"{shown} is no URL; write it like https://gitlab.example.com") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ConfigurationError(f"{shown} is no URL of a GitLab; write it like https://gitlab.example.com")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigurationError(f"{shown}: no credentials in the URL; set the token on its own")
+    if parts.query or parts.fragment:
+        raise ConfigurationError(f"{shown}: the URL of an instance has no ? and no #")
+    path = parts.path.rstrip("/").removesuffix("/api/v4").rstrip("/")
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+class Instance:
+    """One GitLab server and one credential. Safe to share between threads.
+
+    ``token`` is asked at every request, so that a rotated credential is used at once; an empty one sends no
+    token. Times are seconds: ``connect_timeout`` and ``read_timeout`` are for one wait on the network,
+    ``total_timeout`` for one answer as a whole, ``longest_wait`` for one wait before asking again; what would
+    take longer is raised as Transient with ``retry_after``. Raises ConfigurationError for an unusable URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | Callable[[], str] = "",
+        *,
+        ca_file: str | Path | None = None,
+        connect_timeout: float = 10.0,
+        read_timeout: float = 60.0,
+        total_timeout: float = 180.0,
+        attempts: int = 4,
+        longest_wait: float = 60.0,
+        max_answer_bytes: int = 256 * 1024**2,
+        limiter: RateLimiter | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.url = base_url(url)
+        self._parts = urlsplit(self.url)
+        self._token = token if callable(token) else lambda: token
+        self.ca_file = None if ca_file is None else str(ca_file)
+        if self.ca_file is not None and not Path(self.ca_file).is_file():
+            raise ConfigurationError(f"there is no file {self.ca_file}; set SCM_GITLAB_CA_FILE to a PEM file")
+        self.connect_timeout = connect_timeout
+        self.read_timeout = read_timeout
+        self.total_timeout = total_timeout
+        self.attempts = attempts
+        self.longest_wait = longest_wait
+        self.max_answer_bytes = max_answer_bytes
+        self.limiter: RateLimiter = limiter or Unlimited()
+        self.sleep = sleep
+        self.monotonic = monotonic
+        self.now = now
+        self.chance = chance
+        self.adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32, max_retries=0)
+        self._refused: tuple[str, float, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"Instance({self.url!r})"
+
+    def client(self, cancelled: Callable[[], bool] = lambda: False) -> Client:
+        """A client for one job; ``cancelled`` tells whether to stop."""
+        return Client(self, cancelled)
+
+    def close(self) -> None:
+        """Close the pooled connections."""
+        self.adapter.close()
+
+    def token(self) -> str:
+        """The token in force. Raises ConfigurationError where it cannot be a token, AccessDenied where the
+        server refused it a moment ago."""
+        token = self._token().strip()
+        if not re.fullmatch(r"[!-~]*", token):
+            raise ConfigurationError(
+                "the GitLab token holds a blank or a character that no token has; set it anew"
+            )
+        refused = self._refused
+        if refused and refused[0] == token and self.monotonic() < refused[1]:
+            raise AccessDenied(refused[2], code="credential")
+        return token
+
+    def refuse(self, token: str, message: str) -> None:
+        """Remember that the server does not accept ``token``."""
+        if token:
+            self._refused = (token, self.monotonic() + _REFUSED_SECONDS, message)
+
+    def api_path(self, url: str) -> str | None:
+        """The part of ``url`` after the API's base (``/api/v4`` or ``/api``); None where ``url`` is not
+        below it, on this very server."""
+        try:
+            parts = urlsplit(url)
+            here = _origin(parts) == _origin(self._parts) or _is_upgrade(self._parts, parts)
+        except ValueError:
+            return None
+        base = f"{self._parts.path}/api/"
+        # A proxy may resolve dots after we looked.
+        dots = any(segment in (".", "..") for segment in parts.path.lower().replace("%2e", ".").split("/"))
+        if not here or not parts.path.startswith(base) or parts.username is not None or dots:
+            return None
+        return parts.path.removeprefix(base).removeprefix("v4")
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _is_upgrade(ours: SplitResult, other: SplitResult) -> bool:
+    """The same host by https on the standard ports, where ours is plain http."""
+    return (
+        _origin(ours) == ("http", ours.hostname, 80)
+        and ours.hostname is not None
+        and _origin(other) == ("https", ours.hostname, 443)
+    )
+
+
+class Client:
+    """Sends the requests of one job. May be used by several threads at once."""
+
+    def __init__(self, instance: Instance, cancelled: Callable[[], bool]) -> None:
+        self.instance = instance
+        self.stats = Stats()
+        self._cancelled = cancelled
+        self._local = threading.local()
+        self._lock = threading.Lock()
+
+    @property
+    def calls(self) -> int:
+        """Requests sent so far."""
+        return self.stats.requests
+
+    @property
+    def api(self) -> gitlab.Gitlab:
+        """python-gitlab for this thread. Its requests are as safe as ours and raise our exceptions."""
+        api: gitlab.Gitlab | None = getattr(self._local, "api", None)
+        if api is None:
+            import gitlab  # takes a while, and not every process talks to a GitLab
+
+            self._local.session = _Session(self)
+            api = gitlab.Gitlab(
+                self.instance.url,
+                ssl_verify=self.instance.ca_file or True,
+                session=self._local.session,
+                keep_base_url=True,
+                retry_transient_errors=False,
+                user_agent="sync_pipeline",
+            )
+            self._local.api = api
+        return api
+
+    def get(self, path: str, params: Params | None = None) -> Answer:
+        """The answer to one GET of ``path`` (below ``/api/v4``, see :func:`project_path`).
+
+        Raises AccessDenied, SourceGone (not found *this once*), Permanent, Transient (the short waits are
+        behind it), ConfigurationError or Cancelled.
+        """
+        query = {
+            name: value if isinstance(value, str | int) else list(value)
+            for name, value in (params or {}).items()
+        }
+        response = self.api.http_request("get", path, query_data=query, obey_rate_limit=False)
+        data = response.json()
+        following = _next_query(response.headers)
+        if following is None:
+            following = _assumed_query(response.headers, data, query)
+        return Answer(data, following, answers.http_date(response.headers.get("Date")))
+
+    def graphql(self, query: str, variables: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """The data of a GraphQL query. Any error in the answer is raised, also beside partial data: Transient
+        where the server gave up on time, else Permanent with the code ``graphql``."""
+        assert self.api is not None  # makes this thread's session
+        session: _Session = self._local.session
+        url = f"{self.instance.url}/api/graphql"
+        response = session.post(url, json={"query": query, "variables": dict(variables or {})})
+        data = response.json()
+        errors = data.get("errors") if isinstance(data, dict) else None
+        if errors or not isinstance(data, dict) or not isinstance(data.get("data"), dict):
+            words = answers.redact(answers.said(response.content)) or "no data"
+            if "timeout" in words.lower() or "timed out" in words.lower():
+                raise Transient(f"POST {url}: {words}", code="timeout")
+            raise Permanent(f"POST {url}: {words}", code="graphql")
+        found: Mapping[str, Any] = data["data"]
+        return found
+
+    def check_cancelled(self) -> None:
+        """Raises Cancelled when somebody asked to stop."""
+        if self._cancelled():
+            raise Cancelled("stopped on request; everything stored so far stays")
+
+    def count(self, **numbers: float) -> None:
+        """Add to the counters."""
+        with self._lock:
+            for name, number in numbers.items():
+                setattr(self.stats, name, getattr(self.stats, name) + number)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless somebody asks to stop."""
+        self.count(waited=seconds, retries=1)
+        while seconds > 0:
+            self.check_cancelled()
+            self.instance.sleep(min(seconds, 1.0))
+            seconds -= 1.0
+
+
+def _next_query(headers: Mapping[str, str]) -> Mapping[str, Sequence[str]] | None:
+    """The query of the next page. Host and path of the link come from the server's configuration and are not
+    used."""
+    for link in requests.utils.parse_header_links(headers.get("Link", "")):
+        if "next" in link.get("rel", "").split():
+            named = parse_qs(link["url"].partition("?")[2].partition("#")[0], keep_blank_values=True)
+            # Never in a URL: what is in one lands in logs.
+            return {k: v for k, v in named.items() if k not in ("private_token", "access_token")}
+    page = headers.get("X-Next-Page", "").strip()
+    return {"page": [page]} if page.isdigit() else None
+
+
+def _assumed_query(
+    headers: Mapping[str, str], data: Any, query: Mapping[str, Any]
+) -> Mapping[str, Sequence[str]] | None:
+    """The query of the next page where something in between took the paging headers away: behind a full page
+    there may be another one."""
+    if "Link" in headers or "X-Next-Page" in headers or "pagination" in query or "per_page" not in query:
+        return None
+    if not isinstance(data, list) or len(data) < int(query["per_page"]):
+        return None
+    page = query.get("page", 1)
+    return {"page": [str(int(page[0] if isinstance(page, list) else page) + 1)]}
+
+
+class _NoLogin(requests.auth.AuthBase):
+    """Keeps requests from looking for credentials in ``~/.netrc``."""
+
+    def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
+        return r
+
+
+class _Session(requests.Session):
+    """A session whose every request is checked, whole, repeated and counted; it raises our exceptions."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self._client = client
+        self._instance = client.instance
+        self.auth = _NoLogin()
+        self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        for prefix in ("https://", "http://"):
+            self.mount(prefix, self._instance.adapter)
+        self.headers["Accept"] = "application/json"
+
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
+        """Send ``request`` and whatever follows from it; a JSON answer with status 2xx comes back."""
+        instance = self._instance
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(instance.attempts),
+            wait=self._wait,
+            retry=tenacity.retry_if_exception(self._again),
+            sleep=self._client.pause,
+            reraise=True,
+        )
+        return retrying(self._follow, request, kwargs)
+
+    def _again(self, error: BaseException) -> bool:
+        if not isinstance(error, Transient) or error.code in _NOT_AGAIN:
+            return False
+        return (error.retry_after or 0.0) <= self._instance.longest_wait
+
+    def _wait(self, state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked = getattr(error, "retry_after", None)
+        return seconds_to_wait(
+            state.attempt_number, asked, self._instance.longest_wait, self._instance.chance()
+        )
+
+    def _follow(self, request: requests.PreparedRequest, kwargs: Mapping[str, Any]) -> requests.Response:
+        """One attempt: the request and the redirects within the instance."""
+        renewed = False
+        hops = 0
+        while True:
+            path = self._instance.api_path(request.url or "")
+            if path is None:
+                raise Permanent(
+                    f"{_shown(request)} is not below {self._instance.url}/api; no request goes there",
+                    code="foreign_host",
+                )
+            token = self._instance.token()
+            response, body = self._once(request, answers.endpoint_class(path), token, kwargs)
+            status = response.status_code
+            if status in _REDIRECTS:
+                hops += 1
+                request = self._redirected(request, response, hops)
+                continue
+            if status >= 300:
+                error = answers.problem(
+                    status, response.headers, body, _shown(request), self._instance.now(), token
+                )
+                if status == 401 and answers.said(body):
+                    self._instance.refuse(token, str(error))
+                    if not renewed and self._is_renewed(token):
+                        renewed = True
+                        continue
+                raise error
+            return self._judged(request, response, body)
+
+    def _is_renewed(self, refused: str) -> bool:
+        """Whether there is another token by now than the one just refused."""
+        try:
+            return self._instance.token() != refused
+        except SyncError:
+            return False
+
+    def _redirected(
+        self, request: requests.PreparedRequest, response: requests.Response, hops: int
+    ) -> requests.PreparedRequest:
+        """The request that follows a redirect; raises where it leads away from the instance's API."""
+        target = _joined(request.url or "", response.headers.get("Location", ""))
+        shown = answers.redact(target.partition("?")[0]) or "no URL"
+        same_method = request.method == "GET" or response.status_code in (307, 308)
+        if hops <= _MAX_HOPS and same_method and self._instance.api_path(target) is not None:
+            following = request.copy()
+            # Written the way the sender reads it; the next round checks that again.
+            with suppress(requests.RequestException):
+                following.prepare_url(target, None)
+                return following
+        message = (
+            f"{_shown(request)}: redirected to {shown}, where the token is not sent; "
+            "set the URL of the instance to the address that answers itself"
+        )
+        if response.status_code in (301, 308):
+            raise Permanent(message, code="redirect")
+        raise Transient(message, code="redirect")
+
+    def _once(
+        self, request: requests.PreparedRequest, endpoint: str, token: str, kwargs: Mapping[str, Any]
+    ) -> tuple[requests.Response, bytes]:
+        """Send once and read the whole body. What the network does is raised as ours, without the request
+        that holds the token."""
+        instance, client = self._instance, self._client
+        client.check_cancelled()
+        instance.limiter.acquire(endpoint)
+        request.headers.pop("PRIVATE-TOKEN", None)
+        if token:
+            request.headers["PRIVATE-TOKEN"] = token
+        started = instance.monotonic()
+        client.count(requests=1)
+        failure: SyncError | None = None
+        response: requests.Response | None = None
+        body = b""
+        try:
+            response = instance.adapter.send(
+                request,
+                stream=True,
+                timeout=(instance.connect_timeout, instance.read_timeout),
+                verify=instance.ca_file or kwargs.get("verify") or True,
+                proxies=kwargs.get("proxies"),
+            )
+            body = self._body(request, response, started)
+        except SyncError as error:
+            failure = error
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            failure = _network_error(error, _shown(request))
+        seconds = instance.monotonic() - started
+        if failure is not None:
+            if response is not None:
+                response.close()
+            client.count(timeouts=failure.code == "timeout")
+            instance.limiter.feedback(Feedback(endpoint, None, seconds))
+            raise failure
+        assert response is not None
+        self._learn(endpoint, response, seconds)
+        return response, body
+
+    def _learn(self, endpoint: str, response: requests.Response, seconds: float) -> None:
+        headers = response.headers
+        asked = None
+        if response.status_code >= 400:
+            asked = answers.retry_after_seconds(headers, self._instance.now())
+        if response.status_code == 429:
+            self._client.count(rate_limited=1)
+            self._client.stats.last_retry_after = asked
+        remaining = answers.whole(headers.get("RateLimit-Remaining"))
+        limit = answers.whole(headers.get("RateLimit-Limit"))
+        self._instance.limiter.feedback(
+            Feedback(endpoint, response.status_code, seconds, asked, remaining, limit)
+        )
+
+    def _body(self, request: requests.PreparedRequest, response: requests.Response, started: float) -> bytes:
+        """All of the body; a length that does not fit is raised by urllib3."""
+        instance = self._instance
+        pieces: list[bytes] = []
+        size = 0
+        while piece := response.raw.read1(_READ_BYTES, decode_content=True):
+            pieces.append(piece)
+            size += len(piece)
+            if size > instance.max_answer_bytes:
+                raise Permanent(
+                    f"{_shown(request)}: more than {instance.max_answer_bytes} bytes",
+                    code="content_too_large",
+                )
+            if instance.monotonic() - started > instance.total_timeout:
+                raise Transient(
+                    f"{_shown(request)}: not finished after {instance.total_timeout:g} s", code="timeout"
+                )
+        response.raw.release_conn()
+        return b"".join(pieces)
+
+    def _judged(
+        self, request: requests.PreparedRequest, response: requests.Response, body: bytes
+    ) -> requests.Response:
+        """``response`` with its body, if that is whole JSON."""
+        if not answers.is_json(response.headers):
+            raise answers.not_json(_shown(request), response.headers, response.status_code)
+        try:
+            data = answers.parsed(body)
+        except ValueError:
+            raise Transient(
+                f"{_shown(request)}: the answer is broken or cut off", code="incomplete"
+            ) from None
+        response._content = body
+        response.json = lambda **_: data  # type: ignore[method-assign]  # parsed once, here
+        return response
+
+
+def seconds_to_wait(attempt: int, asked: float | None, longest: float, chance: float) -> float:
+    """Seconds after failed attempt number ``attempt`` (from 1): 1, 2, 4, ... up to ``longest``, at random
+    down to half of it. What the server ``asked`` for is the least, with a little on top: everybody else is
+    released at the same instant. ``chance`` is from 0 to 1."""
+    grown = min(2.0 ** (attempt - 1), longest) * (0.5 + chance / 2)
+    return grown if asked is None else max(grown, asked + min(0.1 * asked + 0.1, 5.0) * chance)
+
+
+def _shown(request: requests.PreparedRequest) -> str:
+    """The request for a person: without its query."""
+    url = request.url or ""
+    return f"{request.method} {answers.redact(url.partition('?')[0])}"
+
+
+def _joined(url: str, location: str) -> str:
+    """Where ``location`` leads from ``url``; empty where it is no URL."""
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        return ""
+
+
+def _network_error(error: BaseException, where: str) -> SyncError:
+    """Our exception for what requests, urllib3 or the system raised while sending or reading."""
+    chain: list[BaseException] = []
+    current: Any = error
+    while isinstance(current, BaseException) and current not in chain:
+        chain.append(current)
+        reason = getattr(current, "reason", None)
+        inner = [item for item in current.args if isinstance(item, BaseException)]
+        current = reason if isinstance(reason, BaseException) else next(iter(inner), current.__cause__)
+    if any(isinstance(item, ssl.SSLCertVerificationError) for item in chain):
+        return Permanent(
+            f"{where}: the certificate is not trusted; set SCM_GITLAB_CA_FILE to the PEM file of its "
+            "authority",
+            code="certificate",
+        )
+    names = " ".join(str(item) for item in chain)
+    if "PEM" in names or "CA certificate bundle" in names or "CERTIFICATE_OR_CRL" in names:
+        return ConfigurationError("the CA file cannot be used; set SCM_GITLAB_CA_FILE to a PEM file")
+    timeouts = (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)
+    # urllib3 counts a refused connection among the timeouts.
+    refused = any(isinstance(item, urllib3.exceptions.NewConnectionError | ConnectionError) for item in chain)
+    if not refused and any(isinstance(item, timeouts) for item in chain):
+        return Transient(f"{where}: no answer in time", code="timeout")
+    if any(isinstance(item, requests.exceptions.InvalidURL | UnicodeError) for item in chain):
+        return ConfigurationError(f"{where}: this is no URL; check it")
+    if any(
+        isinstance(item, requests.exceptions.ProxyError | urllib3.exceptions.ProxyError) for item in chain
+    ):
+        return Transient(f"{where}: the proxy does not let us through; check HTTPS_PROXY", code="connection")
+    broken = (urllib3.exceptions.ProtocolError, urllib3.exceptions.DecodeError)
+    if any(isinstance(item, broken) for item in chain):
+        return Transient(f"{where}: the connection broke before the answer was whole", code="connection")
+    return Transient(f"{where}: cannot be reached; check host, port and network", code="connection")

@@ -1,0 +1,156 @@
+"""Servers for the tests of the GitLab source: one that says exactly the bytes it was told to, one for an app.
+
+Belongs here: starting and stopping, and what was asked. Does not belong here: what a GitLab would say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+RESET = b"(reset)"
+SILENCE = b"(silence)"
+
+
+@dataclass
+class Asked:
+    """One request as it arrived."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Script:
+    """A server whose ``answers`` are sent in order, the last one again and again."""
+
+    url: str
+    answers: list[bytes]
+    asked: list[Asked] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[str | None]:
+        """The token of each request."""
+        return [one.headers.get("private-token") for one in self.asked]
+
+
+def answer(
+    body: Any = None, status: str = "200 OK", headers: Mapping[str, str] | None = None, *, kind: str = "json"
+) -> bytes:
+    """A whole answer; ``body`` is written as JSON unless it is bytes."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    types = {"json": "application/json", "html": "text/html; charset=utf-8", "text": "text/plain"}
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {types[kind]}", f"Content-Length: {len(data)}"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    return "\r\n".join([*lines, "Connection: close", "", ""]).encode() + data
+
+
+@contextlib.contextmanager
+def scripted(*answers: bytes, certificate: tuple[str, str] | None = None) -> Iterator[Script]:
+    """A server that sends ``answers``, closing after each; over TLS where a certificate and key are given."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    scheme = "https" if certificate else "http"
+    script = Script(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", list(answers))
+    over = threading.Event()
+    context = None
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+
+    def serve() -> None:
+        count = 0
+        while not over.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(5)
+                link = context.wrap_socket(connection, server_side=True) if context else connection
+                with link:
+                    if (one := _request(link)) is None:
+                        continue
+                    script.asked.append(one)
+                    data = script.answers[min(count, len(script.answers) - 1)]
+                    count += 1
+                    if data == SILENCE:
+                        link.recv(1)
+                    elif data == RESET:
+                        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    else:
+                        link.sendall(data)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield script
+    finally:
+        over.set()
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+
+
+def _request(link: socket.socket) -> Asked | None:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = link.recv(65536)
+        if not piece:
+            return None
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    while len(body) < int(headers.get("content-length", 0)):
+        body += link.recv(65536)
+    method, target, _ = first.split(" ")
+    return Asked(method, target, headers, body)
+
+
+@contextlib.contextmanager
+def serving(app: ASGIApp) -> Iterator[str]:
+    """The URL of ``app``, served over HTTP by a thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+
+
+class Clock:
+    """A clock that moves only by the sleeping of the one it was given to."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        """Time goes by."""
+        self.slept.append(seconds)
+        self.seconds += seconds
+
+    def monotonic(self) -> float:
+        """Seconds since the beginning."""
+        return self.seconds
+
+
+Sleep = Callable[[float], None]

@@ -1,0 +1,205 @@
+"""Paging: every row of a list is read, also of one that moves while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sync_pipeline.errors import Transient
+from sync_pipeline.model import TimeWindow
+from sync_pipeline.sources.gitlab import paging
+from sync_pipeline.sources.gitlab.paging import Key, Position, step
+from sync_pipeline.sources.gitlab.transport import Client, Instance
+from sync_pipeline_tests.sources.gitlab.servers import answer, scripted
+
+T0 = datetime(2024, 5, 6, tzinfo=UTC)
+
+
+def client(url: str) -> Client:
+    return Instance(url, "token", sleep=lambda _: None).client()
+
+
+# --- By links ---------------------------------------------------------------------------------------------
+
+
+def _page(rows: list[Any], following: str | None, **headers: str) -> bytes:
+    link = {"Link": f'<https://other.test/api/v4/x?{following}>; rel="next"'} if following else {}
+    return answer(rows, headers={**link, **headers})
+
+
+def test_pages_end_with_the_links_not_with_totals_short_or_empty_pages() -> None:
+    answers = [
+        _page([1, 2], "page=2", **{"X-Total": "2", "X-Total-Pages": "1"}),
+        _page([], "page=3"),
+        _page([3], "page=4"),
+        _page([4], None),
+    ]
+    with scripted(*answers) as server:
+        found = [
+            row
+            for page in paging.pages(client(server.url), "/projects/1/x", {"sort": "asc"})
+            for row in page.data
+        ]
+        assert found == [1, 2, 3, 4]
+        assert server.asked[1].target == "/api/v4/projects/1/x?per_page=100&sort=asc&page=2"
+
+
+def test_a_full_page_without_any_paging_header_is_not_the_last() -> None:
+    full = [answer(list(range(100))) for _ in range(2)]
+    with scripted(*full, answer([100])) as server:
+        found = [row for page in paging.pages(client(server.url), "/x") for row in page.data]
+        assert len(found) == 201
+        assert [asked.target for asked in server.asked[1:]] == [
+            "/api/v4/x?per_page=100&page=2",
+            "/api/v4/x?per_page=100&page=3",
+        ]
+
+
+def test_an_empty_page_ends_lists_that_announce_one_too_many() -> None:
+    with scripted(_page([1], "page=2"), _page([], "page=3")) as server:
+        assert [page.data for page in paging.pages(client(server.url), "/x", empty_ends=True)] == [[1], []]
+
+
+def test_a_circle_of_links_ends() -> None:
+    with scripted(_page([1], "page=2")) as server, pytest.raises(Transient) as caught:
+        list(paging.pages(client(server.url), "/x"))
+    assert caught.value.code == "paging_loop"
+
+
+def test_something_else_than_a_list_is_refused() -> None:
+    with scripted(answer({"message": "hello"})) as server, pytest.raises(Transient):
+        list(paging.pages(client(server.url), "/x"))
+
+
+# --- By time ----------------------------------------------------------------------------------------------
+
+
+class MovingList:
+    """A list as GitLab keeps it: microseconds inside, milliseconds shown, inclusive bounds, pages of four."""
+
+    per_page = 4
+
+    def __init__(self, offsets: list[int]) -> None:
+        self.rows = {number: T0 + timedelta(microseconds=offset) for number, offset in enumerate(offsets)}
+        self.clock = T0 + timedelta(seconds=1)
+
+    def edit(self, number: int) -> None:
+        """The row moves to the end."""
+        self.clock += timedelta(microseconds=400)
+        self.rows[number] = self.clock
+
+    def delete(self, number: int) -> None:
+        self.rows.pop(number, None)
+
+    def ask(self, position: Position) -> tuple[list[Key], bool]:
+        matching = sorted(
+            (time, number) for number, time in self.rows.items() if position.after <= time <= position.before
+        )
+        first = (position.page - 1) * self.per_page
+        page = matching[first : first + self.per_page]
+        return [(number, shown(time)) for time, number in page], len(matching) > first + self.per_page
+
+
+def shown(time: datetime) -> datetime:
+    return time.replace(microsecond=time.microsecond // 1000 * 1000)
+
+
+def read(
+    moving: MovingList, window: TimeWindow, between: Callable[[], None] = lambda: None
+) -> tuple[set[Key], int]:
+    position: Position | None = paging.start(window)
+    found: set[Key] = set()
+    asked = 0
+    while position is not None:
+        keys, more = moving.ask(position)
+        found.update(key for key in keys if key not in position.seen)
+        position = step(position, keys, more)
+        asked += 1
+        if position is not None:
+            between()
+    return found, asked
+
+
+_OFFSETS = st.lists(st.integers(0, 12).map(lambda number: number * 700), max_size=40)
+_CHANGES = st.lists(
+    st.tuples(st.sampled_from(["edit", "delete", "new", "none"]), st.integers(0, 45)), max_size=25
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(offsets=_OFFSETS, changes=_CHANGES, short=st.booleans())
+def test_no_row_is_lost_while_the_list_moves(
+    offsets: list[int], changes: list[tuple[str, int]], short: bool
+) -> None:
+    moving = MovingList(offsets)
+    todo = iter(changes)
+    # A window that ends before the edits, as an incremental one does, or after them.
+    window = TimeWindow(T0, T0 + timedelta(milliseconds=500 if short else 60_000))
+
+    def change() -> None:
+        what, number = next(todo, ("none", 0))
+        if what == "edit" and number in moving.rows:
+            moving.edit(number)
+        elif what == "delete":
+            moving.delete(number)
+        elif what == "new":
+            moving.edit(100 + number)
+
+    found, _ = read(moving, window, change)
+    expected = {(number, shown(time)) for number, time in moving.rows.items() if time < window.until}
+    assert expected <= found
+
+
+@settings(max_examples=100, deadline=None)
+@given(offsets=_OFFSETS)
+def test_a_still_list_is_read_whole_and_nothing_outside_it(offsets: list[int]) -> None:
+    moving = MovingList(offsets)
+    window = TimeWindow(T0, T0 + timedelta(milliseconds=20))
+    found, _ = read(moving, window)
+    assert found == {(number, shown(time)) for number, time in moving.rows.items()}
+
+
+def test_a_page_more_costs_a_request_more() -> None:
+    moving = MovingList([number * 5000 for number in range(300)])
+    _, asked = read(moving, TimeWindow(T0, T0 + timedelta(seconds=60)))
+    assert asked == 100  # pages of four, of which one row repeats the one before
+
+
+def test_more_rows_of_one_time_than_a_page_are_read_by_number() -> None:
+    moving = MovingList([5000] * 250 + [9000] * 3)
+    found, _ = read(moving, TimeWindow(T0, T0 + timedelta(seconds=60)))
+    assert len(found) == 253
+
+
+def test_a_time_that_never_rests_is_an_error_not_a_loss() -> None:
+    moving = MovingList([5000] * 250)
+    victims = iter(range(250))
+    with pytest.raises(Transient) as caught:
+        read(moving, TimeWindow(T0, T0 + timedelta(seconds=60)), lambda: moving.delete(next(victims)))
+    assert caught.value.code == "unstable"
+
+
+def test_a_list_in_another_order_is_refused() -> None:
+    position = paging.start(TimeWindow(T0, T0 + timedelta(days=1)))
+    with pytest.raises(Transient) as caught:
+        step(position, [(1, T0 + timedelta(seconds=2)), (2, T0)], True)
+    assert caught.value.code == "unordered"
+
+
+def test_an_empty_page_with_more_behind_it_is_passed() -> None:
+    position = paging.start(TimeWindow(T0, T0 + timedelta(days=1)))
+    following = step(position, [], True)
+    assert following is not None
+    assert following.page == 2
+
+
+def test_the_edges_of_a_window_go_outward_to_milliseconds() -> None:
+    window = TimeWindow(T0 + timedelta(microseconds=1500), T0 + timedelta(microseconds=2500))
+    position = paging.start(window)
+    assert paging.stamp(position.after) == "2024-05-06T00:00:00.001Z"
+    assert paging.stamp(position.before) == "2024-05-06T00:00:00.003Z"

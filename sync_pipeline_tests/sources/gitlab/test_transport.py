@@ -1,0 +1,608 @@
+"""The transport: the token goes nowhere else, answers are whole, waits are the server's, errors are ours."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import subprocess
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sync_pipeline.errors import (
+    AccessDenied,
+    Cancelled,
+    ConfigurationError,
+    Permanent,
+    SourceGone,
+    SyncError,
+    Transient,
+)
+from sync_pipeline.sources.gitlab.transport import (
+    Client,
+    Feedback,
+    Instance,
+    base_url,
+    project_path,
+    seconds_to_wait,
+)
+from sync_pipeline_tests.sources.gitlab.servers import RESET, SILENCE, Clock, answer, scripted
+
+TOKEN = "glpat-abcdefghijklmnopqrst"
+NOW = datetime(2024, 5, 6, 12, 0, 0, tzinfo=UTC)
+OK = answer([{"id": 1}])
+
+
+def connect(url: str, clock: Clock | None = None, **options: Any) -> Client:
+    clock = clock or Clock()
+    options = {"token": TOKEN, "now": lambda: NOW, "chance": lambda: 0.0, **options}
+    return Instance(url, sleep=clock.sleep, monotonic=clock.monotonic, **options).client()
+
+
+def failure(client: Client, path: str = "/projects/1/merge_requests") -> SyncError:
+    with pytest.raises(SyncError) as caught:
+        client.get(path)
+    text = f"{caught.value} {caught.value!r} {caught.value.__cause__!r} {caught.value.__context__!r}"
+    assert TOKEN not in text
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+# --- Where the token goes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temp", "308 Perm"])
+def test_a_redirect_to_another_host_is_refused_and_gets_nothing(status: str) -> None:
+    with scripted(OK) as foreign:
+        away = answer(b"", status, {"Location": f"{foreign.url}/api/v4/projects/1"}, kind="text")
+        with scripted(away) as server:
+            error = failure(connect(server.url))
+        assert error.code == "redirect"
+        assert isinstance(error, Permanent) == (status[:3] in ("301", "308"))
+        assert foreign.asked == []
+        assert len(server.asked) == 1
+
+
+def test_a_redirect_within_the_instance_is_followed_with_the_token() -> None:
+    with scripted(b"", OK) as server:
+        moved = f"{server.url}/api/v4/projects/101"
+        server.answers[0] = answer(
+            b"This resource has been moved permanently", "301 Moved", {"Location": moved}, kind="text"
+        )
+        found = connect(server.url).get("/projects/team1%2Fapp1")
+        assert found.data == [{"id": 1}]
+        assert [one.target for one in server.asked] == [
+            "/api/v4/projects/team1%2Fapp1",
+            "/api/v4/projects/101",
+        ]
+        assert server.tokens == [TOKEN, TOKEN]
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "/users/sign_in",
+        "/other/api/v4/projects",
+        "/gitlab/api/v4/../../steal",
+        "/gitlab/api/%2e%2e/x",
+        "//evil.test/x",
+        "http://[",
+    ],
+)
+def test_a_redirect_out_of_the_api_is_refused(location: str) -> None:
+    with scripted(answer(b"", "302 Found", {"Location": location}, kind="text"), OK) as server:
+        error = failure(connect(server.url + "/gitlab", attempts=1))
+        assert error.code == "redirect"
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("instance", "url", "path"),
+    [
+        ("https://h/gitlab", "https://h/gitlab/api/v4/projects/1", "/projects/1"),
+        ("https://h/gitlab", "https://H:443/gitlab/api/graphql", "graphql"),
+        ("http://h", "https://h/api/v4/projects", "/projects"),
+        ("https://h", "http://h/api/v4/projects", None),
+        ("http://h:8080", "https://h:8080/api/v4/projects", None),
+        ("http://h:8080", "https://h/api/v4/projects", None),
+        ("https://h", "https://h:444/api/v4/projects", None),
+        ("https://h", "https://h.evil.test/api/v4/projects", None),
+        ("https://h", "https://h@evil.test/api/v4/projects", None),
+        ("https://h", "https://h\\@evil.test/api/v4/projects", None),
+        ("https://h", "https://user@h/api/v4/projects", None),
+        ("https://h/gitlab", "https://h/gitlab2/api/v4/projects", None),
+        ("https://h/gitlab", "https://h/api/v4/projects", None),
+        ("https://h", "https://h/api/v4/../../x", None),
+        ("https://h", "https://h/api/v4/%2E%2e/x", None),
+        ("https://h", "https://h:x/api/v4/projects", None),
+        ("https://h", "/api/v4/projects", None),
+    ],
+)
+def test_what_is_within_an_instance(instance: str, url: str, path: str | None) -> None:
+    assert Instance(instance).api_path(url) == path
+
+
+def test_an_endless_redirect_ends() -> None:
+    loop = answer(b"", "302 Found", {"Location": "/api/v4/projects"}, kind="text")
+    with scripted(loop) as server:
+        assert failure(connect(server.url)).code == "redirect"
+        assert len(server.asked) == 4
+
+
+def test_a_foreign_address_is_refused_before_anything_is_sent() -> None:
+    with scripted(OK) as foreign, scripted(OK) as server:
+        client = connect(server.url)
+        assert failure(client, f"{foreign.url}/api/v4/projects").code == "foreign_host"
+        assert failure(client, f"{server.url}/elsewhere").code == "foreign_host"
+        assert foreign.asked == server.asked == []
+
+
+def test_python_gitlab_follows_no_foreign_link() -> None:
+    with scripted(answer([{"id": 2}])) as foreign:
+        link = {"Link": f'<{foreign.url}/api/v4/projects?page=2>; rel="next"', "X-Next-Page": "2"}
+        with scripted(answer([{"id": 1}], headers=link), answer([{"id": 2}])) as server:
+            projects = connect(server.url).api.projects.list(iterator=True)
+            assert [project.id for project in projects] == [1, 2]
+            assert server.tokens == [TOKEN, TOKEN]
+        assert foreign.asked == []
+
+
+def test_only_the_query_of_a_link_is_used() -> None:
+    link = {
+        "Link": '<https://evil.test/x?private_token=a&page=2&per_page=3>; rel="next", <x?page=1>; rel="first"'
+    }
+    with scripted(answer([], headers=link)) as server:
+        assert connect(server.url).get("/projects").next_query == {"page": ["2"], "per_page": ["3"]}
+
+
+def test_the_next_page_is_known_without_a_link_and_the_end_by_an_empty_header() -> None:
+    with scripted(
+        answer([], headers={"X-Next-Page": "7"}), answer([], headers={"X-Next-Page": ""})
+    ) as server:
+        client = connect(server.url)
+        assert client.get("/projects").next_query == {"page": ["7"]}
+        assert client.get("/projects").next_query is None
+
+
+def test_no_cookie_is_kept_and_no_netrc_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password mine\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    with scripted(answer({}, headers={"Set-Cookie": "_gitlab_session=1; path=/"})) as server:
+        client = connect(server.url)
+        client.get("/projects/1")
+        client.get("/projects/1")
+        assert all("authorization" not in one.headers and "cookie" not in one.headers for one in server.asked)
+
+
+def test_the_token_is_in_no_log_and_no_repr(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with scripted(answer({"message": f"401 for {TOKEN}"}, "401 Unauthorized")) as server:
+        client = connect(server.url)
+        error = failure(client)
+    assert "[redacted]" in str(error)
+    assert TOKEN not in caplog.text + repr(client) + repr(client.instance) + repr(client.stats)
+
+
+def test_a_sub_path_is_part_of_every_address() -> None:
+    with scripted(OK) as server:
+        client = connect(f"{server.url}/gitlab/")
+        client.get(project_path(7, "repository", "branches", "feature/a b#1"))
+        assert server.asked[0].target == "/gitlab/api/v4/projects/7/repository/branches/feature%2Fa%20b%231"
+
+
+def test_two_instances_keep_their_tokens_apart() -> None:
+    with scripted(OK) as one, scripted(OK) as two:
+        connect(one.url, token="first-token").get("/projects/1")
+        connect(two.url, token="second-token").get("/projects/1")
+        assert (one.tokens, two.tokens) == (["first-token"], ["second-token"])
+
+
+# --- Whole answers ----------------------------------------------------------------------------------------
+
+_CUT = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n[{"id": 1}'
+_CHUNKS = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+_CHUNK_CUT = _CHUNKS + b'b\r\n[{"id": 1},\r\n'
+_NO_LENGTH_CUT = b'HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n[{"id": 1}, {"id'
+_CHUNKED = _CHUNKS + b'5\r\n[{"id\r\n6\r\n": 1}]\r\n0\r\n\r\n'
+_BAD_GZIP = answer(b"no gzip at all", headers={"Content-Encoding": "gzip"})
+_LOGIN = answer(b"<html>Please log in</html>", kind="html")
+_CLOUDFLARE = answer(b"<html>520</html>", "520 Unknown", kind="html")
+_BAD_GATEWAY = answer(b"<html>502</html>", "502 Bad Gateway", kind="html")
+_LOCK = answer({"message": "409 Conflict: Resource lock"}, "409 Conflict")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        _CUT,
+        _CHUNK_CUT,
+        _NO_LENGTH_CUT,
+        _BAD_GZIP,
+        _LOGIN,
+        _CLOUDFLARE,
+        _BAD_GATEWAY,
+        _LOCK,
+        RESET,
+        b"",
+        answer(b""),
+    ],
+    ids=["cut", "chunk cut", "no length", "gzip", "login", "520", "502", "lock", "reset", "closed", "empty"],
+)
+def test_what_is_not_whole_is_asked_again(broken: bytes) -> None:
+    clock = Clock()
+    with scripted(broken, broken, OK) as server:
+        client = connect(server.url, clock)
+        assert client.get("/projects/1").data == [{"id": 1}]
+        assert (client.calls, client.stats.retries) == (3, 2)
+    assert sum(clock.slept) == client.stats.waited == 1.5
+
+
+def test_a_proxy_login_page_ends_in_one_clear_line() -> None:
+    with scripted(_LOGIN) as server:
+        error = failure(connect(server.url))
+        assert len(server.asked) == 4
+    assert isinstance(error, Transient)
+    assert error.code == "not_json"
+    assert "text/html instead of JSON" in str(error)
+    assert "check the URL and the proxy" in str(error)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_chunked_and_compressed_answers_are_read(compressed: bool) -> None:
+    big = [{"id": number, "text": "x" * 1000} for number in range(500)]
+    packed = answer(gzip.compress(json.dumps(big).encode()), headers={"Content-Encoding": "gzip"})
+    with scripted(packed if compressed else _CHUNKED) as server:
+        found = connect(server.url).get("/projects/1").data
+    assert found == (big if compressed else [{"id": 1}])
+
+
+def test_silence_is_a_timeout() -> None:
+    with scripted(SILENCE) as server:
+        client = connect(server.url, read_timeout=0.1, attempts=2)
+        error = failure(client)
+    assert (error.code, client.stats.timeouts) == ("timeout", 2)
+
+
+def test_a_slow_body_meets_the_wall_clock() -> None:
+    """Every look at the clock is a second later: the body never pauses long enough for the read timeout."""
+    ticks = iter(range(10_000))
+    with scripted(answer([{"id": 1}] * 20_000)) as server:
+        instance = Instance(
+            server.url, TOKEN, total_timeout=0.5, attempts=1, monotonic=lambda: float(next(ticks))
+        )
+        error = failure(instance.client())
+    assert error.code == "timeout"
+
+
+def test_a_huge_body_is_refused() -> None:
+    with scripted(answer(["x" * 1000] * 1000)) as server:
+        assert failure(connect(server.url, max_answer_bytes=100_000)).code == "content_too_large"
+
+
+def test_an_unreachable_server_is_transient() -> None:
+    with scripted(OK) as server:
+        url = server.url
+    error = failure(connect(url, attempts=2))
+    assert isinstance(error, Transient)
+    assert error.code == "connection"
+
+
+# --- Waiting ----------------------------------------------------------------------------------------------
+
+
+def _throttled(**headers: str) -> bytes:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return answer(b"Retry later\n", "429 Too Many Requests", named, kind="text")
+
+
+@pytest.mark.parametrize(
+    ("headers", "least"),
+    [
+        ({"Retry_After": "7"}, 7.0),
+        ({"Retry_After": "7.5"}, 7.5),
+        ({"Retry_After": "Mon, 06 May 2024 12:00:20 GMT", "Date": "Mon, 06 May 2024 12:00:00 GMT"}, 20.0),
+        ({"Retry_After": "Mon, 06 May 2024 12:00:20 GMT"}, 20.0),
+        ({"Retry_After": "Mon, 06 May 1999 12:00:20 GMT"}, 0.5),
+        ({"Retry_After": "-5"}, 0.5),
+        ({"Retry_After": "soon"}, 0.5),
+        ({"Retry_After": "nan"}, 0.5),
+        ({"RateLimit_Reset": str(int(NOW.timestamp()) + 30)}, 30.0),
+        ({"RateLimit_Reset": "30"}, 30.0),
+        ({"RateLimit_ResetTime": "Mon, 06 May 2024 12:00:40 GMT"}, 40.0),
+        ({"Retry_After": "5", "RateLimit_Reset": "55"}, 5.0),
+        ({}, 0.5),
+    ],
+)
+def test_the_wait_is_what_the_server_asks_for(headers: dict[str, str], least: float) -> None:
+    clock = Clock()
+    with scripted(_throttled(**headers), OK) as server:
+        client = connect(server.url, clock)
+        client.get("/projects/1")
+    assert sum(clock.slept) == pytest.approx(least)
+    assert client.stats.rate_limited == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [("1234", 1234.0), ("999999999", 3600.0), ("inf", 3600.0), ("1e300", 3600.0)]
+)
+def test_a_long_wait_is_left_to_the_caller_and_clamped(asked: str, told: float) -> None:
+    clock = Clock()
+    with scripted(_throttled(Retry_After=asked)) as server:
+        error = failure(connect(server.url, clock))
+        assert len(server.asked) == 1
+    assert isinstance(error, Transient)
+    assert (error.code, error.retry_after, clock.slept) == ("rate_limit", told, [])
+
+
+def test_json_rate_limits_and_gateways_count_as_rate_limits() -> None:
+    limited = [
+        answer({"message": {"error": "This endpoint has been requested too many times."}}, "429 Too Many"),
+        answer({"message": "429 Too Many Requests"}, "429 Too Many", {"Retry-After": "1"}),
+        answer(
+            {"message": "403 Forbidden"}, "403 Forbidden", {"RateLimit-Remaining": "0", "Retry-After": "1"}
+        ),
+    ]
+    with scripted(*limited, OK) as server:
+        client = connect(server.url)
+        assert client.get("/projects/1").data
+        assert client.calls == 4
+
+
+def test_waits_grow_are_jittered_and_end() -> None:
+    assert [seconds_to_wait(n, None, 60, 1.0) for n in (1, 2, 3, 9)] == [1, 2, 4, 60]
+    assert seconds_to_wait(3, None, 60, 0.0) == 2
+    assert 30 < seconds_to_wait(1, 30, 60, 0.5) < 35
+
+
+def test_stopping_ends_a_wait() -> None:
+    stop = threading.Event()
+    with scripted(_throttled(Retry_After="50")) as server:
+        instance = Instance(server.url, TOKEN, sleep=lambda _: stop.set())
+        with pytest.raises(Cancelled):
+            instance.client(stop.is_set).get("/projects/1")
+        with pytest.raises(Cancelled):
+            instance.client(stop.is_set).get("/projects/1")
+        assert len(server.asked) == 1
+
+
+def test_a_shared_limiter_is_asked_before_and_told_after_each_request() -> None:
+    events: list[str | Feedback] = []
+
+    class Limiter:
+        def acquire(self, endpoint: str) -> None:
+            events.append(endpoint)
+
+        def feedback(self, feedback: Feedback) -> None:
+            events.append(feedback)
+
+    limits = {"RateLimit-Remaining": "41", "RateLimit-Limit": "60"}
+    with scripted(_throttled(Retry_After="3"), answer([], headers=limits), RESET) as server:
+        client = connect(server.url, limiter=Limiter(), attempts=2)
+        client.get("/projects/1/merge_requests/7/notes")
+        failure(client, "/groups/5/projects")
+    notes, projects = "projects/merge_requests/notes", "groups/projects"
+    assert events == [
+        notes,
+        Feedback(notes, 429, 3.0 - 3.0, 3.0),
+        notes,
+        Feedback(notes, 200, 0.0, None, 41, 60),
+        *[projects, Feedback(projects, None, 0.0)] * 2,
+    ]
+
+
+# --- Errors -----------------------------------------------------------------------------------------------
+
+_SCOPE = {
+    "error": "insufficient_scope",
+    "error_description": "The request requires higher privileges",
+    "scope": "api",
+}
+_CEILING = (
+    "Offset pagination has a maximum allowed offset of 50000 for requests that return objects of type X."
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "code"),
+    [
+        ("401 Unauthorized", {"message": "401 Unauthorized"}, AccessDenied, "credential"),
+        (
+            "401 Unauthorized",
+            {"error": "invalid_token", "error_description": "Token is expired."},
+            AccessDenied,
+            "credential",
+        ),
+        ("403 Forbidden", _SCOPE, AccessDenied, "scope"),
+        ("403 Forbidden", {"message": "403 Forbidden"}, AccessDenied, "denied"),
+        (
+            "403 Forbidden",
+            {"message": "403 Forbidden - Your account has been blocked."},
+            AccessDenied,
+            "denied",
+        ),
+        ("404 Not Found", {"message": "404 Project Not Found"}, SourceGone, "not_found"),
+        ("404 Not Found", {"message": "404 Repository Not Found"}, SourceGone, "no_repository"),
+        ("404 Not Found", {"message": "404 Not found"}, SourceGone, "no_object"),
+        ("404 Not Found", {"error": "404 Not Found"}, SourceGone, "no_route"),
+        ("400 Bad Request", {"error": "state does not have a valid value"}, Permanent, "bad_request"),
+        ("405 Method Not Allowed", {"error": _CEILING}, Permanent, "paging_ceiling"),
+        ("400 Bad Request", {"message": _CEILING}, Permanent, "paging_ceiling"),
+        ("414 Too Long", {"message": ["a", {"b": ["c"]}]}, Permanent, "bad_request"),
+    ],
+)
+def test_each_refusal_has_its_own_consequence(
+    status: str, body: Any, kind: type[SyncError], code: str
+) -> None:
+    with scripted(answer(body, status)) as server:
+        error = failure(connect(server.url))
+        assert len(server.asked) == 1
+    assert (type(error), error.code) == (kind, code)
+    assert "/api/v4/projects/1/merge_requests" in str(error)
+
+
+def test_a_blocked_address_is_no_matter_of_one_project() -> None:
+    with scripted(answer(b"Forbidden\n", "403 Forbidden", kind="text")) as server:
+        error = failure(connect(server.url))
+        assert len(server.asked) == 1
+    assert isinstance(error, Transient)
+    assert error.code == "blocked"
+
+
+def test_a_page_of_somebody_else_is_no_deletion() -> None:
+    with scripted(answer(b"<html>nginx</html>", "404 Not Found", kind="html")) as server:
+        error = failure(connect(server.url))
+    assert not isinstance(error, SourceGone)
+    assert error.code == "not_json"
+
+
+def test_a_refused_token_is_not_sent_again_until_it_changes() -> None:
+    tokens = ["old-token"]
+    clock = Clock()
+    denied = answer({"error": "invalid_token", "error_description": "Token was revoked."}, "401 Unauthorized")
+    with scripted(denied, OK) as server:
+        instance = Instance(server.url, lambda: tokens[-1], monotonic=clock.monotonic)
+        for _ in range(3):
+            error = failure(instance.client())
+            assert (type(error), error.code) == (AccessDenied, "credential")
+            assert "the token is revoked" in str(error)
+        assert len(server.asked) == 1
+        tokens.append("new-token")
+        assert instance.client().get("/projects/1").data
+        assert server.tokens == ["old-token", "new-token"]
+
+
+def test_a_token_rotated_meanwhile_is_used_at_once() -> None:
+    tokens = iter(["old-token"])
+    with scripted(answer({"message": "401 Unauthorized"}, "401 Unauthorized"), OK) as server:
+        assert connect(server.url, token=lambda: next(tokens, "new-token")).get("/projects/1").data
+        assert server.tokens == ["old-token", "new-token"]
+
+
+@pytest.mark.parametrize("token", ["two words", "line\nbreak", "umläut-token"])
+def test_a_token_that_cannot_be_one_is_named_without_being_shown(token: str) -> None:
+    with scripted(OK) as server:
+        with pytest.raises(ConfigurationError) as caught:
+            connect(server.url, token=token).get("/projects/1")
+        assert token not in str(caught.value)
+        assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("https://gitlab.example.com/", "https://gitlab.example.com"),
+        ("https://host/gitlab/api/v4/", "https://host/gitlab"),
+        (" http://host:8080 ", "http://host:8080"),
+    ],
+)
+def test_the_address_of_an_instance_is_tidied(given: str, url: str) -> None:
+    assert base_url(given) == url
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "gitlab.example.com",
+        "ftp://host",
+        "https://",
+        "https://me:secret1@host",
+        "https://h/?a=b",
+        "https://h:99999",
+    ],
+)
+def test_a_bad_address_is_refused_in_one_line(bad: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Instance(bad)
+    assert "secret1" not in str(caught.value)
+
+
+# --- GraphQL ----------------------------------------------------------------------------------------------
+
+
+def test_graphql_goes_the_same_way() -> None:
+    with scripted(RESET, answer({"data": {"currentUser": {"username": "user1"}}})) as server:
+        client = connect(f"{server.url}/gitlab")
+        assert client.graphql("query { currentUser { username } }") == {"currentUser": {"username": "user1"}}
+        assert [(one.method, one.target) for one in server.asked] == [("POST", "/gitlab/api/graphql")] * 2
+        assert server.tokens == [TOKEN, TOKEN]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "code"),
+    [
+        ({"errors": [{"message": "Field 'x' doesn't exist on type 'MergeRequest'"}]}, Permanent, "graphql"),
+        (
+            {"errors": [{"message": "Timeout on MergeRequest.commits"}], "data": {"a": 1}},
+            Transient,
+            "timeout",
+        ),
+        ({"data": None}, Permanent, "graphql"),
+        ([], Permanent, "graphql"),
+    ],
+)
+def test_errors_of_graphql_are_errors_although_the_status_is_200(
+    body: Any, kind: type[SyncError], code: str
+) -> None:
+    with scripted(answer(body)) as server, pytest.raises(kind) as caught:
+        connect(server.url).graphql("query { x }")
+    assert caught.value.code == code
+
+
+# --- Certificates -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("certificate")
+    pem, key = folder / "server.pem", folder / "server.key"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]
+    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    subprocess.run([*command, "-keyout", key, "-out", pem], check=True, capture_output=True)
+    return str(pem), str(key)
+
+
+def test_an_unknown_authority_is_permanent_and_one_file_makes_it_known(certificate: tuple[str, str]) -> None:
+    with scripted(OK, certificate=certificate) as server:
+        error = failure(connect(server.url))
+        assert (type(error), error.code) == (Permanent, "certificate")
+        assert "SCM_GITLAB_CA_FILE" in str(error)
+        assert connect(server.url, ca_file=certificate[0]).get("/projects/1").data
+        assert server.tokens == [TOKEN]
+
+
+def test_a_ca_file_that_is_none_is_a_matter_of_configuration(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    with pytest.raises(ConfigurationError):
+        Instance("https://127.0.0.1:1", ca_file=tmp_path / "missing.pem")
+    with scripted(OK) as server:
+        https = server.url.replace("http://", "https://")
+        error = failure(connect(https, ca_file=wrong))
+    assert isinstance(error, ConfigurationError)
+
+
+def test_threads_share_counters_and_limits() -> None:
+    with scripted(OK) as server:
+        client = connect(server.url)
+        threads = [threading.Thread(target=client.get, args=("/projects/1",)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert client.calls == len(server.asked) == 8
