@@ -17,8 +17,8 @@ from sync_pipeline.operations.environment import resolve_urls
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import migrations, watermarks
 from sync_pipeline.store.database import Database
-from sync_pipeline.sync.engine import SourceFactory
 from sync_pipeline.sync.readers import reader_factory, svn_reader
+from sync_pipeline.sync.source import SourceFactory
 
 
 class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
