@@ -5,10 +5,13 @@ Belongs here: starting uvicorn on a free port and stopping it. The command line 
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
+import weakref
 from types import TracebackType
+from typing import Any
 
 import uvicorn
 
@@ -82,7 +85,7 @@ class Server:
         self._socket.close()
 
     def _run(self) -> None:
-        self._server.run(sockets=[self._socket])
+        asyncio.run(serve_to_the_end(self._server, self._socket))
 
     def __enter__(self) -> Server:
         return self
@@ -94,6 +97,35 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+async def serve_to_the_end(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Serve until ``should_exit`` is set, and finish every connection before the loop ends. uvicorn leaves
+    those behind that came or went at the last moment, and Python complains about them much later."""
+    transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+    protocol = server.config
+
+    def remember(*args: Any, **kwargs: Any) -> Any:
+        made = connect(*args, **kwargs)
+        accept = made.connection_made
+
+        def connection_made(transport: asyncio.BaseTransport) -> None:
+            transports.add(transport)
+            accept(transport)
+
+        made.connection_made = connection_made  # type: ignore[method-assign]
+        return made
+
+    if not protocol.loaded:
+        protocol.load()
+    connect = protocol.http_protocol_class
+    protocol.http_protocol_class = remember  # type: ignore[assignment]
+    await server.serve(sockets=[listener])
+    for _ in range(3):
+        for transport in list(transports):
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+        await asyncio.sleep(0)
 
 
 def serve(gitlab: GitLab, *, prefix: str = "", port: int = 0) -> Server:

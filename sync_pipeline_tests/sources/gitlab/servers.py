@@ -5,6 +5,7 @@ Belongs here: starting and stopping, and what was asked. Does not belong here: w
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -17,6 +18,8 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from sync_pipeline.sandbox.gitlab.server import serve_to_the_end
 
 RESET = b"(reset)"
 SILENCE = b"(silence)"
@@ -126,7 +129,7 @@ def serving(app: ASGIApp) -> Iterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none")
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(serve_to_the_end(server, listener)), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
