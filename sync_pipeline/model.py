@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 
@@ -342,7 +342,6 @@ class JobReport:
     beyond_head: bool = False
     error_code: str | None = None
     error: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def succeeded(self) -> bool:

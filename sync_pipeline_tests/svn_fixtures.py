@@ -250,6 +250,12 @@ def sample_dumps() -> Iterable[Path]:
     return sorted(folder.glob("*.dump"))
 
 
+SAMPLE_DUMPS = [pytest.param(path, id=path.stem) for path in sample_dumps()] or [
+    pytest.param(None, marks=pytest.mark.skip(reason="the sample dumps are not beside the project"))
+]
+"""Parameters of a test over every sample dump; one that is skipped with a message where they are absent."""
+
+
 def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
     deadline = time.monotonic() + 10
     while process.poll() is None and time.monotonic() < deadline:

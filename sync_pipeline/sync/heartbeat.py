@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 import psycopg
@@ -37,8 +38,6 @@ class Heartbeat:
         self._claim = claim
         self._claim_length = claim_length
         self._lease_length = lease_length
-        self._claim_every = claim_renew
-        self._lease_every = lease_renew
         self._lease: leases.Lease | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -64,8 +63,7 @@ class Heartbeat:
         with self._lock:
             self._lease = lease
 
-    def _beat(self, every: float, renew: object) -> None:
-        assert callable(renew)
+    def _beat(self, every: float, renew: Callable[[], None]) -> None:
         while not self._stop.wait(every):
             try:
                 renew()

@@ -11,11 +11,7 @@ from sync_pipeline.model import RevisionRow, RevisionWindow, Visibility
 from sync_pipeline.sources.svn import make_client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline_tests.sources.truth import assert_equal
-from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, sample_dumps
-
-SAMPLES = [pytest.param(path, id=path.stem) for path in sample_dumps()] or [
-    pytest.param(None, marks=pytest.mark.skip(reason="the sample dumps are not beside the project"))
-]
+from sync_pipeline_tests.svn_fixtures import SAMPLE_DUMPS, SvnRepository, SvnServers
 
 
 def read_all(url: str, head: int) -> list[RevisionRow]:
@@ -27,7 +23,7 @@ def read_all(url: str, head: int) -> list[RevisionRow]:
     return list(batch.rows)
 
 
-@pytest.mark.parametrize("dump", SAMPLES)
+@pytest.mark.parametrize("dump", SAMPLE_DUMPS)
 def test_a_sample_reads_as_it_is(
     dump: Path, svn_repository: Callable[..., SvnRepository], svnserve: SvnServers
 ) -> None:
@@ -40,7 +36,7 @@ def test_a_sample_reads_as_it_is(
     assert_equal(read_all(url, head), repository)
 
 
-@pytest.mark.parametrize("dump", SAMPLES)
+@pytest.mark.parametrize("dump", SAMPLE_DUMPS)
 def test_every_revision_alone_reads_the_same(
     dump: Path, svn_repository: Callable[..., SvnRepository]
 ) -> None:

@@ -17,11 +17,7 @@ from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register_source, request
 from sync_pipeline_tests.sources.truth import assert_equal
-from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, sample_dumps
-
-SAMPLES = [pytest.param(path, id=path.stem) for path in sample_dumps()] or [
-    pytest.param(None, marks=pytest.mark.skip(reason="the sample dumps are not beside the project"))
-]
+from sync_pipeline_tests.svn_fixtures import SAMPLE_DUMPS, SvnRepository, SvnServers
 
 
 def stored(conn: Connection, repo_id: int) -> list[RevisionRow]:
@@ -65,7 +61,7 @@ def check_twice(database: Database, address: str, repository: SvnRepository) -> 
         assert proofs.failures(conn) == {}
 
 
-@pytest.mark.parametrize("dump", SAMPLES)
+@pytest.mark.parametrize("dump", SAMPLE_DUMPS)
 def test_a_sample_is_stored_as_it_is(
     database: Database, dump: Path, svn_repository: Callable[..., SvnRepository], svnserve: SvnServers
 ) -> None:
