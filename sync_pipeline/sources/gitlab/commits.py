@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, Transient
+from sync_pipeline.gitlab_rows import CommitBatch, CommitRow
 from sync_pipeline.model import Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.sources.gitlab.fields import commit, quarantined
 from sync_pipeline.sources.gitlab.paging import PER_PAGE, rows, stamp
-from sync_pipeline.sources.gitlab.rows import CommitBatch, CommitRow
 from sync_pipeline.sources.gitlab.transport import Answer, Client, project_path
 
 # What a page without statistics may get round: counting the lines of huge commits takes the server too long.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from sync_pipeline.errors import SourceGone
+from sync_pipeline.gitlab_rows import Raw
 from sync_pipeline.model import Access, JobType
 from sync_pipeline.sources.gitlab.fields import Fields
-from sync_pipeline.sources.gitlab.rows import Raw
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 # Fields of a project that hold or may hold secrets; never kept.

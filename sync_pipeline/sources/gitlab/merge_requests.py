@@ -15,16 +15,16 @@ from datetime import datetime
 from typing import Any
 
 from sync_pipeline.errors import RowUnreadable
-from sync_pipeline.model import QuarantinedRow, TimeWindow
-from sync_pipeline.sources.gitlab.children import Owing, side_by_side
-from sync_pipeline.sources.gitlab.fields import Fields, commit, moment, payload, quarantined
-from sync_pipeline.sources.gitlab.paging import Key, by_time, pages, rows
-from sync_pipeline.sources.gitlab.rows import (
+from sync_pipeline.gitlab_rows import (
     CommitRow,
     MergeRequestBatch,
     MergeRequestRow,
     MergeRequestVersion,
 )
+from sync_pipeline.model import QuarantinedRow, TimeWindow
+from sync_pipeline.sources.gitlab.children import Owing, side_by_side
+from sync_pipeline.sources.gitlab.fields import Fields, commit, moment, payload, quarantined
+from sync_pipeline.sources.gitlab.paging import Key, by_time, pages, rows
 from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
 
 _ORDER = {"state": "all", "scope": "all", "order_by": "updated_at", "sort": "asc"}

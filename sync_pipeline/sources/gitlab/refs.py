@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, Transient
+from sync_pipeline.gitlab_rows import RefKind, RefListing, RefRow
 from sync_pipeline.model import QuarantinedRow
 from sync_pipeline.sources.gitlab.fields import Fields, payload, quarantined
 from sync_pipeline.sources.gitlab.paging import pages
-from sync_pipeline.sources.gitlab.rows import RefKind, RefListing, RefRow
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 # By name, and where the server can by keyset: then a ref that goes away hides no other one.

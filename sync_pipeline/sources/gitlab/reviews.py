@@ -14,11 +14,7 @@ from functools import partial
 from typing import Any
 
 from sync_pipeline.errors import RowUnreadable, SourceGone
-from sync_pipeline.model import QuarantinedRow
-from sync_pipeline.sources.gitlab.children import Owing, side_by_side
-from sync_pipeline.sources.gitlab.fields import Fields, moment, person, quarantined
-from sync_pipeline.sources.gitlab.paging import named, pages, rows
-from sync_pipeline.sources.gitlab.rows import (
+from sync_pipeline.gitlab_rows import (
     ApprovalRow,
     MergeRequestRow,
     Origin,
@@ -27,6 +23,10 @@ from sync_pipeline.sources.gitlab.rows import (
     ReviewEventRow,
     ReviewSet,
 )
+from sync_pipeline.model import QuarantinedRow
+from sync_pipeline.sources.gitlab.children import Owing, side_by_side
+from sync_pipeline.sources.gitlab.fields import Fields, moment, person, quarantined
+from sync_pipeline.sources.gitlab.paging import named, pages, rows
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 # Both tell of one act of one request to the server.

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from sync_pipeline.gitlab_rows import Origin, Person, RefKind
 from sync_pipeline.sources.gitlab.fields import commit
 from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader, _version, merge_request
 from sync_pipeline.sources.gitlab.refs import _ref
 from sync_pipeline.sources.gitlab.reviews import ReviewReader, approvals, note, resource_event, told_once
-from sync_pipeline.sources.gitlab.rows import Origin, Person, RefKind
 from sync_pipeline.sources.gitlab.transport import Instance
 from sync_pipeline_tests.sources.gitlab.servers import answer, scripted
 

@@ -1,7 +1,7 @@
-"""The rows that the readers of GitLab yield.
+"""The rows of GitLab: what its readers yield and the store writes.
 
 Belongs here: frozen dataclasses and the meaning of their fields. Does not belong here: where the values come
-from (:mod:`sync_pipeline.sources.gitlab.fields` and the readers).
+from (:mod:`sync_pipeline.sources.gitlab`) and how they are stored (:mod:`sync_pipeline.store`).
 
 Times are UTC, None where the source has none or wrote one that is no time (then ``flags`` holds
 ``bad_date``). Texts are as received and may hold what PostgreSQL cannot store (``control_characters``: NUL;
