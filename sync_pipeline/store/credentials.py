@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sync_pipeline.store.database import Connection
 
-# Remembers that a server refused a token; a token that was refused before keeps the time of the first refusal.
+# Remembers that a server refused a token; one that was refused before keeps the time of the first refusal.
 _STOP = """
 INSERT INTO scm.credential_stops AS s (instance, fingerprint, reason)
 VALUES (%(instance)s, %(fingerprint)s, left(%(reason)s, 2000))
