@@ -179,13 +179,13 @@ def _global(
         name = name.strip().lower().replace("-", "_")
         if not separator or not re.fullmatch(r"[a-z0-9_]+", name):
             raise ConfigurationError("--set: write NAME=VALUE, such as --set chunk_revisions=500")
-        from sync_pipeline.settings import Settings
+        from sync_pipeline.settings import SECRETS, Settings
 
         if name not in Settings.model_fields:
             near = get_close_matches(name.removeprefix("scm_"), Settings.model_fields, 1)
             hint = f"did you mean {near[0]}?" if near else "see docs/settings.md"
             raise ConfigurationError(f"--set {name}: there is no such setting; {hint}")
-        if "password" in name:
+        if name in SECRETS:
             raise ConfigurationError(
                 f"--set {name}: a command line is seen by everybody; use the environment or the file"
             )

@@ -4,10 +4,10 @@ Belongs here: the model, the precedence, the refusal of what is unknown or wrong
 ``docs/settings.md`` that is generated from the model (``python -m sync_pipeline.settings``). Does not belong
 here: what any setting is used for beyond its one-line meaning, and connecting to anything.
 
-Precedence, highest first: command line, environment (``SCM_<NAME>``, for the SVN credentials also
-``SVN_USERNAME`` and ``SVN_PASSWORD``), TOML file, default. The file is the one that ``SCM_CONFIG`` names, or
+Precedence, highest first: command line, environment (``SCM_<NAME>``, for credentials also the names of
+:data:`_ALIASES`), TOML file, default. The file is the one that ``SCM_CONFIG`` names, or
 ``sync_pipeline.toml`` in the working folder, or the one in the project root. Its keys are the field names, at
-top level. An empty variable counts as not set.
+top level; more GitLab servers are ``[[gitlab]]`` tables. An empty variable counts as not set.
 """
 
 from __future__ import annotations
@@ -15,12 +15,25 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import field as part
+from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self, get_args
+from urllib.parse import urlsplit
 
-from pydantic import Field, FilePath, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FilePath,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -35,8 +48,15 @@ from sync_pipeline.errors import ConfigurationError
 CONFIG_NAME = "sync_pipeline.toml"
 PREFIX = "SCM_"
 
-# Names from the systems this one replaces, accepted so that their environments keep working.
-_ALIASES = {"SVN_USERNAME": "svn_username", "SVN_PASSWORD": "svn_password"}
+# Names from the systems this one replaces, accepted so that their environments keep working; of two for one
+# setting the first counts.
+_ALIASES = {
+    "SVN_USERNAME": "svn_username",
+    "SVN_PASSWORD": "svn_password",
+    "GITLAB_URL": "gitlab_url",
+    "GITLAB_TOKEN": "gitlab_token",
+    "GITLAB_PRIVATE_TOKEN": "gitlab_token",
+}
 # Variables with the prefix that are no settings: read before any setting can be, or by dagster.yaml and
 # the tests.
 OTHER_VARIABLES = {
@@ -45,7 +65,11 @@ OTHER_VARIABLES = {
 }
 _OTHER_PREFIXES = ("SCM_DAGSTER_", "SCM_TEST_")
 # Values that may hold a password: never repeated in a message.
-_SECRET = frozenset({"database_url", "dagster_database_url", "svn_password"})
+_SECRET = frozenset(
+    {"database_url", "dagster_database_url", "svn_password", "gitlab_url", "gitlab_token", "gitlab"}
+)
+# A list of tables has no place in a variable.
+_ONLY_IN_FILE = frozenset({"gitlab"})
 _TRUST_FAILURES = ("unknown-ca", "cn-mismatch", "expired", "not-yet-valid", "other")
 
 
@@ -71,11 +95,133 @@ def config_file() -> Path | None:
     return None
 
 
-class _Aliases(InitSettingsSource):
-    """The variables of :data:`_ALIASES`, just below the ones with our prefix."""
+# GitLab servers -----------------------------------------------------------------------------------------
 
-    def __init__(self, settings_class: type[BaseSettings]) -> None:
-        found = {field: os.environ[name] for name, field in _ALIASES.items() if os.environ.get(name)}
+
+@dataclass(frozen=True, slots=True)
+class GitLabServer:
+    """A GitLab that may be read. ``url`` is its base: no trailing slash, no ``/api/v4``.
+
+    ``token`` is to be called at each use, so that a rotated token is used at once; the empty text stands for
+    no token. It raises ConfigurationError, without the token, where there should be one and is none.
+    ``ca_file`` names the certificate authorities to trust, None for those of the system.
+    """
+
+    url: str
+    token: Callable[[], str] = part(repr=False, compare=False)
+    ca_file: Path | None
+
+
+class GitLabTable(BaseModel):
+    """A ``[[gitlab]]`` table of the TOML file: one server and where its token is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    token: SecretStr = SecretStr("")
+    token_env: str = ""
+    token_file: Path | None = None
+    ca_file: FilePath | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _base(cls, value: str) -> str:
+        return _base_url(value)
+
+    @field_validator("token")
+    @classmethod
+    def _usable(cls, value: SecretStr) -> SecretStr:
+        return SecretStr(_usable_token(value.get_secret_value()))
+
+    @field_validator("token_file")
+    @classmethod
+    def _absolute(cls, value: Path | None) -> Path | None:
+        return value and project_root() / value.expanduser()
+
+    @model_validator(mode="after")
+    def _one_token(self) -> Self:
+        if sum(map(bool, (self.token.get_secret_value(), self.token_env, self.token_file))) > 1:
+            raise ValueError("give one of token, token_env and token_file")
+        return self
+
+
+def _base_url(url: str) -> str:
+    """The base of a GitLab server as it is stored and compared; empty for an empty one. Raises ValueError
+    that does not repeat ``url``, which may hold credentials."""
+    if not url.strip():
+        return ""
+    try:
+        parts = urlsplit(url.strip())
+        port, host = parts.port, (parts.hostname or "").encode("idna").decode("ascii")
+    except (ValueError, UnicodeError):
+        host, port = "", None
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*|[0-9a-f:.]+", host) or parts.scheme not in ("http", "https"):
+        raise ValueError("this is no URL of a server; write it like https://gitlab.example.com")
+    if "@" in parts.netloc:
+        raise ValueError("the URL holds credentials; leave them out and set the token on its own")
+    if parts.query or parts.fragment or re.search(r"[\s%]", parts.path):
+        raise ValueError("write the URL without ?, #, % and blanks, like https://gitlab.example.com")
+    host = f"[{host}]" if ":" in host else host
+    place = host if port in (None, {"http": 80, "https": 443}[parts.scheme]) else f"{host}:{port}"
+    path = re.sub(r"/+", "/", parts.path).rstrip("/").removesuffix("/api/v4").rstrip("/")
+    return f"{parts.scheme}://{place}{path}"
+
+
+def _usable_token(text: str) -> str:
+    """``text`` without the blanks around it. Raises ValueError where it cannot be a token."""
+    token = text.strip()
+    if not re.fullmatch(r"[!-~]*", token):
+        raise ValueError("the token holds a blank or a character that no token has; set it anew")
+    return token
+
+
+def _token_of_file(path: Path) -> str:
+    """The token in a file, or ConfigurationError."""
+    try:
+        token = _usable_token(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"the token file {path} cannot be read: {error.strerror}") from None
+    except ValueError:  # not UTF-8 too
+        raise ConfigurationError(
+            f"the token file {path} holds a blank or a character that no token has; write the token anew"
+        ) from None
+    if not token:
+        raise ConfigurationError(f"the token file {path} is empty; write the token into it")
+    return token
+
+
+def _token_of_variable(name: str) -> str:
+    """The token in an environment variable, or ConfigurationError."""
+    try:
+        token = _usable_token(os.environ.get(name, ""))
+    except ValueError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
+    if not token:
+        raise ConfigurationError(f"{name} is not set; a [[gitlab]] table says that it holds the token")
+    return token
+
+
+def _token_source(token: SecretStr, file: Path | None, variable: str = "") -> Callable[[], str]:
+    if file is not None:
+        return lambda: _token_of_file(file)
+    if variable:
+        return lambda: _token_of_variable(variable)
+    return token.get_secret_value
+
+
+# The settings -------------------------------------------------------------------------------------------
+
+
+class _Aliases(InitSettingsSource):
+    """The variables of :data:`_ALIASES`, just below the ones with our prefix. ``given`` are the names that
+    other sources set: a stray token of another tool does not go with a token file of ours."""
+
+    def __init__(self, settings_class: type[BaseSettings], given: frozenset[str]) -> None:
+        found = {
+            field: os.environ[name] for name, field in reversed(_ALIASES.items()) if os.environ.get(name)
+        }
+        if "gitlab_token_file" in given:
+            found.pop("gitlab_token", None)
         super().__init__(settings_class, found)
 
 
@@ -113,6 +259,65 @@ class Settings(BaseSettings):
         "", description="Load this one repository specification only (for CI), such as svn:<url>."
     )
 
+    ca_file: FilePath | None = Field(
+        None, description="PEM file with the certificate authorities of private servers, GitLab and SVN."
+    )
+
+    gitlab_url: str = Field(
+        "",
+        description="The GitLab server, like https://gitlab.example.com; also read from GITLAB_URL. More of "
+        "them: [[gitlab]] tables in the file.",
+    )
+    gitlab_token: SecretStr = Field(
+        SecretStr(""),
+        description="Its access token with scope read_api; also read from GITLAB_TOKEN and "
+        "GITLAB_PRIVATE_TOKEN.",
+    )
+    gitlab_token_file: Path | None = Field(
+        None,
+        description="File that holds the token instead, read at each use; a relative path is below the "
+        "project root.",
+    )
+    gitlab: tuple[GitLabTable, ...] = Field(
+        (),
+        description="More GitLab servers, each with the keys url, one of token, token_env (name of a "
+        "variable) and token_file, and ca_file.",
+    )
+    gitlab_parallel: int = Field(
+        4, ge=1, le=16, description="Requests of one repository sent side by side to a GitLab."
+    )
+    safety_lag: float = Field(
+        60.0,
+        ge=0,
+        le=86_400,
+        description="Seconds: an incremental reading of a GitLab ends so long before the server's clock.",
+    )
+    overlap: float = Field(
+        300.0,
+        ge=0,
+        le=31_536_000,
+        description="Seconds: an incremental reading of a GitLab begins so long before the watermark.",
+    )
+    origin_days: int = Field(
+        30, ge=0, le=36_500, description="Days before the registration of a project that are read first."
+    )
+    history_floor: date = Field(
+        date(2000, 1, 1),
+        description="No daily partition begins before this day; what is older is one window in front.",
+    )
+    rediscovery_interval: float = Field(
+        3600.0, gt=0, le=31_536_000, description="Seconds: how often a discovery root is visited."
+    )
+    vanished_looks: int = Field(
+        3, ge=1, le=1000, description="Listings in a row that miss a project before it may be retired."
+    )
+    vanished_after: float = Field(
+        86_400.0,
+        ge=0,
+        le=31_536_000,
+        description="Seconds: shortest absence from the listings before a project may be retired.",
+    )
+
     svn_username: str = Field("", description="User name for every SVN server; also read from SVN_USERNAME.")
     svn_password: SecretStr = Field(
         SecretStr(""), description="Password for every SVN server; also read from SVN_PASSWORD."
@@ -131,9 +336,6 @@ class Settings(BaseSettings):
         gt=0,
         description="Bytes: largest answer of one svn command; a larger one halves the window.",
     )
-    svn_ca_file: FilePath | None = Field(
-        None, description="PEM file with the certificate authorities of private servers."
-    )
     svn_trust_failures: str = Field(
         "",
         description="Certificate failures to accept, comma-separated, as svn names them: "
@@ -141,6 +343,7 @@ class Settings(BaseSettings):
     )
 
     chunk_revisions: int = Field(1000, ge=1, le=100_000, description="Revisions of a chunk.")
+    chunk_rows: int = Field(500, ge=1, le=100_000, description="GitLab: rows of a chunk.")
     fingerprint_revisions: int = Field(
         5, ge=1, le=100, description="Stored revisions compared with the source at every visit."
     )
@@ -198,10 +401,44 @@ class Settings(BaseSettings):
         """The catalog snapshot that the code location loads."""
         return self.state_dir / "catalog.json"
 
-    @field_validator("state_dir")
+    def gitlab_servers(self) -> tuple[GitLabServer, ...]:
+        """Every configured GitLab: the one of ``gitlab_url``, then the tables in their order."""
+        first = GitLabServer(
+            self.gitlab_url, _token_source(self.gitlab_token, self.gitlab_token_file), self.ca_file
+        )
+        return (
+            *((first,) if self.gitlab_url else ()),
+            *(
+                GitLabServer(
+                    table.url,
+                    _token_source(table.token, table.token_file, table.token_env),
+                    table.ca_file or self.ca_file,
+                )
+                for table in self.gitlab
+            ),
+        )
+
+    @field_validator("state_dir", "gitlab_token_file")
     @classmethod
-    def _absolute(cls, value: Path) -> Path:
-        return project_root() / value.expanduser()
+    def _absolute(cls, value: Path | None) -> Path | None:
+        return value and project_root() / value.expanduser()
+
+    @field_validator("gitlab_url")
+    @classmethod
+    def _base(cls, value: str) -> str:
+        return _base_url(value)
+
+    @field_validator("gitlab_token")
+    @classmethod
+    def _usable(cls, value: SecretStr) -> SecretStr:
+        return SecretStr(_usable_token(value.get_secret_value()))
+
+    @field_validator("history_floor")
+    @classmethod
+    def _past(cls, value: date) -> date:
+        if not date(1970, 1, 1) <= value <= datetime.now(UTC).date():
+            raise ValueError("write a day from 1970-01-01 to today")
+        return value
 
     @field_validator("svn_trust_failures")
     @classmethod
@@ -219,6 +456,16 @@ class Settings(BaseSettings):
                 raise ValueError(f"{what}_renew must be shorter than {what}_length, or the {what} is lost")
         return self
 
+    @model_validator(mode="after")
+    def _servers_apart(self) -> Settings:
+        if self.gitlab_token_file and self.gitlab_token.get_secret_value():
+            raise ValueError("gitlab_token and gitlab_token_file are both set; keep one of them")
+        hosts = [urlsplit(server.url).netloc for server in self.gitlab_servers()]
+        for host in hosts:
+            if hosts.count(host) > 1:
+                raise ValueError(f"{host} is configured as two GitLab servers; keep one of them")
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -230,7 +477,12 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The precedence, highest first; called by pydantic-settings."""
         toml = TomlConfigSettingsSource(settings_cls, config_file())
-        return init_settings, env_settings, _Aliases(settings_cls), toml
+        given = frozenset({**init_settings(), **env_settings(), **toml()})
+        return init_settings, env_settings, _Aliases(settings_cls, given), toml
+
+
+SECRETS = frozenset(name for name, field in Settings.model_fields.items() if field.annotation is SecretStr)
+"""Settings whose value belongs on no command line."""
 
 
 def load_settings(**overrides: object) -> Settings:
@@ -276,7 +528,7 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown(file: Path | None, in_file: Mapping[str, Any]) -> None:
-    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields if name not in _ONLY_IN_FILE}
     for name in sorted(os.environ):
         if not name.startswith(PREFIX) or name in known or name in OTHER_VARIABLES:
             continue
@@ -305,6 +557,16 @@ def _one_line(
     if not first["loc"]:
         return problem
     key = str(first["loc"][0])
+    if key in _ONLY_IN_FILE and len(first["loc"]) == 1:
+        return f"{key} in {file}: write [[{key}]] and its keys below"
+    if key in _ONLY_IN_FILE:
+        number, *place = first["loc"][1:]
+        inner = f" {place[0]}" if place else ""
+        if first["type"] == "extra_forbidden":
+            problem = (
+                f"unknown key; {_advice(get_close_matches(str(place[0]), GitLabTable.model_fields, n=1))}"
+            )
+        return f"[[{key}]] number {int(number) + 1} in {file}:{inner}: {problem[:1].lower()}{problem[1:]}"
     if first["type"] == "extra_forbidden":
         return f"unknown setting {key}; {_advice(get_close_matches(key, Settings.model_fields, n=1))}"
     variable = f"{PREFIX}{key.upper()}"
@@ -340,6 +602,8 @@ def _document() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, field in Settings.model_fields.items():
         names = f"`{PREFIX}{name.upper()}` | `{name}`"
+        if name in _ONLY_IN_FILE:
+            names = f"only in the file | `[[{name}]]`"
         yield f"| {names} | {_type(field)} | {_default(field)} | {field.description} |"
     yield ""
     yield "Variables that are no settings:"
@@ -351,7 +615,15 @@ def _document() -> Iterator[str]:
 
 
 def _type(field: FieldInfo) -> str:
-    kinds = {"str": "text", "int": "whole number", "float": "number", "Path": "path", "SecretStr": "secret"}
+    kinds = {
+        "str": "text",
+        "int": "whole number",
+        "float": "number",
+        "date": "date",
+        "Path": "path",
+        "SecretStr": "secret",
+        "GitLabTable": "tables",
+    }
     annotation = next((arg for arg in get_args(field.annotation) if arg is not type(None)), field.annotation)
     name = kinds.get(getattr(annotation, "__name__", ""), "path")
     signs = {"gt": "more than", "ge": "at least", "le": "at most"}
@@ -366,7 +638,7 @@ def _type(field: FieldInfo) -> str:
 
 def _default(field: FieldInfo) -> str:
     value = field.default
-    if isinstance(value, SecretStr) or value in ("", None):
+    if isinstance(value, SecretStr) or value in ("", None, ()):
         return "none"
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 

@@ -80,7 +80,7 @@ def _roomy() -> Path:
 def _isolate(run: Path) -> None:
     keep = {_SERVER}
     for name in list(os.environ):
-        if name.startswith(("SCM_", "DAGSTER_", "PG", "SVN_")) and name not in keep:
+        if name.startswith(("SCM_", "DAGSTER_", "PG", "SVN_", "GITLAB_")) and name not in keep:
             del os.environ[name]
     # Tests start programs by name: those of the environment that runs the tests come first.
     ours = [str(Path(sys.executable).parent), str(environment.postgresql_programs())]

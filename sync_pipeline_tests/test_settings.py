@@ -66,7 +66,7 @@ def test_names_of_the_replaced_system_are_accepted_below_ours(monkeypatch: pytes
 
 
 def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SCM_CHUNK_REVISIONS", "SCM_SVN_CA_FILE", "SCM_CONFIG", "SVN_PASSWORD"):
+    for name in ("SCM_CHUNK_REVISIONS", "SCM_CA_FILE", "SCM_CONFIG", "SVN_PASSWORD", "GITLAB_TOKEN"):
         monkeypatch.setenv(name, "")
     assert load_settings() == load_settings(chunk_revisions=1000)
 
@@ -81,8 +81,14 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
         ("SCM_CHUNK_REVISIONS", "0", ["SCM_CHUNK_REVISIONS", "greater than or equal to 1"]),
         ("SCM_SYNC_INTERVAL", "nan", ["SCM_SYNC_INTERVAL", "finite"]),
         ("SCM_SYNC_INTERVAL", "inf", ["SCM_SYNC_INTERVAL", "finite"]),
-        ("SCM_SVN_CA_FILE", "/absent.pem", ["SCM_SVN_CA_FILE", "/absent.pem"]),
+        ("SCM_CA_FILE", "/absent.pem", ["SCM_CA_FILE", "/absent.pem"]),
         ("SCM_SVN_TRUST_FAILURES", "expired,all", ["SCM_SVN_TRUST_FAILURES", "'all'", "unknown-ca"]),
+        ("SCM_GITLAB", "[]", ["unknown setting SCM_GITLAB ", "did you mean"]),
+        ("SCM_GITLAB_PARALLEL", "17", ["SCM_GITLAB_PARALLEL", "less than or equal to 16"]),
+        ("SCM_GITLAB_URL", "gitlab.example.com", ["SCM_GITLAB_URL", "https://gitlab.example.com"]),
+        ("SCM_GITLAB_URL", "https://h/a?x=1", ["SCM_GITLAB_URL", "without ?"]),
+        ("SCM_HISTORY_FLOOR", "2999-01-01", ["SCM_HISTORY_FLOOR", "to today"]),
+        ("SCM_HISTORY_FLOOR", "soon", ["SCM_HISTORY_FLOOR", "date"]),
         ("SCM_LEASE_RENEW", "60", ["lease_renew must be shorter than lease_length"]),
     ],
 )
@@ -111,12 +117,17 @@ def test_variables_that_are_no_settings_are_left_alone(monkeypatch: pytest.Monke
         ("chunk_revisions = 'many'", ["chunk_revisions in", "integer"]),
         ("chunk_revisions = true", ["chunk_revisions in", "true and false"]),
         ("chunk_revisions = {a = 1}", ["chunk_revisions in", "integer"]),
+        ("gitlab = 'x'", ["gitlab in", "write [[gitlab]]"]),
+        ("[[gitlab]]\ntoken = 'a'", ["[[gitlab]] number 1 in", "url: field required"]),
+        ("[[gitlab]]\nurl = 'https://h'\ntokn = 'a'", ["number 1 in", "tokn: unknown key", "token?"]),
+        ("[[gitlab]]\nurl = 'https://h'\ntoken = 'a'\ntoken_env = 'B'", ["number 1 in", "one of token"]),
+        ("[[gitlab]]\nurl = 'https://h'\n[[gitlab]]\nurl = 'https://H:443/b'", ["h is configured as two"]),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place(text: str, parts: list[str], folder: Path) -> None:
     path = config(folder, text)
     message = refusal()
-    for part in [str(path), *parts]:
+    for part in parts if "two GitLab" in message else [str(path), *parts]:
         assert part in message
 
 
@@ -134,9 +145,107 @@ def test_no_refusal_repeats_a_secret(folder: Path, monkeypatch: pytest.MonkeyPat
     assert "database_url" in message
 
 
-def test_the_text_of_the_settings_holds_no_secret() -> None:
-    text = repr(load_settings(svn_password=SECRET, database_url=f"postgresql://u:{SECRET}@h/d"))
-    assert SECRET not in text
+def test_the_text_of_the_settings_holds_no_secret(folder: Path) -> None:
+    config(folder, f"[[gitlab]]\nurl = 'https://two'\ntoken = '{SECRET}'")
+    loaded = load_settings(
+        svn_password=SECRET,
+        database_url=f"postgresql://u:{SECRET}@h/d",
+        gitlab_url="https://one",
+        gitlab_token=SECRET,
+    )
+    assert [server.token() for server in loaded.gitlab_servers()] == [SECRET, SECRET]
+    assert SECRET not in repr(loaded) + repr(loaded.gitlab_servers())
+
+
+# GitLab servers -----------------------------------------------------------------------------------------
+
+
+def test_there_is_no_gitlab_unless_one_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITLAB_TOKEN", SECRET)  # of another tool: it is sent nowhere
+    assert load_settings().gitlab_servers() == ()
+
+
+def test_each_server_has_its_own_token_and_authorities(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "all.pem").touch()
+    (folder / "four.pem").touch()
+    (folder / "third").write_text(" three\n")
+    config(
+        folder,
+        f"""
+        ca_file = "{folder}/all.pem"
+        gitlab_url = "HTTPS://One.example.com:443/code/api/v4/"
+        [[gitlab]]
+        url = "http://two:8080"
+        token_env = "TWO"
+        [[gitlab]]
+        url = "https://three"
+        token_file = "third"
+        [[gitlab]]
+        url = "https://four/"
+        token = "four"
+        ca_file = "{folder}/four.pem"
+        """,
+    )
+    monkeypatch.setenv("GITLAB_TOKEN", " one\r\n")
+    monkeypatch.setenv("GITLAB_PRIVATE_TOKEN", "not this one")
+    monkeypatch.setenv("TWO", "two")
+    servers = load_settings().gitlab_servers()
+    assert [(server.url, server.token(), server.ca_file and server.ca_file.name) for server in servers] == [
+        ("https://one.example.com/code", "one", "all.pem"),
+        ("http://two:8080", "two", "all.pem"),
+        ("https://three", "three", "all.pem"),
+        ("https://four", "four", "four.pem"),
+    ]
+
+
+def test_a_rotated_token_is_used_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config(folder, "[[gitlab]]\nurl = 'https://two'\ntoken_env = 'TWO'")
+    monkeypatch.setenv("GITLAB_TOKEN", "of another tool")  # does not go with a token file
+    one, two = load_settings(gitlab_url="https://one", gitlab_token_file="token").gitlab_servers()
+    for text in ("first", "second"):
+        (folder / "token").write_text(f"{text}\n")
+        monkeypatch.setenv("TWO", text)
+        assert (one.token(), two.token()) == (text, text)
+    for bad in (f"{SECRET} {SECRET}", f"{SECRET}\u00e9", ""):
+        (folder / "token").write_text(bad)
+        monkeypatch.setenv("TWO", bad)
+        for server, name in ((one, "token"), (two, "TWO")):
+            with pytest.raises(ConfigurationError, match=name) as caught:
+                server.token()
+            assert SECRET not in str(caught.value)
+    (folder / "token").unlink()
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        one.token()
+
+
+@pytest.mark.parametrize("name", ["SCM_GITLAB_TOKEN", "GITLAB_TOKEN", "GITLAB_PRIVATE_TOKEN"])
+@pytest.mark.parametrize("bad", [f"{SECRET} {SECRET}", f"{SECRET}\u00e9", f"{SECRET}\n{SECRET}"])
+def test_what_cannot_be_a_token_is_refused_unseen(
+    name: str, bad: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, bad)
+    message = refusal()
+    assert message.startswith(f"{name}: the token holds a blank")
+    assert SECRET not in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"gitlab_url = 'https://u:{SECRET}@h'",
+        f"gitlab_token = ['{SECRET}']",
+        f"gitlab_token = '{SECRET}'\ngitlab_token_file = 'f'",
+        f"gitlab = '{SECRET}'",
+        f"[gitlab]\ntoken = '{SECRET}'",
+        f"[[gitlab]]\ntoken = '{SECRET}'",
+        f"[[gitlab]]\nurl = 'https://h'\ntoken = '{SECRET}'\nca_file = 'none.pem'",
+        f"[[gitlab]]\nurl = 'https://u:{SECRET}@h'",
+        f"[[gitlab]]\nurl = 'https://h'\ntoken = '{SECRET}'\ntoken_file = 'f'",
+    ],
+)
+def test_no_refusal_of_a_server_repeats_its_token(text: str, folder: Path) -> None:
+    config(folder, text)
+    assert SECRET not in refusal()
 
 
 def test_a_wrong_override_is_named_as_the_option() -> None:

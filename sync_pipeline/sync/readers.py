@@ -35,7 +35,7 @@ def svn_reader(
     client = make_client(
         username=settings.svn_username,
         password=settings.svn_password.get_secret_value(),
-        ca_file=settings.svn_ca_file,
+        ca_file=settings.ca_file,
         trust_failures=settings.svn_trust_failures,
         timeout=settings.svn_timeout,
         max_answer_bytes=settings.svn_max_answer_bytes,

@@ -162,7 +162,7 @@ class Instance:
         self._token = token if callable(token) else lambda: token
         self.ca_file = None if ca_file is None else str(ca_file)
         if self.ca_file is not None and not Path(self.ca_file).is_file():
-            raise ConfigurationError(f"there is no file {self.ca_file}; set SCM_GITLAB_CA_FILE to a PEM file")
+            raise ConfigurationError(f"there is no file {self.ca_file}; set SCM_CA_FILE to a PEM file")
         self.connect_timeout = connect_timeout
         self.read_timeout = read_timeout
         self.total_timeout = total_timeout
@@ -574,13 +574,12 @@ def _network_error(error: BaseException, where: str) -> SyncError:
         current = reason if isinstance(reason, BaseException) else next(iter(inner), current.__cause__)
     if any(isinstance(item, ssl.SSLCertVerificationError) for item in chain):
         return Permanent(
-            f"{where}: the certificate is not trusted; set SCM_GITLAB_CA_FILE to the PEM file of its "
-            "authority",
+            f"{where}: the certificate is not trusted; set SCM_CA_FILE to the PEM file of its authority",
             code="certificate",
         )
     names = " ".join(str(item) for item in chain)
     if "PEM" in names or "CA certificate bundle" in names or "CERTIFICATE_OR_CRL" in names:
-        return ConfigurationError("the CA file cannot be used; set SCM_GITLAB_CA_FILE to a PEM file")
+        return ConfigurationError("the CA file cannot be used; set SCM_CA_FILE to a PEM file")
     timeouts = (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)
     # urllib3 counts a refused connection among the timeouts.
     refused = any(isinstance(item, urllib3.exceptions.NewConnectionError | ConnectionError) for item in chain)

@@ -148,7 +148,7 @@ def consequence(error: ClientError, url: str) -> SyncError:
         return Cancelled(f"reading {where} was cancelled")
     if what is Meaning.CERTIFICATE:
         return Permanent(
-            f"the certificate of {where} is not trusted ({shown}); set SCM_SVN_CA_FILE to the PEM "
+            f"the certificate of {where} is not trusted ({shown}); set SCM_CA_FILE to the PEM "
             "file of its authority",
             code="certificate",
         )

@@ -581,7 +581,7 @@ def test_an_unknown_authority_is_permanent_and_one_file_makes_it_known(certifica
     with scripted(OK, certificate=certificate) as server:
         error = failure(connect(server.url))
         assert (type(error), error.code) == (Permanent, "certificate")
-        assert "SCM_GITLAB_CA_FILE" in str(error)
+        assert "SCM_CA_FILE" in str(error)
         assert connect(server.url, ca_file=certificate[0]).get("/projects/1").data
         assert server.tokens == [TOKEN]
 
