@@ -18,6 +18,8 @@ CREATE TABLE scm.discovery_roots (
     completed_at  timestamptz,
     error_code    text,
     error         text        CHECK (length(error) <= 2000),
+    listed_at     timestamptz,
+    listed_down_to timestamptz,
     CHECK ((scope = 'group') = (group_id IS NOT NULL))
 );
 CREATE UNIQUE INDEX discovery_roots_once ON scm.discovery_roots (instance, scope, group_id) NULLS NOT DISTINCT
@@ -37,6 +39,8 @@ COMMENT ON COLUMN scm.discovery_roots.visited_at IS 'When it was last visited, w
 COMMENT ON COLUMN scm.discovery_roots.completed_at IS 'When it was last listed to its end.';
 COMMENT ON COLUMN scm.discovery_roots.error_code IS 'Why the last visit failed, or NULL.';
 COMMENT ON COLUMN scm.discovery_roots.error IS 'One redacted line about that failure, or NULL.';
+COMMENT ON COLUMN scm.discovery_roots.listed_at IS 'When the changes sensor last listed its newest activity.';
+COMMENT ON COLUMN scm.discovery_roots.listed_down_to IS 'How far back in the server''s time that listing went; NULL: to its end.';
 
 ALTER TABLE scm.repos
     ADD COLUMN root_id        bigint REFERENCES scm.discovery_roots,
