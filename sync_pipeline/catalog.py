@@ -14,9 +14,9 @@ import os
 import re
 import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes, urlsplit
@@ -25,13 +25,16 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository, RevisionWindow
 
 BLOCK_REVISIONS = 1000
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 
 _DEFAULT_PORTS = {"svn": 3690, "svn+ssh": 22, "http": 80, "https": 443}
 # What svn leaves unescaped in a path; everything else is written %XX.
 _PATH_CHARACTERS = "!$&'()*+,-./:=@_~"
 _SLUG_LENGTH = 48
-_HOW = "write svn:<url>"
+_HOW = "write svn:<url>, gitlab:<id>, gitlab:<group>/<project> or gitlab:<url>"
+_HOW_ROOT = "write gitlab:group:<path or id> or gitlab:membership"
+# What GitLab allows as one segment of a path.
+_SEGMENT = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.][A-Za-z0-9_.-]*")
 
 
 # Blocks of revisions ------------------------------------------------------------------------------------
@@ -57,8 +60,9 @@ def blocks(window: RevisionWindow) -> Iterator[RevisionWindow]:
 
 @dataclass(frozen=True, slots=True)
 class RepositorySpec:
-    """How a person names a repository. ``address`` is the normalised URL for SVN, the project id (digits) or
-    path for GitLab. Its text is ``svn:<url>`` or ``gitlab:<id or path>``."""
+    """How a person names a repository. ``address`` is the normalised URL for SVN; for GitLab the project id
+    (digits), the path, or a URL: ``<server>/<path>`` or ``<server>/projects/<id>``. Its text is
+    ``svn:<url>`` or ``gitlab:<address>``."""
 
     kind: Kind
     address: str
@@ -66,10 +70,20 @@ class RepositorySpec:
     def __str__(self) -> str:
         return f"{self.kind}:{self.address}"
 
-    @property
-    def project_id(self) -> int | None:
-        """GitLab: the numeric id, if the project was named by it."""
-        return int(self.address) if self.kind is Kind.GITLAB and self.address.isdigit() else None
+
+@dataclass(frozen=True, slots=True)
+class RootSpec:
+    """How a person names a discovery root: a group with its subgroups, or the membership of the token's user.
+
+    ``address`` is the id (digits) or path of the group, or its URL: ``<server>/<path>`` or
+    ``<server>/groups/<id>``; for a membership the URL of the server, or nothing where there is only one.
+    """
+
+    scope: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"gitlab:{self.scope}:{self.address}".rstrip(":")
 
 
 def parse_spec(text: str) -> RepositorySpec:
@@ -82,25 +96,96 @@ def parse_spec(text: str) -> RepositorySpec:
     if not separator or kind.lower() not in (*Kind,):
         raise ConfigurationError(f"unknown repository specification {shown!r}; {_HOW}")
     if address.startswith("//"):
-        raise ConfigurationError(f"{shown!r} is a URL; write svn:{shown}")
+        written = shown if kind.lower() == Kind.SVN else shown.replace("gitlab:", "https:", 1)
+        raise ConfigurationError(f"{shown!r} is a URL; write {kind.lower()}:{written}")
     if not address:
         raise ConfigurationError(f"{shown!r} names no repository; {_HOW}")
     if kind.lower() == Kind.SVN:
         return RepositorySpec(Kind.SVN, normalise_url(address))
+    if address.partition(":")[0].lower() in ("group", "membership"):
+        raise ConfigurationError(f"{shown!r} is a discovery root; run: scm-sync root add {shown}")
     return RepositorySpec(Kind.GITLAB, _project(address))
 
 
-def _project(address: str) -> str:
+def parse_root(text: str) -> RootSpec:
+    """The discovery root that ``text`` names. Raises ConfigurationError as :func:`parse_spec`."""
+    kind, _, rest = text.strip().partition(":")
+    scope, _, address = rest.partition(":")
+    scope, shown = scope.lower(), _without_credentials(text.strip())
+    if kind.lower() != Kind.GITLAB or scope not in ("group", "membership"):
+        raise ConfigurationError(f"unknown discovery root {shown!r}; {_HOW_ROOT}")
+    if scope == "membership":
+        if address and "://" not in address:
+            raise ConfigurationError(
+                f"{shown!r}: {_HOW_ROOT}; with a server gitlab:membership:https://<host>"
+            )
+        return RootSpec(scope, _gitlab_url(address) if address else "")
+    if "://" in address:
+        return RootSpec(scope, _gitlab_url(address))
     path = address.strip("/")
-    if path.isascii() and path.isdigit() and int(path) > 0:
-        return str(int(path))
+    if _number(path) is None and not _is_path(path.split("/")):
+        raise ConfigurationError(f"{shown!r} names no group; {_HOW_ROOT}")
+    return RootSpec(scope, _number(path) or path)
+
+
+def below(address: str, base: str) -> str | None:
+    """What of a GitLab URL is left below the server's ``base``: ``projects/<id>``, ``groups/<id>`` or a path;
+    empty for the server itself. None where ``address`` is elsewhere."""
+    if address.casefold() == base.casefold():
+        return ""
+    start = f"{base}/"
+    return address[len(start) :] if address.casefold().startswith(start.casefold()) else None
+
+
+def _project(address: str) -> str:
+    if "://" in address:
+        url = _gitlab_url(address)
+        parts = url.partition("://")[2].split("/")[1:]
+        if len(parts) < 2 or parts[-2:-1] == ["groups"]:
+            raise ConfigurationError(
+                f"{url} is no GitLab project; write gitlab:<server>/<group>/<project> or "
+                "gitlab:<server>/projects/<id>"
+            )
+        return url
+    path = address.strip("/")
     parts = path.split("/")
-    if len(parts) < 2 or not all(re.fullmatch(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*", part) for part in parts):
+    if (number := _number(path)) is not None:
+        return number
+    if len(parts) < 2 or not _is_path(parts):
+        group = f"; for a whole group run: scm-sync root add gitlab:group:{path}" if _is_path(parts) else ""
         raise ConfigurationError(
             f"{_without_credentials(address)!r} is no GitLab project; "
-            "write gitlab:<id> or gitlab:<group>/<project>"
+            f"write gitlab:<id> or gitlab:<group>/<project>{group}"
         )
     return path
+
+
+def _number(text: str) -> str | None:
+    """``text`` as the number of a project or group, None where it is none."""
+    return str(int(text)) if text.isascii() and text.isdigit() and int(text) > 0 else None
+
+
+def _is_path(parts: Sequence[str]) -> bool:
+    return all(_SEGMENT.fullmatch(part) for part in parts)
+
+
+def _gitlab_url(url: str) -> str:
+    """A URL on a GitLab as it is stored and compared: what people copy from the address bar, from the clone
+    button or from the API."""
+    shown = _without_credentials(url)
+    scheme, _, rest = url.strip().partition("://")
+    scheme = scheme.lower()
+    if scheme not in ("http", "https"):
+        raise ConfigurationError(f"{shown!r} is no URL of a GitLab; write one that starts with https://")
+    authority, _, path = rest.partition("/")
+    host = _authority(scheme, authority, shown, "SCM_GITLAB_TOKEN")
+    path = re.split(r"[?#]|/-/", f"/{path}", maxsplit=1)[0].replace("/api/v4/", "/")
+    parts = [part for part in path.removesuffix("/-").removesuffix(".git").split("/") if part]
+    if not _is_path(parts):
+        raise ConfigurationError(f"{shown!r}: this is no path that a GitLab has; correct it")
+    if parts and parts[-2:-1] in (["projects"], ["groups"]):
+        parts[-1] = _number(parts[-1]) or parts[-1]
+    return "/".join([f"{scheme}://{host}", *parts])
 
 
 def normalise_url(url: str) -> str:
@@ -120,17 +205,16 @@ def normalise_url(url: str) -> str:
         )
     # A question mark and a hash are ordinary characters of a path for svn.
     authority, slash, path = rest.partition("/")
-    host = _authority(scheme, authority, shown)
+    host = _authority(scheme, authority, shown, "SCM_SVN_USERNAME and SCM_SVN_PASSWORD")
     return f"{scheme}://{host}{_path(slash + path, shown)}"
 
 
-def _authority(scheme: str, authority: str, shown: str) -> str:
+def _authority(scheme: str, authority: str, shown: str, settings: str) -> str:
+    """User, host and port of a URL; ``settings`` says where credentials belong instead."""
     user, at, place = authority.rpartition("@")
     if at and (":" in user or not scheme.startswith("svn+")):
         # Only a tunnel needs to be told a user name here, and never a password.
-        raise ConfigurationError(
-            f"URL {shown!r} holds credentials; leave them out and set SCM_SVN_USERNAME and SCM_SVN_PASSWORD"
-        )
+        raise ConfigurationError(f"URL {shown!r} holds credentials; leave them out and set {settings}")
     if scheme == "file":
         if place.lower() not in ("", "localhost"):
             raise ConfigurationError(f"URL {shown!r} names a host; write file:///absolute/path")
@@ -194,22 +278,34 @@ def instance_slug_of(instance: str) -> str:
     return f"{slug}_{hashlib.sha256(instance.encode()).hexdigest()[:4]}"
 
 
-def slug_stem_of(url: str) -> str:
-    """Readable part of a repository's slug: the end of its path in ``[a-z0-9_]``, of a ``file://`` URL only
-    the last folder. The catalog appends the repository's number, which makes it unique (names of Dagster
-    assets can hold nothing else)."""
-    if url.startswith("file://"):
-        url = "file:///" + url.rstrip("/").rpartition("/")[2]
-    path = unquote_to_bytes(url.partition("://")[2].partition("/")[2]).decode("utf-8", "replace")
+def slug_stem_of(address: str) -> str:
+    """Readable part of a repository's slug: the end of the path in ``[a-z0-9_]``, of a ``file://`` URL only
+    the last folder. ``address`` is a URL or the path of a GitLab project. The catalog appends a number, which
+    makes it unique (names of Dagster assets can hold nothing else)."""
+    if address.startswith("file://"):
+        address = "file:///" + address.rstrip("/").rpartition("/")[2]
+    path = _path_of(address)
     plain = unicodedata.normalize("NFKD", path).encode("ascii", "ignore").decode().lower()
     stem = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
     return stem[-_SLUG_LENGTH:].strip("_") or "repository"
 
 
-def tenant_of(url: str) -> str:
-    """Default owner: the first segment of the path; the server where there is no path."""
-    path = unquote_to_bytes(url.partition("://")[2].partition("/")[2]).decode("utf-8", "replace")
-    return path.partition("/")[0] or instance_of(url)
+def tenant_of(address: str) -> str:
+    """Default owner: the first segment of the path of a URL or project; the server where there is no path."""
+    return _path_of(address).partition("/")[0] or instance_of(address)
+
+
+def _path_of(address: str) -> str:
+    if "://" not in address:
+        return address
+    return unquote_to_bytes(address.partition("://")[2].partition("/")[2]).decode("utf-8", "replace")
+
+
+def web_url_of(repository: Repository) -> str:
+    """Where people look at a repository: the page of a GitLab project by its latest path, else the URL."""
+    if repository.kind is Kind.SVN or not repository.project_path:
+        return repository.url
+    return f"{repository.url.removesuffix(f'/projects/{repository.project_id}')}/{repository.project_path}"
 
 
 def svn_prefix_of(url: str, root: str) -> str:
@@ -232,12 +328,13 @@ class Snapshot:
     """The catalog as a code location sees it: every repository, the retired ones too, by ``repo_id``.
 
     ``head_rev`` is the largest SVN revision known at ``written_at`` (UTC; None for an empty catalog that was
-    never written).
+    never written). ``history_start`` is the first day of the daily partitions, None while nothing is stored.
     """
 
     repositories: tuple[Repository, ...] = ()
     head_rev: int = 0
     written_at: datetime | None = None
+    history_start: date | None = None
     version: int = SNAPSHOT_VERSION
 
     @property
@@ -247,16 +344,22 @@ class Snapshot:
 
 
 def write_snapshot(
-    path: Path, repositories: Iterable[Repository], *, head_rev: int, written_at: datetime
+    path: Path,
+    repositories: Iterable[Repository],
+    *,
+    head_rev: int,
+    written_at: datetime,
+    history_start: date | None = None,
 ) -> Snapshot:
     """Replace the file at ``path`` as a whole; a reader sees the old or the new one. ``written_at`` is aware.
     Raises ConfigurationError if it cannot be written."""
     ordered = tuple(sorted(repositories, key=lambda repository: repository.repo_id))
-    snapshot = Snapshot(ordered, head_rev, written_at.astimezone(UTC))
+    snapshot = Snapshot(ordered, head_rev, written_at.astimezone(UTC), history_start)
     content = {
         "version": SNAPSHOT_VERSION,
         "written_at": written_at.astimezone(UTC).isoformat(),
         "head_rev": head_rev,
+        "history_start": history_start and history_start.isoformat(),
         "repositories": [
             {**asdict(repository), "created_at": repository.created_at.astimezone(UTC).isoformat()}
             for repository in ordered
@@ -296,6 +399,7 @@ def read_snapshot(path: Path) -> Snapshot:
             repositories=tuple(_repository(entry) for entry in content["repositories"]),
             head_rev=int(content["head_rev"]),
             written_at=datetime.fromisoformat(content["written_at"]),
+            history_start=content["history_start"] and date.fromisoformat(content["history_start"]),
         )
     except FileNotFoundError:
         return Snapshot()
@@ -318,22 +422,27 @@ def _repository(entry: dict[str, object]) -> Repository:
 
 
 def find(repositories: Iterable[Repository], spec: RepositorySpec) -> Repository | None:
-    """The repository that ``spec`` names: the active one, else the one retired last."""
-    found = [
-        repository
-        for repository in repositories
-        if repository.kind is spec.kind
-        and (
-            repository.url == spec.address
-            if spec.kind is Kind.SVN
-            else spec.address in (str(repository.project_id), repository.project_path)
+    """The repository that ``spec`` names: the active one, else the one retired last. Raises
+    ConfigurationError that lists the URLs where several servers have such a project."""
+    found = [repository for repository in repositories if _is_named(repository, spec)]
+    active = [repository for repository in found if repository.lifecycle is Lifecycle.ACTIVE]
+    found = active or found
+    if len({repository.instance for repository in found}) > 1:
+        forms = sorted({f"gitlab:{repository.url}" for repository in found})
+        raise ConfigurationError(
+            f"{spec} is on several servers; write {' or '.join(forms)}", code="ambiguous_repository"
         )
-    ]
-    return max(
-        found,
-        key=lambda repository: (repository.lifecycle is Lifecycle.ACTIVE, repository.repo_id),
-        default=None,
-    )
+    return max(found, key=lambda repository: repository.repo_id, default=None)
+
+
+def _is_named(repository: Repository, spec: RepositorySpec) -> bool:
+    if repository.kind is not spec.kind:
+        return False
+    if spec.kind is Kind.SVN:
+        return repository.url == spec.address
+    names = (str(repository.project_id), repository.project_path, repository.url, web_url_of(repository))
+    # GitLab takes paths in any case.
+    return spec.address.casefold() in [name.casefold() for name in names if name]
 
 
 def narrow(snapshot: Snapshot, only: str) -> Snapshot:
@@ -349,10 +458,13 @@ def narrow(snapshot: Snapshot, only: str) -> Snapshot:
 
 
 def unknown_repository(
-    spec: RepositorySpec, repositories: Iterable[Repository], where: str = ""
+    spec: RepositorySpec, repositories: Collection[Repository], where: str = ""
 ) -> ConfigurationError:
     """The refusal of a repository that the catalog does not have."""
-    near = get_close_matches(str(spec), [repository.spec for repository in repositories], n=1, cutoff=0.8)
+    names = [repository.spec for repository in repositories]
+    names += [f"gitlab:{repository.project_path}" for repository in repositories if repository.project_path]
+    # A number that is alike is no likely slip.
+    near = [] if spec.address.isdigit() else get_close_matches(str(spec), names, n=1, cutoff=0.8)
     advice = f"did you mean {near[0]}? Else" if near else "see scm-sync repo list, or"
     remedy = "run: scm-sync catalog export" if where else f"run: scm-sync repo add {spec}"
     return ConfigurationError(

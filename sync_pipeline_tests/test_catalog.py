@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,9 @@ def repository(repo_id: int, url: str = "file:///srv/paint", **other: object) ->
         ("  svn:file:///srv/repo\n", "svn:file:///srv/repo"),
         ("gitlab:0123", "gitlab:123"),
         ("gitlab:/group/sub/project/", "gitlab:group/sub/project"),
+        ("gitlab:https://H.Example.com:443/group/project.git", "gitlab:https://h.example.com/group/project"),
+        ("gitlab:http://h:8080/git/a/b/-/merge_requests/3?x=1#n", "gitlab:http://h:8080/git/a/b"),
+        ("gitlab:https://h/api/v4/projects/012", "gitlab:https://h/projects/12"),
     ],
 )
 def test_one_repository_has_one_name(written: str, normal: str) -> None:
@@ -89,7 +92,15 @@ def test_one_repository_has_one_name(written: str, normal: str) -> None:
         ("svn:http://host/a%0Ab", "control characters"),
         ("svn:http://host/\udcff", "control characters"),
         ("gitlab:", "names no repository"),
-        ("gitlab:project", "gitlab:<group>/<project>"),
+        ("gitlab:project", "scm-sync root add gitlab:group:project"),
+        ("gitlab:group:platform", "scm-sync root add gitlab:group:platform"),
+        ("gitlab://h/a/b", "write gitlab:https://h/a/b"),
+        ("gitlab:https://h/group", "gitlab:<server>/projects/<id>"),
+        ("gitlab:https://h/groups/12", "gitlab:<server>/projects/<id>"),
+        ("gitlab:ftp://h/a/b", "starts with https://"),
+        ("gitlab:https:///a/b", "host"),
+        ("gitlab:https://h/a/../b", "no path that a GitLab has"),
+        ("gitlab:a/..", "gitlab:<group>/<project>"),
         ("gitlab:0", "gitlab:<group>/<project>"),
         ("gitlab:a/../b c", "gitlab:<group>/<project>"),
     ],
@@ -99,6 +110,27 @@ def test_what_names_no_repository_is_refused_in_one_line(written: str, part: str
         catalog.parse_spec(written)
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "normal"),
+    [
+        ("gitlab:group:/platform/tools/", "gitlab:group:platform/tools"),
+        ("GitLab:Group:012", "gitlab:group:12"),
+        ("gitlab:group:https://H/git/groups/platform/-/issues", "gitlab:group:https://h/git/groups/platform"),
+        ("gitlab:membership", "gitlab:membership"),
+        ("gitlab:membership:https://H:443/", "gitlab:membership:https://h"),
+    ],
+)
+def test_one_root_has_one_name(written: str, normal: str) -> None:
+    assert str(catalog.parse_root(written)) == normal
+    assert str(catalog.parse_root(normal)) == normal
+
+
+@pytest.mark.parametrize("written", ["", "gitlab:12", "svn:group:a", "gitlab:group:", "gitlab:membership:me"])
+def test_what_names_no_root_is_refused_with_the_forms(written: str) -> None:
+    with pytest.raises(ConfigurationError, match="write gitlab:group:<path or id> or gitlab:membership"):
+        catalog.parse_root(written)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +181,11 @@ def test_names_follow_from_the_address(
     assert catalog.slug_stem_of(url) == stem
 
 
+def test_names_of_a_project_follow_from_its_path() -> None:
+    assert catalog.tenant_of("Platform/tools/api.v2") == "Platform"
+    assert catalog.slug_stem_of("Platform/tools/api.v2") == "platform_tools_api_v2"
+
+
 def test_two_servers_never_share_a_slug() -> None:
     hosts = ["a.b", "a-b", "a_b", "a--b", "[::1]", "a.b:1"]
     slugs = {catalog.instance_slug_of(host) for host in hosts}
@@ -188,8 +225,10 @@ def test_a_window_is_cut_at_the_edges_of_blocks(first: int, length: int) -> None
 def test_a_snapshot_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "state" / "catalog.json"
     entries = [repository(2, "svn://h/ü"), repository(1, lifecycle=Lifecycle.RETIRED)]
-    written = catalog.write_snapshot(path, entries, head_rev=1001, written_at=NOW)
+    day = date(2011, 2, 3)
+    written = catalog.write_snapshot(path, entries, head_rev=1001, written_at=NOW, history_start=day)
     assert catalog.read_snapshot(path) == written
+    assert written.history_start == day
     assert [entry.repo_id for entry in written.repositories] == [1, 2]
     assert written.block_count == 2
     assert path.stat().st_mode & 0o777 == 0o644
@@ -202,7 +241,9 @@ def test_without_a_file_the_catalog_is_empty(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        lambda content: {**content, "version": 1},
         lambda content: {**content, "version": 99},
+        lambda content: {**content, "history_start": "soon"},
         lambda content: {**content, "repositories": [{"repo_id": 1}]},
         lambda content: {**content, "repositories": [{**content["repositories"][0], "more": 1}]},
         lambda content: [],
@@ -217,7 +258,7 @@ def test_a_foreign_snapshot_is_refused_with_the_remedy(tmp_path: Path, change) -
         catalog.read_snapshot(path)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"version": 1, "repos', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b'{"version": 2, "repos', b"\xff\xfe"])
 def test_a_torn_snapshot_is_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "catalog.json"
     path.write_bytes(content)
@@ -280,10 +321,44 @@ def test_the_active_repository_of_a_place_goes_before_its_retired_ones() -> None
     assert found.repo_id == 3
 
 
-def test_a_gitlab_project_is_found_by_id_and_by_path() -> None:
-    project = repository(
-        1, kind=Kind.GITLAB, url="https://g/a/b", project_id=12, project_path="a/b", svn_uuid=None
-    )
-    assert catalog.find([project], catalog.parse_spec("gitlab:12")) is project
-    assert catalog.find([project], catalog.parse_spec("gitlab:a/b")) is project
-    assert catalog.find([project], catalog.parse_spec("gitlab:13")) is None
+def project(repo_id: int, base: str = "https://g/git", **other: object) -> Repository:
+    values: dict[str, object] = {"project_id": 12, "project_path": "a/b", "svn_uuid": None, "svn_root": None}
+    values |= {"kind": Kind.GITLAB, "instance": catalog.instance_of(base)} | other
+    return repository(repo_id, f"{base}/projects/{values['project_id']}", **values)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["12", "a/b", "A/B", "https://g/git/a/b", "https://G/git/A/b.git", "https://g/git/projects/12"],
+)
+def test_a_gitlab_project_is_found_by_id_path_and_url(text: str) -> None:
+    known = project(1)
+    entries = [project(2, project_id=13, project_path="a/c"), known]
+    assert catalog.find(entries, catalog.parse_spec(f"gitlab:{text}")) is known
+    assert catalog.narrow(catalog.Snapshot(tuple(entries)), f"gitlab:{text}").repositories == (known,)
+    for other in ("gitlab:14", "gitlab:a/d", "gitlab:https://h/git/a/b", "gitlab:https://g/a/b"):
+        assert catalog.find(entries, catalog.parse_spec(other)) is None
+    with pytest.raises(ConfigurationError, match=r"SCM_ONLY: .*did you mean gitlab:a/b"):
+        catalog.narrow(catalog.Snapshot((known,)), "gitlab:a/bb")
+
+
+def test_a_project_of_several_servers_has_to_be_named_by_its_url() -> None:
+    here, there = project(1), project(2, "https://h")
+    for text in ("gitlab:12", "gitlab:a/b"):
+        with pytest.raises(ConfigurationError) as caught:
+            catalog.find([here, there], catalog.parse_spec(text))
+        assert f"gitlab:{here.url} or gitlab:{there.url}" in str(caught.value)
+    assert catalog.find([here, there], catalog.parse_spec(f"gitlab:{there.url}")) is there
+    retired = replace(here, lifecycle=Lifecycle.RETIRED)
+    assert catalog.find([retired, there], catalog.parse_spec("gitlab:12")) is there
+
+
+def test_the_page_of_a_project_is_at_its_latest_path() -> None:
+    assert catalog.web_url_of(project(1)) == "https://g/git/a/b"
+    assert catalog.web_url_of(repository(1)) == "file:///srv/paint"
+
+
+def test_what_lies_below_a_server() -> None:
+    assert catalog.below("https://g/git/a/b", "https://g/git") == "a/b"
+    assert catalog.below("https://g/git", "https://g/git") == ""
+    assert catalog.below("https://g/github/a", "https://g/git") is None
