@@ -49,8 +49,8 @@ ALTER TABLE scm.repos
 -- A project is registered once while it is active, whatever its path.
 CREATE UNIQUE INDEX repos_one_active_project ON scm.repos (instance, project_id)
     WHERE kind = 'gitlab' AND lifecycle = 'active';
-COMMENT ON COLUMN scm.repos.root_id IS 'GitLab: the discovery root that found it; NULL if a person registered it.';
-COMMENT ON COLUMN scm.repos.vanished_since IS 'Since when complete listings of its root do not show it; NULL while they do.';
+COMMENT ON COLUMN scm.repos.root_id IS 'GitLab: the discovery root that lists it; NULL if none does.';
+COMMENT ON COLUMN scm.repos.vanished_since IS 'Since when complete listings of its root do not show it; NULL while they do. Of a retired one: it was retired for that.';
 COMMENT ON COLUMN scm.repos.vanished_looks IS 'How many complete listings in a row did not show it.';
 
 CREATE TABLE scm.repo_events (
@@ -323,6 +323,7 @@ CREATE TABLE scm.mrs (
     UNIQUE (mr_id)
 );
 CREATE INDEX mrs_by_time ON scm.mrs (updated_at);
+CREATE INDEX mrs_by_creation ON scm.mrs (created_at);
 CREATE INDEX mrs_open ON scm.mrs (repo_id, source_branch) WHERE status = 'open';
 COMMENT ON TABLE scm.mrs IS 'One row per merge request, as of its latest version seen.';
 COMMENT ON COLUMN scm.mrs.repo_id IS 'The repository.';

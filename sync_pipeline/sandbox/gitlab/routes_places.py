@@ -16,7 +16,7 @@ from sync_pipeline.sandbox.gitlab import access, answers
 from sync_pipeline.sandbox.gitlab.endpoint import Ask, Endpoint
 from sync_pipeline.sandbox.gitlab.paging import Page
 from sync_pipeline.sandbox.gitlab.parameters import PAGING, Parameter, choice, ordered
-from sync_pipeline.sandbox.gitlab.records import Group, Project, Row, stamp
+from sync_pipeline.sandbox.gitlab.records import REPORTER, Group, Project, Row, stamp
 from sync_pipeline.sandbox.gitlab.shapes import group_row, project_row, token_row
 
 _FLAG = Parameter("bool", False)
@@ -270,7 +270,14 @@ def _rows(ask: Ask, projects: list[Project]) -> list[Row]:
 
 
 def _one_project(ask: Ask) -> Row:
-    return project_row(ask.gitlab, ask.project(), ask.user)
+    project = ask.project()
+    row = project_row(ask.gitlab, project, ask.user)
+    if ask.values["statistics"] and ask.gitlab.level(project, ask.user) >= REPORTER:
+        git = project.repository
+        tip = git.resolve(f"refs/heads/{project.default_branch}") if git else None
+        count = len(git.shas([tip])) if git and tip else 0
+        row["statistics"] = {"commit_count": count, "storage_size": 0, "repository_size": 0}
+    return row
 
 
 def _events(ask: Ask) -> Page:
@@ -302,7 +309,7 @@ ENDPOINTS = (
     Endpoint("/groups/{id}/descendant_groups", _descendants, _GROUPS),
     Endpoint("/groups/{id}/projects", _group_projects, _GROUP_PROJECTS),
     Endpoint("/projects", _projects, _ALL_PROJECTS),
-    Endpoint("/projects/{id}", _one_project),
+    Endpoint("/projects/{id}", _one_project, {"statistics": _FLAG}),
     Endpoint(
         "/projects/{id}/events",
         _events,

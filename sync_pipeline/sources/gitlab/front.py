@@ -1,18 +1,21 @@
 """The front door: what a project says about itself, and what the token may do.
 
-Belongs here: one look at a project and at the token, and what a look means for each job type. Does not belong
-here: how often one has to look before something counts as gone.
+Belongs here: one look at a project, a group and the token, the projects of a group or a person, and what a
+look means for each job type. Does not belong here: how often one has to look before something counts as gone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
+from typing import Any
 
 from sync_pipeline.errors import SourceGone
 from sync_pipeline.gitlab_rows import Raw
 from sync_pipeline.model import Access, JobType
 from sync_pipeline.sources.gitlab.fields import Fields
+from sync_pipeline.sources.gitlab.paging import pages
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 # Fields of a project that hold or may hold secrets; never kept.
@@ -39,6 +42,14 @@ class ProjectLook:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupLook:
+    """A group as it is now; ``path`` is the full one."""
+
+    group_id: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLook:
     """What the token says about itself: ``expires_at`` is its first day without power, None for never."""
 
@@ -52,7 +63,25 @@ def look_at_project(client: Client, project: int | str) -> ProjectLook:
     SourceGone with code ``not_found`` where the token sees no such project this once."""
     path = project_path(project) if isinstance(project, int) else f"/projects/{_quoted(project)}"
     answer = client.get(path)
-    fields = Fields(answer.data)
+    return _project(answer.data, answer.date)
+
+
+def list_projects(client: Client, group_id: int | None) -> Iterator[ProjectLook]:
+    """Every project of a group and all groups below it, archived ones too; with None every project that the
+    token's user is a member of. Raises as the transport does."""
+    query = {"order_by": "id", "sort": "asc"}
+    if group_id is None:
+        path, query = "/projects", query | {"membership": "true", "pagination": "keyset"}
+    else:
+        path = f"/groups/{group_id:d}/projects"
+        query |= {"include_subgroups": "true", "with_shared": "false"}
+    for answer in pages(client, path, query):
+        for row in answer.data:
+            yield _project(row, answer.date)
+
+
+def _project(data: Any, date: datetime | None) -> ProjectLook:
+    fields = Fields(data)
     enabled = fields.boolean("merge_requests_enabled")
     level = fields.text("merge_requests_access_level")
     return ProjectLook(
@@ -66,9 +95,17 @@ def look_at_project(client: Client, project: int | str) -> ProjectLook:
         merge_requests_access="disabled" if level is None and enabled is False else level,
         created_at=fields.moment("created_at"),
         last_activity_at=fields.moment("last_activity_at"),
-        date=answer.date,
+        date=date,
         raw={name: value for name, value in fields.data.items() if name not in _SECRET},
     )
+
+
+def look_at_group(client: Client, group: int | str) -> GroupLook:
+    """The group with this number or path. Raises as the transport does; SourceGone with code ``not_found``
+    where the token sees no such group this once."""
+    answer = client.get(f"/groups/{_quoted(str(group))}", {"with_projects": "false"})
+    fields = Fields(answer.data)
+    return GroupLook(fields.required("id"), fields.text("full_path") or "")
 
 
 def look_at_token(client: Client) -> TokenLook | None:

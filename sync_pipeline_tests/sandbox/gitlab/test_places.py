@@ -90,6 +90,15 @@ def test_deletion_is_marked_then_hidden_then_done(site: Site) -> None:
     assert site.get("/groups/team1").status_code == 404
 
 
+def test_statistics_are_for_reporters_who_ask(site: Site) -> None:
+    assert "statistics" not in site.rows(site.at)
+    commits = len(site.rows(f"{site.at}/repository/commits", per_page=100))
+    assert site.rows(site.at, statistics="true")["statistics"]["commit_count"] == commits
+    stranger = site.gitlab.token(site.gitlab.user("stranger")).secret
+    site.project.visibility = "public"
+    assert "statistics" not in site.get(site.at, token=stranger, statistics="true").json()
+
+
 def test_last_activity_is_a_filter_and_an_order(site: Site) -> None:
     site.tick(hours=2)
     late = site.gitlab.project("late", group=site.group)
