@@ -1,13 +1,16 @@
-"""The catalog's rows: ``scm.repos``.
+"""The catalog's rows: ``scm.repos``, what happened to them, and where the history of all of them begins.
 
-Belongs here: inserting, finding, retiring and correcting repositories. Does not belong here: visiting a
-source, and what registering means beyond the row (:mod:`sync_pipeline.operations.registration`).
+Belongs here: inserting, finding, retiring and correcting repositories, ``scm.repo_events``. Does not belong
+here: visiting a source, what registering means beyond the row
+(:mod:`sync_pipeline.operations.registration`), discovery roots (:mod:`sync_pipeline.store.discovery`).
 """
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, time
 from typing import Any
 
+from sync_pipeline import catalog
 from sync_pipeline.catalog import RepositorySpec
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
@@ -15,7 +18,7 @@ from sync_pipeline.store.database import Connection
 
 # Makes the row unless the place is registered and active. The number is part of the slug, so that a successor
 # at the same place gets assets of its own.
-_INSERT = """
+_INSERT_SVN = """
 WITH numbered AS (
     SELECT nextval(pg_get_serial_sequence('scm.repos', 'repo_id')) AS repo_id
 )
@@ -29,35 +32,65 @@ ON CONFLICT (kind, md5(url)) WHERE lifecycle = 'active' DO NOTHING
 RETURNING *
 """
 
+# Makes the row unless the project is registered and active. The project's number makes the slug unique; a
+# retired twin that is not taken up again keeps its assets for itself.
+_INSERT_GITLAB = """
+WITH numbered AS (
+    SELECT nextval(pg_get_serial_sequence('scm.repos', 'repo_id')) AS repo_id,
+           %(slug_stem)s || '_' || %(project_id)s AS slug
+)
+INSERT INTO scm.repos
+       (repo_id, kind, instance, instance_slug, tenant, slug, url, project_id, project_path, default_branch,
+        root_id)
+OVERRIDING SYSTEM VALUE
+SELECT n.repo_id, 'gitlab', %(instance)s, %(instance_slug)s, %(tenant)s,
+       n.slug || CASE WHEN EXISTS (SELECT FROM scm.repos AS r
+                                    WHERE r.instance_slug = %(instance_slug)s AND r.slug = n.slug)
+                      THEN '_' || n.repo_id ELSE '' END,
+       %(url)s, %(project_id)s, %(project_path)s, %(default_branch)s, %(root_id)s
+  FROM numbered AS n
+ON CONFLICT DO NOTHING
+RETURNING *
+"""
+
 # One repository by its key.
 _GET = "SELECT * FROM scm.repos WHERE repo_id = %(repo_id)s"
 
-# One repository by what a person calls it: the active one, else the one retired last.
+# The repositories that a person's name for one may mean; which of them it is, is the catalog's rule.
 _FIND = """
 SELECT * FROM scm.repos
  WHERE kind = %(kind)s
    AND CASE kind WHEN 'svn' THEN md5(url) = md5(%(address)s) AND url = %(address)s
-                 ELSE project_id::text = %(address)s OR project_path = %(address)s END
- ORDER BY lifecycle = 'active' DESC, repo_id DESC
- LIMIT 1
+                 ELSE project_id::text = %(address)s
+                   OR lower(%(address)s)
+                      IN (lower(project_path), lower(url),
+                          lower(left(url, -length('/projects/' || project_id)) || '/' || project_path)) END
 """
 
-# One repository by the second part of its asset key; two servers may share a slug only by accident of names.
-_BY_SLUG = "SELECT * FROM scm.repos WHERE slug = %(slug)s ORDER BY repo_id LIMIT 1"
+# The active repository of a project.
+_BY_PROJECT = """
+SELECT * FROM scm.repos
+ WHERE kind = 'gitlab' AND instance = %(instance)s AND project_id = %(project_id)s AND lifecycle = 'active'
+"""
+
+# Repositories by the second part of their asset key; two servers may share a slug only by accident of names.
+_BY_SLUG = "SELECT * FROM scm.repos WHERE slug = %(slug)s ORDER BY repo_id"
 
 # The whole catalog.
 _LIST = "SELECT * FROM scm.repos WHERE lifecycle = 'active' OR %(retired)s ORDER BY repo_id"
 
-# Ends the syncing of a repository; its rows stay. No row if it was retired before.
+# Ends the syncing of a repository; its rows stay. No row if it was retired before. Only one that discovery
+# retires keeps the mark of having vanished: another one stays retired until a person says otherwise.
 _RETIRE = """
 UPDATE scm.repos
-   SET lifecycle = 'retired', retired_reason = %(reason)s, updated_at = now()
+   SET lifecycle = 'retired', retired_reason = %(reason)s, updated_at = now(),
+       vanished_since = CASE WHEN %(vanished)s THEN vanished_since END
  WHERE repo_id = %(repo_id)s AND lifecycle = 'active'
 RETURNING repo_id
 """
 
 # A retired repository that is still the same one is taken up again with its rows and its assets.
-_REACTIVATE = """
+_REACTIVATE_SVN = """
 UPDATE scm.repos
    SET lifecycle = 'active', retired_reason = NULL, updated_at = now()
  WHERE repo_id = (SELECT repo_id FROM scm.repos
@@ -65,7 +98,72 @@ UPDATE scm.repos
                      AND svn_uuid = %(svn_uuid)s AND svn_root = %(svn_root)s
                    ORDER BY repo_id DESC
                    LIMIT 1)
+   AND lifecycle = 'retired'
 RETURNING *
+"""
+
+# The same for a project, which its number tells. Discovery takes up only what it retired itself.
+_REACTIVATE_GITLAB = """
+UPDATE scm.repos
+   SET lifecycle = 'active', retired_reason = NULL, vanished_since = NULL, vanished_looks = 0,
+       root_id = coalesce(%(root_id)s, root_id),
+       project_path = coalesce(%(project_path)s, project_path),
+       default_branch = coalesce(%(default_branch)s, default_branch),
+       updated_at = now()
+ WHERE repo_id = (SELECT repo_id FROM scm.repos
+                   WHERE kind = 'gitlab' AND instance = %(instance)s AND project_id = %(project_id)s
+                   ORDER BY lifecycle = 'active' DESC, repo_id DESC
+                   LIMIT 1)
+   AND lifecycle = 'retired'
+   AND (vanished_since IS NOT NULL OR NOT %(only_vanished)s)
+RETURNING *
+"""
+
+# What a look at a project is compared with. The state archived is that of the last such event.
+_KNOWN = """
+SELECT r.project_path, r.default_branch,
+       coalesce((SELECT e.event = 'archived' FROM scm.repo_events AS e
+                  WHERE e.repo_id = r.repo_id AND e.event IN ('archived', 'unarchived')
+                  ORDER BY e.event_id DESC
+                  LIMIT 1), FALSE) AS archived
+  FROM scm.repos AS r
+ WHERE r.repo_id = %(repo_id)s
+"""
+
+# Holds the row, so that of two visits that see the same change one writes it.
+_LOCK = "SELECT repo_id FROM scm.repos WHERE repo_id = %(repo_id)s FOR NO KEY UPDATE"
+
+# What a look showed, where it showed anything.
+_SEEN = """
+UPDATE scm.repos
+   SET project_path = %(path)s, default_branch = %(default_branch)s, updated_at = now()
+ WHERE repo_id = %(repo_id)s
+"""
+
+# Something happened to a repository as a whole.
+_EVENT = """
+INSERT INTO scm.repo_events (repo_id, event, old_value, new_value, actor)
+VALUES (%(repo_id)s, %(event)s, %(old)s, %(new)s, %(actor)s)
+"""
+
+# What happened to a repository, oldest first, for a person.
+_EVENTS = """
+SELECT event, old_value, new_value, actor, created_at FROM scm.repo_events
+ WHERE repo_id = %(repo_id)s
+ ORDER BY event_id
+"""
+
+# The first day of the daily partitions: it only ever moves to an earlier one. Dates before the floor belong
+# to the window in front of it, dates in the future to nobody.
+_HISTORY_START = """
+UPDATE scm.deployment
+   SET history_start = least(
+           history_start,
+           ((SELECT min(ts) FROM scm.git_commits
+             WHERE ts >= %(floor)s AND ts <= now()) AT TIME ZONE 'UTC')::date,
+           ((SELECT min(created_at) FROM scm.mrs
+             WHERE created_at >= %(floor)s AND created_at <= now()) AT TIME ZONE 'UTC')::date)
+RETURNING history_start
 """
 
 # The largest revision known of any SVN repository: how far the blocks of the code location reach.
@@ -99,7 +197,7 @@ def insert_svn(
     """Make the row of an SVN repository; None if the URL is registered and active. The slug is
     ``<slug_stem>_<repo_id>``."""
     row = conn.execute(
-        _INSERT,
+        _INSERT_SVN,
         {
             "url": url,
             "instance": instance,
@@ -124,16 +222,59 @@ def get(conn: Connection, repo_id: int) -> Repository:
     return _repository(row)
 
 
+def insert_gitlab(
+    conn: Connection,
+    *,
+    url: str,
+    instance: str,
+    instance_slug: str,
+    tenant: str,
+    slug_stem: str,
+    project_id: int,
+    project_path: str,
+    default_branch: str | None,
+    root_id: int | None = None,
+) -> Repository | None:
+    """Make the row of a project; None if it is registered and active. The slug is
+    ``<slug_stem>_<project_id>``, and goes on with the ``repo_id`` where a retired repository has that."""
+    params = {
+        "url": url,
+        "instance": instance,
+        "instance_slug": instance_slug,
+        "tenant": tenant,
+        "slug_stem": slug_stem,
+        "project_id": project_id,
+        "project_path": project_path,
+        "default_branch": default_branch,
+        "root_id": root_id,
+    }
+    row = conn.execute(_INSERT_GITLAB, params).fetchone()
+    return _repository(row) if row else None
+
+
 def find(conn: Connection, spec: RepositorySpec) -> Repository | None:
-    """The repository that ``spec`` names: the active one, else the one retired last, else None."""
-    row = conn.execute(_FIND, {"kind": str(spec.kind), "address": spec.address}).fetchone()
+    """The repository that ``spec`` names, as :func:`sync_pipeline.catalog.find`."""
+    rows = conn.execute(_FIND, {"kind": str(spec.kind), "address": spec.address}).fetchall()
+    return catalog.find(map(_repository, rows), spec)
+
+
+def by_project(conn: Connection, instance: str, project_id: int) -> Repository | None:
+    """The active repository of this project, or None."""
+    row = conn.execute(_BY_PROJECT, {"instance": instance, "project_id": project_id}).fetchone()
     return _repository(row) if row else None
 
 
 def by_slug(conn: Connection, slug: str) -> Repository | None:
-    """The repository whose slug this is, or None."""
-    row = conn.execute(_BY_SLUG, {"slug": slug}).fetchone()
-    return _repository(row) if row else None
+    """The repository whose slug this is, or None. Raises ConfigurationError where several servers have
+    one."""
+    found = [_repository(row) for row in conn.execute(_BY_SLUG, {"slug": slug})]
+    if len(found) > 1:
+        numbers = ", ".join(f"{repository.repo_id} ({repository.instance})" for repository in found)
+        raise ConfigurationError(
+            f"several servers have a {slug!r}; write the number instead: {numbers}",
+            code="ambiguous_repository",
+        )
+    return found[0] if found else None
 
 
 def list_all(conn: Connection, *, retired: bool = True) -> list[Repository]:
@@ -141,16 +282,105 @@ def list_all(conn: Connection, *, retired: bool = True) -> list[Repository]:
     return [_repository(row) for row in conn.execute(_LIST, {"retired": retired})]
 
 
-def retire(conn: Connection, repo_id: int, reason: str) -> bool:
-    """End the syncing of a repository; False if it was retired before."""
-    return conn.execute(_RETIRE, {"repo_id": repo_id, "reason": reason}).fetchone() is not None
+def retire(conn: Connection, repo_id: int, reason: str, *, vanished: bool = False) -> bool:
+    """End the syncing of a repository; False if it was retired before. With ``vanished`` discovery takes it
+    up again when it sees it again."""
+    params = {"repo_id": repo_id, "reason": reason, "vanished": vanished}
+    return conn.execute(_RETIRE, params).fetchone() is not None
 
 
 def reactivate_svn(conn: Connection, *, url: str, svn_uuid: str, svn_root: str) -> Repository | None:
     """Take a retired repository up again if it is still the same one (URL, UUID, root); None if there is
     none such."""
-    row = conn.execute(_REACTIVATE, {"url": url, "svn_uuid": svn_uuid, "svn_root": svn_root}).fetchone()
+    row = conn.execute(_REACTIVATE_SVN, {"url": url, "svn_uuid": svn_uuid, "svn_root": svn_root}).fetchone()
     return _repository(row) if row else None
+
+
+def reactivate_gitlab(
+    conn: Connection,
+    *,
+    instance: str,
+    project_id: int,
+    project_path: str | None = None,
+    default_branch: str | None = None,
+    root_id: int | None = None,
+    only_vanished: bool = False,
+) -> Repository | None:
+    """Take the retired repository of a project up again; None if there is none, or one is active. With
+    ``only_vanished`` only one that discovery retired."""
+    params = {
+        "instance": instance,
+        "project_id": project_id,
+        "project_path": project_path,
+        "default_branch": default_branch,
+        "root_id": root_id,
+        "only_vanished": only_vanished,
+    }
+    row = conn.execute(_REACTIVATE_GITLAB, params).fetchone()
+    return _repository(row) if row else None
+
+
+def record_event(
+    conn: Connection, repo_id: int, event: str, *, actor: str, old: str | None = None, new: str | None = None
+) -> None:
+    """Write down what happened to a repository as a whole; ``event`` is one of those that the table knows."""
+    conn.execute(_EVENT, {"repo_id": repo_id, "event": event, "old": old, "new": new, "actor": actor})
+
+
+def events(conn: Connection, repo_id: int) -> list[dict[str, Any]]:
+    """What happened to a repository, oldest first: event, old_value, new_value, actor, created_at (UTC)."""
+    return conn.execute(_EVENTS, {"repo_id": repo_id}).fetchall()
+
+
+def record_look(
+    conn: Connection,
+    repo_id: int,
+    *,
+    path: str | None,
+    default_branch: str | None,
+    archived: bool,
+    actor: str,
+) -> list[str]:
+    """Write down what a look at a project showed, and an event for each change since the last one: ``moved``,
+    ``default_branch``, ``archived``, ``unarchived``. Returns the names of the events. No path and no branch
+    mean that the source did not say."""
+    key = {"repo_id": repo_id}
+    if not _changes(conn.execute(_KNOWN, key).fetchone(), path, default_branch, archived):
+        return []
+    with conn.transaction():
+        conn.execute(_LOCK, key)
+        known = conn.execute(_KNOWN, key).fetchone()
+        changes = _changes(known, path, default_branch, archived)
+        for event, (old, new) in changes.items():
+            record_event(conn, repo_id, event, actor=actor, old=old, new=new)
+        if known and changes:
+            new_path, new_branch = path or known["project_path"], default_branch or known["default_branch"]
+            conn.execute(_SEEN, key | {"path": new_path, "default_branch": new_branch})
+    return list(changes)
+
+
+def _changes(
+    known: dict[str, Any] | None, path: str | None, default_branch: str | None, archived: bool
+) -> dict[str, tuple[str | None, str | None]]:
+    """The events that follow from a look, each with the old and the new value."""
+    if known is None:
+        return {}
+    found: dict[str, tuple[str | None, str | None]] = {}
+    if path and path != known["project_path"]:
+        found["moved"] = known["project_path"], path
+    if default_branch and default_branch != known["default_branch"]:
+        found["default_branch"] = known["default_branch"], default_branch
+    if archived != known["archived"]:
+        found["archived" if archived else "unarchived"] = None, None
+    return found
+
+
+def history_start(conn: Connection, floor: date) -> date | None:
+    """The first day of the daily partitions: the oldest fact from ``floor`` on, in UTC. Once written it only
+    ever moves earlier. None while there is no fact."""
+    row = conn.execute(_HISTORY_START, {"floor": datetime.combine(floor, time(), UTC)}).fetchone()
+    found: date | None = row["history_start"] if row else None
+    return found
 
 
 def head_revision(conn: Connection) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from typing import Any
+
 import psycopg
 import pytest
 
-from sync_pipeline.catalog import parse_spec
+from sync_pipeline.catalog import instance_of, parse_spec
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.store import repos
@@ -72,17 +76,134 @@ def test_a_repository_is_found_by_specification_and_slug_and_nothing_else(databa
             repos.get(conn, 999)
 
 
-def test_a_gitlab_project_is_found_by_id_and_path(database: Database) -> None:
+def insert_project(
+    conn: Connection, project_id: int = 12, path: str = "a/b", server: str = "https://g/git", **other: Any
+) -> Repository | None:
+    values: dict[str, Any] = {"default_branch": "main", "tenant": "a", "slug_stem": "a_b"} | other
+    instance = instance_of(server)
+    return repos.insert_gitlab(
+        conn,
+        url=f"{server}/projects/{project_id}",
+        instance=instance,
+        instance_slug=instance,
+        project_id=project_id,
+        project_path=path,
+        **values,
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["12", "a/b", "A/b", "https://g/git/projects/12", "https://g/git/a/B", "https://g/git/a/b.git"]
+)
+def test_a_gitlab_project_is_found_by_id_path_and_url(database: Database, text: str) -> None:
     with database.connection() as conn:
-        conn.execute(
-            """INSERT INTO scm.repos
-                      (kind, instance, instance_slug, tenant, slug, url, project_id, project_path)
-               VALUES ('gitlab', 'g', 'g', 'a', 'a_b_1', 'https://g/a/b', 12, 'a/b')"""
-        )
-        by_id, by_path = (repos.find(conn, parse_spec(text)) for text in ("gitlab:12", "gitlab:a/b"))
-    assert by_id is not None
-    assert by_id == by_path
-    assert by_id.spec == "gitlab:12"
+        made = insert_project(conn)
+        assert made is not None
+        insert_project(conn, 120, "a/bc")
+        assert repos.find(conn, parse_spec(f"gitlab:{text}")) == made
+        for other in ("gitlab:1", "gitlab:a/c", "gitlab:https://g/a/b", "gitlab:https://h/git/a/b"):
+            assert repos.find(conn, parse_spec(other)) is None
+    assert (made.spec, made.slug, made.default_branch) == ("gitlab:12", "a_b_12", "main")
+
+
+def test_a_project_is_registered_once_while_it_is_active_whatever_its_path(database: Database) -> None:
+    with database.connection() as conn:
+        made = insert_project(conn)
+        assert made is not None
+        assert insert_project(conn, path="moved/away") is None
+        assert repos.by_project(conn, "g", 12) == made
+        other = insert_project(conn, server="https://h")
+        assert other is not None
+        with pytest.raises(ConfigurationError, match=r"https://g/git/projects/12 or .*https://h/projects/12"):
+            repos.find(conn, parse_spec("gitlab:12"))
+        with pytest.raises(ConfigurationError, match=rf"{made.repo_id} \(g\), {other.repo_id} \(h\)"):
+            repos.by_slug(conn, made.slug)
+        repos.retire(conn, made.repo_id, "over")
+        assert repos.find(conn, parse_spec("gitlab:12")) == other
+        twin = insert_project(conn)
+        assert twin is not None
+        assert twin.slug == f"a_b_12_{twin.repo_id}"
+
+
+def test_a_retired_project_is_taken_up_again_by_its_number(database: Database) -> None:
+    key: dict[str, Any] = {"instance": "g", "project_id": 12}
+    with database.connection() as conn:
+        made = insert_project(conn)
+        assert made is not None
+        assert repos.reactivate_gitlab(conn, **key) is None
+        repos.retire(conn, made.repo_id, "by hand")
+        assert repos.reactivate_gitlab(conn, **key, only_vanished=True) is None
+        assert repos.reactivate_gitlab(conn, **key | {"instance": "h"}) is None
+        again = repos.reactivate_gitlab(conn, **key, project_path="a/c")
+        assert again is not None
+        assert (again.repo_id, again.slug, again.project_path) == (made.repo_id, made.slug, "a/c")
+        conn.execute("UPDATE scm.repos SET vanished_since = now()")
+        repos.retire(conn, made.repo_id, "vanished", vanished=True)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: _reactivate(database, key), range(4)))
+    assert sum(one is not None for one in found) == 1
+
+
+def _reactivate(database: Database, key: dict[str, Any]) -> Repository | None:
+    with database.connection() as conn:
+        return repos.reactivate_gitlab(conn, **key, only_vanished=True)
+
+
+def test_a_look_writes_down_what_changed_and_nothing_else(database: Database) -> None:
+    with database.connection() as conn:
+        made = insert_project(conn)
+        assert made is not None
+
+        def look(path: str | None, branch: str | None, archived: bool = False) -> list[str]:
+            return repos.record_look(
+                conn, made.repo_id, path=path, default_branch=branch, archived=archived, actor="me"
+            )
+
+        assert look("a/b", "main") == []
+        assert look(None, None) == []
+        assert look("c/b", "trunk", True) == ["moved", "default_branch", "archived"]
+        assert look("c/b", None, True) == []
+        assert look("c/b", "trunk") == ["unarchived"]
+        assert [(e["event"], e["old_value"], e["new_value"]) for e in repos.events(conn, made.repo_id)] == [
+            ("moved", "a/b", "c/b"),
+            ("default_branch", "main", "trunk"),
+            ("archived", None, None),
+            ("unarchived", None, None),
+        ]
+        found = repos.get(conn, made.repo_id)
+    assert (found.project_path, found.default_branch, found.slug) == ("c/b", "trunk", made.slug)
+
+
+_COMMIT = """
+INSERT INTO scm.git_commits (repo_id, commit_sha, parents, committed_at, raw, content_hash, batch_id)
+VALUES (%(repo_id)s, encode(sha256(%(at)s::text::bytea), 'hex'), '{}', %(at)s::timestamptz, '{}', '', 1)
+"""
+_MERGE_REQUEST = """
+INSERT INTO scm.mrs (repo_id, iid, gitlab_id, project_id, status, created_at, updated_at, raw, content_hash,
+                     batch_id)
+SELECT %(repo_id)s, count(*) + 1, 1, 12, 'open', %(at)s::timestamptz, now(), '{}', '', 1 FROM scm.mrs
+"""
+
+
+def test_the_history_starts_with_the_oldest_fact_and_only_moves_earlier(database: Database) -> None:
+    floor = date(2000, 1, 1)
+    with database.connection() as conn:
+        made = insert_project(conn)
+        assert made is not None
+
+        def start(query: str, at: str) -> date | None:
+            conn.execute(query, {"repo_id": made.repo_id, "at": at})
+            return repos.history_start(conn, floor)
+
+        assert repos.history_start(conn, floor) is None
+        assert start(_COMMIT, "2120-01-01T00:00Z") is None
+        assert start(_COMMIT, "1999-12-31T23:59Z") is None
+        assert start(_COMMIT, "2015-06-01T02:00+03:00") == date(2015, 5, 31)
+        assert start(_MERGE_REQUEST, "2013-02-02T23:59Z") == date(2013, 2, 2)
+        assert start(_MERGE_REQUEST, "2014-02-02T00:00Z") == date(2013, 2, 2)
+        conn.execute("DELETE FROM scm.mrs")
+        assert repos.history_start(conn, date(2016, 1, 1)) == date(2013, 2, 2)
+        assert repos.history_start(conn, date(1990, 1, 1)) == date(1999, 12, 31)
 
 
 def test_a_very_long_url_can_be_registered(database: Database) -> None:
