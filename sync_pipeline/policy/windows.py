@@ -1,0 +1,62 @@
+"""Arithmetic on windows that does not care whether they are of revisions or of time.
+
+Belongs here: pure functions over windows of one kind. What a single window is, is in
+:mod:`sync_pipeline.model`; windows as PostgreSQL ranges are in :mod:`sync_pipeline.store.windows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from sync_pipeline.model import RevisionWindow, Window
+
+W = TypeVar("W", bound=Window)
+
+
+def bounds(window: Window) -> tuple[Any, Any]:
+    """Start and end of a window: revisions, or UTC times."""
+    if isinstance(window, RevisionWindow):
+        return window.first, window.end
+    return window.since, window.until
+
+
+def hull(windows: Iterable[W]) -> W | None:
+    """The smallest window that holds all of ``windows``, which are of one kind; None if there is none."""
+    found = list(windows)
+    if not found:
+        return None
+    return _like(found[0], min(bounds(w)[0] for w in found), max(bounds(w)[1] for w in found))
+
+
+def holds(outer: Window, inner: Window) -> bool:
+    """True if ``inner`` is of the same kind and lies inside ``outer``."""
+    if type(outer) is not type(inner):
+        return False
+    start, end = bounds(inner)
+    return bool(bounds(outer)[0] <= start and end <= bounds(outer)[1])
+
+
+def overlap(one: W, other: W) -> W | None:
+    """What both windows hold; None if that is nothing."""
+    start = max(bounds(one)[0], bounds(other)[0])
+    end = min(bounds(one)[1], bounds(other)[1])
+    return _like(one, start, end) if start < end else None
+
+
+def merged(windows: Iterable[W]) -> tuple[W, ...]:
+    """The same time or revisions in as few windows as possible, in order; empty windows are left out."""
+    found: list[W] = []
+    for window in sorted(windows, key=bounds):
+        start, end = bounds(window)
+        if start == end:
+            continue
+        if found and start <= bounds(found[-1])[1]:
+            found[-1] = _like(window, bounds(found[-1])[0], max(end, bounds(found[-1])[1]))
+        else:
+            found.append(window)
+    return tuple(found)
+
+
+def _like(window: W, start: Any, end: Any) -> W:
+    return type(window)(start, end)

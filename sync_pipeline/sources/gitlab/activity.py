@@ -1,0 +1,48 @@
+"""The newest activity of many projects in one page: a hint where something may be new.
+
+Belongs here: the one question that change detection asks. The server's ``last_activity_at`` may lag an hour
+and leaves out some kinds of change, so that it never proves that nothing happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sync_pipeline.sources.gitlab.fields import Fields
+from sync_pipeline.sources.gitlab.paging import PER_PAGE, rows
+from sync_pipeline.sources.gitlab.transport import Client
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """When projects were last active, by their number. Whatever is not among them was not active after
+    ``down_to``, in the server's time; None: there are no others."""
+
+    projects: Mapping[int, datetime]
+    down_to: datetime | None
+
+
+def newest_activity(client: Client, group_id: int | None) -> Activity:
+    """The projects of a group and all groups below it that were active last; with None those of which the
+    token's user is a member. Raises as the transport does."""
+    query: dict[str, str | int] = {
+        "order_by": "last_activity_at",
+        "sort": "desc",
+        "simple": "true",
+        "per_page": PER_PAGE,
+    }
+    if group_id is None:
+        path, query = "/projects", query | {"membership": "true"}
+    else:
+        path = f"/groups/{group_id:d}/projects"
+        query |= {"include_subgroups": "true", "with_shared": "false"}
+    answer = client.get(path, query)
+    found: dict[int, datetime] = {}
+    for row in rows(answer, path):
+        fields = Fields(row)
+        moment = fields.moment("last_activity_at")
+        if moment is not None:
+            found[fields.required("id")] = moment
+    return Activity(found, min(found.values(), default=None) if answer.next_query is not None else None)
