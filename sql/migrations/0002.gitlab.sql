@@ -135,6 +135,7 @@ CREATE TABLE scm.refs (
     name          text        NOT NULL,
     tip           text        NOT NULL,
     target        text        NOT NULL,
+    judged_tip    text        NOT NULL,
     covered_tip   text,
     is_default    boolean     NOT NULL,
     is_protected  boolean     NOT NULL,
@@ -154,6 +155,7 @@ COMMENT ON COLUMN scm.refs.kind IS 'branch or tag.';
 COMMENT ON COLUMN scm.refs.name IS 'Name without refs/heads/ or refs/tags/.';
 COMMENT ON COLUMN scm.refs.tip IS 'The commit it leads to.';
 COMMENT ON COLUMN scm.refs.target IS 'The object it names: the tag object of an annotated tag, else the commit.';
+COMMENT ON COLUMN scm.refs.judged_tip IS 'Tip at the latest judged move; differs from tip while it is not known whether the move was forced.';
 COMMENT ON COLUMN scm.refs.covered_tip IS 'The latest tip of it whose whole history is stored; equal to tip when nothing is missing.';
 COMMENT ON COLUMN scm.refs.is_default IS 'True for the default branch.';
 COMMENT ON COLUMN scm.refs.is_protected IS 'True if the server protects it.';
@@ -312,6 +314,8 @@ CREATE TABLE scm.mrs (
     source_id         text        NOT NULL GENERATED ALWAYS AS ('mr:' || repo_id || ':' || iid) STORED,
     children_head     text,
     children_target   text,
+    versions_hash     bytea,
+    commits_hash      bytea,
     read_at           timestamptz NOT NULL DEFAULT now(),
     content_hash      bytea       NOT NULL,
     version           integer     NOT NULL DEFAULT 1,
@@ -324,7 +328,7 @@ CREATE TABLE scm.mrs (
 );
 CREATE INDEX mrs_by_time ON scm.mrs (updated_at);
 CREATE INDEX mrs_by_creation ON scm.mrs (created_at);
-CREATE INDEX mrs_open ON scm.mrs (repo_id, source_branch) WHERE status = 'open';
+CREATE INDEX mrs_open ON scm.mrs (repo_id) WHERE status = 'open';
 COMMENT ON TABLE scm.mrs IS 'One row per merge request, as of its latest version seen.';
 COMMENT ON COLUMN scm.mrs.repo_id IS 'The repository.';
 COMMENT ON COLUMN scm.mrs.iid IS 'Number within the project; with repo_id the natural key.';
@@ -367,8 +371,10 @@ COMMENT ON COLUMN scm.mrs.raw IS 'The source''s object of this version, secrets 
 COMMENT ON COLUMN scm.mrs.source_id IS 'mr:<repo_id>:<iid>.';
 COMMENT ON COLUMN scm.mrs.children_head IS 'Head for which versions and commits are stored; NULL: not yet.';
 COMMENT ON COLUMN scm.mrs.children_target IS 'Target branch for which versions and commits are stored.';
+COMMENT ON COLUMN scm.mrs.versions_hash IS 'SHA-256 over its rows of scm.mr_versions; NULL: never read.';
+COMMENT ON COLUMN scm.mrs.commits_hash IS 'SHA-256 over its rows of scm.mr_commits; NULL: never read.';
 COMMENT ON COLUMN scm.mrs.read_at IS 'When it was last read, changed or not.';
-COMMENT ON COLUMN scm.mrs.content_hash IS 'SHA-256 over everything read that is no volatile check; equal means unchanged.';
+COMMENT ON COLUMN scm.mrs.content_hash IS 'SHA-256 over everything read that is no volatile check and that not only its versions say (base_sha, start_sha, changes_count).';
 COMMENT ON COLUMN scm.mrs.version IS 'Raised at every change.';
 COMMENT ON COLUMN scm.mrs.batch_id IS 'The batch that wrote this version.';
 COMMENT ON COLUMN scm.mrs.deleted_at IS 'When it was confirmed gone from its source; NULL while it exists.';
@@ -386,6 +392,7 @@ CREATE TABLE scm.mr_versions (
     state      text,
     size       text,
     patch_id   text,
+    flags      text[] NOT NULL DEFAULT '{}',
     raw        jsonb  NOT NULL,
     PRIMARY KEY (repo_id, mr_iid, version_id),
     FOREIGN KEY (repo_id, mr_iid) REFERENCES scm.mrs ON DELETE CASCADE
@@ -401,6 +408,7 @@ COMMENT ON COLUMN scm.mr_versions.created_at IS 'When it was made.';
 COMMENT ON COLUMN scm.mr_versions.state IS 'State of its difference, as the source says.';
 COMMENT ON COLUMN scm.mr_versions.size IS 'Number of changed files; a text, such as 1000+ at the cap.';
 COMMENT ON COLUMN scm.mr_versions.patch_id IS 'Identity of the difference itself.';
+COMMENT ON COLUMN scm.mr_versions.flags IS 'What had to be mended to store it.';
 COMMENT ON COLUMN scm.mr_versions.raw IS 'The source''s object, secrets removed.';
 
 CREATE TABLE scm.mr_commits (
@@ -416,6 +424,7 @@ CREATE TABLE scm.mr_commits (
     committer_name  text,
     committer_email text,
     committed_at    timestamptz,
+    flags           text[]  NOT NULL DEFAULT '{}',
     raw             jsonb   NOT NULL,
     PRIMARY KEY (repo_id, mr_iid, position),
     FOREIGN KEY (repo_id, mr_iid) REFERENCES scm.mrs ON DELETE CASCADE
@@ -434,6 +443,7 @@ COMMENT ON COLUMN scm.mr_commits.authored_at IS 'When it was written.';
 COMMENT ON COLUMN scm.mr_commits.committer_name IS 'Name of the committer.';
 COMMENT ON COLUMN scm.mr_commits.committer_email IS 'E-mail address of the committer.';
 COMMENT ON COLUMN scm.mr_commits.committed_at IS 'When it was committed.';
+COMMENT ON COLUMN scm.mr_commits.flags IS 'What had to be mended to store it.';
 COMMENT ON COLUMN scm.mr_commits.raw IS 'The source''s object, secrets removed.';
 
 -- Reviews ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from psycopg.types.json import Jsonb
 
 from sync_pipeline.model import Counts, PathChange, RevisionRow, RevisionWindow, Visibility
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.raw import storable
 
 # Private to the connection and emptied at commit. Copied into before anything is compared.
 _STAGE = """
@@ -168,7 +169,7 @@ def _field(text: str | None) -> str:
         return _NULL
     if _SPECIAL.search(text) is None:
         return text
-    clean = _storable(text) or ""
+    clean = storable(text) or ""
     return clean.translate(_ESCAPES)
 
 
@@ -206,13 +207,6 @@ def revision_digest(row: RevisionRow, paths_hash: bytes) -> bytes:
     for name in sorted(row.raw):
         digest.update(b"\0r" + name.encode() + b"\0" + row.raw[name])
     return digest.digest()
-
-
-def _storable(text: str | None) -> str | None:
-    # PostgreSQL text has no NUL and no lone surrogates; a visible mark in their place, the row is flagged.
-    if text is None or (text.isascii() and "\0" not in text):
-        return text
-    return text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
 
 
 def store_revisions(
@@ -278,16 +272,16 @@ def _stage_paths(copy: Copy, row: RevisionRow, lead: str) -> tuple[Any, ...]:
     paths_hash = digest.digest()
     meta: dict[str, Any] = {}
     if row.revprops:
-        meta["revprops"] = {_storable(name): _storable(value) for name, value in row.revprops.items()}
+        meta["revprops"] = {storable(name): storable(value) for name, value in row.revprops.items()}
     if row.raw:
         meta["raw"] = {name: b64encode(value).decode() for name, value in row.raw.items()}
     texts = (row.author_raw, row.message, *row.revprops, *row.revprops.values())
     flags = sorted({*row.flags, "nul"} if any(t and "\0" in t for t in texts) else set(row.flags))
     return (
         row.rev_num,
-        _storable(row.author_raw),
+        storable(row.author_raw),
         row.ts,
-        _storable(row.message),
+        storable(row.message),
         str(row.visibility),
         richness(row),
         number,

@@ -1,0 +1,247 @@
+"""Commits of GitLab: how a page of a walk gets into the tables, and which walks are complete.
+
+Belongs here: ``scm.git_commits`` and ``scm.ref_walks``. A commit never changes at its source, so all that a
+second copy can bring is what the first one lacked: the numbers of lines. Runs inside the caller's
+transaction, after the lease and the claim were checked. Where refs lead is
+:mod:`sync_pipeline.store.refs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sync_pipeline.gitlab_rows import CommitRow
+from sync_pipeline.model import Counts
+from sync_pipeline.store.database import Connection
+from sync_pipeline.store.raw import content_hash, flags, payload, recordset
+
+STATS_UNREAD = "stats_unread"
+"""Flag of a commit whose numbers of lines are owed."""
+
+# Makes a walk, or finds the one that was interrupted. One that is asked for again after its end begins anew.
+_BEGIN = """
+INSERT INTO scm.ref_walks AS w (repo_id, tip, covered, generation)
+VALUES (%(repo_id)s, %(tip)s, %(covered)s, %(generation)s)
+ON CONFLICT (repo_id, tip, covered, generation) DO UPDATE
+   SET next_page = CASE WHEN w.completed_at IS NULL THEN w.next_page ELSE 1 END,
+       tip_read = w.completed_at IS NULL AND w.tip_read,
+       joined = w.completed_at IS NULL AND w.joined,
+       completed_at = NULL
+RETURNING walk_id, tip, covered, next_page, tip_read, joined
+"""
+
+_TURN = """
+UPDATE scm.ref_walks SET next_page = %(next_page)s, tip_read = %(tip_read)s, joined = %(joined)s
+ WHERE walk_id = %(walk_id)s
+"""
+
+_COMPLETE = """
+UPDATE scm.ref_walks SET tip_read = TRUE, joined = %(joined)s, completed_at = now()
+ WHERE walk_id = %(walk_id)s
+"""
+
+# Tips that need no walk: a complete one of this generation went through them.
+_COVERED = """
+SELECT c.commit_sha
+  FROM scm.git_commits AS c
+  JOIN scm.ref_walks AS w USING (walk_id)
+ WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(tips)s) AND c.deleted_at IS NULL
+   AND w.completed_at IS NOT NULL AND w.generation = %(generation)s
+"""
+
+# The upsert. A copy without numbers of lines changes nothing where they are stored, except that it proves
+# that a commit which was thought gone exists; the same content changes nothing.
+_UPSERT = """
+INSERT INTO scm.git_commits AS c
+       (repo_id, commit_sha, parents, author_name, author_email, authored_at, authored_raw, committer_name,
+        committer_email, committed_at, committed_raw, title, message, additions, deletions, web_url, flags,
+        raw, content_hash, batch_id, walk_id)
+SELECT %(repo_id)s, commit_sha, parents, author_name, author_email, authored_at, authored_raw, committer_name,
+       committer_email, committed_at, committed_raw, title, message, additions, deletions, web_url, flags,
+       raw, content_hash, %(batch_id)s, %(walk_id)s
+  FROM json_to_recordset(%(rows)s)
+    AS s (commit_sha text, parents text[], author_name text, author_email text, authored_at timestamptz,
+          authored_raw text, committer_name text, committer_email text, committed_at timestamptz,
+          committed_raw text, title text, message text, additions bigint, deletions bigint, web_url text,
+          flags text[], raw jsonb, content_hash bytea)
+ ORDER BY commit_sha
+ON CONFLICT (repo_id, commit_sha) DO UPDATE
+   SET parents = EXCLUDED.parents, author_name = EXCLUDED.author_name, author_email = EXCLUDED.author_email,
+       authored_at = EXCLUDED.authored_at, authored_raw = EXCLUDED.authored_raw,
+       committer_name = EXCLUDED.committer_name, committer_email = EXCLUDED.committer_email,
+       committed_at = EXCLUDED.committed_at, committed_raw = EXCLUDED.committed_raw,
+       title = EXCLUDED.title, message = EXCLUDED.message,
+       additions = coalesce(EXCLUDED.additions, c.additions),
+       deletions = coalesce(EXCLUDED.deletions, c.deletions),
+       web_url = EXCLUDED.web_url, flags = EXCLUDED.flags, content_hash = EXCLUDED.content_hash,
+       raw = CASE WHEN c.content_hash = EXCLUDED.content_hash THEN c.raw ELSE EXCLUDED.raw END,
+       batch_id = EXCLUDED.batch_id, version = c.version + 1, deleted_at = NULL, stored_at = now()
+ WHERE c.batch_id <= EXCLUDED.batch_id
+   AND (c.deleted_at IS NOT NULL
+        OR (c.content_hash <> EXCLUDED.content_hash
+            AND (EXCLUDED.additions IS NOT NULL OR c.additions IS NULL)
+            AND (EXCLUDED.deletions IS NOT NULL OR c.deletions IS NULL)))
+RETURNING commit_sha, (xmax = 0) AS inserted
+"""
+
+# Copies that would have lost the numbers of lines: stored, not written, and without them.
+_COUNT_POORER = """
+SELECT count(*) AS poorer
+  FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(without)s)
+   AND (additions IS NOT NULL OR deletions IS NOT NULL)
+"""
+
+# A walk takes over what only walks have stored that prove nothing (any more): by date, interrupted, of an
+# older generation. This is bookkeeping and no new version.
+_TAKE_OVER = """
+UPDATE scm.git_commits AS c SET walk_id = w.walk_id
+  FROM scm.ref_walks AS w
+ WHERE w.walk_id = %(walk_id)s AND c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(shas)s)
+   AND c.walk_id IS DISTINCT FROM w.walk_id
+   AND NOT EXISTS (SELECT FROM scm.ref_walks AS o
+                    WHERE o.walk_id = c.walk_id AND o.completed_at IS NOT NULL
+                      AND o.generation >= w.generation)
+"""
+
+# A row that could be stored after all leaves quarantine; numbers of lines that are stored are no longer owed.
+_RESOLVE = """
+WITH settled AS (
+    UPDATE scm.obligations AS o SET resolved_at = now()
+      FROM scm.git_commits AS c
+     WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(shas)s) AND c.additions IS NOT NULL
+       AND o.repo_id = c.repo_id AND o.job_type = 'commits' AND o.resolved_at IS NULL
+       AND o.natural_key = c.commit_sha AND o.detail = 'stats'
+)
+UPDATE scm.quarantine SET resolved_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
+   AND natural_key = ANY (%(shas)s)
+"""
+
+# What is compared with the source's own number.
+_COUNT_COMMITS = """
+SELECT count(*) AS commits FROM scm.git_commits WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A reading of all that ``tip`` reaches and ``covered`` does not (None: to the root), and where it goes
+    on: at ``next_page``; ``tip_read`` and ``joined`` are what its pages have shown so far."""
+
+    walk_id: int
+    tip: str
+    covered: str | None
+    next_page: int
+    tip_read: bool
+    joined: bool
+
+
+def begin_walk(conn: Connection, *, repo_id: int, tip: str, covered: str | None, generation: int) -> Walk:
+    """The walk with these ends: the one that was interrupted, or a new one. One that is complete begins
+    again at its first page, and proves nothing until it is complete again."""
+    params = {"repo_id": repo_id, "tip": tip, "covered": covered, "generation": generation}
+    row = conn.execute(_BEGIN, params).fetchone()
+    assert row is not None
+    return Walk(**row)
+
+
+def turn_page(conn: Connection, walk_id: int, *, next_page: int, tip_read: bool, joined: bool) -> None:
+    """The pages before ``next_page`` are stored."""
+    params = {"walk_id": walk_id, "next_page": next_page, "tip_read": tip_read, "joined": joined}
+    conn.execute(_TURN, params)
+
+
+def complete_walk(conn: Connection, walk_id: int, *, joined: bool) -> None:
+    """The last page is stored: the whole history of every commit of the walk is."""
+    conn.execute(_COMPLETE, {"walk_id": walk_id, "joined": joined})
+
+
+def covered_tips(conn: Connection, repo_id: int, generation: int, tips: Sequence[str]) -> set[str]:
+    """Those of ``tips`` whose whole history is stored, as a complete walk of this generation says."""
+    params = {"repo_id": repo_id, "generation": generation, "tips": list(tips)}
+    return {row["commit_sha"] for row in conn.execute(_COVERED, params)}
+
+
+def store_commits(
+    conn: Connection,
+    *,
+    repo_id: int,
+    batch_id: int,
+    rows: Sequence[CommitRow],
+    walk_id: int | None = None,
+    owed: Collection[str] = (),
+) -> Counts:
+    """Write commits; returns what that changed, counted by the database.
+
+    ``walk_id`` is the walk that read them; None where they were read by date or one by one. ``owed`` are the
+    names of those whose numbers of lines are owed. A commit that comes twice is one row, the richer copy.
+    """
+    once: dict[str, CommitRow] = {}
+    for row in rows:
+        if row.sha not in once or _has_stats(row) or not _has_stats(once[row.sha]):
+            once[row.sha] = row
+    if not once:
+        return Counts()
+    params: dict[str, Any] = {
+        "repo_id": repo_id,
+        "batch_id": batch_id,
+        "walk_id": walk_id,
+        "shas": list(once),
+        "rows": recordset(_columns(row, owed) for row in once.values()),
+    }
+    written = {row["commit_sha"]: row["inserted"] for row in conn.execute(_UPSERT, params)}
+    without = [sha for sha, row in once.items() if sha not in written and not _has_stats(row)]
+    poorer = 0
+    if without:
+        counted = conn.execute(_COUNT_POORER, params | {"without": without}).fetchone()
+        assert counted is not None
+        poorer = counted["poorer"]
+    if walk_id is not None:
+        conn.execute(_TAKE_OVER, params)
+    conn.execute(_RESOLVE, params)
+    inserted = sum(written.values())
+    return Counts(
+        read=len(once),
+        inserted=inserted,
+        updated=len(written) - inserted,
+        unchanged=len(once) - len(written) - poorer,
+        poorer=poorer,
+    )
+
+
+def _has_stats(row: CommitRow) -> bool:
+    return row.additions is not None and row.deletions is not None
+
+
+def _columns(row: CommitRow, owed: Collection[str]) -> dict[str, Any]:
+    raw, escaped = payload(row.raw)
+    unread = [STATS_UNREAD] if row.sha in owed and not _has_stats(row) else []
+    columns: dict[str, Any] = {
+        "commit_sha": row.sha,
+        "parents": row.parents,
+        "author_name": row.author_name,
+        "author_email": row.author_email,
+        "authored_at": row.authored_at,
+        "authored_raw": row.authored_raw,
+        "committer_name": row.committer_name,
+        "committer_email": row.committer_email,
+        "committed_at": row.committed_at,
+        "committed_raw": row.committed_raw,
+        "title": row.title,
+        "message": row.message,
+        "additions": row.additions,
+        "deletions": row.deletions,
+        "web_url": row.web_url,
+        "flags": flags(row.flags, unread, escaped=escaped),
+    }
+    return columns | {"raw": raw, "content_hash": content_hash(*columns.values())}
+
+
+def count_commits(conn: Connection, repo_id: int) -> int:
+    """How many commits of the repository are stored, without tombstones."""
+    row = conn.execute(_COUNT_COMMITS, {"repo_id": repo_id}).fetchone()
+    assert row is not None
+    return int(row["commits"])

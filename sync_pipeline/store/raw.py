@@ -1,0 +1,179 @@
+"""Values as PostgreSQL takes them: texts, the source's own objects as jsonb, pages of rows, content hashes.
+
+Belongs here: what no source can prevent and every table of facts meets: NUL and lone surrogates, numbers that
+jsonb has no word for, secrets inside an object. Does not belong here: any table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from psycopg.types.json import Json, Jsonb
+
+ESCAPED = "escaped"
+"""Flag of a row whose jsonb had to be escaped; :func:`restored` undoes it."""
+
+REDACTED = "[redacted]"
+
+# Names of fields that hold a secret, with _ and - taken out.
+_SECRET = re.compile(
+    r"(tokens?|passwords?|passwd|secrets?|privatekey|authorization|credentials?)$", re.IGNORECASE
+)
+_USERINFO = re.compile(r"(://)[^/?#\s]*@")
+# What PostgreSQL text and jsonb refuse.
+_REFUSED = re.compile("[\x00\ud800-\udfff]")
+_ESCAPABLE = re.compile("[\\\\\x00\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\(?:\\|u([0-9a-f]{4}))")
+_NUMBERS = {"\\NaN": math.nan, "\\Infinity": math.inf, "\\-Infinity": -math.inf}
+_HEXADECIMAL = re.compile(r"\\-?0x[0-9a-f]+")
+# Python writes no longer number in decimal digits (it stops at 4,300), and jsonb holds all shorter ones.
+_LONGEST_INTEGER = 14_000
+# Deeper than any object of a source; PostgreSQL and Python both end far below.
+_DEEPEST = 200
+_TOO_DEEP = "\\[nested too deep]"
+
+
+def storable(text: str | None) -> str | None:
+    """``text`` as a text column takes it: a visible mark in the place of NUL and of half a surrogate pair."""
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
+
+
+def payload(raw: Mapping[str, Any]) -> tuple[Jsonb, bool]:
+    """An object of the source as jsonb, without the values of fields that hold a secret.
+
+    The second value is True where jsonb could not take it as it is. Then, in every text and key of it, a
+    backslash is written ``\\\\``, and what PostgreSQL refuses ``\\u0000`` or ``\\ud83d``; numbers that jsonb
+    does not have are the texts ``\\NaN``, ``\\Infinity``, ``\\-Infinity`` and ``\\0x...``.
+    """
+    escape = any(_is_refused(value) for value in _parts(raw, 0))
+    return Jsonb(_stored(raw, escape, 0)), escape
+
+
+def restored(stored: Any, escaped: bool) -> Any:
+    """What :func:`payload` was given, from what it stored; only redacted values stay redacted."""
+    if not escaped:
+        return stored
+    if isinstance(stored, dict):
+        return {_unescaped(key): restored(value, True) for key, value in stored.items()}
+    if isinstance(stored, list):
+        return [restored(value, True) for value in stored]
+    if isinstance(stored, str):
+        if stored in _NUMBERS:
+            return _NUMBERS[stored]
+        if _HEXADECIMAL.fullmatch(stored):
+            return int(stored[1:], 16)
+        return _unescaped(stored)
+    return stored
+
+
+def _parts(value: Any, depth: int) -> Iterator[Any]:
+    """Every key and every scalar; what is nested too deep comes as itself."""
+    if isinstance(value, (Mapping, list, tuple)) and depth < _DEEPEST:
+        if isinstance(value, Mapping):
+            yield from value
+            value = value.values()
+        for part in value:
+            yield from _parts(part, depth + 1)
+    else:
+        yield value
+
+
+def _is_refused(value: Any) -> bool:
+    if isinstance(value, str):
+        return _REFUSED.search(value) is not None
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, int):
+        return value.bit_length() > _LONGEST_INTEGER
+    return isinstance(value, (Mapping, list, tuple))
+
+
+def _stored(value: Any, escape: bool, depth: int) -> Any:
+    if isinstance(value, (Mapping, list, tuple)):
+        if depth >= _DEEPEST:
+            return _TOO_DEEP
+        if isinstance(value, Mapping):
+            return {
+                _escaped(key) if escape else key: _stored(_public(key, part), escape, depth + 1)
+                for key, part in value.items()
+            }
+        return [_stored(part, escape, depth + 1) for part in value]
+    if not escape:
+        return value
+    if isinstance(value, str):
+        return _escaped(value)
+    if isinstance(value, (int, float)) and _is_refused(value):
+        return f"\\{value:#x}" if isinstance(value, int) else f"\\{json.dumps(value)}"
+    return value
+
+
+def _public(key: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool) or value == "":
+        return value
+    name = key.replace("_", "").replace("-", "")
+    if _SECRET.search(name):
+        return REDACTED
+    if isinstance(value, str) and name.lower().endswith("url"):
+        return _USERINFO.sub(rf"\1{REDACTED}@", value)
+    return value
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPABLE.sub(lambda m: "\\\\" if m[0] == "\\" else f"\\u{ord(m[0]):04x}", text)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else "\\", text)
+
+
+def flags(*found: Iterable[str], escaped: bool = False) -> list[str]:
+    """Flags of a row: sorted, each once, with :data:`ESCAPED` where something of it was."""
+    return sorted({flag for some in found for flag in some} | ({ESCAPED} if escaped else set()))
+
+
+def recordset(rows: Iterable[Mapping[str, Any]]) -> Json:
+    """Rows of columns as one parameter for ``json_to_recordset``: a page is one round trip. Texts are made
+    storable; a value from :func:`payload` is for a jsonb column, a list for an array, bytes for bytea."""
+    columns = [{name: _column(value) for name, value in row.items()} for row in rows]
+    return Json(columns, dumps=partial(json.dumps, ensure_ascii=False))
+
+
+def _column(value: Any) -> Any:
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, (list, tuple)):
+        return [_column(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _column(part) for name, part in value.items()}
+    if isinstance(value, Jsonb):
+        return value.obj
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return f"\\x{value.hex()}"
+    return value
+
+
+def content_hash(*values: Any) -> bytes:
+    """SHA-256 over typed values: texts, numbers, times, lists, jsonb from :func:`payload`, None."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), default=_hashable)
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, Jsonb):
+        return value.obj
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"no value of a row: {type(value).__name__}")
