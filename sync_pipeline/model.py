@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
+
+
+BEGINNING = datetime(1900, 1, 1, tzinfo=UTC)
+"""Where the coverage of a source's time begins: before everything that a server can date."""
 
 
 class Kind(StrEnum):
@@ -159,6 +163,16 @@ class TimeWindow:
 
     def __str__(self) -> str:
         return f"{self.since.isoformat()}..{self.until.isoformat()}"
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it holds no time at all."""
+        return self.since == self.until
+
+    def overlap(self, other: TimeWindow) -> TimeWindow:
+        """What both hold; empty where they hold nothing together."""
+        since = max(self.since, other.since)
+        return TimeWindow(since, max(since, min(self.until, other.until)))
 
 
 Window = RevisionWindow | TimeWindow

@@ -9,9 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sync_pipeline.catalog import instance_of
 from sync_pipeline.model import (
+    JOB_TYPES_OF_KIND,
     JobRequest,
     JobType,
+    Kind,
     Mode,
     PathChange,
     RevisionRow,
@@ -72,6 +75,31 @@ def register_source(conn: Connection, source: Path | str, *, origin: int = 1, pr
         reason="test",
     )
     return repo.repo_id
+
+
+_PROJECT = """
+INSERT INTO scm.repos (kind, instance, instance_slug, tenant, slug, url, project_id, project_path)
+VALUES ('gitlab', %(instance)s, 'gitlab', 'acme', 'project_' || %(project_id)s,
+        %(server)s || '/projects/' || %(project_id)s, %(project_id)s, %(path)s)
+RETURNING repo_id
+"""
+
+
+def register_project(conn: Connection, server: str, project_id: int, path: str, *, origin: datetime) -> int:
+    """A GitLab project by the URL of its server, with its job types; returns its repo_id."""
+    values = {"server": server, "instance": instance_of(server), "project_id": project_id, "path": path}
+    row = conn.execute(_PROJECT, values).fetchone()
+    assert row is not None
+    for job_type in JOB_TYPES_OF_KIND[Kind.GITLAB]:
+        watermarks.register(
+            conn,
+            repo_id=row["repo_id"],
+            job_type=job_type,
+            origin_time=origin,
+            actor="test",
+            reason="test",
+        )
+    return int(row["repo_id"])
 
 
 def change(path: str, action: str = "M", **other: Any) -> PathChange:

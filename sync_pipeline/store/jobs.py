@@ -116,7 +116,8 @@ UPDATE scm.sync_jobs AS j
        last_error_code = CASE WHEN NOT covered THEN 'worker_lost' END,
        last_error = CASE WHEN NOT covered THEN 'the worker disappeared in attempt ' || j.attempts END
   FROM (SELECT w.repo_id, w.job_type, o.job_id,
-               coalesce(w.covered_revs @> (o.revs * int8range(1, w.head_rev + 1)), FALSE)
+               coalesce(w.covered_revs @> (o.revs * int8range(1, w.head_rev + 1)), w.covered_time @> o.period,
+                        FALSE)
                AND NOT o.reread AS covered
           FROM scm.sync_jobs AS o
           JOIN scm.sync_watermarks AS w USING (repo_id, job_type)

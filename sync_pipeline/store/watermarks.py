@@ -104,6 +104,19 @@ UPDATE scm.sync_watermarks
 RETURNING generation
 """
 
+# What a reset forgets beside the coverage: which details need not be read again. One of them fits the job type.
+_FORGET_TIPS = "UPDATE scm.refs SET covered_tip = NULL WHERE repo_id = %(repo_id)s AND covered_tip IS NOT NULL"
+_FORGET_CHILDREN = """
+UPDATE scm.mrs SET children_head = NULL, children_target = NULL
+ WHERE repo_id = %(repo_id)s AND children_head IS NOT NULL
+"""
+_FORGET_REVIEWS = "DELETE FROM scm.mr_reviews WHERE repo_id = %(repo_id)s"
+_FORGET = {
+    JobType.COMMITS: _FORGET_TIPS,
+    JobType.MERGE_REQUESTS: _FORGET_CHILDREN,
+    JobType.REVIEWS: _FORGET_REVIEWS,
+}
+
 # What a look at the source found. A state that stays keeps its begin.
 _VISITED = """
 UPDATE scm.sync_watermarks
@@ -112,6 +125,7 @@ UPDATE scm.sync_watermarks
        access_detail = %(detail)s,
        head_rev = greatest(head_rev, %(head_rev)s),
        verified_at = greatest(verified_at, %(verified_at)s),
+       activity_at = greatest(activity_at, %(activity_at)s),
        visited_at = now(),
        updated_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
@@ -238,8 +252,8 @@ def move_origin(
 def replace(
     conn: Connection, *, repo_id: int, job_type: JobType, covered: tuple[Window, ...], actor: str, reason: str
 ) -> int:
-    """A person's decision about what counts as complete; empty ``covered`` is a reset. Returns the new
-    generation; jobs of the old one can write no more."""
+    """A person's decision about what counts as complete; empty ``covered`` is a reset, after which everything
+    is read again. Returns the new generation; jobs of the old one can write no more."""
     params = _key(repo_id, job_type) | multirange_params(*covered)
     params |= {"actor": actor, "reason": reason, "direction": "set" if covered else "reset"}
     with conn.transaction():
@@ -247,6 +261,8 @@ def replace(
         if row is None:
             raise ConfigurationError(f"repository {repo_id} has no {job_type}; see `scm-sync repo list`")
         conn.execute(_SNAPSHOT_EVENT, params)
+        if not covered and job_type in _FORGET:
+            conn.execute(_FORGET[job_type], params)
     return int(row["generation"])
 
 
@@ -259,10 +275,13 @@ def record_visit(
     detail: str | None = None,
     head_rev: int | None = None,
     verified_at: datetime | None = None,
+    activity_at: datetime | None = None,
 ) -> None:
-    """Write down what a look at the source found. ``verified_at`` only if nothing was missing."""
+    """Write down what a look at the source found. ``verified_at`` only if nothing was missing;
+    ``activity_at`` is the source's own time of its last activity."""
     params = _key(repo_id, job_type)
     params |= {"access": str(access), "detail": detail, "head_rev": head_rev, "verified_at": verified_at}
+    params["activity_at"] = activity_at
     conn.execute(_VISITED, params)
 
 

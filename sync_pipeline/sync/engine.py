@@ -1,7 +1,7 @@
-"""From a request to a report: make or find the job, claim it or wait for its owner, run an attempt.
+"""From requests to reports: make or find the jobs, claim them or wait for their owner, run an attempt.
 
-Belongs here: who works on a job. What one attempt does is in :mod:`sync_pipeline.sync.attempt`; when
-something is due is decided in :mod:`sync_pipeline.policy`.
+Belongs here: who works on a job. What an attempt does is in :mod:`sync_pipeline.sync.attempt` and in the
+work of each job type; when something is due is decided in :mod:`sync_pipeline.policy`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import psycopg
@@ -35,15 +35,26 @@ from sync_pipeline.model import (
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, repos
 from sync_pipeline.store.database import Connection, Database
-from sync_pipeline.sync.attempt import Attempt, Look, database_error
-from sync_pipeline.sync.readers import reader_factory
-from sync_pipeline.sync.source import SourceFactory
+from sync_pipeline.sync.attempt import Attempt, Work, carry_out, database_error
+from sync_pipeline.sync.commits import CommitWork
+from sync_pipeline.sync.project import ProjectVisit
+from sync_pipeline.sync.readers import Readers
+from sync_pipeline.sync.revisions import Look, RevisionWork
+from sync_pipeline.sync.source import Sources
 from sync_pipeline.sync.worker import is_gone, process_identity, worker_name
 
 _log = logging.getLogger(__name__)
 
 # Settings that shape what a job does; their hash is kept with the job.
-_SHAPING = ("chunk_revisions", "fingerprint_revisions", "sweep_recent_revisions", "svn_max_answer_bytes")
+_SHAPING = (
+    "chunk_revisions",
+    "chunk_rows",
+    "fingerprint_revisions",
+    "overlap",
+    "safety_lag",
+    "sweep_recent_revisions",
+    "svn_max_answer_bytes",
+)
 
 
 def settings_hash(settings: Settings) -> str:
@@ -52,15 +63,25 @@ def settings_hash(settings: Settings) -> str:
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class Syncer:
-    """Runs jobs. Safe to share between threads; each :meth:`run` uses connections of its own."""
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    """A request whose job is ours now, after ``waited`` seconds."""
 
-    def __init__(
-        self, database: Database, settings: Settings, source_factory: SourceFactory | None = None
-    ) -> None:
+    request: JobRequest
+    claim: jobs.Claim
+    waited: float
+
+
+class Syncer:
+    """Runs jobs. Safe to share between threads; each run uses connections of its own.
+
+    ``sources`` make the readers; by default those of the settings.
+    """
+
+    def __init__(self, database: Database, settings: Settings, sources: Sources | None = None) -> None:
         self._database = database
         self._settings = settings
-        self._source_factory = source_factory or reader_factory(settings)
+        self._sources: Sources = sources or Readers(settings)
         self._looks: dict[int, Look] = {}
 
     def run(
@@ -78,64 +99,113 @@ class Syncer:
         Raises Cancelled after ``cancel`` was set and the job was put back; ConfigurationError if the
         request cannot be served at all (unknown or retired repository, no database).
         """
+        said = None if progress is None else lambda job_type, counts: progress(counts)
+        return self.run_together([request], cancel=cancel, progress=said)[0]
+
+    def run_together(
+        self,
+        requests: Sequence[JobRequest],
+        *,
+        cancel: threading.Event | None = None,
+        progress: Callable[[JobType, Counts], None] | None = None,
+    ) -> list[JobReport]:
+        """As :meth:`run`, for requests of one repository in one mode and window whose job types share a
+        reader (merge requests and reviews): what is claimed is read once. One report per request, in order.
+
+        A job that somebody else works on does not hold the others up: it is waited for afterwards.
+        """
         cancel = cancel or threading.Event()
         try:
-            return self._run(request, cancel, progress)
+            return self._run(requests, cancel, progress)
         except psycopg.Error as failure:
             raise database_error(failure) from None
 
     def _run(
-        self, request: JobRequest, cancel: threading.Event, progress: Callable[[Counts], None] | None
-    ) -> JobReport:
+        self,
+        requests: Sequence[JobRequest],
+        cancel: threading.Event,
+        progress: Callable[[JobType, Counts], None] | None,
+    ) -> list[JobReport]:
         with self._database.connection() as conn:
-            repo = repos.get(conn, request.repo_id)
+            repo = repos.get(conn, requests[0].repo_id)
             if repo.lifecycle is not Lifecycle.ACTIVE:
                 raise ConfigurationError(
                     f"{repo.spec} is retired; add it again with `scm-sync repo add {repo.spec}` to sync it"
                 )
-            leases.ensure(conn, request.repo_id, request.job_type)
-            self._reap(conn, repo, request.job_type)
-            try:
-                job_id = jobs.enqueue(
-                    conn,
-                    request,
-                    max_attempts=self._settings.job_max_attempts,
-                    config_hash=settings_hash(self._settings),
-                )
-            except LookupError:
-                raise ConfigurationError(
-                    f"{repo.spec} has no {request.job_type}; see `scm-sync repo show {repo.spec}`"
-                ) from None
-        return self.run_job(job_id, request, repo, cancel=cancel, progress=progress)
+            jobs_of = [(request, self._enqueue(conn, repo, request)) for request in requests]
+        reports: dict[UUID, JobReport] = {}
+        ready: list[_Claimed] = []
+        held: list[tuple[JobRequest, UUID]] = []
+        for request, job_id in jobs_of:
+            got = self._claim(job_id, request, cancel, wait=len(requests) == 1)
+            if isinstance(got, JobReport):
+                reports[job_id] = got
+            elif got is None:
+                held.append((request, job_id))
+            else:
+                ready.append(got)
+        if ready:
+            reports |= {r.job_id: r for r in self._attempt(repo, ready, cancel, progress)}
+        for request, job_id in held:
+            got = self._claim(job_id, request, cancel, wait=True)
+            assert got is not None
+            if isinstance(got, _Claimed):
+                (got,) = self._attempt(repo, [got], cancel, progress)
+            reports[job_id] = got
+        return [reports[job_id] for _, job_id in jobs_of]
 
-    def run_job(
+    def _enqueue(self, conn: Connection, repo: Repository, request: JobRequest) -> UUID:
+        leases.ensure(conn, request.repo_id, request.job_type)
+        self._reap(conn, repo, request.job_type)
+        try:
+            return jobs.enqueue(
+                conn,
+                request,
+                max_attempts=self._settings.job_max_attempts,
+                config_hash=settings_hash(self._settings),
+            )
+        except LookupError:
+            raise ConfigurationError(
+                f"{repo.spec} has no {request.job_type}; see `scm-sync repo show {repo.spec}`"
+            ) from None
+
+    def _attempt(
         self,
-        job_id: UUID,
-        request: JobRequest,
         repo: Repository,
-        *,
+        claimed: Sequence[_Claimed],
         cancel: threading.Event,
-        progress: Callable[[Counts], None] | None = None,
-    ) -> JobReport:
-        """As :meth:`run`, for a job that exists."""
-        started = time.monotonic()
-        claim = self._claim(job_id, request, cancel)
-        waited = time.monotonic() - started
-        if isinstance(claim, JobReport):
-            return replace(claim, waited_seconds=waited)
-        attempt = Attempt(
-            self._database,
-            self._settings,
-            self._source_factory(repo, cancel.is_set),
-            repo,
-            request,
-            claim,
-            looks=self._looks,
-            cancel=cancel,
-            progress=progress,
-        )
-        attempt.done.waited = waited
-        return attempt.run()
+        progress: Callable[[JobType, Counts], None] | None,
+    ) -> list[JobReport]:
+        def told(job_type: JobType) -> Callable[[Counts], None] | None:
+            return None if progress is None else lambda counts: progress(job_type, counts)
+
+        attempts = [
+            Attempt(
+                self._database,
+                self._settings,
+                repo,
+                one.request,
+                one.claim,
+                cancel=cancel,
+                progress=told(one.request.job_type),
+            )
+            for one in claimed
+        ]
+        for attempt, one in zip(attempts, claimed, strict=True):
+            attempt.done.waited = one.waited
+        return carry_out(attempts, lambda: self._work(repo, attempts, cancel))
+
+    def _work(self, repo: Repository, attempts: Sequence[Attempt], cancel: threading.Event) -> Work:
+        job_type = attempts[0].job_type
+        if job_type is JobType.REVISIONS:
+            return RevisionWork(attempts[0], self._sources.svn(repo, cancel.is_set), self._looks)
+        client = self._sources.gitlab(repo.instance, cancel.is_set)
+        visit = ProjectVisit(attempts, client, self._sources.fingerprint(repo.instance))
+        if job_type is JobType.COMMITS:
+            return CommitWork(attempts[0], client, visit)
+        from sync_pipeline.sync.merge_requests import MergeRequestWork
+
+        return MergeRequestWork(attempts, client, visit)
 
     def _reap(self, conn: Connection, repo: Repository, job_type: JobType) -> None:
         """Close what dead workers left running for this repository, whichever window it was."""
@@ -150,10 +220,13 @@ class Syncer:
                         status,
                     )
 
-    def _claim(self, job_id: UUID, request: JobRequest, cancel: threading.Event) -> jobs.Claim | JobReport:
-        """Claim the job; or wait for the one who has it, and take its result."""
+    def _claim(
+        self, job_id: UUID, request: JobRequest, cancel: threading.Event, *, wait: bool
+    ) -> _Claimed | JobReport | None:
+        """Claim the job; or wait for the one who has it, and take its result; or, without ``wait``, None."""
         settings = self._settings
-        deadline = time.monotonic() + settings.wait_limit
+        started = time.monotonic()
+        deadline = started + settings.wait_limit
         gone: UUID | None = None
         waiting = False
         while True:
@@ -168,15 +241,16 @@ class Syncer:
                     gone=gone,
                 )
                 if claim is not None:
-                    return claim
+                    return _Claimed(request, claim, time.monotonic() - started)
                 state = jobs.state(conn, job_id)
                 done = state.status in (JobStatus.COMPLETED, JobStatus.DEAD)
                 if done or (waiting and state.status is JobStatus.FAILED):
-                    return jobs.report(conn, job_id)
+                    return replace(jobs.report(conn, job_id), waited_seconds=time.monotonic() - started)
                 until = f"{state.claim_expires_at:%H:%M:%S} UTC" if state.claim_expires_at else "soon"
                 if state.status is JobStatus.RUNNING and time.monotonic() >= deadline:
                     return replace(
                         jobs.report(conn, job_id),
+                        waited_seconds=time.monotonic() - started,
                         error_code=LeaseHeld.code,
                         error=f"{state.claimed_by} works on this job until {until} at least; waited "
                         f"{settings.wait_limit:.0f} s, try again later",
@@ -185,6 +259,8 @@ class Syncer:
                 _log.warning("%s, who worked on this job, is gone; taking it over", state.claimed_by)
                 gone = state.claim_token
                 continue
+            if not wait:
+                return None
             if not waiting:
                 _log.warning(
                     "%s works on this job until %s at least; waiting for it, %.0f s at most",

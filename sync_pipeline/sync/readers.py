@@ -1,32 +1,78 @@
 """Which reader serves a repository, with which settings.
 
-Belongs here: the step from settings and a catalog row to a reader. Secrets go straight into the client.
+Belongs here: the step from settings and a catalog row to a reader or client. Secrets go straight into the
+client.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
+from sync_pipeline.catalog import instance_of
+from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Repository
-from sync_pipeline.settings import Settings
+from sync_pipeline.settings import GitLabServer, Settings
+from sync_pipeline.sources.gitlab.transport import Client, Instance
 from sync_pipeline.sources.svn import make_client
 from sync_pipeline.sources.svn.reader import SvnReader
 
+_FINGERPRINT = 16
 
-def reader_factory(settings: Settings) -> Callable[[Repository, Callable[[], bool]], SvnReader]:
-    """A function that makes the reader of a repository; its second argument tells whether to stop."""
+Cancelled = Callable[[], bool]
 
-    def make(repo: Repository, cancelled: Callable[[], bool]) -> SvnReader:
-        return svn_reader(settings, repo.svn_root or repo.url, repo.svn_prefix, cancelled)
 
-    return make
+class Readers:
+    """Makes readers and clients; share one per process, because a GitLab server's connections and what is
+    known about its token belong to the process. Safe to share between threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._servers = {instance_of(server.url): server for server in settings.gitlab_servers()}
+        self._instances: dict[str, Instance] = {}
+
+    def svn(self, repo: Repository, cancelled: Cancelled) -> SvnReader:
+        """The reader of an SVN repository; ``cancelled`` tells whether to stop."""
+        return svn_reader(self._settings, repo.svn_root or repo.url, repo.svn_prefix, cancelled)
+
+    def gitlab(self, instance: str, cancelled: Cancelled = lambda: False) -> Client:
+        """A client of the GitLab server with this key, for one thread. Raises ConfigurationError where no
+        such server is configured or its token cannot be read."""
+        made = self._instances.get(instance)
+        if made is None:
+            server = self._server(instance)
+            made = self._instances.setdefault(instance, self.connect(server))
+        return made.client(cancelled)
+
+    def connect(self, server: GitLabServer) -> Instance:
+        """The connections to a server; made once per process."""
+        return Instance(server.url, server.token, ca_file=server.ca_file)
+
+    def fingerprint(self, instance: str) -> str:
+        """Start of the SHA-256 of the token in force, which tells it from a renewed one; ``none`` where there
+        is none. Raises as :meth:`gitlab`."""
+        token = self._server(instance).token()
+        return hashlib.sha256(token.encode()).hexdigest()[:_FINGERPRINT] if token else "none"
+
+    def gitlab_instances(self) -> tuple[str, ...]:
+        """The keys of the configured GitLab servers."""
+        return tuple(self._servers)
+
+    def _server(self, instance: str) -> GitLabServer:
+        try:
+            return self._servers[instance]
+        except KeyError:
+            raise ConfigurationError(
+                f"no GitLab is configured for {instance}; set SCM_GITLAB_URL and SCM_GITLAB_TOKEN, "
+                "or add a [[gitlab]] table to the TOML file"
+            ) from None
 
 
 def svn_reader(
     settings: Settings,
     root_url: str,
     prefix: str = "",
-    cancelled: Callable[[], bool] = lambda: False,
+    cancelled: Cancelled = lambda: False,
     *,
     attempts: int = 3,
 ) -> SvnReader:

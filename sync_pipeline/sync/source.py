@@ -1,6 +1,6 @@
-"""What the engine needs of a reader.
+"""What the engine needs of the outside world.
 
-Belongs here: the protocol that readers of :mod:`sync_pipeline.sources` satisfy without knowing it.
+Belongs here: the protocols that readers of :mod:`sync_pipeline.sources` satisfy without knowing them.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from sync_pipeline.model import Batch, Repository, RevisionWindow, Visit
+from sync_pipeline.sources.gitlab.transport import Client
 
 
 class RevisionSource(Protocol):
-    """What the engine needs of a reader. One instance serves one job in one thread."""
+    """What the engine needs of a reader of revisions. One instance serves one job in one thread."""
 
     @property
     def calls(self) -> int:
-        """Commands or requests sent so far."""
+        """Commands sent so far."""
         ...
 
     def visit(self) -> Visit:
@@ -36,5 +37,17 @@ class RevisionSource(Protocol):
         ...
 
 
-SourceFactory = Callable[[Repository, Callable[[], bool]], RevisionSource]
-"""Makes the reader of a repository; the second argument tells, when called, whether to stop."""
+class Sources(Protocol):
+    """What makes readers and clients for the engine; see :class:`sync_pipeline.sync.readers.Readers`."""
+
+    def svn(self, repo: Repository, cancelled: Callable[[], bool]) -> RevisionSource:
+        """The reader of an SVN repository; the second argument tells, when called, whether to stop."""
+        ...
+
+    def gitlab(self, instance: str, cancelled: Callable[[], bool]) -> Client:
+        """A client of a GitLab server for one job."""
+        ...
+
+    def fingerprint(self, instance: str) -> str:
+        """What tells the token in force from another one."""
+        ...

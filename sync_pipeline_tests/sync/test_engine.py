@@ -37,7 +37,7 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, proofs, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
-from sync_pipeline.sync.readers import reader_factory
+from sync_pipeline.sync.readers import Readers
 from sync_pipeline_tests.builders import register_source as add
 from sync_pipeline_tests.builders import request
 
@@ -113,9 +113,20 @@ class Hindered:
         return batch
 
 
-def hindered(before_read: Callable[[RevisionWindow], None]) -> Callable[..., Hindered]:
-    make = reader_factory(SMALL)
-    return lambda repo, cancelled: Hindered(make(repo, cancelled), before_read)
+class Substitute(Readers):
+    """Readers whose SVN readers are made in another way."""
+
+    def __init__(self, make: Callable[[Repository, Callable[[], bool]], Any]) -> None:
+        super().__init__(SMALL)
+        self._make = make
+
+    def svn(self, repo: Repository, cancelled: Callable[[], bool]) -> Any:
+        return self._make(repo, cancelled)
+
+
+def hindered(before_read: Callable[[RevisionWindow], None]) -> Substitute:
+    make = Readers(SMALL).svn
+    return Substitute(lambda repo, cancelled: Hindered(make(repo, cancelled), before_read))
 
 
 def test_an_incremental_reads_everything_from_the_origin_and_then_nothing(
@@ -542,7 +553,7 @@ def test_an_edited_message_is_found_by_the_sweep(database: Database, place: Path
 
 
 def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, place: Path) -> None:
-    make = reader_factory(SMALL)
+    make = Readers(SMALL).svn
 
     class Owing(Hindered):
         def read(self, window: RevisionWindow) -> Iterator[Batch]:
@@ -552,7 +563,9 @@ def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, plac
                 else:
                     yield batch
 
-    syncer = Syncer(database, SMALL, lambda repo, stop: Owing(make(repo, stop), lambda window: None))
+    syncer = Syncer(
+        database, SMALL, Substitute(lambda repo, stop: Owing(make(repo, stop), lambda window: None))
+    )
     with database.connection() as conn:
         repo = add(conn, place)
         assert syncer.run(request(repo)).succeeded
@@ -563,7 +576,7 @@ def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, plac
 
 
 def test_one_bad_row_goes_to_quarantine_and_the_batch_goes_on(database: Database, place: Path) -> None:
-    make = reader_factory(SMALL)
+    make = Readers(SMALL).svn
 
     class Corrupt(Hindered):
         def read_single(self, rev_num: int) -> Batch:
@@ -574,7 +587,7 @@ def test_one_bad_row_goes_to_quarantine_and_the_batch_goes_on(database: Database
         if window.first <= 7 < window.end:
             raise WindowTooHard("corrupt")
 
-    syncer = Syncer(database, SMALL, lambda repo, stop: Corrupt(make(repo, stop), obstacle))
+    syncer = Syncer(database, SMALL, Substitute(lambda repo, stop: Corrupt(make(repo, stop), obstacle)))
     with database.connection() as conn:
         repo = add(conn, place)
         report = syncer.run(request(repo))
@@ -668,7 +681,7 @@ def test_a_job_of_before_a_reset_cannot_write(database: Database, place: Path) -
 
 def test_a_factory_gets_the_catalogs_row(database: Database, place: Path) -> None:
     seen: list[Repository] = []
-    make = reader_factory(SMALL)
+    make = Readers(SMALL).svn
 
     def remember(repo: Repository, cancelled: Callable[[], bool]) -> Any:
         seen.append(repo)
@@ -676,5 +689,5 @@ def test_a_factory_gets_the_catalogs_row(database: Database, place: Path) -> Non
 
     with database.connection() as conn:
         repo = add(conn, place)
-        Syncer(database, SMALL, remember).run(request(repo))
+        Syncer(database, SMALL, Substitute(remember)).run(request(repo))
         assert [r.repo_id for r in seen] == [repo]

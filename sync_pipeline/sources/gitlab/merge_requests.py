@@ -33,19 +33,22 @@ _IIDS_AT_ONCE = 100
 Head = tuple[str | None, str | None]
 """Head and target branch of a merge request: while both stay, so do its versions and commits."""
 
+Known = Callable[[Sequence[int]], Mapping[int, Head]]
+"""Tells, for numbers of merge requests, the heads for which versions and commits are stored."""
+
 
 class MergeRequestReader:
-    """Reads the merge requests of one project. One instance serves one job; ``parallel`` requests at once."""
+    """Reads the merge requests of one project. One instance serves one job; ``parallel`` requests at once.
+    Without ``children`` their versions and commits are never asked for."""
 
-    def __init__(self, client: Client, project_id: int, *, parallel: int = 4) -> None:
+    def __init__(self, client: Client, project_id: int, *, parallel: int = 4, children: bool = True) -> None:
         self._client = client
         self._project_id = project_id
         self._path = project_path(project_id, "merge_requests")
         self._parallel = parallel
+        self._children = children
 
-    def read(
-        self, window: TimeWindow, known: Callable[[Sequence[int]], Mapping[int, Head]] = lambda _: {}
-    ) -> Iterator[MergeRequestBatch]:
+    def read(self, window: TimeWindow, known: Known = lambda _: {}) -> Iterator[MergeRequestBatch]:
         """The merge requests updated in ``window``, each version of one once. ``known`` tells, for iids, the
         heads whose versions and commits are stored: they are not asked for again.
 
@@ -58,9 +61,9 @@ class MergeRequestReader:
             covered = page.covered_until
             yield replace(batch, window=window, covered=reached)
 
-    def read_some(self, iids: Sequence[int]) -> Iterator[MergeRequestBatch]:
+    def read_some(self, iids: Sequence[int], known: Known = lambda _: {}) -> Iterator[MergeRequestBatch]:
         """The merge requests with these numbers as they are now, such as open ones or those whose branch
-        moved. One that is not in any batch was not found this once."""
+        moved; ``known`` as for :meth:`read`. One that is not in any batch was not found this once."""
         for first in range(0, len(iids), _IIDS_AT_ONCE):
             query: Params = {
                 "state": "all",
@@ -68,7 +71,7 @@ class MergeRequestReader:
                 "iids[]": list(iids[first : first + _IIDS_AT_ONCE]),
             }
             for answer in pages(self._client, self._path, query):
-                yield self._batch(rows(answer, self._path), answer.date, lambda _: {})
+                yield self._batch(rows(answer, self._path), answer.date, known)
 
     def settle(self, iid: int) -> MergeRequestRow:
         """One merge request with all that belongs to it. Raises as the transport does, RowUnreadable where it
@@ -80,7 +83,7 @@ class MergeRequestReader:
         self,
         found: Sequence[Any],
         date: datetime | None,
-        known: Callable[[Sequence[int]], Mapping[int, Head]],
+        known: Known,
     ) -> MergeRequestBatch:
         good: list[MergeRequestRow] = []
         aside: list[QuarantinedRow] = []
@@ -90,10 +93,12 @@ class MergeRequestReader:
             except RowUnreadable as error:
                 iid = data.get("iid") if isinstance(data, dict) else None
                 aside.append(quarantined(str(iid or "?"), error))
-        stored = known([row.iid for row in good]) if good else {}
+        stored = known([row.iid for row in good]) if good and self._children else {}
         owing = Owing()
 
         def whole(row: MergeRequestRow) -> MergeRequestRow:
+            if not self._children:
+                return row
             same = stored.get(row.iid)
             return row if same == (row.head_sha, row.target_branch) else self._with_children(row, owing)
 

@@ -1,0 +1,312 @@
+"""Commits of a GitLab project: what one attempt reads and stores, ref by ref.
+
+Belongs here: which refs have to be walked, from where, and when everything that any ref reaches is stored;
+then coverage reaches to the time of the listing. Dates prove nothing here: git stops a date-limited walk at
+the first old-dated commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
+
+from sync_pipeline.errors import RowUnreadable, SourceGone, SyncError, Transient
+from sync_pipeline.gitlab_rows import CommitBatch, CommitRow, RefKind, RefListing
+from sync_pipeline.model import Counts, Obligation, QuarantinedRow, TimeWindow
+from sync_pipeline.policy.freshness import is_worth_an_event
+from sync_pipeline.sources.gitlab import front
+from sync_pipeline.sources.gitlab.commits import CommitReader
+from sync_pipeline.sources.gitlab.fields import payload, quarantined
+from sync_pipeline.sources.gitlab.refs import RefReader
+from sync_pipeline.sources.gitlab.transport import Client
+from sync_pipeline.store import aside, commits, refs, watermarks
+from sync_pipeline.store.database import Connection
+from sync_pipeline.store.leases import Lease
+from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt
+from sync_pipeline.sync.project import ProjectVisit
+
+_PAGES_PER_LEASE = 10
+_LISTINGS = 3
+_SWEEP_EVERY = timedelta(days=1)
+# Errors of one commit, which stays owed; everything else is an error of the job.
+_STILL_OWED = frozenset(
+    {"no_object", "server_error", "timeout", "content_too_large", "incomplete", "not_json"}
+)
+
+
+class CommitWork:
+    """Reads the refs and commits of a project for one attempt."""
+
+    def __init__(self, attempt: Attempt, client: Client, visit: ProjectVisit) -> None:
+        self._attempt = attempt
+        self._client = client
+        self._visit = visit
+        self._database = attempt.database
+        self._repo_id = attempt.repo.repo_id
+        self._reader = CommitReader(client, visit.project_id)
+        self._all_gone = False
+
+    def run(self) -> None:
+        """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
+        try:
+            with self._visit.watched():
+                self._work()
+        finally:
+            self._attempt.done.calls = self._client.calls
+
+    def _work(self) -> None:
+        look = self._visit.look()
+        if self._visit.is_disabled(self._attempt):
+            return
+        readable = self._read_refs(look)
+        if readable is not None:
+            self._read_window(readable)
+        if self._attempt.is_incremental:
+            self._settle_obligations()
+        detail = "every branch and tag is gone; what is stored stays" if self._all_gone else None
+        self._visit.record(self._attempt, complete=readable is not None, detail=detail)
+
+    # -- refs ---------------------------------------------------------------------------------------------
+
+    def _read_refs(self, look: front.ProjectLook) -> TimeWindow | None:
+        """Make everything complete that any ref reaches; returns the time that is covered then. None where
+        the source shows an empty repository that was none before."""
+        for _ in range(_LISTINGS):
+            listing = RefReader(self._client, self._visit.project_id).listing()
+            if not listing.refs and self._had_refs():
+                if not look.is_empty:
+                    raise Transient(
+                        f"{look.path}: the server lists no branch and no tag, yet says it is not empty",
+                        code="incomplete",
+                    )
+                # Storage that is away looks the same as a repository that was emptied.
+                self._all_gone = True
+                return None
+            try:
+                return self._cover(listing)
+            except SourceGone as gone:
+                # A ref moved on, and its old tip was cleaned away, between listing and walk.
+                if gone.code != "no_commit":
+                    raise
+        raise Transient(f"{look.path}: refs change faster than they can be read", code="unstable")
+
+    def _had_refs(self) -> bool:
+        with self._database.connection() as conn:
+            return bool(refs.stored_refs(conn, self._repo_id))
+
+    def _cover(self, listing: RefListing) -> TimeWindow:
+        readable = self._visit.readable(listing.date)
+        deleted = self._record(listing, readable)
+        with self._database.connection() as conn:
+            stored = refs.stored_refs(conn, self._repo_id)
+        known: set[str] = set()
+        main: str | None = None
+        for ref in sorted(stored, key=lambda r: (not r.is_default, r.kind is RefKind.TAG, r.name)):
+            if ref.covered_tip != ref.tip and ref.tip not in known:
+                if self._is_covered(ref.tip):
+                    known.add(ref.tip)
+                else:
+                    self._walk(ref.tip, ref.covered_tip or main, readable)
+            main = main or ref.tip
+        self._conclude(readable, known, deleted, main)
+        return readable
+
+    def _record(self, listing: RefListing, readable: TimeWindow) -> list[str]:
+        """Store where the refs lead now; returns the last tips of those that are gone."""
+        with self._database.connection() as conn:
+            stored = refs.stored_refs(conn, self._repo_id)
+        before = {(r.kind, r.name): (r.tip, r.target, r.is_default) for r in stored}
+        now = {(r.kind, r.name): (r.tip, r.target, r.is_default) for r in listing.refs}
+        if before == now and not listing.quarantined:
+            return []
+        deleted: list[str] = []
+
+        def store(conn: Connection, batch_id: int) -> Counts:
+            changes = refs.record_listing(
+                conn,
+                repo_id=self._repo_id,
+                batch_id=batch_id,
+                rows=listing.refs,
+                observed_at=listing.date,
+            )
+            deleted.extend(old_tip for _, _, old_tip, _ in changes.deleted if old_tip is not None)
+            return Counts()
+
+        with self._attempt.lease() as lease:
+            self._attempt.write(lease, store, window=readable, quarantined=listing.quarantined)
+        return deleted
+
+    def _is_covered(self, tip: str) -> bool:
+        with self._database.connection() as conn:
+            return bool(commits.covered_tips(conn, self._repo_id, self._attempt.claim.generation, [tip]))
+
+    def _walk(self, tip: str, covered: str | None, window: TimeWindow) -> None:
+        """Read and store everything that ``tip`` reaches and ``covered`` does not."""
+        walk = self._begin(tip, covered)
+        pages = self._reader.read_tip(tip, covered, first_page=walk.next_page, tip_read=walk.tip_read)
+        batch: CommitBatch | None = next(pages, None)
+        joined = walk.joined
+        while batch is not None:
+            with self._attempt.lease() as lease:
+                for _ in range(_PAGES_PER_LEASE):
+                    if batch.covered != walk.covered:
+                        # The answer about the range could not be believed: the tip is read whole.
+                        walk, joined = self._begin(tip, None), False
+                    joined = joined or batch.joins_covered
+                    self._store(lease, batch, window, walk, joined=joined)
+                    batch = next(pages, None)
+                    if batch is None:
+                        break
+
+    def _begin(self, tip: str, covered: str | None) -> commits.Walk:
+        with self._database.connection() as conn:
+            return commits.begin_walk(
+                conn,
+                repo_id=self._repo_id,
+                tip=tip,
+                covered=covered,
+                generation=self._attempt.claim.generation,
+            )
+
+    def _store(
+        self,
+        lease: Lease,
+        batch: CommitBatch,
+        window: TimeWindow,
+        walk: commits.Walk | None = None,
+        *,
+        joined: bool = False,
+        covered: Sequence[TimeWindow] = (),
+    ) -> None:
+        owed = {one.natural_key for one in batch.obligations}
+
+        def store(conn: Connection, batch_id: int, rows: Sequence[CommitRow]) -> Counts:
+            return commits.store_commits(
+                conn,
+                repo_id=self._repo_id,
+                batch_id=batch_id,
+                rows=rows,
+                walk_id=None if walk is None else walk.walk_id,
+                owed=owed,
+            )
+
+        def turn(conn: Connection, batch_id: int) -> None:
+            if walk is None:
+                return
+            if batch.complete:
+                commits.complete_walk(conn, walk.walk_id, joined=joined)
+                refs.cover(conn, self._repo_id, walk.tip)
+            else:
+                # An answer without its tip is not believed; the next look begins it again.
+                commits.turn_page(
+                    conn,
+                    walk.walk_id,
+                    next_page=batch.next_page or 1,
+                    tip_read=batch.tip_read and batch.next_page is not None,
+                    joined=joined,
+                )
+
+        self._attempt.write_rows(
+            lease,
+            batch.rows,
+            store,
+            describe=lambda row: (row.sha, payload(row.raw)),
+            window=window,
+            covered=covered,
+            quarantined=batch.quarantined,
+            obligations=batch.obligations,
+            also=turn,
+        )
+
+    def _conclude(
+        self, readable: TimeWindow, known: Collection[str], deleted: Iterable[str], main: str | None
+    ) -> None:
+        """Every ref is covered: say so, judge what moved, and flag what no ref reaches any more."""
+        before = self._visit.before[self._attempt.job_type]
+        with self._database.connection() as conn:
+            moves = [
+                (kind, name, old, new, not refs.is_ancestor(conn, self._repo_id, old, new))
+                for kind, name, old, new in refs.unjudged(conn, self._repo_id)
+            ]
+            lost = any(
+                main is None or not refs.is_ancestor(conn, self._repo_id, old, main) for old in deleted
+            )
+        sweeps = before.swept_at is None or self._visit.looked_at - before.swept_at >= _SWEEP_EVERY
+        marks = lost or sweeps or any(forced for *_, forced in moves)
+        changed = self._attempt.done.batches > 0
+        worth = is_worth_an_event(before.watermark, readable.until)
+        if not (known or moves or marks or changed or worth):
+            return
+
+        def store(conn: Connection, batch_id: int) -> Counts:
+            for tip in known:
+                refs.cover(conn, self._repo_id, tip)
+            for kind, name, old, new, forced in moves:
+                refs.judge(
+                    conn,
+                    repo_id=self._repo_id,
+                    batch_id=batch_id,
+                    kind=kind,
+                    name=name,
+                    old_tip=old,
+                    new_tip=new,
+                    forced=forced,
+                    observed_at=self._visit.project.date,
+                )
+            if marks:
+                refs.mark_unreachable(conn, self._repo_id)
+                watermarks.record_sweep(
+                    conn, repo_id=self._repo_id, job_type=self._attempt.job_type, sweep_rev=1
+                )
+            return Counts()
+
+        with self._attempt.lease() as lease:
+            self._attempt.write(lease, store, window=readable, covered=(readable,))
+
+    # -- days and details ---------------------------------------------------------------------------------
+
+    def _read_window(self, readable: TimeWindow) -> None:
+        """A job with a window: its refs are covered by now; its days are read again where that is asked for,
+        which refreshes rows and proves nothing."""
+        window = self._attempt.claim.window
+        if not isinstance(window, TimeWindow):
+            return
+        part = window.overlap(readable)
+        self._attempt.done.beyond_head = part.is_empty
+        if part.is_empty:
+            return
+        if self._attempt.rereads:
+            pages = self._reader.read_days(part)
+            batch = next(pages, None)
+            while batch is not None:
+                with self._attempt.lease() as lease:
+                    for _ in range(_PAGES_PER_LEASE):
+                        self._store(lease, batch, part)
+                        batch = next(pages, None)
+                        if batch is None:
+                            break
+        with self._attempt.lease() as lease:
+            self._attempt.write(lease, lambda conn, batch_id: Counts(), window=part, covered=(part,))
+
+    def _settle_obligations(self) -> None:
+        """Try again to read the statistics that are owed."""
+        with self._database.connection() as conn:
+            due = aside.due(conn, self._repo_id, self._attempt.job_type, OBLIGATIONS_PER_RUN)
+        for item in due:
+            batch = self._settled(item.natural_key, item.detail)
+            with self._attempt.lease() as lease:
+                self._store(lease, batch, self._visit.readable(None))
+
+    def _settled(self, sha: str, detail: str) -> CommitBatch:
+        rows: tuple[CommitRow, ...] = ()
+        owed: tuple[Obligation, ...] = ()
+        set_aside: tuple[QuarantinedRow, ...] = ()
+        try:
+            rows = (self._reader.settle(sha),)
+        except RowUnreadable as error:
+            set_aside = (quarantined(sha, error),)
+        except SyncError as error:
+            if error.code not in _STILL_OWED:
+                raise
+            owed = (Obligation(sha, detail, str(error)),)
+        return CommitBatch(None, None, 1, None, rows, False, False, False, None, set_aside, owed)

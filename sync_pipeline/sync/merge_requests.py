@@ -1,0 +1,330 @@
+"""Merge requests and their reviews: what one or two attempts read together and store each for itself.
+
+Belongs here: the list read by time, page by page; which children are asked for again; what no time of update
+reveals. One list serves both job types; each writes in transactions of its own, under its own lease, and one
+of them may fail without the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
+
+import psycopg
+
+from sync_pipeline.errors import Cancelled, LeaseLost, RowUnreadable, SyncError
+from sync_pipeline.gitlab_rows import MergeRequestBatch, MergeRequestRow, ReviewSet
+from sync_pipeline.model import BEGINNING, JobType, Obligation, QuarantinedRow, TimeWindow
+from sync_pipeline.policy.freshness import is_worth_an_event
+from sync_pipeline.sources.gitlab.fields import payload, quarantined
+from sync_pipeline.sources.gitlab.merge_requests import Head, MergeRequestReader
+from sync_pipeline.sources.gitlab.reviews import ReviewReader
+from sync_pipeline.sources.gitlab.transport import Client
+from sync_pipeline.store import aside, merge_requests, reviews, watermarks
+from sync_pipeline.store.leases import Lease
+from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error
+from sync_pipeline.sync.project import ProjectVisit
+
+_log = logging.getLogger(__name__)
+
+_SWEEP_EVERY = timedelta(days=1)
+_SWEPT_PER_VISIT = 100
+_LEASES_LOST = 3
+# Errors of one merge request, whose detail stays owed; everything else is an error of the job.
+_STILL_OWED = frozenset(
+    {"no_object", "server_error", "timeout", "content_too_large", "incomplete", "not_json"}
+)
+
+
+class MergeRequestWork:
+    """Reads merge requests for attempts at ``merge_requests``, ``reviews`` or both of one repository."""
+
+    def __init__(self, attempts: Sequence[Attempt], client: Client, visit: ProjectVisit) -> None:
+        self._all = tuple(attempts)
+        self._attempts = list(attempts)
+        self._client = client
+        self._visit = visit
+        first = attempts[0]
+        self._database = first.database
+        self._settings = first.settings
+        self._repo = first.repo
+        self._is_incremental = first.is_incremental
+        self._rereads = any(attempt.rereads for attempt in attempts)
+        parallel = self._settings.gitlab_parallel
+        self._reader = MergeRequestReader(
+            client,
+            visit.project_id,
+            parallel=parallel,
+            children=any(a.job_type is JobType.MERGE_REQUESTS for a in attempts),
+        )
+        self._review_reader = ReviewReader(client, visit.project_id, parallel=parallel)
+
+    def run(self) -> None:
+        """Everything that the jobs ask for. See :class:`sync_pipeline.sync.attempt.Work`."""
+        with self._counted(self._attempts[0]), self._visit.watched():
+            self._visit.look()
+            self._attempts = [a for a in self._attempts if not self._visit.is_disabled(a)]
+            try:
+                self._read()
+            except Cancelled:
+                raise
+            except (SyncError, psycopg.Error) as failure:
+                # Of those only that were still reading.
+                error = database_error(failure)
+                self._visit.note(error)
+                for attempt in self._attempts:
+                    attempt.error = error
+
+    def _read(self) -> None:
+        readable = self._visit.readable(None)
+        for window in self._windows(readable):
+            self._read_window(window)
+        if self._is_incremental:
+            self._look_behind(readable)
+            self._settle_obligations(readable)
+        for attempt in self._attempts:
+            self._visit.record(attempt, complete=True)
+
+    def _windows(self, readable: TimeWindow) -> Iterable[TimeWindow]:
+        """What is to be read: for live syncing from the watermark on, with the overlap; else what is missing
+        of the window, or all of it where it is read again."""
+        overlap = timedelta(seconds=self._settings.overlap)
+        found: list[TimeWindow] = []
+        with self._database.connection() as conn:
+            for attempt in self._attempts:
+                window = attempt.claim.window
+                if isinstance(window, TimeWindow):
+                    part = window.overlap(readable)
+                    attempt.done.beyond_head = part.is_empty
+                    if attempt.rereads:
+                        found.append(part)
+                    elif not part.is_empty:
+                        missing = watermarks.missing(conn, self._repo.repo_id, attempt.job_type, part)
+                        found += [gap for gap in missing if isinstance(gap, TimeWindow)]
+                    continue
+                before = self._visit.before[attempt.job_type]
+                since = before.origin if before.watermark is None else before.watermark
+                assert isinstance(since, datetime)
+                since = max(BEGINNING, min(since, readable.until) - overlap)
+                found.append(TimeWindow(since, readable.until))
+        return joined(found)
+
+    # -- the list -----------------------------------------------------------------------------------------
+
+    def _read_window(self, window: TimeWindow) -> None:
+        """Page by page, oldest update first. A chunk is so many rows; between two of them others may write.
+        Coverage grows with each page, so that whatever ends this early loses nothing."""
+        since, lost = window.since, 0
+        while since < window.until and self._attempts:
+            part = TimeWindow(since, window.until)
+            rows = 0
+            try:
+                with self._leases() as leases:
+                    for batch in self._reader.read(part, self._known):
+                        self._store(leases, batch, part, window)
+                        rows += len(batch.rows)
+                        if batch.covered is not None:
+                            since = batch.covered.until
+                            if rows >= self._settings.chunk_rows:
+                                break
+                    else:
+                        since = window.until
+            except LeaseLost as gone:
+                # A job that is still ours reads the chunk again under a new fence.
+                if type(gone) is not LeaseLost or (lost := lost + 1) >= _LEASES_LOST:
+                    raise
+                _log.warning("%s %s: %s", self._repo.slug, part, gone)
+
+    def _store(
+        self, leases: Mapping[JobType, Lease], batch: MergeRequestBatch, part: TimeWindow, whole: TimeWindow
+    ) -> None:
+        covered = () if batch.covered is None else (batch.covered,)
+        last = batch.covered is not None and batch.covered.until == whole.until
+        for attempt in list(self._attempts):
+            try:
+                sets: Sequence[ReviewSet] = ()
+                if attempt.job_type is JobType.REVIEWS:
+                    with self._counted(attempt):
+                        sets = self._review_reader.read(self._unread(batch.rows))
+                nothing = not batch.rows and not batch.quarantined and self._is_incremental
+                if nothing and last and not self._is_news(attempt, whole.until):
+                    continue
+                self._write(attempt, leases[attempt.job_type], batch, sets, part, covered)
+            except (Cancelled, LeaseLost):
+                raise
+            except SyncError as error:
+                self._give_up(attempt, error)
+            except psycopg.Error as error:
+                self._give_up(attempt, database_error(error))
+
+    def _is_news(self, attempt: Attempt, until: datetime) -> bool:
+        changed = attempt.done.counts.changed > 0
+        return changed or is_worth_an_event(self._visit.before[attempt.job_type].watermark, until)
+
+    def _give_up(self, attempt: Attempt, error: SyncError) -> None:
+        """One job type fails; the other one goes on. The last one fails the work."""
+        if len(self._attempts) == 1:
+            raise error
+        self._visit.note(error)
+        attempt.error = error
+        self._attempts.remove(attempt)
+
+    def _write(
+        self,
+        attempt: Attempt,
+        lease: Lease,
+        batch: MergeRequestBatch,
+        sets: Sequence[ReviewSet],
+        window: TimeWindow,
+        covered: Sequence[TimeWindow] = (),
+    ) -> None:
+        repo_id = attempt.repo.repo_id
+        if attempt.job_type is JobType.REVIEWS:
+            updated_at = {row.iid: row.updated_at for row in batch.rows}
+            attempt.write_rows(
+                lease,
+                sets,
+                lambda conn, batch_id, rows: reviews.store_reviews(
+                    conn,
+                    repo_id=repo_id,
+                    batch_id=batch_id,
+                    sets=[(one, updated_at[one.mr_iid]) for one in rows],
+                ),
+                describe=_describe_review,
+                window=window,
+                covered=covered,
+                quarantined=[entry for one in sets for entry in one.quarantined],
+                obligations=[owed for one in sets for owed in one.obligations],
+            )
+            return
+        attempt.write_rows(
+            lease,
+            batch.rows,
+            lambda conn, batch_id, rows: merge_requests.store_merge_requests(
+                conn, repo_id=repo_id, batch_id=batch_id, rows=rows, owed=batch.obligations
+            ),
+            describe=lambda row: (str(row.iid), payload(row.raw)),
+            window=window,
+            covered=covered,
+            quarantined=batch.quarantined,
+            obligations=batch.obligations,
+        )
+
+    def _known(self, iids: Sequence[int]) -> Mapping[int, Head]:
+        """The heads of those whose versions and commits need not be read again."""
+        if self._rereads:
+            return {}
+        with self._database.connection() as conn:
+            return merge_requests.known_heads(conn, self._repo.repo_id, iids)
+
+    def _unread(self, rows: Sequence[MergeRequestRow]) -> list[MergeRequestRow]:
+        """Those whose review was not read since they were updated."""
+        if self._rereads or not rows:
+            return list(rows)
+        with self._database.connection() as conn:
+            known = reviews.reviews_as_of(conn, self._repo.repo_id, [row.iid for row in rows])
+        return [row for row in rows if row.iid not in known or known[row.iid] < row.updated_at]
+
+    # -- what no time of update reveals -------------------------------------------------------------------
+
+    def _look_behind(self, readable: TimeWindow) -> None:
+        """Merge requests whose branch moved without a word, and open ones that were not read for a day."""
+        iids: set[int] = set()
+        with self._database.connection() as conn:
+            for attempt in self._attempts:
+                if attempt.job_type is JobType.REVIEWS:
+                    iids |= set(
+                        reviews.stale_reviews(conn, self._repo.repo_id, _SWEEP_EVERY, _SWEPT_PER_VISIT)
+                    )
+                else:
+                    iids |= set(
+                        merge_requests.unread_heads(
+                            conn, self._repo.repo_id, self._visit.project_id, self._repo.instance
+                        )
+                    )
+                    iids |= set(
+                        merge_requests.oldest_read_open(
+                            conn, self._repo.repo_id, _SWEEP_EVERY, _SWEPT_PER_VISIT
+                        )
+                    )
+        if iids:
+            self._read_some(sorted(iids), readable, self._attempts)
+
+    def _read_some(self, iids: Sequence[int], readable: TimeWindow, attempts: Collection[Attempt]) -> None:
+        """Read single merge requests as they are now, with their whole reviews."""
+        with self._leases() as leases:
+            for batch in self._reader.read_some(iids, self._known):
+                for attempt in list(attempts):
+                    sets: Sequence[ReviewSet] = ()
+                    if attempt.job_type is JobType.REVIEWS:
+                        with self._counted(attempt):
+                            sets = self._review_reader.read(batch.rows)
+                    self._write(attempt, leases[attempt.job_type], batch, sets, readable)
+
+    def _settle_obligations(self, readable: TimeWindow) -> None:
+        """Try again to read the details that are owed."""
+        for attempt in self._attempts:
+            with self._database.connection() as conn:
+                due = aside.due(conn, self._repo.repo_id, attempt.job_type, OBLIGATIONS_PER_RUN)
+            owed: dict[int, list[str]] = {}
+            for item in due:
+                owed.setdefault(int(item.natural_key), []).append(item.detail)
+            for iid, details in owed.items():
+                if attempt.job_type is JobType.REVIEWS:
+                    self._read_some([iid], readable, [attempt])
+                else:
+                    self._settle(attempt, iid, details, readable)
+
+    def _settle(self, attempt: Attempt, iid: int, details: Sequence[str], readable: TimeWindow) -> None:
+        rows: tuple[MergeRequestRow, ...] = ()
+        owed: tuple[Obligation, ...] = ()
+        set_aside: tuple[QuarantinedRow, ...] = ()
+        try:
+            rows = (self._reader.settle(iid),)
+        except RowUnreadable as error:
+            set_aside = (quarantined(str(iid), error),)
+        except SyncError as error:
+            if error.code not in _STILL_OWED:
+                raise
+            owed = tuple(Obligation(str(iid), detail, str(error)) for detail in details)
+        batch = MergeRequestBatch(None, rows, None, None, set_aside, owed)
+        with attempt.lease() as lease:
+            self._write(attempt, lease, batch, (), readable)
+
+    # -- both together ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _leases(self) -> Iterator[Mapping[JobType, Lease]]:
+        """The leases of all attempts, always taken in the same order."""
+        with ExitStack() as stack:
+            yield {attempt.job_type: stack.enter_context(attempt.lease()) for attempt in self._attempts}
+
+    @contextmanager
+    def _counted(self, attempt: Attempt) -> Iterator[None]:
+        """Count the requests sent in the block for ``attempt``, and for nobody else."""
+        before = self._client.calls
+        already = sum(one.done.calls for one in self._all)
+        try:
+            yield
+        finally:
+            inner = sum(one.done.calls for one in self._all) - already
+            attempt.done.calls += self._client.calls - before - inner
+
+
+def _describe_review(one: ReviewSet) -> tuple[str, bytes]:
+    return f"{one.mr_iid}", payload([dict(event.raw) for event in one.events])
+
+
+def joined(windows: Iterable[TimeWindow]) -> list[TimeWindow]:
+    """The same time as ``windows`` in windows that do not touch, in order, without empty ones."""
+    found: list[TimeWindow] = []
+    for window in sorted(windows):
+        if window.is_empty:
+            continue
+        if found and window.since <= found[-1].until:
+            found[-1] = TimeWindow(found[-1].since, max(found[-1].until, window.until))
+        else:
+            found.append(window)
+    return found

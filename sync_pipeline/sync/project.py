@@ -1,0 +1,118 @@
+"""A visit to a GitLab project: the look at its front door, and what is recorded of it.
+
+Belongs here: what commits, merge requests and reviews have in common: the state of access per job type, the
+end of what can be read, the credential that was refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from sync_pipeline.errors import AccessDenied, Permanent, SyncError
+from sync_pipeline.model import BEGINNING, Access, TimeWindow
+from sync_pipeline.sources.gitlab import front
+from sync_pipeline.sources.gitlab.transport import Client
+from sync_pipeline.store import credentials, repos, watermarks
+from sync_pipeline.store.database import database_time
+from sync_pipeline.sync.attempt import Attempt
+
+_MOVED_SHOWS = timedelta(days=1)
+_STOPS_THE_CREDENTIAL = frozenset({"credential", "scope"})
+
+
+class ProjectVisit:
+    """One look at a project, for all ``attempts`` that share it. ``fingerprint`` is that of the token."""
+
+    def __init__(self, attempts: Sequence[Attempt], client: Client, fingerprint: str) -> None:
+        self._attempts = attempts
+        self._client = client
+        self._fingerprint = fingerprint
+        self._database = attempts[0].database
+        self._repo = attempts[0].repo
+        self._lag = timedelta(seconds=attempts[0].settings.safety_lag)
+        self._moved: str | None = None
+
+    @property
+    def project_id(self) -> int:
+        """The project's number at its server."""
+        assert self._repo.project_id is not None
+        return self._repo.project_id
+
+    def look(self) -> front.ProjectLook:
+        """Look at the front door. Raises as the transport does; SourceGone where the project is not found
+        this once."""
+        with self._database.connection() as conn:
+            self.looked_at = database_time(conn)
+            self.before = {
+                a.job_type: watermarks.get(conn, a.repo.repo_id, a.job_type) for a in self._attempts
+            }
+        self.project = look = front.look_at_project(self._client, self.project_id)
+        with self._database.connection() as conn, conn.transaction():
+            changed = repos.record_look(
+                conn,
+                self._repo.repo_id,
+                path=look.path,
+                default_branch=look.default_branch,
+                archived=look.is_archived,
+                actor=self._attempts[0].claim.actor,
+            )
+            credentials.clear(conn, self._repo.instance, self._fingerprint)
+        if "moved" in changed:
+            self._moved = f"it was {self._repo.project_path}, it is {look.path} now"
+        return look
+
+    def readable(self, clock: datetime | None) -> TimeWindow:
+        """All time up to the safety lag before ``clock``, the server's clock at an answer (None: at the
+        look)."""
+        end = (clock or self.project.date or datetime.now(UTC)) - self._lag
+        return TimeWindow(BEGINNING, end)
+
+    def is_disabled(self, attempt: Attempt) -> bool:
+        """True if the project has what ``attempt`` reads switched off; that is recorded. Raises Permanent
+        with code ``disabled`` for a job with a window of its own, which waits until it is switched on."""
+        if front.access(self.project, attempt.job_type) is not Access.DISABLED:
+            return False
+        line = f"{self.project.path} has {attempt.job_type.replace('_', ' ')} switched off"
+        self._record(attempt, Access.DISABLED, line, verified=False)
+        if not attempt.is_incremental:
+            raise Permanent(f"{line}; this waits until it is switched on", code="disabled")
+        return True
+
+    def record(self, attempt: Attempt, *, complete: bool, detail: str | None = None) -> None:
+        """Write down that ``attempt`` could read. ``complete``: nothing was missing at the look."""
+        access = front.access(self.project, attempt.job_type)
+        before = self.before[attempt.job_type]
+        # A move shows for a day, so that a person can see it.
+        shows = before.access is Access.MOVED and self.looked_at - before.access_since < _MOVED_SHOWS
+        if access is Access.OK and (self._moved is not None or shows):
+            access, detail = Access.MOVED, self._moved or before.access_detail
+        self._record(attempt, access, detail, verified=complete and not attempt.done.failures)
+
+    def _record(self, attempt: Attempt, access: Access, detail: str | None, *, verified: bool) -> None:
+        with self._database.connection() as conn:
+            watermarks.record_visit(
+                conn,
+                repo_id=self._repo.repo_id,
+                job_type=attempt.job_type,
+                access=access,
+                detail=detail,
+                verified_at=self.looked_at if verified else None,
+                activity_at=self.project.last_activity_at if verified else None,
+            )
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Remembers a token that the server refuses inside the block; see :meth:`note`."""
+        try:
+            yield
+        except AccessDenied as refused:
+            self.note(refused)
+            raise
+
+    def note(self, error: SyncError) -> None:
+        """Remember a token that the server refused, so that nothing else is started with it."""
+        if isinstance(error, AccessDenied) and error.code in _STOPS_THE_CREDENTIAL:
+            with self._database.connection() as conn:
+                credentials.stop(conn, self._repo.instance, self._fingerprint, str(error))

@@ -1,0 +1,330 @@
+"""Revisions of Subversion: what one attempt looks at, reads and stores.
+
+Belongs here: the look at the front door, HEAD, chunks and their halves, the sweep for edited properties.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from itertools import islice
+
+import psycopg
+
+from sync_pipeline.errors import (
+    Cancelled,
+    ClaimLost,
+    LeaseHeld,
+    LeaseLost,
+    Permanent,
+    SourceReplaced,
+    SyncError,
+    Transient,
+    WindowTooHard,
+)
+from sync_pipeline.model import (
+    Access,
+    Batch,
+    QuarantinedRow,
+    RevisionRow,
+    RevisionWindow,
+    Visit,
+    Window,
+)
+from sync_pipeline.policy.chunking import next_size
+from sync_pipeline.store import aside, facts, leases, watermarks
+from sync_pipeline.store.database import database_time
+from sync_pipeline.sync import identity
+from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error, is_about_a_row
+from sync_pipeline.sync.source import RevisionSource
+
+_log = logging.getLogger(__name__)
+
+SWEEP_BLOCK = 1000
+"""Older revisions that one visit of the rolling sweep re-reads."""
+
+_LOOK_SECONDS = 30.0
+# What quarantine keeps of a revision that cannot be stored.
+_PATHS_SET_ASIDE = 1000
+_PAYLOAD_BYTES = 1 << 20
+_STOP_AFTER_FAILED_CHUNKS = 3
+_STOP_AFTER_TIMEOUTS = 5
+_SOURCE_IS_DOWN = frozenset({"connection", "timeout"})
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look at the front door that found the repository that we know."""
+
+    visit: Visit
+    looked_at: datetime
+    monotonic: float
+
+
+class RevisionWork:
+    """Reads revisions for one attempt."""
+
+    def __init__(self, attempt: Attempt, source: RevisionSource, looks: dict[int, Look]) -> None:
+        self._attempt = attempt
+        self._source = source
+        self._looks = looks
+        self._database = attempt.database
+        self._settings = attempt.settings
+        self._repo = attempt.repo
+        self._job_type = attempt.job_type
+        self.done = attempt.done
+
+    def run(self) -> None:
+        """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
+        try:
+            self._work()
+        finally:
+            self.done.calls = self._source.calls
+
+    def _work(self) -> None:
+        with self._database.connection() as conn:
+            before = watermarks.get(conn, self._repo.repo_id, self._job_type)
+        look = self._look(before)
+        visit, looked_at = look.visit, look.looked_at
+        self.done.head = visit.head
+        target = self._target(before, visit)
+        if target is not None:
+            with self._database.connection() as conn:
+                todo: tuple[Window, ...] = (target,)
+                if not self._attempt.rereads:
+                    todo = watermarks.missing(conn, self._repo.repo_id, self._job_type, target)
+            for window in todo:
+                assert isinstance(window, RevisionWindow)
+                self._read_window(window)
+        if self._attempt.is_incremental and not self.done.failures:
+            self._settle_obligations()
+            self._sweep(before, visit)
+        self._record_visit(visit, looked_at)
+
+    def _look(self, before: watermarks.WatermarkRow) -> Look:
+        """Pin HEAD and make sure that this is still the repository that we know. Raises SourceReplaced.
+
+        The block jobs of one backfill share a look for half a minute; live syncing always looks itself.
+        """
+        known = self._looks.get(self._repo.repo_id)
+        if (
+            known is not None
+            and not self._attempt.is_incremental
+            and time.monotonic() - known.monotonic < _LOOK_SECONDS
+        ):
+            return known
+        with self._database.connection() as conn:
+            looked_at = database_time(conn)
+        visit = self._source.visit()
+        self.done.head = visit.head
+        why = identity.replaced(
+            known_uuid=self._repo.svn_uuid or "",
+            known_root=self._repo.svn_root or "",
+            known_head=before.head_rev,
+            visit=visit,
+            url=self._repo.url,
+        )
+        if why is not None:
+            raise SourceReplaced(why)
+        self._check_fingerprints(visit)
+        look = Look(visit, looked_at, time.monotonic())
+        self._looks[self._repo.repo_id] = look
+        return look
+
+    def _target(self, before: watermarks.WatermarkRow, visit: Visit) -> RevisionWindow | None:
+        """The window of this job, cut at the pinned HEAD; None where there is nothing to read."""
+        end = visit.head + 1
+        wanted = self._attempt.claim.window
+        if wanted is None:
+            assert isinstance(before.origin, int)
+            return RevisionWindow(before.origin, end) if before.origin < end else None
+        assert isinstance(wanted, RevisionWindow)
+        first = max(wanted.first, 1)
+        if first >= end:
+            self.done.beyond_head = True
+            return None
+        return RevisionWindow(first, min(wanted.end, end))
+
+    def _record_visit(self, visit: Visit, looked_at: datetime) -> None:
+        with self._database.connection() as conn:
+            now = watermarks.get(conn, self._repo.repo_id, self._job_type)
+            complete = visit.head == 0 or now.watermark == visit.head + 1
+            watermarks.record_visit(
+                conn,
+                repo_id=self._repo.repo_id,
+                job_type=self._job_type,
+                access=Access.EMPTY if visit.head == 0 else Access.OK,
+                head_rev=visit.head,
+                verified_at=looked_at if complete and not self.done.failures else None,
+            )
+
+    # -- reading and writing ------------------------------------------------------------------------------
+
+    def _read_window(self, window: RevisionWindow) -> None:
+        """Chunk by chunk. A chunk that fails is a gap; the others go on, unless the source is down."""
+        base = size = self._settings.chunk_revisions
+        first = window.first
+        failed_in_a_row = leases_lost = 0
+        while first < window.end:
+            chunk = RevisionWindow(first, min(first + size, window.end))
+            rows_before = self.done.counts.read
+            try:
+                self._read_chunk(chunk)
+                failed_in_a_row = 0
+            except (ClaimLost, LeaseHeld, Cancelled, Permanent):
+                raise
+            except LeaseLost as lost:
+                # The job is still ours: the chunk is read again under a new fence.
+                _log.warning("%s %s: %s", self._repo.slug, chunk, lost)
+                leases_lost += 1
+                if leases_lost >= _STOP_AFTER_FAILED_CHUNKS:
+                    raise
+                continue
+            except SyncError as failure:
+                self.done.failures.append(failure)
+                failed_in_a_row += 1
+                if failed_in_a_row >= _STOP_AFTER_FAILED_CHUNKS or failure.code in _SOURCE_IS_DOWN:
+                    return
+            size = next_size(len(chunk), self.done.counts.read - rows_before, base)
+            first = chunk.end
+
+    def _read_chunk(self, chunk: RevisionWindow) -> None:
+        with self._attempt.lease() as lease:
+            todo = [chunk]
+            timeouts = 0
+            while todo:
+                window = todo.pop()
+                self._attempt.stop_if_asked()
+                try:
+                    for batch in self._source.read(window):
+                        self._write(lease, batch)
+                    timeouts = 0
+                except WindowTooHard as hard:
+                    timeouts = timeouts + 1 if hard.code == "timeout" else 0
+                    if timeouts >= _STOP_AFTER_TIMEOUTS:
+                        # Not this window is slow but the server; the ledger's longer wait helps more.
+                        raise Transient(f"{timeouts} times in a row: {hard}", code="timeout") from None
+                    if len(window) == 1:
+                        _log.info("%s %s: %s; reading it another way", self._repo.slug, window, hard)
+                        self._write(lease, self._source.read_single(window.first))
+                        continue
+                    todo += _halves(window)
+                except psycopg.Error as refused:
+                    if not is_about_a_row(refused):
+                        raise
+                    if len(window) == 1:
+                        self._write(lease, self._set_aside(window, refused))
+                        continue
+                    todo += _halves(window)
+
+    def _set_aside(self, window: RevisionWindow, refused: psycopg.Error) -> Batch:
+        """The quarantine entry of a single revision that the database refuses."""
+        payload = b""
+        for batch in self._source.read(window):
+            for row in batch.rows:
+                fields = asdict(replace(row, paths=tuple(islice(row.paths, _PATHS_SET_ASIDE))))
+                payload = json.dumps(fields, default=str, ensure_ascii=False).encode("utf-8", "replace")
+        detail = str(database_error(refused))
+        entry = QuarantinedRow(str(window.first), "unstorable", detail, payload[:_PAYLOAD_BYTES])
+        return Batch(window, (), window, (entry,))
+
+    def _write(self, lease: leases.Lease, batch: Batch) -> None:
+        window = batch.window
+        assert isinstance(window, RevisionWindow)
+        self._attempt.write(
+            lease,
+            lambda conn, batch_id: facts.store_revisions(
+                conn, repo_id=self._repo.repo_id, batch_id=batch_id, rows=_marked(batch), window=window
+            ),
+            window=window,
+            covered=() if batch.covered is None else (batch.covered,),
+            quarantined=batch.quarantined,
+            obligations=batch.obligations,
+        )
+
+    # -- what does not show in new revisions -------------------------------------------------------------
+
+    def _check_fingerprints(self, visit: Visit) -> None:
+        with self._database.connection() as conn:
+            rows = facts.fingerprints(
+                conn, self._repo.repo_id, visit.head, self._settings.fingerprint_revisions
+            )
+        if not rows:
+            return
+        stored = [identity.Fingerprint(**row) for row in rows]
+        seen: dict[int, identity.Fingerprint] = {}
+        window = RevisionWindow(stored[-1].rev_num, stored[0].rev_num + 1)
+        if len(window) > self._settings.fingerprint_revisions * 4:
+            # A subfolder's revisions may lie far apart; the newest one alone is proof enough.
+            window = RevisionWindow(stored[0].rev_num, stored[0].rev_num + 1)
+        try:
+            for batch in self._source.read(window):
+                for row in batch.rows:
+                    seen[row.rev_num] = identity.Fingerprint(
+                        row.rev_num, row.ts, facts.paths_hash(row.paths), row.visibility
+                    )
+        except WindowTooHard as hard:
+            # Unreadable revisions are no proof of another repository; they are handled where they are read.
+            _log.info("%s: fingerprints of %s cannot be read: %s", self._repo.slug, window, hard)
+            return
+        why = identity.rewritten(stored, seen, self._repo.url)
+        if why is not None:
+            raise SourceReplaced(why)
+
+    def _settle_obligations(self) -> None:
+        with self._database.connection() as conn:
+            due = aside.due(conn, self._repo.repo_id, self._job_type, OBLIGATIONS_PER_RUN)
+        for item in due:
+            with self._attempt.lease() as lease:
+                self._write(lease, self._source.settle(item.natural_key, item.detail))
+
+    def _sweep(self, before: watermarks.WatermarkRow, visit: Visit) -> None:
+        """Re-read the newest revisions and one older block: properties can be edited at any time."""
+        if before.watermark is None or (
+            before.swept_at is not None
+            and self._seconds_since(before.swept_at) < self._settings.sweep_interval
+        ):
+            return
+        end = visit.head + 1
+        recent = RevisionWindow(max(1, end - self._settings.sweep_recent_revisions), end)
+        first = before.sweep_rev if before.sweep_rev < recent.first else 1
+        older = RevisionWindow(first, max(first, min(first + SWEEP_BLOCK, recent.first)))
+        for window in (older, recent):
+            if len(window):
+                with self._database.connection() as conn:
+                    gaps = watermarks.missing(conn, self._repo.repo_id, self._job_type, window)
+                # What was never read is not swept but backfilled.
+                if not gaps:
+                    self._read_window(window)
+        if not self.done.failures:
+            with self._database.connection() as conn:
+                watermarks.record_sweep(
+                    conn,
+                    repo_id=self._repo.repo_id,
+                    job_type=self._job_type,
+                    sweep_rev=older.end if older.end < recent.first else 1,
+                )
+
+    def _seconds_since(self, moment: datetime) -> float:
+        with self._database.connection() as conn:
+            return (database_time(conn) - moment).total_seconds()
+
+
+def _halves(window: RevisionWindow) -> list[RevisionWindow]:
+    """Both halves, the first one last: the list is worked off from its end."""
+    middle = window.first + len(window) // 2
+    return [RevisionWindow(middle, window.end), RevisionWindow(window.first, middle)]
+
+
+def _marked(batch: Batch) -> Iterator[RevisionRow]:
+    """The rows, each flagged with the details that are owed for it, so that they never count as complete."""
+    owed: dict[str, list[str]] = {}
+    for item in batch.obligations:
+        owed.setdefault(item.natural_key, []).append(f"{item.detail}_unread")
+    for row in batch.rows:
+        missing = owed.get(str(row.rev_num)) if owed else None
+        yield replace(row, flags=(*row.flags, *missing)) if missing else row
