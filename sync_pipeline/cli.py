@@ -738,7 +738,7 @@ def catalog_export(as_json: AsJson = False) -> None:
 
     settings = _settings()
     with _database(settings) as database:
-        snapshot = export_catalog(database, settings.catalog_file)
+        snapshot = export_catalog(database, settings)
     if as_json:
         _print_json(
             {

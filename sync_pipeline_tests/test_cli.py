@@ -103,7 +103,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
 
     def tell(settings: Settings, database: Database) -> None:
-        registration.export_catalog(database, settings.catalog_file)
+        registration.export_catalog(database, settings)
         seen.append("told")
 
     monkeypatch.setattr(cli, "_after_catalog_change", tell)

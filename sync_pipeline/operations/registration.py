@@ -2,7 +2,8 @@
 
 Belongs here: what ``scm-sync repo add|retire`` and ``scm-sync catalog export`` do: visiting the source, the
 rows that a new repository needs, the queued history, the list in ``repos.toml``, the snapshot file. Does not
-belong here: what Dagster has to be told afterwards (``orchestration.catalog_changes``), printing.
+belong here: what a GitLab project needs (:mod:`sync_pipeline.operations.projects`), discovery roots, what
+Dagster has to be told afterwards (``orchestration.catalog_changes``), printing.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ from sync_pipeline.model import (
     RevisionWindow,
     Trigger,
     Visit,
+    Window,
 )
+from sync_pipeline.operations import projects
+from sync_pipeline.operations.projects import ClientOf, Estimate
 from sync_pipeline.settings import Settings, parse_toml
 from sync_pipeline.store import jobs, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.sync.readers import Readers
 
 
 class Visitor(Protocol):
@@ -48,8 +53,9 @@ class Registered:
     """What registering a repository did, or with ``dry_run`` would do.
 
     ``repository`` is None only for a dry run of a new one. ``created`` is False if it was there before; then
-    nothing was changed. ``again`` if a retired one was taken up again. ``history`` are the blocks queued as
-    low-priority backfill.
+    nothing was changed. ``again`` if a retired one was taken up again. ``origin`` is where live syncing
+    begins, a revision or a UTC time. ``history`` are the windows queued as low-priority backfill, for merge
+    requests and reviews alike. ``path`` and ``estimate`` are a GitLab project's, the latter of a dry run.
     """
 
     spec: RepositorySpec
@@ -57,9 +63,11 @@ class Registered:
     dry_run: bool
     repository: Repository | None
     head: int | None = None
-    origin: int | None = None
-    history: tuple[RevisionWindow, ...] = ()
+    origin: int | datetime | None = None
+    history: tuple[Window, ...] = ()
     again: bool = False
+    path: str | None = None
+    estimate: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +88,21 @@ def add_repository(
     tenant: str | None = None,
     actor: str,
     reader_factory: ReaderFactory,
+    client_of: ClientOf | None = None,
     dry_run: bool = False,
 ) -> Registered:
-    """Register ``spec``: its row, its watermark with the origin at the start of the block that holds HEAD,
-    and the older blocks as backfill jobs, all or nothing.
+    """Register ``spec``: its row, its coverage with the origin (SVN: the start of the block that holds HEAD;
+    GitLab: some days ago), and the older history as backfill jobs, all or nothing. ``client_of`` makes
+    clients of GitLab servers, by default those of the settings.
 
-    A retired repository that is still the same one (URL, UUID, root) is taken up again with its rows and its
-    assets. Twice, also at once, is harmless: one wins, the others are told. Raises ConfigurationError for
-    what a person has to change (address, credentials), Transient if the source does not answer now.
+    A retired repository that is still the same one (UUID and root, or number of the project) is taken up
+    again with its rows and its assets. Twice, also at once, is harmless: one wins, the others are told.
+    Raises ConfigurationError for what a person has to change (address, credentials), Transient if the source
+    does not answer now.
     """
-    if spec.kind is not Kind.SVN:
-        raise ConfigurationError(
-            f"{spec}: this version reads svn:<url> only; GitLab arrives with the GitLab reader"
-        )
+    if spec.kind is Kind.GITLAB:
+        make = client_of or Readers(settings).gitlab
+        return _add_project(database, settings, spec, tenant, actor, make, dry_run)
     with database.connection() as conn:
         known = repos.find(conn, spec)
         if known is not None and known.lifecycle == "active":
@@ -110,6 +120,7 @@ def add_repository(
         if known is not None:
             history = _uncovered(conn, known)
             _queue(conn, settings, known, history, actor, "history after it was taken up again")
+            repos.record_event(conn, known.repo_id, "reactivated", actor=actor)
             return Registered(spec, True, False, known, visit.head, None, history, again=True)
         repository = repos.insert_svn(
             conn,
@@ -134,7 +145,70 @@ def add_repository(
             reason="registered",
         )
         _queue(conn, settings, repository, history, actor, "history before registration")
+        repos.record_event(conn, repository.repo_id, "registered", actor=actor)
     return Registered(spec, True, False, repository, visit.head, origin, history)
+
+
+def _add_project(
+    database: Database,
+    settings: Settings,
+    spec: RepositorySpec,
+    tenant: str | None,
+    actor: str,
+    client_of: ClientOf,
+    dry_run: bool,
+) -> Registered:
+    by_number = spec.address.isdigit()
+    form = f"gitlab:{{}}/{'projects/' if by_number else ''}{spec.address}"
+    server, rest = projects.server_of(settings.gitlab_servers(), spec.address, form)
+    instance = catalog.instance_of(server.url)
+    named = projects.number_or_path(rest, "projects")
+    if isinstance(named, int) and (known := _active(database, instance, named)):
+        return Registered(spec, created=False, dry_run=dry_run, repository=known, path=known.project_path)
+    # Of a path only the server knows whose it is now. No connection is held while the network is used.
+    client = client_of(instance)
+    look = projects.look(client, named)
+    if known := _active(database, instance, look.project_id):
+        return Registered(spec, created=False, dry_run=dry_run, repository=known, path=look.path)
+    origin = projects.origin_of(look.date or datetime.now(UTC), settings)
+    with projects.refusals(client):
+        ages = (look.created_at, projects.oldest_merge_request(client, look.project_id))
+        oldest = min((age for age in ages if age), default=None)
+        takes = projects.estimate(client, look.project_id, settings.gitlab_parallel) if dry_run else None
+    if dry_run:
+        history = projects.history_before(origin, oldest, settings)
+        return Registered(spec, True, True, None, None, origin, history, path=look.path, estimate=takes)
+    with database.connection() as conn, conn.transaction():
+        made = projects.register(
+            conn,
+            settings,
+            server.url,
+            look,
+            origin=origin,
+            oldest=oldest,
+            tenant=tenant,
+            root_id=None,
+            actor=actor,
+        )
+    repository = made.repository
+    if repository is None:
+        known = _active(database, instance, look.project_id)
+        return Registered(spec, created=False, dry_run=False, repository=known, path=look.path)
+    return Registered(
+        spec,
+        created=True,
+        dry_run=False,
+        repository=repository,
+        origin=None if made.again else origin,
+        history=made.history,
+        again=made.again,
+        path=look.path,
+    )
+
+
+def _active(database: Database, instance: str, project_id: int) -> Repository | None:
+    with database.connection() as conn:
+        return repos.by_project(conn, instance, project_id)
 
 
 def _uncovered(conn: Connection, repository: Repository) -> tuple[RevisionWindow, ...]:
@@ -188,6 +262,7 @@ def retire_repository(database: Database, repo_id: int, *, reason: str, actor: s
     with database.connection() as conn, conn.transaction():
         if not repos.retire(conn, repo_id, f"{reason.strip()} ({actor})"):
             return False
+        repos.record_event(conn, repo_id, "retired", actor=actor, new=reason.strip())
         jobs.cancel_pending(conn, repo_id, f"repository retired by {actor}: {reason.strip()}")
     return True
 
@@ -213,12 +288,16 @@ def find_repository(database: Database, text: str) -> Repository:
     return found
 
 
-def export_catalog(database: Database, path: Path) -> catalog.Snapshot:
-    """Write the catalog to the snapshot file at ``path``, from which the code location loads."""
+def export_catalog(database: Database, settings: Settings) -> catalog.Snapshot:
+    """Write the catalog to the snapshot file, from which the code location loads."""
     with database.connection() as conn, conn.transaction():
         repos.lock_snapshot(conn)
         return catalog.write_snapshot(
-            path, repos.list_all(conn), head_rev=repos.head_revision(conn), written_at=datetime.now(UTC)
+            settings.catalog_file,
+            repos.list_all(conn),
+            head_rev=repos.head_revision(conn),
+            written_at=datetime.now(UTC),
+            history_start=repos.history_start(conn, settings.history_floor),
         )
 
 
@@ -249,7 +328,7 @@ def read_list(path: Path) -> tuple[Listed, ...]:
         raise ConfigurationError(f"{path}: unknown key {next(iter(content))}; write [[repository]] entries")
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigurationError(
-            f'{path} lists nothing; write [[repository]] and below it spec = "svn:<url>"'
+            f'{path} lists nothing; write [[repository]] and below it spec = "svn:<url>" or "gitlab:<id>"'
         )
     return tuple(listed(entry, f"entry {number}") for number, entry in enumerate(entries, 1))
 
@@ -262,7 +341,7 @@ def listed(entry: Mapping[str, object], text: str) -> Listed:
         if not isinstance(value, str) or not value.strip():
             return Listed(text, problem=f"{key} has to be a text that is not empty")
     if "spec" not in entry:
-        return Listed(text, problem='it has no spec; write spec = "svn:<url>"')
+        return Listed(text, problem='it has no spec; write spec = "svn:<url>" or "gitlab:<id>"')
     try:
         spec = catalog.parse_spec(str(entry["spec"]))
     except ConfigurationError as error:
@@ -278,9 +357,11 @@ def add_listed(
     *,
     actor: str,
     reader_factory: ReaderFactory,
+    client_of: ClientOf | None = None,
     dry_run: bool = False,
 ) -> Iterator[tuple[Listed, Registered | SyncError]]:
     """Register each entry and yield what became of it; a bad one does not stop the others."""
+    client_of = client_of or Readers(settings).gitlab
     for entry in entries:
         try:
             if entry.spec is None:
@@ -294,6 +375,7 @@ def add_listed(
                     tenant=entry.tenant,
                     actor=actor,
                     reader_factory=reader_factory,
+                    client_of=client_of,
                     dry_run=dry_run,
                 ),
             )

@@ -35,7 +35,7 @@ def after_catalog_change(settings: Settings, database: Database) -> None:
 
     The catalog itself is right already; a location that cannot be reloaded is a warning, not a failure.
     """
-    snapshot = export_catalog(database, settings.catalog_file)
+    snapshot = export_catalog(database, settings)
     with dagster_environment(settings), dg.DagsterInstance.get() as instance:
         ensure_blocks(instance, database, snapshot.head_rev)
     there = ui.running(settings)

@@ -106,10 +106,7 @@ RETURNING *
 _REACTIVATE_GITLAB = """
 UPDATE scm.repos
    SET lifecycle = 'active', retired_reason = NULL, vanished_since = NULL, vanished_looks = 0,
-       root_id = coalesce(%(root_id)s, root_id),
-       project_path = coalesce(%(project_path)s, project_path),
-       default_branch = coalesce(%(default_branch)s, default_branch),
-       updated_at = now()
+       root_id = coalesce(%(root_id)s, root_id), updated_at = now()
  WHERE repo_id = (SELECT repo_id FROM scm.repos
                    WHERE kind = 'gitlab' AND instance = %(instance)s AND project_id = %(project_id)s
                    ORDER BY lifecycle = 'active' DESC, repo_id DESC
@@ -301,8 +298,6 @@ def reactivate_gitlab(
     *,
     instance: str,
     project_id: int,
-    project_path: str | None = None,
-    default_branch: str | None = None,
     root_id: int | None = None,
     only_vanished: bool = False,
 ) -> Repository | None:
@@ -311,8 +306,6 @@ def reactivate_gitlab(
     params = {
         "instance": instance,
         "project_id": project_id,
-        "project_path": project_path,
-        "default_branch": default_branch,
         "root_id": root_id,
         "only_vanished": only_vanished,
     }
