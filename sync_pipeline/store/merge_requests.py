@@ -1,0 +1,396 @@
+"""Merge requests of GitLab: how a page of them gets into the tables, with versions and commits.
+
+Belongs here: ``scm.mrs``, ``scm.mr_versions`` and ``scm.mr_commits``, and which merge requests have to be
+looked at though no time of update says so. Runs inside the caller's transaction, after the lease and the
+claim were checked. Their reviews are in :mod:`sync_pipeline.store.reviews`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVersion, Person
+from sync_pipeline.model import Counts, Obligation
+from sync_pipeline.store.database import Connection
+from sync_pipeline.store.raw import content_hash, flags, payload, recordset
+
+# Which sets of children are others than those that are stored; asked before the upsert overwrites the hashes.
+_CHANGED_SETS = """
+SELECT s.iid,
+       s.versions_hash IS NOT NULL AND s.versions_hash IS DISTINCT FROM m.versions_hash AS versions,
+       s.commits_hash IS NOT NULL AND s.commits_hash IS DISTINCT FROM m.commits_hash AS commits
+  FROM json_to_recordset(%(rows)s) AS s (iid bigint, versions_hash bytea, commits_hash bytea)
+  LEFT JOIN scm.mrs AS m ON m.repo_id = %(repo_id)s AND m.iid = s.iid
+"""
+
+# The upsert. The newer version of the source wins, then the later observation. What only versions say, and
+# sets of children, stay where they were not read; the same content changes nothing.
+_UPSERT = """
+INSERT INTO scm.mrs AS m
+       (repo_id, iid, gitlab_id, project_id, status, title, description, is_draft, author_id, author_username,
+        author_name, merged_by_id, merged_by_username, closed_by_id, closed_by_username, assignees, reviewers,
+        labels, milestone, created_at, updated_at, merged_at, closed_at, prepared_at, source_project_id,
+        source_branch, target_branch, head_sha, merge_commit_sha, squash_commit_sha, base_sha, start_sha,
+        changes_count, user_notes_count, url, flags, raw, versions_hash, commits_hash, content_hash, batch_id)
+SELECT %(repo_id)s, iid, gitlab_id, project_id, status, title, description, is_draft, author_id,
+       author_username, author_name, merged_by_id, merged_by_username, closed_by_id, closed_by_username,
+       assignees, reviewers, labels, milestone, created_at, updated_at, merged_at, closed_at, prepared_at,
+       source_project_id, source_branch, target_branch, head_sha, merge_commit_sha, squash_commit_sha,
+       base_sha, start_sha, changes_count, user_notes_count, url, flags, raw, versions_hash, commits_hash,
+       content_hash, %(batch_id)s
+  FROM json_to_recordset(%(rows)s)
+    AS s (iid bigint, gitlab_id bigint, project_id bigint, status text, title text, description text,
+          is_draft boolean, author_id bigint, author_username text, author_name text, merged_by_id bigint,
+          merged_by_username text, closed_by_id bigint, closed_by_username text, assignees jsonb,
+          reviewers jsonb, labels text[], milestone text, created_at timestamptz, updated_at timestamptz,
+          merged_at timestamptz, closed_at timestamptz, prepared_at timestamptz, source_project_id bigint,
+          source_branch text, target_branch text, head_sha text, merge_commit_sha text,
+          squash_commit_sha text, base_sha text, start_sha text, changes_count text, user_notes_count bigint,
+          url text, flags text[], raw jsonb, versions_hash bytea, commits_hash bytea, content_hash bytea)
+ ORDER BY iid
+ON CONFLICT (repo_id, iid) DO UPDATE
+   SET gitlab_id = EXCLUDED.gitlab_id, project_id = EXCLUDED.project_id, status = EXCLUDED.status,
+       title = EXCLUDED.title, description = EXCLUDED.description, is_draft = EXCLUDED.is_draft,
+       author_id = EXCLUDED.author_id, author_username = EXCLUDED.author_username,
+       author_name = EXCLUDED.author_name, merged_by_id = EXCLUDED.merged_by_id,
+       merged_by_username = EXCLUDED.merged_by_username, closed_by_id = EXCLUDED.closed_by_id,
+       closed_by_username = EXCLUDED.closed_by_username, assignees = EXCLUDED.assignees,
+       reviewers = EXCLUDED.reviewers, labels = EXCLUDED.labels, milestone = EXCLUDED.milestone,
+       created_at = EXCLUDED.created_at, updated_at = EXCLUDED.updated_at, merged_at = EXCLUDED.merged_at,
+       closed_at = EXCLUDED.closed_at, prepared_at = EXCLUDED.prepared_at,
+       source_project_id = EXCLUDED.source_project_id, source_branch = EXCLUDED.source_branch,
+       target_branch = EXCLUDED.target_branch, head_sha = EXCLUDED.head_sha,
+       merge_commit_sha = EXCLUDED.merge_commit_sha, squash_commit_sha = EXCLUDED.squash_commit_sha,
+       base_sha = CASE WHEN m.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
+                       THEN coalesce(EXCLUDED.base_sha, m.base_sha) ELSE EXCLUDED.base_sha END,
+       start_sha = CASE WHEN m.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
+                        THEN coalesce(EXCLUDED.start_sha, m.start_sha) ELSE EXCLUDED.start_sha END,
+       changes_count = CASE WHEN m.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
+                            THEN coalesce(EXCLUDED.changes_count, m.changes_count)
+                            ELSE EXCLUDED.changes_count END,
+       user_notes_count = EXCLUDED.user_notes_count, url = EXCLUDED.url, flags = EXCLUDED.flags,
+       raw = CASE WHEN m.content_hash = EXCLUDED.content_hash THEN m.raw ELSE EXCLUDED.raw END,
+       versions_hash = coalesce(EXCLUDED.versions_hash, m.versions_hash),
+       commits_hash = coalesce(EXCLUDED.commits_hash, m.commits_hash),
+       content_hash = EXCLUDED.content_hash, batch_id = EXCLUDED.batch_id, version = m.version + 1,
+       deleted_at = NULL, stored_at = now()
+ WHERE (m.updated_at < EXCLUDED.updated_at
+        OR (m.updated_at = EXCLUDED.updated_at AND m.batch_id <= EXCLUDED.batch_id))
+   AND (m.content_hash <> EXCLUDED.content_hash
+        OR m.deleted_at IS NOT NULL
+        OR coalesce(EXCLUDED.base_sha, m.base_sha) IS DISTINCT FROM m.base_sha
+        OR coalesce(EXCLUDED.start_sha, m.start_sha) IS DISTINCT FROM m.start_sha
+        OR coalesce(EXCLUDED.changes_count, m.changes_count) IS DISTINCT FROM m.changes_count
+        OR coalesce(EXCLUDED.versions_hash, m.versions_hash) IS DISTINCT FROM m.versions_hash
+        OR coalesce(EXCLUDED.commits_hash, m.commits_hash) IS DISTINCT FROM m.commits_hash)
+RETURNING iid, (xmax = 0) AS inserted
+"""
+
+# Bookkeeping of every copy that is not older than what is stored: no new version. The head of the children is
+# known where both sets came with this copy.
+_READ = """
+UPDATE scm.mrs AS m
+   SET read_at = now(),
+       children_head = CASE WHEN s.versions_hash IS NOT NULL AND s.commits_hash IS NOT NULL
+                            THEN s.head_sha ELSE m.children_head END,
+       children_target = CASE WHEN s.versions_hash IS NOT NULL AND s.commits_hash IS NOT NULL
+                              THEN s.target_branch ELSE m.children_target END
+  FROM json_to_recordset(%(rows)s)
+    AS s (iid bigint, updated_at timestamptz, head_sha text, target_branch text, versions_hash bytea,
+          commits_hash bytea)
+ WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.updated_at = s.updated_at
+   AND m.batch_id <= %(batch_id)s
+RETURNING m.iid
+"""
+
+# Children are replaced as a set.
+_DROP_VERSIONS = """
+DELETE FROM scm.mr_versions WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s)
+"""
+
+_INSERT_VERSIONS = """
+INSERT INTO scm.mr_versions (repo_id, mr_iid, version_id, head_sha, base_sha, start_sha, created_at, state,
+                             size, patch_id, flags, raw)
+SELECT %(repo_id)s, mr_iid, version_id, head_sha, base_sha, start_sha, created_at, state, size, patch_id,
+       flags, raw
+  FROM json_to_recordset(%(rows)s)
+    AS s (mr_iid bigint, version_id bigint, head_sha text, base_sha text, start_sha text,
+          created_at timestamptz, state text, size text, patch_id text, flags text[], raw jsonb)
+"""
+
+_DROP_COMMITS = """
+DELETE FROM scm.mr_commits WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s)
+"""
+
+_INSERT_COMMITS = """
+INSERT INTO scm.mr_commits (repo_id, mr_iid, position, commit_sha, title, message, author_name, author_email,
+                            authored_at, committer_name, committer_email, committed_at, flags, raw)
+SELECT %(repo_id)s, mr_iid, position, commit_sha, title, message, author_name, author_email, authored_at,
+       committer_name, committer_email, committed_at, flags, raw
+  FROM json_to_recordset(%(rows)s)
+    AS s (mr_iid bigint, position integer, commit_sha text, title text, message text, author_name text,
+          author_email text, authored_at timestamptz, committer_name text, committer_email text,
+          committed_at timestamptz, flags text[], raw jsonb)
+"""
+
+# A row that could be stored after all leaves quarantine; a detail that was read is no longer owed.
+_RESOLVE = """
+WITH settled AS (
+    UPDATE scm.obligations AS o SET resolved_at = now()
+      FROM json_to_recordset(%(details)s) AS s (natural_key text, detail text)
+     WHERE o.repo_id = %(repo_id)s AND o.job_type = 'merge_requests' AND o.resolved_at IS NULL
+       AND o.natural_key = s.natural_key AND o.detail = s.detail
+)
+UPDATE scm.quarantine SET resolved_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = 'merge_requests' AND resolved_at IS NULL
+   AND natural_key = ANY (%(keys)s)
+"""
+
+# Spares asking for versions and commits again; not where one of them is still owed.
+_KNOWN_HEADS = """
+SELECT m.iid, m.children_head, m.children_target
+  FROM scm.mrs AS m
+ WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.children_head IS NOT NULL
+   AND NOT EXISTS (SELECT FROM scm.obligations AS o
+                    WHERE o.repo_id = m.repo_id AND o.job_type = 'merge_requests'
+                      AND o.natural_key = m.iid::text AND o.resolved_at IS NULL)
+"""
+
+# Open merge requests whose branch leads elsewhere, in this repository or in a fork that is registered too.
+# The margin is for a branch that moved between the answer of the server and read_at.
+_UNREAD_HEADS = """
+SELECT DISTINCT m.iid
+  FROM scm.mrs AS m
+  JOIN scm.repos AS s
+    ON (s.repo_id = m.repo_id AND m.source_project_id = %(project_id)s)
+    OR (s.kind = 'gitlab' AND s.instance = %(instance)s AND s.project_id = m.source_project_id
+        AND m.source_project_id <> %(project_id)s AND s.lifecycle = 'active')
+  JOIN scm.refs AS f
+    ON f.repo_id = s.repo_id AND f.kind = 'branch' AND f.name = m.source_branch AND f.deleted_at IS NULL
+ WHERE m.repo_id = %(repo_id)s AND m.status = 'open' AND m.deleted_at IS NULL
+   AND f.tip IS DISTINCT FROM m.head_sha AND f.moved_at > m.read_at - interval '10 minutes'
+ ORDER BY m.iid
+"""
+
+# The rolling sweep over open merge requests.
+_OLDEST_READ_OPEN = """
+SELECT iid FROM scm.mrs
+ WHERE repo_id = %(repo_id)s AND status = 'open' AND deleted_at IS NULL AND read_at < now() - %(older_than)s
+ ORDER BY read_at, iid
+ LIMIT %(limit)s
+"""
+
+# What is compared with the source's own number.
+_COUNT_MERGE_REQUESTS = """
+SELECT count(*) AS merge_requests FROM scm.mrs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+"""
+
+_STATUS = {"opened": "open"}
+
+
+def store_merge_requests(
+    conn: Connection,
+    *,
+    repo_id: int,
+    batch_id: int,
+    rows: Sequence[MergeRequestRow],
+    owed: Sequence[Obligation] = (),
+) -> Counts:
+    """Write merge requests and their children; returns what that changed, counted by the database.
+
+    A changed set of versions or commits is an update of the merge request. ``owed`` are the details of these
+    rows that could not be read. One that comes twice is one row, the newer copy. Raises psycopg.Error where
+    the database refuses a row, such as one in a state that it does not know.
+    """
+    once: dict[int, MergeRequestRow] = {}
+    for row in rows:
+        if row.iid not in once or row.updated_at >= once[row.iid].updated_at:
+            once[row.iid] = row
+    if not once:
+        return Counts()
+    children = {iid: _Children(row) for iid, row in once.items()}
+    params: dict[str, Any] = {
+        "repo_id": repo_id,
+        "batch_id": batch_id,
+        "rows": recordset(_columns(row, children[row.iid]) for row in once.values()),
+    }
+    other = {row["iid"]: row for row in conn.execute(_CHANGED_SETS, params)}
+    written = {row["iid"]: row["inserted"] for row in conn.execute(_UPSERT, params)}
+    versions = [iid for iid in written if other[iid]["versions"]]
+    commits = [iid for iid in written if other[iid]["commits"]]
+    if versions:
+        conn.execute(_DROP_VERSIONS, params | {"iids": versions})
+        found = recordset(one for iid in versions for one in children[iid].versions or ())
+        conn.execute(_INSERT_VERSIONS, params | {"rows": found})
+    if commits:
+        conn.execute(_DROP_COMMITS, params | {"iids": commits})
+        found = recordset(one for iid in commits for one in children[iid].commits or ())
+        conn.execute(_INSERT_COMMITS, params | {"rows": found})
+    current = [row["iid"] for row in conn.execute(_READ, params)]
+    unread = {(one.natural_key, one.detail) for one in owed}
+    read = [
+        {"natural_key": str(iid), "detail": detail}
+        for iid in current
+        for detail in _details(once[iid])
+        if (str(iid), detail) not in unread
+    ]
+    conn.execute(_RESOLVE, params | {"details": recordset(read), "keys": [str(iid) for iid in once]})
+    inserted = sum(written.values())
+    return Counts(
+        read=len(once),
+        inserted=inserted,
+        updated=len(written) - inserted,
+        unchanged=len(once) - len(written),
+    )
+
+
+class _Children:
+    """The sets of children of one row as columns, with their hashes; None where they were not read."""
+
+    def __init__(self, row: MergeRequestRow) -> None:
+        self.versions: list[dict[str, Any]] | None = None
+        self.commits: list[dict[str, Any]] | None = None
+        self.versions_hash = self.commits_hash = None
+        if row.versions is not None:
+            once = {version.version_id: version for version in row.versions}
+            self.versions = [_version(row.iid, once[number]) for number in sorted(once)]
+            self.versions_hash = _set_hash(self.versions)
+        if row.commits is not None:
+            self.commits = [_commit(row.iid, position, one) for position, one in enumerate(row.commits, 1)]
+            self.commits_hash = _set_hash(self.commits)
+
+
+def _set_hash(columns: Iterable[dict[str, Any]]) -> bytes:
+    return content_hash([[value for name, value in one.items() if name != "raw"] for one in columns])
+
+
+def _version(iid: int, version: MergeRequestVersion) -> dict[str, Any]:
+    raw, escaped = payload(version.raw)
+    return {
+        "mr_iid": iid,
+        "version_id": version.version_id,
+        "head_sha": version.head_sha,
+        "base_sha": version.base_sha,
+        "start_sha": version.start_sha,
+        "created_at": version.created_at,
+        "state": version.state,
+        "size": version.size,
+        "patch_id": version.patch_id,
+        "flags": flags(escaped=escaped),
+        "raw": raw,
+    }
+
+
+def _commit(iid: int, position: int, commit: CommitRow) -> dict[str, Any]:
+    raw, escaped = payload(commit.raw)
+    return {
+        "mr_iid": iid,
+        "position": position,
+        "commit_sha": commit.sha,
+        "title": commit.title,
+        "message": commit.message,
+        "author_name": commit.author_name,
+        "author_email": commit.author_email,
+        "authored_at": commit.authored_at,
+        "committer_name": commit.committer_name,
+        "committer_email": commit.committer_email,
+        "committed_at": commit.committed_at,
+        "flags": flags(commit.flags, escaped=escaped),
+        "raw": raw,
+    }
+
+
+def _columns(row: MergeRequestRow, children: _Children) -> dict[str, Any]:
+    raw, escaped = payload(row.raw)
+    columns: dict[str, Any] = {
+        "iid": row.iid,
+        "gitlab_id": row.mr_id,
+        "project_id": row.project_id,
+        "status": _STATUS.get(row.state, row.state),
+        "title": row.title,
+        "description": row.description,
+        "is_draft": row.is_draft,
+        **_person("author", row.author),
+        "author_name": row.author.name if row.author else None,
+        **_person("merged_by", row.merged_by),
+        **_person("closed_by", row.closed_by),
+        "assignees": [_embedded(one) for one in row.assignees],
+        "reviewers": [_embedded(one) for one in row.reviewers],
+        "labels": row.labels,
+        "milestone": row.milestone,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+        "merged_at": row.merged_at,
+        "closed_at": row.closed_at,
+        "prepared_at": row.prepared_at,
+        "source_project_id": row.source_project_id,
+        "source_branch": row.source_branch,
+        "target_branch": row.target_branch,
+        "head_sha": row.head_sha,
+        "merge_commit_sha": row.merge_commit_sha,
+        "squash_commit_sha": row.squash_commit_sha,
+        "user_notes_count": row.user_notes_count,
+        "url": row.web_url,
+        "flags": flags(row.flags, escaped=escaped),
+    }
+    # Servers give people and labels in any order. A copy that was read without versions is the same copy.
+    sets = {name: sorted(columns[name], key=str) for name in ("assignees", "reviewers", "labels")}
+    digest = content_hash(*(columns | sets).values())
+    return columns | {
+        "base_sha": row.base_sha,
+        "start_sha": row.start_sha,
+        "changes_count": row.changes_count,
+        "raw": raw,
+        "versions_hash": children.versions_hash,
+        "commits_hash": children.commits_hash,
+        "content_hash": digest,
+    }
+
+
+def _person(name: str, one: Person | None) -> dict[str, Any]:
+    return {f"{name}_id": one.user_id if one else None, f"{name}_username": one.username if one else None}
+
+
+def _embedded(one: Person) -> dict[str, Any]:
+    return {"id": one.user_id, "username": one.username, "name": one.name}
+
+
+def _details(row: MergeRequestRow) -> Iterable[str]:
+    """What of the details that may be owed came with this copy, or is no longer needed."""
+    if row.versions is not None:
+        yield "versions"
+    if row.commits is not None:
+        yield "commits"
+    if row.versions is not None or row.base_sha is not None:
+        yield "detail"
+
+
+def known_heads(
+    conn: Connection, repo_id: int, iids: Sequence[int]
+) -> dict[int, tuple[str | None, str | None]]:
+    """Head and target branch for which versions and commits of these merge requests are stored; without those
+    for which they are not, or that owe something."""
+    rows = conn.execute(_KNOWN_HEADS, {"repo_id": repo_id, "iids": list(iids)})
+    return {row["iid"]: (row["children_head"], row["children_target"]) for row in rows}
+
+
+def unread_heads(conn: Connection, repo_id: int, project_id: int, instance: str) -> list[int]:
+    """Open merge requests whose source branch was pushed to since they were read. ``project_id`` and
+    ``instance`` are those of the repository; the branch may be in another registered one of the instance."""
+    params = {"repo_id": repo_id, "project_id": project_id, "instance": instance}
+    return [row["iid"] for row in conn.execute(_UNREAD_HEADS, params)]
+
+
+def oldest_read_open(conn: Connection, repo_id: int, older_than: timedelta, limit: int) -> list[int]:
+    """At most ``limit`` open merge requests that were not read for ``older_than``, the longest first."""
+    params = {"repo_id": repo_id, "older_than": older_than, "limit": limit}
+    return [row["iid"] for row in conn.execute(_OLDEST_READ_OPEN, params)]
+
+
+def count_merge_requests(conn: Connection, repo_id: int) -> int:
+    """How many merge requests of the repository are stored, without tombstones."""
+    row = conn.execute(_COUNT_MERGE_REQUESTS, {"repo_id": repo_id}).fetchone()
+    assert row is not None
+    return int(row["merge_requests"])
