@@ -114,7 +114,7 @@ def _idle(state: Path) -> tuple[float, float]:
             execute(
                 settings,
                 repo_ids=[added.repository.repo_id],
-                job_type=JobType.REVISIONS,
+                job_types=[JobType.REVISIONS],
                 mode=Mode.INCREMENTAL,
                 actor="bench",
                 reason="bench",

@@ -769,7 +769,7 @@ def runner_incremental(repo: Repo, job: Job = None, as_json: AsJson = False) -> 
     reports = _execute(
         settings,
         repo_ids=[repository.repo_id],
-        job_type=job_type,
+        job_types=[job_type],
         mode=Mode.INCREMENTAL,
         windows=None,
         update_watermark=False,
@@ -827,7 +827,7 @@ def runner_backfill(
             reports = _execute(
                 settings,
                 repo_ids=[repository.repo_id],
-                job_type=job_type,
+                job_types=[job_type],
                 mode=Mode.BACKFILL,
                 windows=windows,
                 update_watermark=update_watermark,

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from sync_pipeline.catalog import instance_of
+from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Repository, Visit, Window
 from sync_pipeline.operations.environment import resolve_urls
 from sync_pipeline.settings import Settings
+from sync_pipeline.sources.gitlab.activity import Activity, newest_activity
+from sync_pipeline.sources.gitlab.transport import Instance
 from sync_pipeline.store import migrations, watermarks
 from sync_pipeline.store.database import Database
-from sync_pipeline.sync.readers import reader_factory, svn_reader
-from sync_pipeline.sync.source import SourceFactory
+from sync_pipeline.sync.readers import Readers, svn_reader
 
 
 class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -26,9 +29,9 @@ class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     settings: dg.ResourceDependency[Settings]
 
-    def source_factory(self) -> SourceFactory:
-        """What the engine makes its readers with."""
-        return reader_factory(self.settings)
+    def readers(self) -> Readers:
+        """What the engine makes its readers with; one for everything that a process does at a time."""
+        return Readers(self.settings)
 
     def visit(self, repository: Repository, *, timeout: float) -> Visit:
         """A quick look at a repository's front door, of at most ``timeout`` seconds. Raises SyncError."""
@@ -40,6 +43,36 @@ class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         )
         visit: Visit = reader.visit()
         return visit
+
+
+class GitLabResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Clients of the configured GitLab servers."""
+
+    settings: dg.ResourceDependency[Settings]
+
+    def readers(self) -> Readers:
+        """What the engine makes its clients with; one for everything that a process does at a time."""
+        return Readers(self.settings)
+
+    def newest_activity(self, instance: str, group_id: int | None, *, timeout: float) -> Activity:
+        """One page of the projects that were active last, within ``timeout`` seconds; see
+        :func:`~sync_pipeline.sources.gitlab.activity.newest_activity`. Raises SyncError."""
+        for server in self.settings.gitlab_servers():
+            if instance_of(server.url) == instance:
+                quick = Instance(
+                    server.url,
+                    server.token,
+                    ca_file=server.ca_file,
+                    connect_timeout=timeout,
+                    read_timeout=timeout,
+                    total_timeout=timeout,
+                    attempts=1,
+                )
+                try:
+                    return newest_activity(quick.client(), group_id)
+                finally:
+                    quick.close()
+        raise ConfigurationError(f"no GitLab is configured for {instance}")
 
 
 class PostgresResource(dg.ConfigurableResource):  # type: ignore[type-arg]

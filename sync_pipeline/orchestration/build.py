@@ -7,7 +7,7 @@ snapshot file and nothing else: no network, no database.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,11 +15,13 @@ import dagster as dg
 from dagster import BetaWarning, PreviewWarning, SupersessionWarning
 
 from sync_pipeline import catalog
-from sync_pipeline.model import Kind, Repository
-from sync_pipeline.orchestration.assets import Observer, revision_assets
+from sync_pipeline.orchestration.assets import family_assets
+from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
-from sync_pipeline.orchestration.sensors import changes_sensor, scheduler_sensor
-from sync_pipeline.resources import PostgresResource, SvnResource, WatermarkStoreResource
+from sync_pipeline.orchestration.partitions import day_partitions, first_day
+from sync_pipeline.orchestration.sensors import scheduler_sensor
+from sync_pipeline.orchestration.step import Observer
+from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.settings import Settings, load_settings
 
 
@@ -50,21 +52,24 @@ def build_defs(
     settings = settings or load_settings()
     snapshot = snapshot or catalog.read_snapshot(settings.catalog_file)
     snapshot = catalog.narrow(snapshot, settings.only if only is None else only)
-    svn = [repository for repository in snapshot.repositories if repository.kind is Kind.SVN]
+    repositories = snapshot.repositories
     with quiet_dagster():
         given = dg.ResourceDefinition.hardcoded_resource(settings)
-        jobs = family_jobs(svn)
+        # Assets that one run may carry have to share their partitions.
+        days = day_partitions(first_day(snapshot, settings))
+        jobs = family_jobs(repositories)
         postgres = PostgresResource(settings=given)
         return dg.Definitions(
-            assets=revision_assets(svn),
+            assets=family_assets(repositories, days),
             jobs=jobs,
             sensors=[
-                scheduler_sensor(snapshot.repositories, jobs, settings),
-                *(changes_sensor(name, repositories, settings) for name, repositories in _by_instance(svn)),
+                scheduler_sensor(repositories, days, jobs, settings),
+                *changes_sensors(repositories, settings),
             ],
             resources={
                 "settings": given,
                 "svn": SvnResource(settings=given),
+                "gitlab": GitLabResource(settings=given),
                 "postgres": postgres,
                 "watermarks": WatermarkStoreResource(postgres=postgres),
                 "observer": dg.ResourceDefinition.hardcoded_resource(Observer()),
@@ -72,10 +77,3 @@ def build_defs(
             },
             executor=dg.in_process_executor,
         )
-
-
-def _by_instance(repositories: Sequence[Repository]) -> list[tuple[str, list[Repository]]]:
-    grouped: dict[str, list[Repository]] = {}
-    for repository in repositories:
-        grouped.setdefault(repository.instance_slug, []).append(repository)
-    return sorted(grouped.items())

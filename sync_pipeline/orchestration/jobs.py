@@ -11,12 +11,15 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from sync_pipeline.model import JobType, Repository
-from sync_pipeline.orchestration.assets import asset_key
+from sync_pipeline.model import Repository
+from sync_pipeline.orchestration.specs import asset_key
+from sync_pipeline.policy.families import Family
 
-SYNC_REVISIONS = "sync_revisions"
-JOB_OF_JOB_TYPE = {JobType.REVISIONS: SYNC_REVISIONS}
-"""Which job syncs which job type."""
+_WHAT = {
+    Family.COMMITS: "GitLab commits",
+    Family.MERGE_REQUESTS: "GitLab merge requests and their reviews",
+    Family.REVISIONS: "SVN revisions",
+}
 
 
 def console_at(level: str) -> dict[str, Any]:
@@ -24,14 +27,22 @@ def console_at(level: str) -> dict[str, Any]:
     return {"loggers": {"console": {"config": {"log_level": level}}}}
 
 
-def family_jobs(svn: Sequence[Repository]) -> list[UnresolvedAssetJobDefinition]:
+def family_jobs(repositories: Sequence[Repository]) -> list[UnresolvedAssetJobDefinition]:
     """The jobs of a code location, also of an empty one: a name that vanishes breaks its callers."""
     return [
         dg.define_asset_job(
-            SYNC_REVISIONS,
-            selection=dg.AssetSelection.assets(*(asset_key(r, JobType.REVISIONS) for r in svn)),
-            description="Sync SVN revisions. With a partition (or a range of them): that window of every "
+            family.job_name,
+            selection=dg.AssetSelection.assets(
+                *(
+                    asset_key(repository, job_type)
+                    for repository in repositories
+                    if repository.kind is family.kind
+                    for job_type in family.job_types
+                )
+            ),
+            description=f"Sync {_WHAT[family]}. With a partition (or a range of them): that window of every "
             "repository. Without: what is new since the watermark.",
             executor_def=dg.in_process_executor,
         )
+        for family in Family
     ]

@@ -7,21 +7,21 @@ without doing anything. So everything is checked here.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Mode, RevisionWindow, Trigger
-from sync_pipeline.orchestration.partitions import block_window, blocks_of
+from sync_pipeline.model import Mode, Trigger, Window
+from sync_pipeline.orchestration.partitions import Partitions
+from sync_pipeline.policy.windows import bounds
 
 MODE_TAG = "scm/mode"
 TRIGGER_TAG = "scm/trigger"
 ACTOR_TAG = "scm/actor"
 REASON_TAG = "scm/reason"
 WINDOWS_TAG = "scm/windows"
-"""Windows whose edges are not those of blocks, as ``first-last`` separated by commas; used by the runner."""
+"""Windows whose edges are not those of partitions, separated by commas: ``first-last`` in revisions,
+``since..until`` in ISO form for time."""
 PROCESS_TAG = "scm/process"
 UPDATE_WATERMARK_TAG = "scm/update_watermark"
 
@@ -34,9 +34,6 @@ _UI_TAG = "dagster/from_ui"
 _SENSOR_TAG = "dagster/sensor_name"
 _USER_TAG = "user"
 
-_WINDOW = re.compile(r"(\d+)-(\d+)")
-
-
 POOLS_VARIABLE = "SCM_DAGSTER_POOLS"
 """Set in the processes of ``scm-sync up``: runs from the queue take a slot of their instance's pool. A run
 that somebody starts directly takes none: if such a process is killed, its slot is never given back, and after
@@ -47,16 +44,18 @@ a few nobody could start anything."""
 class Order:
     """What to do for every repository of a run.
 
-    ``windows`` is empty for an incremental. ``blocks`` are the partitions of the run, oldest first; those of
-    an incremental only carry it. ``from_ledger``: do the waiting jobs inside ``windows``, make no new ones.
+    ``windows`` is empty for an incremental. ``partitions`` are those of the run, oldest first; those of an
+    incremental only carry it. ``exact``: the windows were named one by one, they are not the partitions.
+    ``from_ledger``: do the waiting jobs inside ``windows``, make no new ones.
     """
 
     mode: Mode
     trigger: Trigger
     actor: str
     reason: str
-    blocks: tuple[RevisionWindow, ...]
-    windows: tuple[RevisionWindow, ...]
+    partitions: tuple[Window, ...]
+    windows: tuple[Window, ...]
+    exact: bool = False
     update_watermark: bool = False
 
     @property
@@ -64,20 +63,21 @@ class Order:
         return self.trigger is Trigger.SENSOR and self.mode is not Mode.INCREMENTAL
 
 
-def read_order(tags: Mapping[str, str], known: Sequence[str]) -> Order:
-    """The order in the tags of a run; ``known`` are the partition keys of the Dagster instance, in order.
+def read_order(tags: Mapping[str, str], known: Partitions) -> Order:
+    """The order in the tags of a run; ``known`` are the partitions that there are.
 
     Raises ConfigurationError with one line if a partition is unknown, a range is reversed or cut short, or a
     tag has an unknown value.
     """
     trigger = _trigger(tags)
-    blocks = _blocks(tags, known)
-    windows = _windows(tags)
-    mode = _mode(tags, Mode.BACKFILL if blocks or windows else Mode.INCREMENTAL)
+    partitions = _partitions(tags, known)
+    windows = _windows(tags, known)
+    exact = bool(windows)
+    mode = _mode(tags, Mode.BACKFILL if partitions or windows else Mode.INCREMENTAL)
     if mode is Mode.INCREMENTAL:
         windows = ()
     elif not windows:
-        windows = blocks
+        windows = partitions
     if mode is not Mode.INCREMENTAL and not windows:
         raise ConfigurationError(
             f"a {mode} needs a partition; add the tag {PARTITION_TAG}, "
@@ -88,8 +88,9 @@ def read_order(tags: Mapping[str, str], known: Sequence[str]) -> Order:
         trigger=trigger,
         actor=tags.get(ACTOR_TAG) or tags.get(_USER_TAG) or str(trigger),
         reason=tags.get(REASON_TAG) or _reason(tags, trigger),
-        blocks=blocks,
+        partitions=partitions,
         windows=windows,
+        exact=exact,
         update_watermark=tags.get(UPDATE_WATERMARK_TAG) == "true",
     )
 
@@ -126,7 +127,7 @@ def _mode(tags: Mapping[str, str], default: Mode) -> Mode:
     return Mode(name)
 
 
-def _blocks(tags: Mapping[str, str], known: Sequence[str]) -> tuple[RevisionWindow, ...]:
+def _partitions(tags: Mapping[str, str], known: Partitions) -> tuple[Window, ...]:
     start, end = tags.get(RANGE_START_TAG), tags.get(RANGE_END_TAG)
     single = tags.get(PARTITION_TAG)
     if (start is None) != (end is None):
@@ -137,33 +138,14 @@ def _blocks(tags: Mapping[str, str], known: Sequence[str]) -> tuple[RevisionWind
         if single is None:
             return ()
         start = end = single
-    first, last = block_window(start), block_window(end)
-    if last < first:
-        raise ConfigurationError(
-            f"the range of partitions ends before it starts: {start} to {end}; exchange the two",
-            code="reversed_range",
-        )
-    have = set(known)
-    for key in (start, end):
-        if key not in have:
-            newest = f"the newest is {known[-1]}" if known else "there are none, add a repository first"
-            raise ConfigurationError(f"there is no partition {key}; {newest}", code="unknown_partition")
-    return tuple(blocks_of(RevisionWindow(first.first, last.end)))
+    return known.between(start, end)
 
 
-def _windows(tags: Mapping[str, str]) -> tuple[RevisionWindow, ...]:
-    found: list[RevisionWindow] = []
+def _windows(tags: Mapping[str, str], known: Partitions) -> tuple[Window, ...]:
+    found: list[Window] = []
     for text in filter(None, tags.get(WINDOWS_TAG, "").split(",")):
-        match = _WINDOW.fullmatch(text.strip())
-        if match is None or int(match[2]) < int(match[1]) or int(match[1]) < 1:
-            raise ConfigurationError(
-                f"the tag {WINDOWS_TAG} has {text!r}; write first-last, such as 5-300, the first from 1 on"
-            )
-        # A job per block: a failure stays small, and a stop loses little.
-        found += catalog.blocks(RevisionWindow(int(match[1]), int(match[2]) + 1))
-    return tuple(sorted(found))
-
-
-def windows_tag(windows: Sequence[RevisionWindow]) -> str:
-    """The value of :data:`WINDOWS_TAG` for ``windows``."""
-    return ",".join(f"{w.first}-{w.end - 1}" for w in windows)
+        try:
+            found += known.parse(text.strip())
+        except ConfigurationError as error:
+            raise ConfigurationError(f"the tag {WINDOWS_TAG}: {error}") from None
+    return tuple(sorted(found, key=bounds))

@@ -1,29 +1,129 @@
 """Partitions: windows as Dagster shows them.
 
-Belongs here: the one dynamic definition of revision blocks, the names of blocks, and how missing ones are
-appended. Every SVN repository of a code location shares the list, so a block can lie beyond the HEAD of one.
-Does not belong here: what a block covers; that is in our own tables.
+Belongs here: the dynamic definition of revision blocks and the daily one, the names of both, which window is
+behind a name, and how missing blocks are appended. All SVN repositories of a code location share one list of
+blocks, so a block can lie beyond the HEAD of one; all GitLab projects share one list of days. Does not belong
+here: what is covered; that is in our own tables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Protocol
 
 import dagster as dg
 
-from sync_pipeline.catalog import BLOCK_REVISIONS, block_of
+from sync_pipeline import catalog
+from sync_pipeline.catalog import BLOCK_REVISIONS, Snapshot, block_of
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import RevisionWindow
+from sync_pipeline.model import Kind, RevisionWindow, TimeWindow, Window
+from sync_pipeline.policy.families import Family
+from sync_pipeline.policy.windows import merged, overlap
+from sync_pipeline.settings import Settings
 from sync_pipeline.store import planning
 from sync_pipeline.store.database import Database
 
 svn_blocks = dg.DynamicPartitionsDefinition(name="svn_blocks")
 """Blocks of revisions, oldest first. Keys are appended in order and never deleted."""
 
-_KEY = re.compile(r"(\d{10})-(\d{10})")
+_DAY = timedelta(days=1)
+_BLOCK_KEY = re.compile(r"(\d{10})-(\d{10})")
+_REVISIONS = re.compile(r"(\d+)-(\d+)")
 # One statement per so many keys keeps far below the limit of bind parameters.
 _KEYS_PER_STATEMENT = 5000
+
+
+class Partitions(Protocol):
+    """The partitions of a family at this moment."""
+
+    @property
+    def newest(self) -> str:
+        """The key that carries an incremental."""
+        ...
+
+    def key(self, partition: Window) -> str:
+        """The key of a partition."""
+        ...
+
+    def between(self, first: str, last: str) -> tuple[Window, ...]:
+        """Every partition from one key to the other, oldest first. Raises ConfigurationError with one line
+        for a key that there is none of, and for a range that ends before it starts."""
+        ...
+
+    def touched(self, window: Window) -> tuple[Window, ...]:
+        """The partitions that share something with ``window``, oldest first."""
+        ...
+
+    def carriers(self, windows: Sequence[Window]) -> tuple[str, str]:
+        """The keys of the range that a run of ``windows`` has in Dagster."""
+        ...
+
+    def parse(self, text: str) -> tuple[Window, ...]:
+        """The jobs that a window of the runner is cut into. Raises ConfigurationError."""
+        ...
+
+
+def partitions_of(
+    family: Family, instance: dg.DagsterInstance, days: dg.DailyPartitionsDefinition
+) -> Partitions:
+    """What ``family`` has of partitions now."""
+    return Blocks(known_blocks(instance)) if family.kind is Kind.SVN else Days.of(days)
+
+
+def _reversed(first: str, last: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the range of partitions ends before it starts: {first} to {last}; exchange the two",
+        code="reversed_range",
+    )
+
+
+# Blocks of revisions ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of revisions; ``known`` are the keys that the Dagster instance has, oldest first."""
+
+    known: Sequence[str]
+
+    @property
+    def newest(self) -> str:
+        return self.known[-1]
+
+    def key(self, partition: Window) -> str:
+        assert isinstance(partition, RevisionWindow)
+        return block_key(partition)
+
+    def between(self, first: str, last: str) -> tuple[Window, ...]:
+        start, end = block_window(first), block_window(last)
+        if end < start:
+            raise _reversed(first, last)
+        have = set(self.known)
+        for key in (first, last):
+            if key not in have:
+                newest = (
+                    f"the newest is {self.newest}" if self.known else "there are none, add a repository first"
+                )
+                raise ConfigurationError(f"there is no partition {key}; {newest}", code="unknown_partition")
+        return tuple(blocks_of(RevisionWindow(start.first, end.end)))
+
+    def touched(self, window: Window) -> tuple[Window, ...]:
+        assert isinstance(window, RevisionWindow)
+        return tuple(blocks_of(window))
+
+    def carriers(self, windows: Sequence[Window]) -> tuple[str, str]:
+        keys = [self.key(block) for window in windows for block in self.touched(window)]
+        return min(keys), max(keys)
+
+    def parse(self, text: str) -> tuple[Window, ...]:
+        match = _REVISIONS.fullmatch(text)
+        if match is None or int(match[2]) < int(match[1]) or int(match[1]) < 1:
+            raise ConfigurationError(f"{text!r} is no window; write first-last, such as 5-300, from 1 on")
+        # A job per block: a failure stays small, and a stop loses little.
+        return tuple(catalog.blocks(RevisionWindow(int(match[1]), int(match[2]) + 1)))
 
 
 def blocks_of(window: RevisionWindow) -> Iterator[RevisionWindow]:
@@ -40,7 +140,7 @@ def block_key(block: RevisionWindow) -> str:
 
 def block_window(key: str) -> RevisionWindow:
     """The block behind a partition key. Raises ConfigurationError with one line if it is none."""
-    found = _KEY.fullmatch(key)
+    found = _BLOCK_KEY.fullmatch(key)
     if found:
         first, last = int(found[1]), int(found[2])
         if first % BLOCK_REVISIONS == 1 and last == first + BLOCK_REVISIONS - 1:
@@ -75,3 +175,153 @@ def ensure_blocks(instance: dg.DagsterInstance, database: Database, head: int) -
                 str(svn_blocks.name), missing[start : start + _KEYS_PER_STATEMENT]
             )
     return len(missing)
+
+
+# Days ---------------------------------------------------------------------------------------------------
+
+
+def first_day(snapshot: Snapshot, settings: Settings) -> date:
+    """The first day that the GitLab projects of ``snapshot`` have as a partition: the oldest fact known, and
+    never later than the days that live syncing begins with."""
+    live = [
+        day_of(repository.created_at - timedelta(days=settings.origin_days))
+        for repository in snapshot.repositories
+        if repository.kind is Kind.GITLAB
+    ]
+    known = [] if snapshot.history_start is None else [snapshot.history_start]
+    return max(min([*live, *known], default=settings.history_floor), settings.history_floor)
+
+
+def day_partitions(start: date) -> dg.DailyPartitionsDefinition:
+    """Days in UTC from ``start`` to today, which is open: an incremental materializes it again."""
+    return dg.DailyPartitionsDefinition(
+        start_date=datetime.combine(start, time(), UTC), timezone="UTC", end_offset=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """Days in UTC from ``first`` to ``today``, both included."""
+
+    first: date
+    today: date
+
+    @classmethod
+    def of(cls, definition: dg.DailyPartitionsDefinition, now: datetime | None = None) -> Days:
+        """The days of ``definition`` at ``now``, by default at this moment."""
+        return cls(day_of(definition.start), day_of(now or datetime.now(UTC)))
+
+    @property
+    def newest(self) -> str:
+        return self.today.isoformat()
+
+    @property
+    def all(self) -> TimeWindow:
+        """From the start of the first day to the end of today."""
+        return TimeWindow(day_window(self.first).since, day_window(self.today).until)
+
+    def key(self, partition: Window) -> str:
+        assert isinstance(partition, TimeWindow)
+        return day_key(partition)
+
+    def between(self, first: str, last: str) -> tuple[Window, ...]:
+        start, end = parse_day(first), parse_day(last)
+        if end < start:
+            raise _reversed(first, last)
+        if start < self.first:
+            raise ConfigurationError(
+                f"there is no partition {first}; the first is {self.first}, and what is older is one window "
+                "in front of it: scm-sync runner backfill reads it",
+                code="unknown_partition",
+            )
+        if end > self.today:
+            raise ConfigurationError(
+                f"there is no partition {last}, that day is in the future; the newest is {self.today} (UTC)",
+                code="unknown_partition",
+            )
+        return days_of(TimeWindow(day_window(start).since, day_window(end).until))
+
+    def touched(self, window: Window) -> tuple[TimeWindow, ...]:
+        assert isinstance(window, TimeWindow)
+        inside = overlap(window, self.all)
+        return days_of(inside) if inside is not None else ()
+
+    def carriers(self, windows: Sequence[Window]) -> tuple[str, str]:
+        keys = [self.key(day) for window in windows for day in self.touched(window)]
+        # Windows in front of all days have no partition: the first one carries them.
+        return (min(keys), max(keys)) if keys else (self.first.isoformat(), self.first.isoformat())
+
+    def parse(self, text: str) -> tuple[Window, ...]:
+        since, separator, until = text.partition("..")
+        try:
+            window = TimeWindow(datetime.fromisoformat(since), datetime.fromisoformat(until))
+        except ValueError:
+            window = None
+        if window is None or not separator or window.is_empty:
+            raise ConfigurationError(
+                f"{text!r} is no window; write since..until in UTC, such as "
+                "2024-01-01T00:00:00+00:00..2024-02-01T00:00:00+00:00"
+            )
+        if window.until > self.all.until:
+            raise ConfigurationError(f"the window {text} ends in the future; today is {self.today} (UTC)")
+        return (window,)
+
+
+def day_of(moment: datetime) -> date:
+    """The day in UTC that holds ``moment``."""
+    return moment.astimezone(UTC).date()
+
+
+def day_key(day: TimeWindow) -> str:
+    """The partition key of a day, such as ``2024-01-31``."""
+    return day_of(day.since).isoformat()
+
+
+def day_window(day: date) -> TimeWindow:
+    """The window of a day: from its midnight to the next, in UTC."""
+    since = datetime.combine(day, time(), UTC)
+    return TimeWindow(since, since + _DAY)
+
+
+def parse_day(key: str) -> date:
+    """The day behind a partition key. Raises ConfigurationError with one line if it is none."""
+    try:
+        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", key, re.ASCII):
+            return date.fromisoformat(key)
+    except ValueError:
+        pass
+    raise ConfigurationError(
+        f"{key!r} is no day; write year, month and day, such as 2024-01-31", code="unknown_partition"
+    )
+
+
+def days_of(window: TimeWindow) -> tuple[TimeWindow, ...]:
+    """Every day that ``window`` touches, oldest first; none for an empty window. The window must be of years
+    that a calendar has a next day for."""
+    found: list[TimeWindow] = []
+    day = day_window(day_of(window.since))
+    while day.since < window.until and window.since < window.until:
+        found.append(day)
+        day = TimeWindow(day.until, day.until + _DAY)
+    return tuple(found)
+
+
+def is_done(day: TimeWindow, missing: Iterable[Window], today: date) -> bool:
+    """True if nothing of ``day`` is ``missing``; of today, nothing before the latest visit: there the end is
+    always missing."""
+    gaps = [gap for window in missing if isinstance(window, TimeWindow) and (gap := overlap(window, day))]
+    if not gaps:
+        return True
+    return (
+        day_of(day.since) == today
+        and len(gaps) == 1
+        and gaps[0].since > day.since
+        and gaps[0].until == day.until
+    )
+
+
+def windows_text(windows: Iterable[Window]) -> str:
+    """Windows as the runner hands them to its run; :meth:`Partitions.parse` reads each of them."""
+    return ",".join(
+        f"{w.first}-{w.end - 1}" if isinstance(w, RevisionWindow) else str(w) for w in merged(windows)
+    )

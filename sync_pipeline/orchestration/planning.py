@@ -10,10 +10,14 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sync_pipeline.catalog import BLOCK_REVISIONS, block_of
-from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow
+from sync_pipeline.model import Access, JobStatus, JobType, Kind, Lifecycle, Mode, RevisionWindow, Window
+from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.planning import Decision, InFlight, Job, Limits, Snapshot, Unit, plan
+from sync_pipeline.policy.windows import hull
+from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import planning as store
 from sync_pipeline.store.database import Connection
@@ -25,44 +29,35 @@ _BLOCKS_PER_RUN = 10
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One Dagster run to start. ``blocks`` is None for an incremental."""
+    """One Dagster run to start. ``window`` holds the windows of all its jobs: whole blocks, or just the one
+    window of time that they have in common; None for an incremental."""
 
-    job_type: JobType
+    family: Family
     instance_slug: str
     mode: Mode
-    blocks: RevisionWindow | None
+    window: Window | None
     decisions: tuple[Decision, ...]
 
     @property
-    def repo_ids(self) -> tuple[int, ...]:
-        """The repositories that the run carries."""
-        return tuple(sorted({d.repo_id for d in self.decisions}))
+    def units(self) -> tuple[tuple[int, JobType], ...]:
+        """The (repository, job type)s that the run carries."""
+        return tuple(sorted({(d.repo_id, d.job_type) for d in self.decisions}))
 
     def run_key(self, moment: datetime, length: float) -> str:
         """Name of this start. Dagster remembers it for ever, also of a run that failed: so it holds the
         attempt, and the current ``length`` seconds for a run that died before it claimed anything."""
-        unit = f"{self.job_type} {self.instance_slug} {self.mode} {self.blocks}"
-        work = sorted(f"{d.repo_id} {d.window} {d.job_id} {d.attempts}" for d in self.decisions)
+        unit = f"{self.family} {self.instance_slug} {self.mode} {self.window}"
+        work = sorted(f"{d.repo_id} {d.job_type} {d.window} {d.job_id} {d.attempts}" for d in self.decisions)
         text = "\n".join([unit, str(int(moment.timestamp() // length)), *work])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def read_plan(
-    conn: Connection, settings: Settings, in_flight: Sequence[InFlight]
+    conn: Connection, settings: Settings, in_flight: Sequence[InFlight], credentials: Credentials
 ) -> tuple[list[Decision], datetime]:
     """What is due by the database's clock, and that moment. Reads; changes nothing."""
     rows = store.snapshot(conn)
-    units = [
-        Unit(
-            **row
-            | {
-                "job_type": JobType(row["job_type"]),
-                "lifecycle": Lifecycle(row["lifecycle"]),
-                "access": Access(row["access"]),
-            }
-        )
-        for row in rows.units
-    ]
+    units = [_unit(row, credentials) for row in rows.units]
     jobs = [
         Job(
             **row
@@ -81,33 +76,45 @@ def read_plan(
         reprobe_interval=_REPROBE,
         max_jobs=settings.max_jobs_per_tick,
     )
-    return plan(Snapshot(units, jobs, in_flight, limits), rows.now), rows.now
+    refused = {instance: stop.last_seen_at for instance, stop in credentials.stopped.items()}
+    return plan(Snapshot(units, jobs, in_flight, limits, refused), rows.now), rows.now
+
+
+def _unit(row: dict[str, Any], credentials: Credentials) -> Unit:
+    found = {name: value for name, value in row.items() if name != "kind"} | {
+        "job_type": JobType(row["job_type"]),
+        "lifecycle": Lifecycle(row["lifecycle"]),
+        "access": Access(row["access"]),
+        "configured": row["kind"] == Kind.SVN or credentials.has_token(row["instance"]),
+    }
+    return Unit(**found)
 
 
 def group(decisions: Iterable[Decision]) -> list[Start]:
     """The runs that do what was chosen, in the order of their most urgent job."""
-    groups: dict[tuple[JobType, str, Mode, int | None], list[Decision]] = {}
+    groups: dict[tuple[Family, str, Mode, object], list[Decision]] = {}
     for decision in decisions:
         if decision.chosen:
-            groups.setdefault(_group_of(decision), []).append(decision)
+            key = FAMILY_OF[decision.job_type], decision.instance_slug, decision.mode, _part(decision.window)
+            groups.setdefault(key, []).append(decision)
     return [
-        Start(job_type, instance_slug, mode, _range(members), tuple(members))
-        for (job_type, instance_slug, mode, _), members in groups.items()
+        Start(family, instance_slug, mode, _range(members), tuple(members))
+        for (family, instance_slug, mode, _), members in groups.items()
     ]
 
 
-def _group_of(decision: Decision) -> tuple[JobType, str, Mode, int | None]:
-    window = decision.window
-    part = None
+def _part(window: Window | None) -> object:
+    """What the jobs of a run have in common: a range of so many blocks, or the same window of time."""
     if isinstance(window, RevisionWindow):
-        part = block_of(window.first).first // (BLOCK_REVISIONS * _BLOCKS_PER_RUN)
-    return decision.job_type, decision.instance_slug, decision.mode, part
+        return block_of(window.first).first // (BLOCK_REVISIONS * _BLOCKS_PER_RUN)
+    return window
 
 
-def _range(members: Sequence[Decision]) -> RevisionWindow | None:
-    windows = [d.window for d in members if isinstance(d.window, RevisionWindow)]
-    if not windows:
-        return None
-    return RevisionWindow(
-        min(block_of(w.first).first for w in windows), max(block_of(w.end - 1).end for w in windows)
-    )
+def _range(members: Sequence[Decision]) -> Window | None:
+    windows = [d.window for d in members if d.window is not None]
+    blocks = [
+        RevisionWindow(block_of(w.first).first, block_of(w.end - 1).end)
+        for w in windows
+        if isinstance(w, RevisionWindow)
+    ]
+    return hull(blocks) or hull(windows)

@@ -18,11 +18,10 @@ from dagster._core.events import RunFailureReason
 
 from sync_pipeline.catalog import Snapshot
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
-from sync_pipeline.model import Counts, JobReport, JobType, Mode, RevisionWindow, Trigger, Window
+from sync_pipeline.model import Counts, JobReport, JobType, Kind, Mode, RevisionWindow, Trigger, Window
 from sync_pipeline.operations.environment import environment_variables
-from sync_pipeline.orchestration.assets import REFUSED, Observer
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
-from sync_pipeline.orchestration.jobs import JOB_OF_JOB_TYPE, console_at
+from sync_pipeline.orchestration.jobs import console_at
 from sync_pipeline.orchestration.order import (
     ACTOR_TAG,
     MODE_TAG,
@@ -34,9 +33,18 @@ from sync_pipeline.orchestration.order import (
     TRIGGER_TAG,
     UPDATE_WATERMARK_TAG,
     WINDOWS_TAG,
-    windows_tag,
 )
-from sync_pipeline.orchestration.partitions import block_key, blocks_of, ensure_blocks, known_blocks
+from sync_pipeline.orchestration.partitions import (
+    Partitions,
+    day_partitions,
+    ensure_blocks,
+    first_day,
+    partitions_of,
+    windows_text,
+)
+from sync_pipeline.orchestration.specs import asset_key
+from sync_pipeline.orchestration.step import REFUSED, Observer
+from sync_pipeline.policy.families import by_family
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import repos
 from sync_pipeline.store.database import Database
@@ -63,7 +71,7 @@ def execute(
     settings: Settings,
     *,
     repo_ids: Sequence[int],
-    job_type: JobType,
+    job_types: Sequence[JobType],
     mode: Mode,
     windows: Sequence[Window] | None = None,
     trigger: Trigger = Trigger.RUNNER,
@@ -72,13 +80,15 @@ def execute(
     update_watermark: bool = False,
     progress: Callable[[Counts], None] | None = None,
 ) -> list[JobReport]:
-    """Sync these repositories and return how each job ended, in the order in which they ended.
+    """Sync these job types, all of one family, of these repositories; returns how each job ended, in the
+    order in which they ended.
 
-    ``windows`` are cut at the edges of blocks, a job each; None for an incremental. ``progress`` gets the
-    counts over everything so far, from several threads. Raises ConfigurationError before anything is
-    touched, SyncError if no job could be made, Cancelled after an interruption.
+    ``windows`` of revisions are cut at the edges of blocks, a job each, those of time are a job as they are;
+    None for an incremental. ``progress`` gets the counts over everything so far, from several threads.
+    Raises ConfigurationError before anything is touched, SyncError if no job could be made, Cancelled after
+    an interruption.
     """
-    revisions = [w for w in windows or () if isinstance(w, RevisionWindow)]
+    [(family, job_types)] = by_family(tuple(job_types))
     reports: list[JobReport] = []
     with (
         dagster_environment(settings) as variables,
@@ -87,13 +97,16 @@ def execute(
         dg.DagsterInstance.get() as instance,
     ):
         with database.connection() as conn:
-            chosen = [repos.get(conn, repo_id) for repo_id in repo_ids]
-        last = max((w.end - 1 for w in revisions), default=1)
-        ensure_blocks(instance, database, last)
+            chosen = tuple(repos.get(conn, repo_id) for repo_id in repo_ids)
+            snapshot = Snapshot(chosen, history_start=repos.history_start(conn, settings.history_floor))
+        if family.kind is Kind.SVN:
+            revisions = [w for w in windows or () if isinstance(w, RevisionWindow)]
+            ensure_blocks(instance, database, max((w.end - 1 for w in revisions), default=1))
+        partitions = partitions_of(family, instance, day_partitions(first_day(snapshot, settings)))
         observer = Observer(_total(progress), reports.append)
         defs = build_defs(
             settings=settings,
-            snapshot=Snapshot(repositories=tuple(chosen)),
+            snapshot=snapshot,
             only="",
             resource_overrides={"observer": dg.ResourceDefinition.hardcoded_resource(observer)},
         )
@@ -104,10 +117,10 @@ def execute(
             REASON_TAG: reason,
             UPDATE_WATERMARK_TAG: "true" if update_watermark else "false",
             PROCESS_TAG: process_identity(),
-            **_partition_tags(instance, revisions),
+            **_partition_tags(partitions, windows or ()),
         }
         _close_lost_runs(instance)
-        job = defs.resolve_job_def(JOB_OF_JOB_TYPE[job_type])
+        job = defs.resolve_job_def(family.job_name)
         try:
             # Progress and result belong to the caller; the log of the run is kept with the run. Dagster
             # prints what its loggers are not asked about.
@@ -115,6 +128,7 @@ def execute(
                 result = job.execute_in_process(
                     instance=instance,
                     tags=tags,
+                    asset_selection=[asset_key(r, job_type) for r in chosen for job_type in job_types],
                     run_config=console_at("CRITICAL"),
                     raise_on_error=False,
                 )
@@ -137,23 +151,25 @@ def _close_lost_runs(instance: dg.DagsterInstance) -> None:
             instance.report_run_failed(run, "the process of this run is gone")
 
 
-def _partition_tags(instance: dg.DagsterInstance, windows: Sequence[RevisionWindow]) -> Mapping[str, str]:
+def _partition_tags(partitions: Partitions, windows: Sequence[Window]) -> Mapping[str, str]:
     if not windows:
-        return {PARTITION_TAG: known_blocks(instance)[-1]}
-    keys = sorted(block_key(block) for window in windows for block in blocks_of(window))
-    return {RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1], WINDOWS_TAG: windows_tag(windows)}
+        return {PARTITION_TAG: partitions.newest}
+    first, last = partitions.carriers(windows)
+    return {RANGE_START_TAG: first, RANGE_END_TAG: last, WINDOWS_TAG: windows_text(windows)}
 
 
-def _total(progress: Callable[[Counts], None] | None) -> Callable[[int, object, Counts], None]:
+def _total(
+    progress: Callable[[Counts], None] | None,
+) -> Callable[[int, JobType, Window | None, Counts], None]:
     """Each job reports its own counts so far; the caller wants the sum of all."""
     if progress is None:
-        return lambda repo_id, window, counts: None
+        return lambda *_: None
     lock = threading.Lock()
-    seen: dict[tuple[int, object], Counts] = {}
+    seen: dict[tuple[object, ...], Counts] = {}
 
-    def add(repo_id: int, window: object, counts: Counts) -> None:
+    def add(repo_id: int, job_type: JobType, window: Window | None, counts: Counts) -> None:
         with lock:
-            seen[repo_id, window] = counts
+            seen[repo_id, job_type, window] = counts
             total = sum(seen.values(), Counts())
         progress(total)
 

@@ -1,27 +1,29 @@
-"""Sensors: the scheduler that starts what is due, and per SVN instance one that notices changes.
+"""The scheduler: the sensor that starts what is due.
 
-Belongs here: ticks. The scheduler decides by our database alone and calls no source; a changes sensor is the
-only one that uses the network, for a few seconds, and starts nothing. Both write a heartbeat, because Dagster
-tells nobody that a sensor fails. Names are fixed: Dagster keeps cursors and on/off switches by name.
+Belongs here: its ticks. It decides by our database alone and calls no source. Its name is fixed: Dagster
+keeps cursors and on/off switches by name. What is due is decided in :mod:`sync_pipeline.policy.planning`;
+hints come from :mod:`sync_pipeline.orchestration.changes`.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from sync_pipeline.catalog import block_of
-from sync_pipeline.errors import ConfigurationError, SyncError
-from sync_pipeline.model import JobRequest, JobType, Lifecycle, Mode, Repository, RevisionWindow, Trigger
-from sync_pipeline.orchestration.assets import CHECK_NAME, asset_key, check_metadata, severity, show
-from sync_pipeline.orchestration.jobs import JOB_OF_JOB_TYPE
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import (
+    JobRequest,
+    JobType,
+    Kind,
+    Mode,
+    Repository,
+    RevisionWindow,
+    TimeWindow,
+    Trigger,
+)
 from sync_pipeline.orchestration.order import (
     ACTOR_TAG,
     MODE_TAG,
@@ -30,19 +32,24 @@ from sync_pipeline.orchestration.order import (
     RANGE_START_TAG,
     REASON_TAG,
     TRIGGER_TAG,
+    WINDOWS_TAG,
     read_order,
 )
-from sync_pipeline.orchestration.partitions import block_key, ensure_blocks, known_blocks
+from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of, windows_text
 from sync_pipeline.orchestration.planning import Start, group, read_plan
+from sync_pipeline.orchestration.specs import asset_key
+from sync_pipeline.orchestration.ticks import heartbeat
+from sync_pipeline.orchestration.verdicts import CHECK_NAME, check_metadata, severity, show
+from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.planning import InFlight
-from sync_pipeline.quality import health
-from sync_pipeline.resources import PostgresResource, SvnResource
+from sync_pipeline.policy.windows import hull
+from sync_pipeline.quality import credentials, health
+from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.resources import GitLabResource, PostgresResource
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import heartbeats, jobs, planning
+from sync_pipeline.store import jobs, planning
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import settings_hash
-
-_log = logging.getLogger(__name__)
 
 SCHEDULER = "scheduler"
 
@@ -55,39 +62,18 @@ _UNFINISHED = [
 ]
 _WAITING = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED]
 _RUNS_LOOKED_AT = 500
-_VERDICTS_PER_TICK = 10
+_VERDICTS_PER_TICK = 50
 # A verdict is shown again after a day, in case the one that was reported got lost.
 _VERDICT_AGE = timedelta(days=1)
 # Live syncing goes before history in Dagster's queue, where the larger number is first.
 _RUN_PRIORITY = {Mode.INCREMENTAL: "10", Mode.PROBE: "10", Mode.REPAIR: "0", Mode.BACKFILL: "-10"}
-_SHORTEST_LOOK = 0.2
-
-
-def changes_name(instance_slug: str) -> str:
-    """Name of the changes sensor of an instance."""
-    return f"changes_{instance_slug}"
-
-
-@contextmanager
-def _heartbeat(database: Database, name: str) -> Iterator[Callable[[str], None]]:
-    """Write the heartbeat of one tick, whatever becomes of it; the block says in one line what it did."""
-    started = time.monotonic()
-    said = ["nothing"]
-    try:
-        yield lambda line: said.append(line)
-    except Exception as error:
-        said.append(f"failed: {type(error).__name__}")
-        raise
-    finally:
-        with database.connection() as conn:
-            heartbeats.beat(conn, name, seconds=time.monotonic() - started, outcome=said[-1])
-
-
-# The scheduler ------------------------------------------------------------------------------------------
 
 
 def scheduler_sensor(
-    repositories: Sequence[Repository], jobs: Sequence[UnresolvedAssetJobDefinition], settings: Settings
+    repositories: Sequence[Repository],
+    days: dg.DailyPartitionsDefinition,
+    jobs: Sequence[UnresolvedAssetJobDefinition],
+    settings: Settings,
 ) -> dg.SensorDefinition:
     """The sensor that starts what is due for the repositories of this code location."""
     by_id = {r.repo_id: r for r in repositories}
@@ -100,11 +86,16 @@ def scheduler_sensor(
         description="Starts what is due, by the ledger. Calls no source.",
     )
     def scheduler(
-        context: dg.SensorEvaluationContext, settings: dg.ResourceParam[Settings], postgres: PostgresResource
+        context: dg.SensorEvaluationContext,
+        settings: dg.ResourceParam[Settings],
+        postgres: PostgresResource,
+        gitlab: GitLabResource,
     ) -> dg.SensorResult:
-        with postgres.database() as database, _heartbeat(database, SCHEDULER) as say:
-            requests, said = _schedule(context.instance, database, settings, by_id)
-            events = _changed_verdicts(database, settings, by_id)
+        with postgres.database() as database, heartbeat(database, SCHEDULER) as say:
+            with database.connection() as conn:
+                tokens = credentials.in_force(conn, gitlab.readers())
+            requests, said = _schedule(context.instance, database, settings, by_id, days, tokens)
+            events = _changed_verdicts(database, settings, by_id, tokens)
             said += f"; {len(events)} verdicts" if events else ""
             say(said)
         return dg.SensorResult(
@@ -117,19 +108,24 @@ def scheduler_sensor(
 
 
 def _schedule(
-    instance: dg.DagsterInstance, database: Database, settings: Settings, by_id: Mapping[int, Repository]
+    instance: dg.DagsterInstance,
+    database: Database,
+    settings: Settings,
+    by_id: Mapping[int, Repository],
+    days: dg.DailyPartitionsDefinition,
+    tokens: Credentials,
 ) -> tuple[list[dg.RunRequest], str]:
     """The run requests of one tick, and what it did in one line."""
     room = settings.max_queued_runs - instance.get_runs_count(dg.RunsFilter(statuses=_WAITING))
     if room <= 0:
         return [], "held back: enough runs wait already"
-    in_flight = _in_flight(instance, by_id)
+    in_flight = _in_flight(instance, by_id, days)
     with database.connection() as conn, conn.transaction():
         if not planning.try_lock_scheduler(conn):
             return [], "another scheduler is at work"
-        decisions, now = read_plan(conn, settings, in_flight)
+        decisions, now = read_plan(conn, settings, in_flight, tokens)
         # A repository that was registered a moment ago is not loaded here yet.
-        mine = [d for d in decisions if d.repo_id in by_id and d.job_type in JOB_OF_JOB_TYPE]
+        mine = [d for d in decisions if d.repo_id in by_id]
         starts = group(mine)[:room]
         for start in starts:
             for decision in start.decisions:
@@ -150,19 +146,25 @@ def _schedule(
                     )
     if not starts:
         return [], f"nothing is due among {len(mine)}"
-    ensure_blocks(instance, database, _last_revision(starts))
-    newest = known_blocks(instance)[-1]
-    requests = [_run_request(start, now, newest, settings, by_id) for start in starts]
+    if any(start.family.kind is Kind.SVN for start in starts):
+        ensure_blocks(instance, database, _last_revision(starts))
+    requests = [_run_request(start, now, instance, days, settings, by_id) for start in starts]
     return requests, f"{sum(len(s.decisions) for s in starts)} jobs in {len(starts)} runs"
 
 
 def _last_revision(starts: Sequence[Start]) -> int:
-    return max((s.blocks.end - 1 for s in starts if s.blocks is not None), default=1)
+    return max((s.window.end - 1 for s in starts if isinstance(s.window, RevisionWindow)), default=1)
 
 
 def _run_request(
-    start: Start, now: datetime, newest: str, settings: Settings, by_id: Mapping[int, Repository]
+    start: Start,
+    now: datetime,
+    instance: dg.DagsterInstance,
+    days: dg.DailyPartitionsDefinition,
+    settings: Settings,
+    by_id: Mapping[int, Repository],
 ) -> dg.RunRequest:
+    partitions = partitions_of(start.family, instance, days)
     tags = {
         MODE_TAG: str(start.mode),
         TRIGGER_TAG: str(Trigger.SENSOR),
@@ -170,52 +172,60 @@ def _run_request(
         REASON_TAG: ", ".join(sorted({d.reason for d in start.decisions})),
         PRIORITY_TAG: _RUN_PRIORITY[start.mode],
     }
-    if start.blocks is not None:
-        tags[RANGE_START_TAG] = block_key(block_of(start.blocks.first))
-        tags[RANGE_END_TAG] = block_key(block_of(start.blocks.end - 1))
+    if start.window is not None:
+        tags[RANGE_START_TAG], tags[RANGE_END_TAG] = partitions.carriers([start.window])
+        if isinstance(start.window, TimeWindow):
+            # Its edges need not be those of days, and it may lie in front of all of them.
+            tags[WINDOWS_TAG] = windows_text([start.window])
     return dg.RunRequest(
         run_key=start.run_key(now, settings.claim_length),
-        job_name=JOB_OF_JOB_TYPE[start.job_type],
+        job_name=start.family.job_name,
         # An incremental needs some partition to be a run of a partitioned asset: the newest carries it.
-        partition_key=newest if start.blocks is None else None,
-        asset_selection=[asset_key(by_id[repo_id], start.job_type) for repo_id in start.repo_ids],
+        partition_key=partitions.newest if start.window is None else None,
+        asset_selection=[asset_key(by_id[repo_id], job_type) for repo_id, job_type in start.units],
         asset_check_keys=[],
         tags=tags,
     )
 
 
-def _in_flight(instance: dg.DagsterInstance, by_id: Mapping[int, Repository]) -> list[InFlight]:
+def _in_flight(
+    instance: dg.DagsterInstance, by_id: Mapping[int, Repository], days: dg.DailyPartitionsDefinition
+) -> list[InFlight]:
     """What the runs that wait or work will do."""
-    by_key = {asset_key(r, JobType.REVISIONS): r.repo_id for r in by_id.values()}
-    known = known_blocks(instance)
+    units = {
+        asset_key(repository, job_type): (repository.repo_id, job_type)
+        for repository in by_id.values()
+        for job_type, family in FAMILY_OF.items()
+        if family.kind is repository.kind
+    }
+    known = {family: partitions_of(family, instance, days) for family in Family}
     found = []
     for run in instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED), limit=_RUNS_LOOKED_AT):
-        keys = by_key if run.asset_selection is None else run.asset_selection & by_key.keys()
-        if not keys or (run.asset_selection is None and run.job_name not in JOB_OF_JOB_TYPE.values()):
-            continue
-        try:
-            order = read_order(run.tags, known)
-        except ConfigurationError:
-            continue  # it will refuse its own tags
-        window = None
-        if order.mode is not Mode.INCREMENTAL:
-            window = RevisionWindow(order.windows[0].first, order.windows[-1].end)
-        repo_ids = frozenset(by_key[key] for key in keys)
-        found.append(InFlight(repo_ids, JobType.REVISIONS, order.mode, window))
+        carried: dict[JobType, set[int]] = {}
+        for key in units if run.asset_selection is None else run.asset_selection & units.keys():
+            repo_id, job_type = units[key]
+            if run.asset_selection is not None or run.job_name == FAMILY_OF[job_type].job_name:
+                carried.setdefault(job_type, set()).add(repo_id)
+        for job_type, repo_ids in carried.items():
+            try:
+                order = read_order(run.tags, known[FAMILY_OF[job_type]])
+            except ConfigurationError:
+                continue  # it will refuse its own tags
+            window = None if order.mode is Mode.INCREMENTAL else hull(order.windows)
+            found.append(InFlight(frozenset(repo_ids), job_type, order.mode, window))
     return found
 
 
 def _changed_verdicts(
-    database: Database, settings: Settings, by_id: Mapping[int, Repository]
+    database: Database, settings: Settings, by_id: Mapping[int, Repository], tokens: Credentials
 ) -> list[dg.AssetCheckEvaluation]:
     """Health verdicts that Dagster does not show yet, a few per tick."""
     with database.connection() as conn, conn.transaction():
-        verdicts = health.read(conn, timedelta(seconds=settings.stale_after))
+        verdicts = health.read(conn, timedelta(seconds=settings.stale_after), tokens)
         news = [
             v
             for v in verdicts
             if v.facts.repo_id in by_id
-            and v.facts.job_type in JOB_OF_JOB_TYPE
             and (v.changed or v.shown_at is None or v.judged_at - v.shown_at > _VERDICT_AGE)
         ][:_VERDICTS_PER_TICK]
         for verdict in news:
@@ -230,89 +240,3 @@ def _changed_verdicts(
         )
         for v in news
     ]
-
-
-# Changes ------------------------------------------------------------------------------------------------
-
-
-def changes_sensor(
-    instance_slug: str, repositories: Sequence[Repository], settings: Settings
-) -> dg.SensorDefinition:
-    """The sensor that looks at a few SVN repositories of an instance per tick, in turn."""
-    name = changes_name(instance_slug)
-    active = sorted(
-        (r for r in repositories if r.lifecycle is Lifecycle.ACTIVE),
-        key=lambda repository: repository.repo_id,
-    )
-
-    @dg.sensor(
-        name=name,
-        minimum_interval_seconds=settings.sensor_interval,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Looks at a few repositories in turn and writes hints. Starts nothing.",
-    )
-    def changes(
-        context: dg.SensorEvaluationContext,
-        settings: dg.ResourceParam[Settings],
-        postgres: PostgresResource,
-        svn: SvnResource,
-    ) -> dg.SkipReason:
-        with postgres.database() as database, _heartbeat(database, name) as say:
-            last, said = _look(
-                context.instance, database, settings, svn, _turn(active, _last_seen(context.cursor))
-            )
-            say(said)
-        if last is not None:
-            context.update_cursor(json.dumps({"version": 1, "last": last}))
-        return dg.SkipReason(said)
-
-    return changes
-
-
-def _last_seen(cursor: str | None) -> int:
-    """The repository that the tick before ended with; a cursor of another kind starts from the beginning."""
-    try:
-        return int(json.loads(cursor or "")["last"])
-    except (ValueError, KeyError, TypeError):
-        return 0
-
-
-def _turn(active: Sequence[Repository], last: int) -> list[Repository]:
-    """Everybody once, beginning after ``last``."""
-    return [r for r in active if r.repo_id > last] + [r for r in active if r.repo_id <= last]
-
-
-def _look(
-    instance: dg.DagsterInstance,
-    database: Database,
-    settings: Settings,
-    svn: SvnResource,
-    turn: Sequence[Repository],
-) -> tuple[int | None, str]:
-    """Visit as many of ``turn`` as fit the limits; returns the last one looked at, and one line."""
-    deadline = time.monotonic() + settings.changes_time_limit
-    last, seen, failed, highest = None, 0, 0, 0
-    for repository in turn[: settings.changes_per_tick]:
-        left = deadline - time.monotonic()
-        if left < _SHORTEST_LOOK and last is not None:
-            break
-        last = repository.repo_id
-        head: int | None = None
-        code: str | None = None
-        line: str | None = None
-        try:
-            # Half of what is left: one slow repository leaves time for the next.
-            head = svn.visit(repository, timeout=max(left / 2, _SHORTEST_LOOK)).head
-        except SyncError as error:
-            code, line = error.code, str(error)
-        except Exception as error:
-            _log.exception("%s cannot be looked at", repository.spec)
-            code, line = "exception", type(error).__name__
-        with database.connection() as conn:
-            planning.record_hint(conn, repository.repo_id, head_rev=head, error_code=code, error=line)
-        seen += 1
-        failed += code is not None
-        highest = max(highest, head or 0)
-    if highest:
-        ensure_blocks(instance, database, highest)
-    return last, f"looked at {seen} of {len(turn)}, {failed} failed"

@@ -8,13 +8,15 @@ reading the snapshot, and grouping decisions into runs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow, Window
+from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, Window
+from sync_pipeline.policy.families import FAMILY_OF
+from sync_pipeline.policy.windows import holds
 
 
 class Reason(StrEnum):
@@ -27,8 +29,11 @@ class Reason(StrEnum):
     PENDING = "pending"
     RETRY = "retry"
     TAKEOVER = "takeover"
+    TOGETHER = "together"
 
     RETIRED = "retired"
+    NOT_CONFIGURED = "not_configured"
+    CREDENTIAL = "credential"
     REPLACED = "replaced"
     NO_ACCESS = "no_access"
     DEAD = "dead"
@@ -43,6 +48,9 @@ class Reason(StrEnum):
 PRIORITY_OF_REASON = {Reason.NEVER_VISITED: 40, Reason.HINT: 50, Reason.INTERVAL: 100, Reason.REPROBE: 200}
 """Priority of an incremental job by why it is due; smaller runs first."""
 
+# Decided by the clock alone, so it may as well be done now.
+_BY_CLOCK = frozenset({Reason.NOT_YET, Reason.NOTHING_NEW})
+
 _SLOW = frozenset({Access.DENIED, Access.DISABLED, Access.GONE})
 
 
@@ -50,22 +58,33 @@ _SLOW = frozenset({Access.DENIED, Access.DISABLED, Access.GONE})
 class Unit:
     """One (repository, job type) as the plan sees it. Times are UTC.
 
-    ``watermark`` is the first revision not yet complete. ``hint_*`` is what the changes sensor last saw.
-    ``dead_at`` is when the latest incremental job died, None if the latest did not.
+    ``watermark`` is the first revision not yet complete, or the end of the complete time. ``hint_*`` is what
+    the changes sensor last saw of the repository; ``activity_at`` and ``hint_activity_at`` are the source's
+    time of its last activity, at the last visit that succeeded and in the hint. ``listed_at`` is when the
+    sensor last listed the newest activity of the repository's discovery root, ``listed_down_to`` how far back
+    in the source's time that listing went (None: to its end); both are None without a root. ``dead_at`` is
+    when the latest incremental job died, None if the latest did not. ``configured`` is False where the
+    settings have no such server.
     """
 
     repo_id: int
     job_type: JobType
+    instance: str
     instance_slug: str
     lifecycle: Lifecycle
     access: Access
     visited_at: datetime | None
-    watermark: int | None
+    watermark: int | datetime | None
     head: int | None
     hint_head: int | None
     hint_at: datetime | None
     hint_failed: bool
     dead_at: datetime | None
+    activity_at: datetime | None = None
+    hint_activity_at: datetime | None = None
+    listed_at: datetime | None = None
+    listed_down_to: datetime | None = None
+    configured: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +112,14 @@ class InFlight:
     repo_ids: frozenset[int]
     job_type: JobType
     mode: Mode
-    window: RevisionWindow | None
+    window: Window | None
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Lengths and caps. ``quiet_interval`` replaces ``sync_interval`` while fresh hints show nothing new."""
+    """Lengths and caps. ``quiet_interval`` replaces ``sync_interval`` while fresh hints show nothing new.
+    ``reprobe_interval`` is how long something without access, or an instance with a stopped token, is left
+    alone."""
 
     sync_interval: timedelta
     quiet_interval: timedelta
@@ -108,12 +129,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that one plan is made from."""
+    """Everything that one plan is made from. ``refused`` says of each instance whose token in force is
+    stopped when the server last refused it."""
 
     units: Sequence[Unit]
     jobs: Sequence[Job]
     in_flight: Sequence[InFlight]
     limits: Limits
+    refused: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +149,7 @@ class Decision:
 
     repo_id: int
     job_type: JobType
+    instance: str
     instance_slug: str
     mode: Mode
     window: Window | None
@@ -147,7 +171,7 @@ def plan(snapshot: Snapshot, now: datetime) -> list[Decision]:
         for repo_id in run.repo_ids:
             in_flight[repo_id, run.job_type].append(run)
 
-    found: list[tuple[Decision, datetime]] = []
+    found: list[_Ranked] = []
     for unit in snapshot.units:
         mine = jobs.get((unit.repo_id, unit.job_type), [])
         runs = in_flight.get((unit.repo_id, unit.job_type), [])
@@ -155,11 +179,66 @@ def plan(snapshot: Snapshot, now: datetime) -> list[Decision]:
             found.append((_decide_job(unit, job, runs, now, snapshot.limits), job.created_at))
         if not any(job.mode is Mode.INCREMENTAL for job in mine):
             found.append((_decide_unit(unit, runs, now, snapshot.limits), unit.visited_at or now))
-    found.sort(key=lambda pair: (not pair[0].chosen, pair[0].priority, pair[1], pair[0].repo_id))
+    found = _with_companions(found)
+    found.sort(key=_rank)
     decisions = [decision for decision, _ in found]
+    for instance, refused_at in snapshot.refused.items():
+        decisions = _hold_back(decisions, instance, refused_at + snapshot.limits.reprobe_interval, now)
     return [
         replace(d, chosen=False, reason=Reason.TICK_FULL) if d.chosen and n >= snapshot.limits.max_jobs else d
         for n, d in enumerate(decisions)
+    ]
+
+
+_Ranked = tuple[Decision, datetime]
+
+
+def _rank(ranked: _Ranked) -> tuple[bool, int, datetime, int]:
+    decision, since = ranked
+    return not decision.chosen, decision.priority, since, decision.repo_id
+
+
+def _with_companions(found: Sequence[_Ranked]) -> list[_Ranked]:
+    """Bring forward what is read together with something chosen: apart it would cost the same list twice,
+    and what once got out of step would stay so."""
+    chosen: dict[tuple[int, str], int] = {}
+    for decision, _ in found:
+        if decision.chosen and decision.mode is Mode.INCREMENTAL:
+            key = decision.repo_id, str(FAMILY_OF[decision.job_type])
+            chosen[key] = min(decision.priority, chosen.get(key, decision.priority))
+    return [
+        (replace(d, chosen=True, reason=Reason.TOGETHER, priority=chosen[key], until=None), since)
+        if d.reason in _BY_CLOCK and (key := (d.repo_id, str(FAMILY_OF[d.job_type]))) in chosen
+        else (d, since)
+        for d, since in found
+    ]
+
+
+def _hold_back(
+    decisions: Sequence[Decision], instance: str, until: datetime, now: datetime
+) -> list[Decision]:
+    """Start nothing on an instance that refuses our token, but from ``until`` on a single incremental that
+    finds out whether it still does."""
+    mine = [d for d in decisions if d.instance == instance]
+    busy = any(
+        d.reason in (Reason.RUNNING, Reason.IN_FLIGHT)
+        or (d.reason is Reason.WAITS_FOR_RETRY and d.mode is Mode.INCREMENTAL)
+        for d in mine
+    )
+    probe: Decision | None = None
+    if until <= now and not busy:
+        # A job that exists goes first: it may be the probe before, which did not get an answer.
+        live = sorted(
+            (d for d in mine if d.chosen and d.mode is Mode.INCREMENTAL), key=lambda d: d.job_id is None
+        )
+        probe = live[0] if live else None
+    return [
+        d
+        if d.instance != instance or not d.chosen
+        else replace(d, reason=Reason.REPROBE)
+        if d is probe
+        else replace(d, chosen=False, reason=Reason.CREDENTIAL, until=until if until > now else None)
+        for d in decisions
     ]
 
 
@@ -168,6 +247,7 @@ def _decide_job(unit: Unit, job: Job, runs: Sequence[InFlight], now: datetime, l
     return Decision(
         repo_id=job.repo_id,
         job_type=job.job_type,
+        instance=unit.instance,
         instance_slug=unit.instance_slug,
         mode=job.mode,
         window=job.window,
@@ -207,6 +287,7 @@ def _decide_unit(unit: Unit, runs: Sequence[InFlight], now: datetime, limits: Li
     return Decision(
         repo_id=unit.repo_id,
         job_type=unit.job_type,
+        instance=unit.instance,
         instance_slug=unit.instance_slug,
         mode=Mode.INCREMENTAL,
         window=None,
@@ -233,17 +314,44 @@ def _judge_unit(
         return Reason.REPROBE, None
     if unit.visited_at is None:
         return Reason.NEVER_VISITED, None
-    seen = unit.hint_at is not None and unit.hint_at > unit.visited_at and not unit.hint_failed
-    # A HEAD that went back is news as well: the visit finds out what happened.
-    if seen and unit.hint_head is not None:
-        ahead = unit.hint_head >= max(unit.watermark or 1, 1)
-        if ahead or unit.hint_head < (unit.head or 0):
-            return Reason.HINT, None
-    quiet = seen and unit.hint_at is not None and unit.hint_at >= now - limits.sync_interval
+    if _shows_news(unit, unit.visited_at):
+        return Reason.HINT, None
+    quiet = _is_watched(unit, unit.visited_at, now, limits)
     due = unit.visited_at + (limits.quiet_interval if quiet else limits.sync_interval)
     if due <= now:
         return Reason.INTERVAL, None
     return (Reason.NOTHING_NEW if quiet else Reason.NOT_YET), due
+
+
+def _is_seen(unit: Unit, visited_at: datetime) -> bool:
+    """True if the changes sensor saw the repository after the last visit."""
+    return unit.hint_at is not None and unit.hint_at > visited_at and not unit.hint_failed
+
+
+def _shows_news(unit: Unit, visited_at: datetime) -> bool:
+    """True if the hint shows what the last visit cannot have seen."""
+    if not _is_seen(unit, visited_at):
+        return False
+    if unit.hint_activity_at is not None:
+        return unit.activity_at is not None and unit.hint_activity_at > unit.activity_at
+    if unit.hint_head is None:
+        return False
+    # A HEAD that went back is news as well: the visit finds out what happened.
+    complete = unit.watermark if isinstance(unit.watermark, int) else 1
+    return unit.hint_head >= max(complete, 1) or unit.hint_head < (unit.head or 0)
+
+
+def _is_watched(unit: Unit, visited_at: datetime, now: datetime, limits: Limits) -> bool:
+    """True if news would have shown by now, so that a visit may wait: the repository itself was looked at a
+    moment ago, or its root was listed so far down that activity after the watermark had to be in it."""
+    if _is_seen(unit, visited_at) and unit.hint_at is not None and unit.hint_at >= now - limits.sync_interval:
+        return True
+    # Roots are listed in turn, so that one listing may be much older than the sensor's interval.
+    if unit.listed_at is None or unit.listed_at < now - limits.quiet_interval:
+        return False
+    if not isinstance(unit.watermark, datetime):
+        return False
+    return unit.listed_down_to is None or unit.listed_down_to <= unit.watermark
 
 
 def _stopped(unit: Unit, now: datetime, limits: Limits) -> tuple[Reason | None, datetime | None]:
@@ -252,6 +360,8 @@ def _stopped(unit: Unit, now: datetime, limits: Limits) -> tuple[Reason | None, 
         return Reason.RETIRED, None
     if unit.access is Access.REPLACED:
         return Reason.REPLACED, None
+    if not unit.configured:
+        return Reason.NOT_CONFIGURED, None
     if unit.access in _SLOW:
         return Reason.NO_ACCESS, (unit.visited_at or now) + limits.reprobe_interval
     return None, None
@@ -261,6 +371,4 @@ def _holds(run: InFlight, mode: Mode, window: Window | None) -> bool:
     """True if ``run`` will do the job of ``mode`` and ``window``."""
     if run.mode is not mode:
         return False
-    if run.window is None or not isinstance(window, RevisionWindow):
-        return True
-    return run.window.first <= window.first and window.end <= run.window.end
+    return run.window is None or window is None or holds(run.window, window)

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sync_pipeline.model import Access, JobType, Lifecycle, RevisionWindow, Window
+from sync_pipeline.model import BEGINNING, Access, JobType, Kind, Lifecycle, RevisionWindow, Window
+from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.store import health as store
 from sync_pipeline.store.database import Connection
 
@@ -32,6 +33,8 @@ class Reason(StrEnum):
     DENIED = "denied"
     GONE = "gone"
     REPLACED = "replaced"
+    CREDENTIAL = "credential"
+    DISABLED = "disabled"
     POORER = "poorer"
 
 
@@ -56,6 +59,7 @@ class Facts:
     ``gap``: before the watermark, not covered, and no job will fill it. ``queued``: likewise, but a job
     waits for it. ``hint_code``: how a look after the latest visit failed. ``failed``: windows of dead jobs
     that nobody covered since. ``poorer``: rows of the latest visit that arrived with less than is stored.
+    ``credential``: why nothing can be read from the server with the token in force.
     """
 
     repo_id: int
@@ -77,6 +81,7 @@ class Facts:
     quarantined: int
     obligations: int
     poorer: int
+    credential: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +94,16 @@ class Health:
 
 
 def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
-    """The verdict over ``facts`` at ``now``. A retired repository is not judged: it passes."""
+    """The verdict over ``facts`` at ``now``. A retired repository is not judged: it passes. So does what the
+    project has switched off, which is no defect; there the reason is told all the same."""
     if facts.lifecycle is Lifecycle.RETIRED:
         return Health(True, (), {})
+    if facts.access is Access.DISABLED and facts.credential is None:
+        line = facts.access_detail or "the project has this switched off"
+        return Health(True, (Reason.DISABLED,), {str(Reason.DISABLED): line})
     found: dict[Reason, str] = {}
+    if facts.credential is not None:
+        found[Reason.CREDENTIAL] = facts.credential
     if facts.access in _REASON_OF_ACCESS:
         found[_REASON_OF_ACCESS[facts.access]] = facts.access_detail or f"the source says: {facts.access}"
     elif facts.hint_code in _REASON_OF_HINT:
@@ -134,11 +145,16 @@ class Judged:
         return self.shown != (self.health.passed, tuple(str(r) for r in self.health.reasons))
 
 
-def read(conn: Connection, stale_after: timedelta, repo_ids: Sequence[int] | None = None) -> list[Judged]:
+def read(
+    conn: Connection,
+    stale_after: timedelta,
+    credentials: Credentials,
+    repo_ids: Sequence[int] | None = None,
+) -> list[Judged]:
     """The verdicts of these repositories, or of all, by the database's clock."""
     return [
         Judged(
-            facts=(facts := _facts(row)),
+            facts=(facts := _facts(row, credentials)),
             health=judge(facts, row["now"], stale_after),
             shown=None if row["shown_at"] is None else (row["shown_passed"], tuple(row["shown_reasons"])),
             shown_at=row["shown_at"],
@@ -148,7 +164,7 @@ def read(conn: Connection, stale_after: timedelta, repo_ids: Sequence[int] | Non
     ]
 
 
-def _facts(row: dict[str, Any]) -> Facts:
+def _facts(row: dict[str, Any], credentials: Credentials) -> Facts:
     in_revs = row["watermark_time"] is None
     return Facts(
         repo_id=row["repo_id"],
@@ -170,6 +186,7 @@ def _facts(row: dict[str, Any]) -> Facts:
         quarantined=row["quarantined"],
         obligations=row["obligations"],
         poorer=row["poorer"],
+        credential=credentials.problem(row["instance"]) if row["kind"] == Kind.GITLAB else None,
     )
 
 
@@ -180,10 +197,17 @@ def _latest(verified_at: datetime | None, watermark: int | datetime | None) -> d
 
 
 def _windows(windows: Sequence[Window]) -> str:
-    shown = ", ".join(str(w) for w in windows[:_SHOWN_WINDOWS])
+    shown = ", ".join(_window(w) for w in windows[:_SHOWN_WINDOWS])
     more = len(windows) - _SHOWN_WINDOWS
     total = sum(len(w) for w in windows if isinstance(w, RevisionWindow))
     return shown + (f" and {more} more" if more > 0 else "") + (f" ({total} revisions)" if total else "")
+
+
+def _window(window: Window) -> str:
+    if isinstance(window, RevisionWindow):
+        return str(window)
+    start = "the beginning" if window.since <= BEGINNING else f"{window.since:%Y-%m-%d %H:%M}"
+    return f"{start} to {window.until:%Y-%m-%d %H:%M} UTC"
 
 
 def _ago(length: timedelta) -> str:

@@ -102,7 +102,7 @@ def run(settings: Settings, console: Console) -> list[Line]:
             reports = execute(
                 settings,
                 repo_ids=[r.repo_id for r in repositories],
-                job_type=JobType.REVISIONS,
+                job_types=[JobType.REVISIONS],
                 mode=Mode.BACKFILL,
                 windows=[RevisionWindow(1, max(heads.values()) + 1)],
                 actor="demo",

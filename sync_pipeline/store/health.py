@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sync_pipeline.model import BEGINNING
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_multiranges
 
 # Everything that a verdict needs, one row per (repository, job type). A gap is what lies before the watermark
 # (or the origin), is not covered, and has no job that will fill it; a failed window is a dead job's window
-# that nobody covered since.
+# that nobody covered since. The next incremental of commits reads all that is missing, so they have no gap.
 _FACTS = """
-SELECT w.repo_id, w.job_type, r.instance_slug, r.slug, r.lifecycle, w.access, w.access_detail, w.visited_at,
-       w.verified_at, w.watermark_rev, w.watermark_time, w.head_rev,
-       int8multirange(int8range(1, greatest(w.watermark_rev, w.origin_rev, 1))) - w.covered_revs
-         - coalesce(gap.revs, '{}') AS queued_revs,
+SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lifecycle,
+       w.access, w.access_detail, w.visited_at, w.verified_at, w.watermark_rev, w.watermark_time, w.head_rev,
+       missing.revs - coalesce(gap.revs, '{}') AS queued_revs,
+       missing.period - coalesce(gap.period, '{}') AS queued_time,
        hint.error_code AS hint_code, hint.error AS hint_error,
-       coalesce(gap.revs, '{}') AS gap_revs, '{}'::tstzmultirange AS gap_time,
+       coalesce(gap.revs, '{}') AS gap_revs, coalesce(gap.period, '{}') AS gap_time,
        coalesce(dead.revs, '{}') AS failed_revs, coalesce(dead.period, '{}') AS failed_time,
        coalesce(latest.dead, FALSE) AS incremental_dead,
        coalesce(dead.error, latest.error) AS last_error,
@@ -37,13 +38,20 @@ SELECT w.repo_id, w.job_type, r.instance_slug, r.slug, r.lifecycle, w.access, w.
   LEFT JOIN scm.sync_hints AS hint
     ON hint.repo_id = w.repo_id AND hint.error_code IS NOT NULL
    AND hint.observed_at > coalesce(w.visited_at, '-infinity')
+  CROSS JOIN LATERAL (
+       SELECT CASE WHEN w.origin_rev IS NULL THEN '{}' ELSE
+                int8multirange(int8range(1, greatest(w.watermark_rev, w.origin_rev, 1)))
+                END - w.covered_revs AS revs,
+              CASE WHEN w.origin_time IS NULL THEN '{}' ELSE
+                tstzmultirange(tstzrange(%(beginning)s, greatest(w.watermark_time, w.origin_time)))
+                END - w.covered_time AS period) AS missing
   LEFT JOIN LATERAL (
-       SELECT int8multirange(int8range(1, greatest(w.watermark_rev, w.origin_rev, 1)))
-              - w.covered_revs
-              - coalesce(range_agg(j.revs), '{}') AS revs
+       SELECT missing.revs - coalesce(range_agg(j.revs), '{}') AS revs,
+              missing.period - coalesce(range_agg(j.period), '{}') AS period
          FROM scm.sync_jobs AS j
-        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.revs IS NOT NULL
-          AND j.status IN ('pending', 'running', 'failed')) AS gap ON w.origin_rev IS NOT NULL
+        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type
+          AND (j.revs IS NOT NULL OR j.period IS NOT NULL)
+          AND j.status IN ('pending', 'running', 'failed')) AS gap ON w.job_type <> 'commits'
   LEFT JOIN LATERAL (
        SELECT range_agg(j.revs) * int8multirange(int8range(1, w.head_rev + 1)) - w.covered_revs AS revs,
               range_agg(j.period) - w.covered_time AS period,
@@ -84,10 +92,11 @@ def facts(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[
     with conn.transaction():
         clock = conn.execute(_NOW).fetchone()
         assert clock is not None
-        rows = conn.execute(_FACTS, {"repo_ids": None if repo_ids is None else list(repo_ids)}).fetchall()
+        params = {"repo_ids": None if repo_ids is None else list(repo_ids), "beginning": BEGINNING}
+        rows = conn.execute(_FACTS, params).fetchall()
     for row in rows:
         row["gap"] = from_multiranges(row.pop("gap_revs"), row.pop("gap_time"))
-        row["queued"] = from_multiranges(row.pop("queued_revs"), ())
+        row["queued"] = from_multiranges(row.pop("queued_revs"), row.pop("queued_time"))
         row["failed"] = from_multiranges(row.pop("failed_revs"), row.pop("failed_time"))
         row["now"] = clock["now"]
     return rows

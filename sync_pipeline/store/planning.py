@@ -1,12 +1,13 @@
 """What the plan is made from, the hints that feed it, and the locks that make two planners harmless.
 
-Belongs here: the snapshot queries over catalog, coverage, hints and ledger, the jobs of one planned run, and
-``scm.sync_hints``. Does not belong here: any decision; that is :mod:`sync_pipeline.policy`.
+Belongs here: the snapshot queries over catalog, coverage, hints and ledger, the jobs of one planned run,
+``scm.sync_hints``, and what the changes sensor listed of a discovery root. Does not belong here: any
+decision; that is :mod:`sync_pipeline.policy`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,16 +21,20 @@ _BLOCKS_LOCK = 0x5C3_0002
 # A plan looks at so many waiting jobs, the most urgent ones; a long backlog must not make ticks slow.
 _JOBS_LOOKED_AT = 2000
 
-# Every (repository, job type) with its coverage, its hint, and whether its latest incremental job is dead.
+# Every (repository, job type) with its coverage, its hint, and whether its latest incremental job is dead. A
+# job that a refused token killed says nothing about the repository: the stop of the token holds it back.
 _UNITS = """
-SELECT w.repo_id, w.job_type, r.instance_slug, r.lifecycle, w.access, w.visited_at,
-       w.watermark_rev AS watermark, w.head_rev AS head,
-       h.head_rev AS hint_head, h.observed_at AS hint_at, h.error_code IS NOT NULL AS hint_failed,
-       CASE WHEN latest.status = 'dead' AND latest.last_error_code IS DISTINCT FROM 'cancelled'
+SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.lifecycle, w.access, w.visited_at,
+       w.watermark_rev, w.watermark_time, w.head_rev AS head, w.activity_at,
+       h.head_rev AS hint_head, h.activity_at AS hint_activity_at, h.observed_at AS hint_at,
+       h.error_code IS NOT NULL AS hint_failed, d.listed_at, d.listed_down_to,
+       CASE WHEN latest.status = 'dead'
+             AND coalesce(latest.last_error_code, '') NOT IN ('cancelled', 'credential', 'scope')
             THEN latest.finished_at END AS dead_at
   FROM scm.sync_watermarks AS w
   JOIN scm.repos AS r USING (repo_id)
   LEFT JOIN scm.sync_hints AS h USING (repo_id)
+  LEFT JOIN scm.discovery_roots AS d ON d.root_id = r.root_id AND d.lifecycle = 'active'
   LEFT JOIN LATERAL (
        SELECT j.status, j.finished_at, j.last_error_code
          FROM scm.sync_jobs AS j
@@ -81,6 +86,26 @@ ON CONFLICT (repo_id) DO UPDATE
        observed_at = EXCLUDED.observed_at
 """
 
+# The same for a page of GitLab projects; those that are not in the catalog, or retired, are passed over.
+_ACTIVITY = """
+INSERT INTO scm.sync_hints AS h (repo_id, activity_at, observed_at)
+SELECT r.repo_id, seen.activity_at, clock_timestamp()
+  FROM unnest(%(project_ids)s::bigint[], %(activity)s::timestamptz[]) AS seen (project_id, activity_at)
+  JOIN scm.repos AS r
+    ON r.kind = 'gitlab' AND r.instance = %(instance)s AND r.project_id = seen.project_id
+   AND r.lifecycle = 'active'
+ON CONFLICT (repo_id) DO UPDATE
+   SET activity_at = EXCLUDED.activity_at, error_code = NULL, error = NULL,
+       observed_at = EXCLUDED.observed_at
+"""
+
+# How far back in time the sensor's listing of a root went: what is not in it was not active since.
+_LISTED = """
+UPDATE scm.discovery_roots
+   SET listed_at = clock_timestamp(), listed_down_to = %(down_to)s
+ WHERE root_id = %(root_id)s
+"""
+
 # The scheduler's lock ends with its transaction, so it also works behind a transaction pooler.
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(%(lock)s) AS locked"
 _LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
@@ -89,7 +114,8 @@ _LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The rows of one plan. ``now`` is the database's clock. ``units`` have the columns of the first query
-    above; ``jobs`` those of the second, with ``window`` in place of the two ranges."""
+    above, with ``watermark`` in place of the two; ``jobs`` those of the second, with ``window`` in place of
+    the two ranges."""
 
     now: datetime
     units: Sequence[dict[str, Any]]
@@ -103,6 +129,9 @@ def snapshot(conn: Connection) -> Snapshot:
         assert now is not None
         units = conn.execute(_UNITS).fetchall()
         jobs = conn.execute(_JOBS, {"jobs_looked_at": _JOBS_LOOKED_AT}).fetchall()
+    for unit in units:
+        revision, moment = unit.pop("watermark_rev"), unit.pop("watermark_time")
+        unit["watermark"] = moment if revision is None else revision
     for job in jobs:
         job["window"] = from_ranges(job.pop("revs"), job.pop("period"))
     return Snapshot(now["now"], units, jobs)
@@ -147,6 +176,23 @@ def record_hint(
 ) -> None:
     """Write down what a quick look at a repository showed."""
     conn.execute(_HINT, {"repo_id": repo_id, "head_rev": head_rev, "error_code": error_code, "error": error})
+
+
+def record_activity(conn: Connection, instance: str, activity: Mapping[int, datetime]) -> int:
+    """Write down the last activity of projects, by their number at the server ``instance``; returns how many
+    of them are in the catalog."""
+    params = {
+        "instance": instance,
+        "project_ids": list(activity),
+        "activity": list(activity.values()),
+    }
+    return conn.execute(_ACTIVITY, params).rowcount
+
+
+def record_listing(conn: Connection, root_id: int, down_to: datetime | None) -> None:
+    """Write down that the newest activity of a root was listed, back to ``down_to`` in the server's time;
+    None if the listing was the whole root."""
+    conn.execute(_LISTED, {"root_id": root_id, "down_to": down_to})
 
 
 def try_lock_scheduler(conn: Connection) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -33,33 +33,95 @@ PAINT = Repository(
 )
 GLUE = replace(PAINT, repo_id=2, slug="glue_2", url="file:///srv/glue", lifecycle=Lifecycle.RETIRED)
 FAR = replace(PAINT, repo_id=3, slug="far_3", url="https://svn.example/far", instance_slug="svn_example")
+APP = Repository(
+    repo_id=4,
+    kind=Kind.GITLAB,
+    instance="gitlab.example",
+    instance_slug="gitlab_example",
+    tenant="acme",
+    slug="acme_app_7",
+    url="https://gitlab.example/git/projects/7",
+    lifecycle=Lifecycle.ACTIVE,
+    created_at=datetime(2026, 3, 1, tzinfo=UTC),
+    project_id=7,
+    project_path="acme/app",
+)
+LIB = replace(APP, repo_id=5, slug="acme_lib_8", project_id=8, url="https://gitlab.example/git/projects/8")
+BOTH = replace(PAINT, repo_id=6, slug="both_6", instance="gitlab.example", instance_slug="gitlab_example")
+
+FAMILIES = ("commits", "merge_requests")
+SYNC_JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions"}
 
 
-def location(*repositories: Repository, only: str = "") -> dg.RepositoryDefinition:
-    defs = build_defs(settings=Settings(), snapshot=Snapshot(repositories), only=only)
-    return defs.get_repository_def()
+def location(
+    *repositories: Repository, only: str = "", history_start: date | None = None
+) -> dg.RepositoryDefinition:
+    snapshot = Snapshot(repositories, history_start=history_start)
+    return build_defs(settings=Settings(), snapshot=snapshot, only=only).get_repository_def()
+
+
+def steps(found: dg.RepositoryDefinition) -> dict[str, dg.AssetsDefinition]:
+    """The multi-assets by name."""
+    return {assets.op.name: assets for assets in found.assets_defs_by_key.values()}
 
 
 def test_names_by_which_dagster_keeps_history_are_these() -> None:
-    found = location(PAINT, GLUE, FAR)
+    found = location(PAINT, GLUE, FAR, APP, BOTH)
     assert sorted(key.to_user_string() for key in found.assets_defs_by_key) == [
+        "gitlab_example/acme_app_7/commits",
+        "gitlab_example/acme_app_7/merge_requests",
+        "gitlab_example/acme_app_7/reviews",
+        "gitlab_example/both_6/revisions",
         "local/glue_2/revisions",
         "local/paint_1/revisions",
         "svn_example/far_3/revisions",
     ]
-    assert {job.name for job in found.get_all_jobs()} == {"__ASSET_JOB", "sync_revisions"}
+    assert {job.name for job in found.get_all_jobs()} > SYNC_JOBS
     assert {sensor.name for sensor in found.sensor_defs} == {
         "scheduler",
+        "changes_gitlab_example",
         "changes_local",
         "changes_svn_example",
     }
     assert {key.name for key in found.asset_graph.asset_check_keys} == {"health"}
+    assert set(steps(found)) == {
+        "gitlab_example_commits",
+        "gitlab_example_merge_requests",
+        "gitlab_example_revisions",
+        "local_revisions",
+        "svn_example_revisions",
+    }
 
 
 def test_an_empty_location_loads_and_keeps_its_names() -> None:
     found = location()
-    assert [job.name for job in found.get_all_jobs()] == ["sync_revisions"]
+    assert {job.name for job in found.get_all_jobs()} >= SYNC_JOBS
     assert [sensor.name for sensor in found.sensor_defs] == ["scheduler"]
+
+
+def test_everything_from_gitlab_shares_days_that_begin_with_the_oldest_fact() -> None:
+    by_registration = location(APP, LIB)
+    assert {steps(by_registration)[f"gitlab_example_{name}"].partitions_def for name in FAMILIES} == {
+        dg.DailyPartitionsDefinition("2026-01-30", timezone="UTC", end_offset=1)
+    }
+    for start, first in ((date(2009, 5, 4), "2009-05-04"), (date(2026, 2, 20), "2026-01-30")):
+        found = location(APP, LIB, history_start=start)
+        assert {steps(found)[f"gitlab_example_{name}"].partitions_def for name in FAMILIES} == {
+            dg.DailyPartitionsDefinition(first, timezone="UTC", end_offset=1)
+        }
+    merge_requests = steps(by_registration)["gitlab_example_merge_requests"]
+    assert merge_requests.can_subset
+    assert merge_requests.backfill_policy == dg.BackfillPolicy.multi_run(100)
+
+
+def test_an_asset_says_what_it_holds_and_links_to_its_source() -> None:
+    spec = next(
+        s for s in steps(location(APP))["gitlab_example_merge_requests"].specs if "reviews" in s.key.path
+    )
+    assert spec.metadata["url"] == dg.MetadataValue.url("https://gitlab.example/git/acme/app")
+    assert (spec.metadata["table"], spec.metadata["repository"]) == ("scm.review_events", "gitlab:7")
+    assert spec.kinds == {"gitlab", "postgres"}
+    assert "https://gitlab.example/git/acme/app" in (spec.description or "")
 
 
 def test_every_asset_is_partitioned_pooled_and_never_retried_by_dagster(
@@ -84,7 +146,14 @@ def test_a_thousand_repositories_are_one_step() -> None:
     found = location(*many)
     assert len({id(assets) for assets in found.assets_defs_by_key.values()}) == 1
     assert len(found.get_job("sync_revisions").graph.nodes) == 1
-    assert len(found.get_all_jobs()) == 2
+    projects = [
+        replace(APP, repo_id=n, slug=f"p_{n}", project_id=n, url=f"https://gitlab.example/projects/{n}")
+        for n in range(1, 1001)
+    ]
+    found = location(*projects)
+    assert len(found.assets_defs_by_key) == 3000
+    assert len(steps(found)) == 2
+    assert len(found.get_job("sync_merge_requests").graph.nodes) == 1
 
 
 def test_only_narrows_the_location_and_an_unknown_one_is_refused() -> None:

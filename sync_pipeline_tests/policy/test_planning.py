@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow
+from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow, TimeWindow
 from sync_pipeline.policy.planning import Decision, InFlight, Job, Limits, Reason, Snapshot, Unit, plan
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -30,6 +30,7 @@ def unit(repo_id: int = 1, **changes: Any) -> Unit:
     settled = Unit(
         repo_id=repo_id,
         job_type=JobType.REVISIONS,
+        instance="local",
         instance_slug="local",
         lifecycle=Lifecycle.ACTIVE,
         access=Access.OK,
@@ -42,6 +43,19 @@ def unit(repo_id: int = 1, **changes: Any) -> Unit:
         dead_at=None,
     )
     return replace(settled, **changes)
+
+
+def project(repo_id: int = 1, job_type: JobType = JobType.COMMITS, **changes: Any) -> Unit:
+    """A GitLab unit that was complete a minute ago."""
+    settled: dict[str, Any] = {
+        "job_type": job_type,
+        "instance": "gitlab.example",
+        "instance_slug": "gitlab_example",
+        "watermark": ago(minutes=2),
+        "head": None,
+        "activity_at": ago(days=1),
+    }
+    return unit(repo_id, **(settled | changes))
 
 
 def job(number: int = 1, repo_id: int = 1, **changes: Any) -> Job:
@@ -166,3 +180,114 @@ def test_every_job_and_every_repository_is_explained_once() -> None:
 def test_a_decision_against_says_until_when() -> None:
     [decision] = decide(unit())
     assert decision.until == ago(minutes=1) + LIMITS.sync_interval
+
+
+# GitLab -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, Reason.NOT_YET),
+        ({"hint_activity_at": ago(minutes=1), "hint_at": NOW}, Reason.HINT),
+        # The same time as at the visit is nothing new, and a hint from before the visit says nothing.
+        ({"hint_activity_at": ago(days=1), "hint_at": NOW}, Reason.NOTHING_NEW),
+        ({"hint_activity_at": ago(minutes=1), "hint_at": ago(minutes=2)}, Reason.NOT_YET),
+        # What never succeeded is not hurried by hints; the ledger retries it.
+        ({"hint_activity_at": NOW, "hint_at": NOW, "activity_at": None}, Reason.NOTHING_NEW),
+        ({"visited_at": ago(minutes=6)}, Reason.INTERVAL),
+        # A listing of its root that went further back than the watermark would have shown it.
+        (
+            {"visited_at": ago(minutes=6), "listed_at": NOW, "listed_down_to": ago(hours=1)},
+            Reason.NOTHING_NEW,
+        ),
+        ({"visited_at": ago(minutes=6), "listed_at": NOW}, Reason.NOTHING_NEW),
+        ({"visited_at": ago(minutes=6), "listed_at": NOW, "listed_down_to": ago(minutes=1)}, Reason.INTERVAL),
+        ({"visited_at": ago(minutes=6), "listed_at": ago(minutes=31)}, Reason.INTERVAL),
+        ({"visited_at": ago(minutes=31), "listed_at": NOW}, Reason.INTERVAL),
+        ({"access": Access.ARCHIVED, "visited_at": ago(minutes=6)}, Reason.INTERVAL),
+        ({"access": Access.MOVED, "visited_at": ago(minutes=6)}, Reason.INTERVAL),
+        ({"access": Access.DISABLED, "visited_at": ago(minutes=6)}, Reason.NO_ACCESS),
+        ({"access": Access.DISABLED, "visited_at": ago(minutes=61)}, Reason.REPROBE),
+        ({"visited_at": None, "configured": False}, Reason.NOT_CONFIGURED),
+    ],
+)
+def test_a_project_is_due_by_interval_or_activity_and_waits_while_its_root_is_quiet(
+    changes: dict[str, Any], reason: Reason
+) -> None:
+    [decision] = decide(project(**changes))
+    assert decision.reason is reason
+
+
+def test_merge_requests_and_reviews_stay_in_step() -> None:
+    late = project(1, JobType.MERGE_REQUESTS, visited_at=ago(minutes=6))
+    soon = project(1, JobType.REVIEWS, visited_at=ago(minutes=4))
+    other = project(1, JobType.COMMITS)
+    found = {d.job_type: d for d in decide(late, soon, other)}
+    assert found[JobType.REVIEWS].reason is Reason.TOGETHER
+    assert found[JobType.REVIEWS].priority == found[JobType.MERGE_REQUESTS].priority
+    assert {job_type for job_type, d in found.items() if d.chosen} == {
+        JobType.MERGE_REQUESTS,
+        JobType.REVIEWS,
+    }
+    # What is paused for a reason of its own stays so.
+    paused = replace(soon, access=Access.DENIED)
+    assert [d.job_type for d in decide(late, paused) if d.chosen] == [JobType.MERGE_REQUESTS]
+
+
+def test_windows_of_time_in_a_waiting_run_are_not_started_again() -> None:
+    year = TimeWindow(datetime(2024, 1, 1, tzinfo=UTC), datetime(2025, 1, 1, tzinfo=UTC))
+    before = TimeWindow(datetime(1900, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=UTC))
+    ours = {"job_type": JobType.REVIEWS}
+    jobs = (job(1, window=year, **ours), job(2, window=before, **ours))
+    run = InFlight(frozenset({1}), JobType.REVIEWS, Mode.BACKFILL, year)
+    found = {d.job_id: d.reason for d in decide(project(1, JobType.REVIEWS), jobs=jobs, runs=(run,))}
+    assert (found[jobs[0].job_id], found[jobs[1].job_id]) == (Reason.IN_FLIGHT, Reason.PENDING)
+
+
+class TestARefusedToken:
+    """Nothing is started on the instance but one incremental an hour later."""
+
+    units = (
+        *(project(n, visited_at=ago(minutes=6)) for n in range(1, 6)),
+        project(6, JobType.MERGE_REQUESTS, visited_at=ago(minutes=6)),
+        project(6, JobType.REVIEWS, visited_at=ago(minutes=6)),
+        project(7, instance="elsewhere.example", visited_at=ago(minutes=6)),
+    )
+    history = job(1, 1, job_type=JobType.COMMITS)
+
+    def decide(
+        self, refused: timedelta, *, jobs: tuple[Job, ...] = (), runs: tuple[InFlight, ...] = ()
+    ) -> list[Decision]:
+        refused_at = {"gitlab.example": NOW - refused}
+        return plan(Snapshot(self.units, (self.history, *jobs), runs, LIMITS, refused_at), NOW)
+
+    def test_starts_nothing_on_its_instance(self) -> None:
+        found = self.decide(timedelta(minutes=59))
+        assert [d.repo_id for d in found if d.chosen] == [7]
+        held = [d for d in found if d.reason is Reason.CREDENTIAL]
+        assert len(held) == 8
+        assert {d.until for d in held} == {NOW + timedelta(minutes=1)}
+
+    def test_is_tried_by_one_incremental_after_an_hour(self) -> None:
+        found = self.decide(timedelta(hours=1))
+        tried = [d for d in found if d.chosen and d.instance == "gitlab.example"]
+        assert [(d.reason, d.mode) for d in tried] == [(Reason.REPROBE, Mode.INCREMENTAL)]
+
+    def test_is_not_tried_twice_at_once(self) -> None:
+        one = frozenset({3})
+        flying = InFlight(one, JobType.COMMITS, Mode.INCREMENTAL, None)
+        running = job(2, 3, job_type=JobType.COMMITS, mode=Mode.INCREMENTAL, window=None)
+        running = replace(running, status=JobStatus.RUNNING, claim_expires_at=NOW + timedelta(minutes=5))
+        waits = replace(
+            running, status=JobStatus.FAILED, claim_expires_at=None, not_before=NOW + timedelta(1)
+        )
+        for jobs, runs in (((), (flying,)), ((running,), ()), ((waits,), ())):
+            found = self.decide(timedelta(hours=2), jobs=jobs, runs=runs)
+            assert [d.repo_id for d in found if d.chosen] == [7]
+
+    def test_is_tried_by_the_probe_that_got_no_answer(self) -> None:
+        again = job(2, 3, job_type=JobType.COMMITS, mode=Mode.INCREMENTAL, window=None)
+        again = replace(again, status=JobStatus.FAILED, not_before=NOW, priority=500)
+        found = self.decide(timedelta(hours=2), jobs=(again,))
+        assert [d.job_id for d in found if d.chosen and d.instance == "gitlab.example"] == [again.job_id]

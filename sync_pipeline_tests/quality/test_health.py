@@ -7,9 +7,27 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
-from sync_pipeline.model import Access, JobType, Lifecycle, RevisionWindow
-from sync_pipeline.quality.health import Facts, Reason, judge
+from sync_pipeline.model import (
+    BEGINNING,
+    Access,
+    JobRequest,
+    JobType,
+    Lifecycle,
+    Mode,
+    RevisionWindow,
+    TimeWindow,
+    Trigger,
+)
+from sync_pipeline.quality.credentials import Credentials, in_force
+from sync_pipeline.quality.health import Facts, Reason, judge, read
+from sync_pipeline.settings import Settings
+from sync_pipeline.store.credentials import stop
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.store.jobs import enqueue
+from sync_pipeline.sync.readers import Readers
+from sync_pipeline_tests.builders import register_project
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -58,6 +76,8 @@ def test_complete_and_fresh_is_healthy() -> None:
         ({"access": Access.GONE}, Reason.GONE),
         ({"access": Access.REPLACED, "access_detail": "another UUID"}, Reason.REPLACED),
         ({"poorer": 3}, Reason.POORER),
+        ({"credential": "the token is expired; create a new one"}, Reason.CREDENTIAL),
+        ({"access": Access.DISABLED, "credential": "the token is expired"}, Reason.CREDENTIAL),
     ],
 )
 def test_each_defect_fails_with_its_own_reason_and_a_line(changes: dict[str, Any], reason: Reason) -> None:
@@ -85,3 +105,88 @@ def test_a_long_list_of_gaps_is_cut_and_counted() -> None:
     line = judge(replace(GOOD, gap=gaps), NOW, HOUR).detail[Reason.GAP]
     assert "45 more" in line
     assert "(50 revisions)" in line
+
+
+@pytest.mark.parametrize("access", [Access.EMPTY, Access.ARCHIVED, Access.MOVED])
+def test_states_that_hide_nothing_are_healthy(access: Access) -> None:
+    assert judge(replace(GOOD, access=access), NOW, HOUR).passed
+
+
+def test_what_a_project_has_switched_off_passes_and_is_told() -> None:
+    off = replace(GOOD, access=Access.DISABLED, verified_at=None, queued=(RevisionWindow(1, 5),))
+    health = judge(replace(off, access_detail="acme/app has reviews switched off"), NOW, HOUR)
+    assert (health.passed, health.reasons) == (True, (Reason.DISABLED,))
+    assert health.detail == {"disabled": "acme/app has reviews switched off"}
+    assert judge(off, NOW, HOUR).detail[Reason.DISABLED]
+
+
+def test_windows_of_time_are_told_without_the_year_1900() -> None:
+    history = TimeWindow(BEGINNING, datetime(2024, 1, 1, tzinfo=UTC))
+    line = judge(replace(GOOD, queued=(history,)), NOW, HOUR).detail[Reason.INCOMPLETE]
+    assert line == "waits to be read: the beginning to 2024-01-01 00:00 UTC"
+
+
+# On the database ------------------------------------------------------------------------------------------
+
+COVERED = """
+UPDATE scm.sync_watermarks SET covered_time = %(covered)s::tstzmultirange, verified_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+"""
+
+
+def reasons(conn: Connection, tokens: Credentials) -> dict[str, set[str]]:
+    return {v.facts.job_type: set(v.health.reasons) for v in read(conn, HOUR, tokens)}
+
+
+def test_gaps_and_queued_history_of_time_are_told_apart(database: Database) -> None:
+    origin = datetime(2026, 1, 1, tzinfo=UTC)
+    tokens = Credentials(frozenset({"gitlab.example"}), {}, {})
+    with database.connection() as conn:
+        repo_id = register_project(conn, "https://gitlab.example", 7, "acme/app", origin=origin)
+        assert reasons(conn, tokens) == {
+            "commits": {"never_synced", "incomplete"},  # the first incremental reads them all
+            "merge_requests": {"never_synced", "gap"},
+            "reviews": {"never_synced", "gap"},
+        }
+        for since, until in (
+            (BEGINNING, datetime(2024, 1, 1, tzinfo=UTC)),
+            (datetime(2024, 1, 1, tzinfo=UTC), origin),
+        ):
+            window = TimeWindow(since, until)
+            enqueue(
+                conn,
+                JobRequest(
+                    repo_id, JobType.REVIEWS, Mode.BACKFILL, Trigger.REGISTRATION, "a", "b", window=window
+                ),
+            )
+        for job_type, covered in (
+            ("commits", "{[1900-01-01 00:00+00, 2026-02-01 00:00+00)}"),
+            ("merge_requests", "{[2025-01-01 00:00+00, 2026-02-01 00:00+00)}"),
+            ("reviews", "{[2025-01-01 00:00+00, 2026-02-01 00:00+00)}"),
+        ):
+            conn.execute(COVERED, {"repo_id": repo_id, "job_type": job_type, "covered": covered})
+        assert reasons(conn, tokens) == {
+            "commits": set(),
+            "merge_requests": {"gap"},
+            "reviews": {"incomplete"},
+        }
+        gap = next(v for v in read(conn, HOUR, tokens) if v.facts.job_type == "merge_requests").facts.gap
+        assert gap == (TimeWindow(BEGINNING, datetime(2025, 1, 1, tzinfo=UTC)),)
+
+
+def test_a_refused_token_shows_until_another_one_is_in_force(database: Database) -> None:
+    def tokens(conn: Connection, secret: str) -> Credentials:
+        settings = Settings(gitlab_url="https://gitlab.example", gitlab_token=SecretStr(secret))
+        return in_force(conn, Readers(settings))
+
+    with database.connection() as conn:
+        register_project(conn, "https://gitlab.example", 7, "acme/app", origin=NOW)
+        refused = Readers(Settings(gitlab_url="https://gitlab.example", gitlab_token=SecretStr("old-token")))
+        stop(conn, "gitlab.example", refused.fingerprint("gitlab.example"), "the token is expired")
+        found = next(iter(read(conn, HOUR, tokens(conn, "old-token"))))
+        assert found.health.detail["credential"] == "the token is expired"
+        assert "credential" not in reasons(conn, tokens(conn, "new-token"))["commits"]
+        elsewhere = in_force(conn, Readers(Settings(gitlab_url="https://other.example")))
+        assert "credential" in reasons(conn, elsewhere)["commits"]
+        lines = [v.health.detail["credential"] for v in read(conn, HOUR, elsewhere)]
+        assert all(line.startswith("no GitLab is configured for gitlab.example") for line in lines)

@@ -1,0 +1,179 @@
+"""Change detection: per instance one sensor that notices where something may be new.
+
+Belongs here: the only sensors that use the network, for a few seconds a tick. They write hints and start
+nothing; what follows from a hint is decided in :mod:`sync_pipeline.policy.planning`. Of a GitLab server a
+tick lists one page of the projects that were active last, of SVN it looks at a few repositories in turn.
+Names are fixed: Dagster keeps cursors and on/off switches by name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+
+import dagster as dg
+
+from sync_pipeline.errors import AccessDenied, SyncError
+from sync_pipeline.model import Kind, Lifecycle, Repository
+from sync_pipeline.orchestration.partitions import ensure_blocks
+from sync_pipeline.orchestration.ticks import heartbeat
+from sync_pipeline.quality import credentials
+from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import credentials as stops
+from sync_pipeline.store import discovery, planning
+from sync_pipeline.store.database import Database
+
+_log = logging.getLogger(__name__)
+
+_SHORTEST_LOOK = 0.2
+_STOPS_THE_CREDENTIAL = frozenset({"credential", "scope"})
+
+
+def changes_name(instance_slug: str) -> str:
+    """Name of the changes sensor of an instance."""
+    return f"changes_{instance_slug}"
+
+
+def changes_sensors(repositories: Sequence[Repository], settings: Settings) -> list[dg.SensorDefinition]:
+    """One sensor per instance that has a repository, retired ones too: a name that vanishes loses its
+    switch. A host may be both an SVN and a GitLab server."""
+    grouped: dict[str, list[Repository]] = {}
+    for repository in repositories:
+        grouped.setdefault(repository.instance_slug, []).append(repository)
+    return [_changes_sensor(slug, members, settings) for slug, members in sorted(grouped.items())]
+
+
+def _changes_sensor(
+    instance_slug: str, repositories: Sequence[Repository], settings: Settings
+) -> dg.SensorDefinition:
+    name = changes_name(instance_slug)
+    svn_repositories = sorted(
+        (r for r in repositories if r.kind is Kind.SVN and r.lifecycle is Lifecycle.ACTIVE),
+        key=lambda repository: repository.repo_id,
+    )
+    server = next((r.instance for r in repositories if r.kind is Kind.GITLAB), None)
+
+    @dg.sensor(
+        name=name,
+        minimum_interval_seconds=settings.sensor_interval,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Looks where something may be new and writes hints. Starts nothing.",
+    )
+    def changes(
+        context: dg.SensorEvaluationContext,
+        settings: dg.ResourceParam[Settings],
+        postgres: PostgresResource,
+        svn: SvnResource,
+        gitlab: GitLabResource,
+    ) -> dg.SkipReason:
+        last, root = _cursor(context.cursor)
+        deadline = time.monotonic() + settings.changes_time_limit
+        said: list[str] = []
+        with postgres.database() as database, heartbeat(database, name) as say:
+            if server is not None:
+                root, line = _list_newest(database, gitlab, server, root, deadline)
+                said.append(line)
+            if svn_repositories or server is None:
+                last, line = _look(
+                    context.instance, database, settings, svn, _turn(svn_repositories, last), last, deadline
+                )
+                said.append(line)
+            say("; ".join(said))
+        context.update_cursor(json.dumps({"version": 1, "last": last, "root": root}))
+        return dg.SkipReason("; ".join(said))
+
+    return changes
+
+
+def _cursor(cursor: str | None) -> tuple[int, int]:
+    """The SVN repository and the discovery root that the tick before ended with; a cursor of another kind
+    starts from the beginning."""
+    try:
+        content = json.loads(cursor or "")
+        return int(content["last"]), int(content.get("root", 0))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return 0, 0
+
+
+# GitLab -------------------------------------------------------------------------------------------------
+
+
+def _list_newest(
+    database: Database, gitlab: GitLabResource, instance: str, last: int, deadline: float
+) -> tuple[int, str]:
+    """List the newest activity of the discovery root whose turn it is, or of the token's membership where
+    there is no root; returns the root, and one line."""
+    readers = gitlab.readers()
+    with database.connection() as conn:
+        problem = credentials.in_force(conn, readers).problem(instance)
+        roots = [root for root in discovery.list_roots(conn) if root.instance == instance]
+    root = next((root for root in roots if root.root_id > last), roots[0] if roots else None)
+    number = last if root is None else root.root_id
+    what = "the membership" if root is None or root.group_id is None else f"{root.group_path}"
+    if problem is not None:
+        return number, f"not asked: {problem}"
+    try:
+        found = gitlab.newest_activity(
+            instance,
+            None if root is None else root.group_id,
+            timeout=max(deadline - time.monotonic(), _SHORTEST_LOOK),
+        )
+    except SyncError as error:
+        if isinstance(error, AccessDenied) and error.code in _STOPS_THE_CREDENTIAL:
+            # A server that sees a refused token too often bans the address.
+            with database.connection() as conn:
+                stops.stop(conn, instance, readers.fingerprint(instance), str(error))
+        return number, f"{what} cannot be listed: {error}"
+    with database.connection() as conn:
+        known = planning.record_activity(conn, instance, found.projects)
+        if root is not None:
+            planning.record_listing(conn, root.root_id, found.down_to)
+    return number, f"listed {len(found.projects)} of {what}, {known} known"
+
+
+# SVN ----------------------------------------------------------------------------------------------------
+
+
+def _turn(active: Sequence[Repository], last: int) -> list[Repository]:
+    """Everybody once, beginning after ``last``."""
+    return [r for r in active if r.repo_id > last] + [r for r in active if r.repo_id <= last]
+
+
+def _look(
+    instance: dg.DagsterInstance,
+    database: Database,
+    settings: Settings,
+    svn: SvnResource,
+    turn: Sequence[Repository],
+    last: int,
+    deadline: float,
+) -> tuple[int, str]:
+    """Visit as many of ``turn`` as fit the limits; returns the last one looked at, and one line."""
+    seen, failed, highest = 0, 0, 0
+    for repository in turn[: settings.changes_per_tick]:
+        left = deadline - time.monotonic()
+        if left < _SHORTEST_LOOK and seen:
+            break
+        last = repository.repo_id
+        head: int | None = None
+        code: str | None = None
+        line: str | None = None
+        try:
+            # Half of what is left: one slow repository leaves time for the next.
+            head = svn.visit(repository, timeout=max(left / 2, _SHORTEST_LOOK)).head
+        except SyncError as error:
+            code, line = error.code, str(error)
+        except Exception as error:
+            _log.exception("%s cannot be looked at", repository.spec)
+            code, line = "exception", type(error).__name__
+        with database.connection() as conn:
+            planning.record_hint(conn, repository.repo_id, head_rev=head, error_code=code, error=line)
+        seen += 1
+        failed += code is not None
+        highest = max(highest, head or 0)
+    if highest:
+        ensure_blocks(instance, database, highest)
+    return last, f"looked at {seen} of {len(turn)}, {failed} failed"

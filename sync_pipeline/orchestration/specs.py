@@ -1,0 +1,70 @@
+"""What Dagster shows of each (repository, job type): key, description, links.
+
+Belongs here: the specs of the assets and the links to the sources. Does not belong here: the step that fills
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from sync_pipeline.model import JobType, Kind, Lifecycle, Repository
+
+_CONTENT: Mapping[JobType, tuple[str, str]] = {
+    JobType.COMMITS: ("Commits of every branch and tag", "scm.git_commits"),
+    JobType.MERGE_REQUESTS: ("Merge requests with their commits and versions", "scm.mrs"),
+    JobType.REVIEWS: ("What happened in the reviews of merge requests", "scm.review_events"),
+    JobType.REVISIONS: ("Revisions with their changed paths", "scm.svn_revisions"),
+}
+_PAGES: Mapping[JobType, str] = {
+    JobType.COMMITS: "/-/commits",
+    JobType.MERGE_REQUESTS: "/-/merge_requests?state=all",
+    JobType.REVIEWS: "/-/merge_requests?state=all",
+}
+
+
+def asset_key(repository: Repository, job_type: JobType) -> dg.AssetKey:
+    """``[instance slug, repository slug, job type]``; fixed at registration, or history would be lost."""
+    return dg.AssetKey([repository.instance_slug, repository.slug, str(job_type)])
+
+
+def asset_spec(repository: Repository, job_type: JobType) -> dg.AssetSpec:
+    """The spec of one (repository, job type)."""
+    content, table = _CONTENT[job_type]
+    retired = " Retired: no longer synced." if repository.lifecycle is Lifecycle.RETIRED else ""
+    return dg.AssetSpec(
+        asset_key(repository, job_type),
+        skippable=True,
+        group_name=repository.instance_slug,
+        kinds={str(repository.kind), "postgres"},
+        description=f"{content} of {web_address(repository)}, in {table}.{retired}",
+        tags={"scm/lifecycle": str(repository.lifecycle)},
+        metadata={
+            "url": link(web_address(repository)),
+            "repository": repository.spec,
+            "repo_id": repository.repo_id,
+            "tenant": repository.tenant,
+            "table": table,
+        },
+    )
+
+
+def web_address(repository: Repository) -> str:
+    """Where a person looks at the repository. A GitLab project has its page at its path of the moment."""
+    if repository.kind is Kind.SVN or not repository.project_path:
+        return repository.url
+    server = repository.url.removesuffix(f"/projects/{repository.project_id}")
+    return f"{server}/{repository.project_path}"
+
+
+def source_page(repository: Repository, job_type: JobType) -> str:
+    """Where a person looks at what a job type reads."""
+    return web_address(repository) + _PAGES.get(job_type, "")
+
+
+def link(url: str) -> dg.MetadataValue[Any]:
+    """A link where a browser can follow it."""
+    return dg.MetadataValue.url(url) if url.startswith("http") else dg.MetadataValue.text(url)

@@ -1,0 +1,554 @@
+"""The body of a step: from a run of Dagster to requests for the engine, and from its reports to events.
+
+Belongs here: one execution of a family's multi-asset. What the engine does with a request is in
+:mod:`sync_pipeline.sync`, which partitions a report finishes in :mod:`sync_pipeline.orchestration.finished`.
+
+Dagster materializes what a step yields; here a step yields checks only and logs a materialization per
+finished partition, so that a partly failed range shows what succeeded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import groupby
+from typing import Any
+from uuid import uuid4
+
+import dagster as dg
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
+
+from sync_pipeline.errors import Cancelled, SyncError
+from sync_pipeline.model import (
+    Counts,
+    JobReport,
+    JobRequest,
+    JobType,
+    Kind,
+    Lifecycle,
+    Mode,
+    Repository,
+    RevisionWindow,
+    TimeWindow,
+    Trigger,
+    Window,
+)
+from sync_pipeline.orchestration.finished import finished_blocks, finished_days
+from sync_pipeline.orchestration.order import Order
+from sync_pipeline.orchestration.partitions import Days, block_key, day_key, ensure_blocks, is_done
+from sync_pipeline.orchestration.specs import asset_key, link, source_page
+from sync_pipeline.orchestration.verdicts import (
+    CHECK_NAME,
+    check_metadata,
+    moment_or_number,
+    severity,
+    show,
+)
+from sync_pipeline.policy.families import Family
+from sync_pipeline.policy.windows import hull, merged
+from sync_pipeline.quality import credentials, health
+from sync_pipeline.resources import WatermarkStore
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import planning
+from sync_pipeline.store.database import Database
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.readers import Readers
+
+_log = logging.getLogger(__name__)
+
+REFUSED = "refused"
+"""Metadata of the failure of a step that could not begin: the code of the error."""
+
+Selected = Sequence[tuple[Repository, tuple[JobType, ...]]]
+"""What a run is for: repositories, each with its job types in the order of the family."""
+
+_SHARE_OF_RUN_TIME = 0.7
+_ERROR_LINES = 5
+_BATCH_VARIABLE = "DAGSTER_EVENT_BATCH_SIZE"
+# Every other window of the same (repository, job type) would end the same way.
+_HOPELESS = frozenset(
+    {
+        "denied",
+        "disabled",
+        "credential",
+        "scope",
+        "blocked",
+        "not_found",
+        "replaced",
+        "database_down",
+        "database_full",
+        "configuration",
+        "connection",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Who else wants to see what a run does: the runner's progress bar and its result."""
+
+    on_counts: Callable[[int, JobType, Window | None, Counts], None] = lambda *_: None
+    on_report: Callable[[JobReport], None] = lambda report: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One request of one repository, and what came of it: a report, or a line that says why there is none."""
+
+    repository: Repository
+    request: JobRequest
+    report: JobReport | None = None
+    error: str | None = None
+    stopped: bool = False
+
+    @property
+    def name(self) -> str:
+        """How an error names it."""
+        what = "" if self.repository.kind is Kind.SVN else f" {self.request.job_type}"
+        where = f" {self.request.window}" if self.request.window is not None else ""
+        return f"{self.repository.spec}{what}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to be done for one repository: groups of requests, each read together."""
+
+    repository: Repository
+    groups: tuple[tuple[JobRequest, ...], ...]
+
+
+@dataclass
+class Step:
+    """One execution of the body. Threads work through repositories; this thread alone talks to Dagster."""
+
+    context: dg.AssetExecutionContext
+    settings: Settings
+    family: Family
+    order: Order
+    days: dg.DailyPartitionsDefinition
+    database: Database
+    watermarks: WatermarkStore
+    readers: Readers
+    observer: Observer
+    cancel: threading.Event = field(default_factory=threading.Event)
+    errors: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    heads: dict[int, int] = field(default_factory=dict)
+
+    def execute(self, selected: Selected) -> Iterator[dg.AssetCheckResult]:
+        """Sync what is ``selected``; yields its checks. Raises Failure that names every error."""
+        active = [(r, job_types) for r, job_types in selected if r.lifecycle is Lifecycle.ACTIVE]
+        self._announce(selected, active)
+        syncer = Syncer(self.database, self.settings, self.readers)
+        finished: queue.Queue[_Piece | None] = queue.Queue()
+        deadline = self._deadline()
+        threads = ThreadPoolExecutor(self.settings.parallel_repositories, thread_name_prefix="sync")
+        try:
+            todo = self._work(active)
+            for work in todo:
+                threads.submit(self._sync, syncer, work, deadline, finished)
+            ended = 0
+            while ended < len(todo):
+                piece = finished.get()
+                if piece is None:
+                    ended += 1
+                else:
+                    self._record(piece)
+        finally:
+            # Also on interruption: threads stop between two batches and put their jobs back.
+            self.cancel.set()
+            _join(threads)
+        self._move_origins(todo)
+        yield from self._checks(selected)
+        self._conclude()
+
+    # -- what to do -------------------------------------------------------------------------------------
+
+    def _announce(self, selected: Selected, active: Selected) -> None:
+        retired = [r.slug for r, _ in selected if r.lifecycle is Lifecycle.RETIRED]
+        if retired and not active:
+            raise dg.Failure(
+                f"nothing to sync, retired: {', '.join(retired[:20])}; scm-sync repo add takes a repository "
+                "up again",
+                allow_retries=False,
+            )
+        if retired:
+            self.context.log.info(f"skipped, retired: {', '.join(retired[:20])}")
+        windows = ", ".join(str(w) for w in merged(self.order.windows)[:3]) or "what is new"
+        self.context.log.info(f"{self.order.mode} of {len(active)} repositories: {windows}")
+
+    def _deadline(self) -> float | None:
+        """When this run stops claiming, so that it ends by itself before run monitoring ends it."""
+        limit = self.context.instance.run_monitoring_max_runtime_seconds
+        return time.monotonic() + _SHARE_OF_RUN_TIME * limit if limit else None
+
+    def _work(self, active: Selected) -> list[_Work]:
+        if self.order.from_ledger:
+            return self._work_from_ledger(active)
+        return [
+            _Work(
+                repository,
+                tuple(
+                    tuple(self._request(repository, job_type, window) for job_type in job_types)
+                    for window in self._windows(repository, job_types)
+                ),
+            )
+            for repository, job_types in active
+        ]
+
+    def _windows(self, repository: Repository, job_types: Sequence[JobType]) -> Sequence[Window | None]:
+        """The windows to ask the engine for, one after the other."""
+        if self.order.mode is Mode.INCREMENTAL:
+            return [None]
+        if self.family.kind is Kind.SVN or self.order.exact:
+            return self.order.windows
+        # Neighbouring days are one window, so that empty years cost one question. Only what is covered and
+        # what is not stay apart: the one is read again as a whole, of the other only what is missing.
+        days = [day for day in self.order.windows if isinstance(day, TimeWindow)]
+        known = {job_type: self._covered_days(repository, job_type, days) for job_type in job_types}
+
+        def state(day: TimeWindow) -> tuple[bool, ...]:
+            return tuple(day in known[job_type] for job_type in job_types)
+
+        return [window for _, group in groupby(days, state) for window in merged(group)]
+
+    def _covered_days(
+        self, repository: Repository, job_type: JobType, days: Sequence[TimeWindow]
+    ) -> set[TimeWindow]:
+        whole = hull(days)
+        if whole is None:
+            return set()
+        missing = self.watermarks.missing(repository.repo_id, job_type, whole)
+        today = Days.of(self.days).today
+        return {day for day in days if is_done(day, missing, today)}
+
+    def _work_from_ledger(self, active: Selected) -> list[_Work]:
+        whole = hull(self.order.windows)
+        assert whole is not None
+        waiting: dict[int, dict[Window | None, list[JobRequest]]] = {}
+        with self.database.connection() as conn:
+            for job_type in self.family.job_types:
+                requests = planning.waiting_requests(
+                    conn,
+                    repo_ids=[r.repo_id for r, job_types in active if job_type in job_types],
+                    job_type=job_type,
+                    mode=self.order.mode,
+                    window=whole,
+                    dagster_run_id=self.context.run_id,
+                )
+                for request in requests:
+                    waiting.setdefault(request.repo_id, {}).setdefault(request.window, []).append(request)
+        return [
+            _Work(repository, tuple(tuple(group) for group in waiting[repository.repo_id].values()))
+            for repository, _ in active
+            if repository.repo_id in waiting
+        ]
+
+    def _request(self, repository: Repository, job_type: JobType, window: Window | None) -> JobRequest:
+        return JobRequest(
+            repo_id=repository.repo_id,
+            job_type=job_type,
+            mode=self.order.mode,
+            trigger=self.order.trigger,
+            actor=self.order.actor,
+            reason=self.order.reason,
+            window=window,
+            dagster_run_id=self.context.run_id,
+        )
+
+    # -- in the threads ---------------------------------------------------------------------------------
+
+    def _sync(
+        self, syncer: Syncer, work: _Work, deadline: float | None, finished: queue.Queue[_Piece | None]
+    ) -> None:
+        try:
+            hopeless: dict[JobType, str] = {}
+            for group in work.groups:
+                if self.cancel.is_set():
+                    break
+                pieces = [_Piece(work.repository, request) for request in group]
+                if deadline is not None and time.monotonic() > deadline:
+                    for piece in pieces:
+                        finished.put(replace(piece, stopped=True))
+                    continue
+                for piece in pieces:
+                    if piece.request.job_type in hopeless:
+                        finished.put(replace(piece, error=f"not tried: {hopeless[piece.request.job_type]}"))
+                todo = [piece for piece in pieces if piece.request.job_type not in hopeless]
+                for done in self._sync_together(syncer, todo) if todo else ():
+                    finished.put(done)
+                    code = done.report.error_code if done.report else None
+                    if done.report is None or (not done.report.succeeded and code in _HOPELESS):
+                        why = done.error or (done.report.error if done.report else None)
+                        hopeless[done.request.job_type] = why or "not finished"
+        except Cancelled:
+            pass
+        finally:
+            finished.put(None)
+
+    def _sync_together(self, syncer: Syncer, pieces: Sequence[_Piece]) -> list[_Piece]:
+        """Ask the engine for pieces of one repository and one window."""
+        try:
+            pieces = [replace(piece, request=self._judged(piece.request)) for piece in pieces]
+            reports = self._reports(syncer, [piece.request for piece in pieces])
+            return [
+                replace(piece, report=report, error=None if report.succeeded else report.error)
+                for piece, report in zip(pieces, reports, strict=True)
+            ]
+        except Cancelled:
+            raise
+        except SyncError as error:
+            return [replace(piece, error=str(error)) for piece in pieces]
+        except Exception as error:
+            _log.exception("%s failed in an unforeseen way", pieces[0].name)
+            return [replace(piece, error=f"{type(error).__name__}: {error}") for piece in pieces]
+
+    def _reports(self, syncer: Syncer, requests: Sequence[JobRequest]) -> Sequence[JobReport]:
+        first = requests[0]
+        if len(requests) == 1:
+            return [
+                syncer.run(
+                    first,
+                    cancel=self.cancel,
+                    progress=lambda counts: self.observer.on_counts(
+                        first.repo_id, first.job_type, first.window, counts
+                    ),
+                )
+            ]
+        return syncer.run_together(
+            requests,
+            cancel=self.cancel,
+            progress=lambda job_type, counts: self.observer.on_counts(
+                first.repo_id, job_type, first.window, counts
+            ),
+        )
+
+    def _judged(self, request: JobRequest) -> JobRequest:
+        """``request`` with the wish to read again where a person asks for what is covered: the runner reads
+        what is missing, but a materialization of a covered partition is a wish to compare."""
+        by_hand = request.trigger in (Trigger.UI, Trigger.CI)
+        if request.window is None or not by_hand or self.order.from_ledger:
+            return request
+        return replace(request, reread=self._is_covered(request, request.window))
+
+    def _is_covered(self, request: JobRequest, window: Window) -> bool:
+        if isinstance(window, TimeWindow):
+            days = Days.of(self.days)
+            missing = self.watermarks.missing(request.repo_id, request.job_type, window)
+            return all(is_done(day, missing, days.today) for day in days.touched(window) or (window,))
+        row = self.watermarks.get(request.repo_id, request.job_type)
+        end = min(window.end, (row.head_rev or 0) + 1)
+        if end <= window.first:
+            return False
+        return not self.watermarks.missing(
+            request.repo_id, request.job_type, RevisionWindow(window.first, end)
+        )
+
+    # -- in the main thread -----------------------------------------------------------------------------
+
+    def _record(self, piece: _Piece) -> None:
+        if piece.stopped:
+            self.left.append(piece.name)
+            return
+        report = piece.report
+        if report is not None:
+            self.observer.on_report(report)
+            self.counts += report.counts
+            if report.head is not None and report.head > self.heads.get(piece.repository.repo_id, -1):
+                self.heads[piece.repository.repo_id] = report.head
+                ensure_blocks(self.context.instance, self.database, report.head)
+            self._materialize(piece.repository, report)
+        if report is None or not report.succeeded:
+            self.errors.append(f"{piece.name}: {piece.error or 'not finished'}")
+            if len(self.errors) <= _ERROR_LINES:
+                self.context.log.error(self.errors[-1])
+
+    def _materialize(self, repository: Repository, report: JobReport) -> None:
+        if self.family.kind is Kind.SVN:
+            keys = [block_key(block) for block in finished_blocks(report, self.watermarks)]
+            whole = metadata_of(repository, report)
+            _log_together(
+                self.context,
+                [
+                    dg.AssetMaterialization(
+                        asset_key(repository, report.job_type), partition=key, metadata=whole
+                    )
+                    for key in keys
+                ],
+            )
+            return
+        keys = [day_key(day) for day in finished_days(report, Days.of(self.days), self.watermarks)]
+        whole = metadata_of(repository, report)
+        # What was read is told once, with the newest day: it is of the whole window.
+        part = {name: whole[name] for name in _OF_EVERY_DAY}
+        _log_together(
+            self.context,
+            [
+                dg.AssetMaterialization(
+                    asset_key(repository, report.job_type),
+                    partition=key,
+                    metadata=whole if key == keys[-1] else part,
+                )
+                for key in keys
+            ],
+        )
+
+    def _checks(self, selected: Selected) -> Iterator[dg.AssetCheckResult]:
+        """The health of what was selected with its checks. Sensor runs leave them to the scheduler."""
+        wanted = {key.asset_key for key in self.context.selected_asset_check_keys}
+        keys = {
+            (repository.repo_id, job_type): key
+            for repository, job_types in selected
+            for job_type in job_types
+            if (key := asset_key(repository, job_type)) in wanted
+        }
+        if not keys:
+            return
+        with self.database.connection() as conn:
+            verdicts = [
+                verdict
+                for verdict in health.read(
+                    conn,
+                    timedelta(seconds=self.settings.stale_after),
+                    credentials.in_force(conn, self.readers),
+                    sorted({repo_id for repo_id, _ in keys}),
+                )
+                if (verdict.facts.repo_id, verdict.facts.job_type) in keys
+            ]
+            for verdict in verdicts:
+                show(conn, verdict)
+        for verdict in verdicts:
+            yield dg.AssetCheckResult(
+                asset_key=keys[verdict.facts.repo_id, verdict.facts.job_type],
+                check_name=CHECK_NAME,
+                passed=verdict.health.passed,
+                severity=severity(verdict.health),
+                metadata=check_metadata(verdict),
+            )
+
+    def _move_origins(self, todo: Sequence[_Work]) -> None:
+        """What ``--update-watermark`` asks for: once, over everything, after complete success."""
+        if not self.order.update_watermark or self.errors or self.left:
+            return
+        for work in todo:
+            requests = [request for group in work.groups for request in group]
+            for job_type in dict.fromkeys(request.job_type for request in requests):
+                window = hull(r.window for r in requests if r.job_type is job_type and r.window is not None)
+                if window is not None:
+                    self.watermarks.move_origin(
+                        work.repository.repo_id,
+                        job_type,
+                        window,
+                        actor=self.order.actor,
+                        reason=self.order.reason,
+                    )
+
+    def _conclude(self) -> None:
+        c = self.counts
+        self.context.log.info(
+            f"read {c.read}, inserted {c.inserted}, updated {c.updated}, unchanged {c.unchanged}, "
+            f"quarantined {c.quarantined}; {len(self.errors)} errors, {len(self.left)} left for the next run"
+        )
+        if self.left and not self.order.from_ledger and self.order.mode is not Mode.INCREMENTAL:
+            # Nobody starts these by himself, so the run must not look complete.
+            self.errors += [f"{name}: not started, the run time was used up" for name in self.left]
+        if self.errors:
+            more = len(self.errors) - _ERROR_LINES
+            text = "; ".join(self.errors[:_ERROR_LINES]) + (f"; and {more} more" if more > 0 else "")
+            raise dg.Failure(
+                text, metadata={"errors": dg.MetadataValue.json(self.errors[:200])}, allow_retries=False
+            )
+
+
+def refused(error: SyncError) -> dg.Failure:
+    """The failure of a step that could not begin, because somebody has to set something right first."""
+    return dg.Failure(str(error), metadata={REFUSED: error.code}, allow_retries=False)
+
+
+def _join(threads: ThreadPoolExecutor) -> None:
+    """Wait for the threads, also if an impatient person interrupts a second time: they are stopping, and
+    without them nobody would put the jobs back."""
+    while True:
+        try:
+            threads.shutdown(wait=True, cancel_futures=True)
+            return
+        except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+            continue
+
+
+# Events -------------------------------------------------------------------------------------------------
+
+_OF_EVERY_DAY = ("window", "mode", "job_id", "sync_run_id", "source")
+
+
+def metadata_of(repository: Repository, report: JobReport) -> Mapping[str, Any]:
+    """What a materialization tells of the job behind it."""
+    svn = repository.kind is Kind.SVN
+    found: dict[str, Any] = {
+        "window": str(report.window)
+        if report.window is not None
+        else f"from the watermark to {'HEAD' if svn else 'now'}",
+        "mode": str(report.mode),
+        "rows_read": report.counts.read,
+        "inserted": report.counts.inserted,
+        "updated": report.counts.updated,
+        "unchanged": report.counts.unchanged,
+        "poorer": report.counts.poorer,
+        "quarantined": report.counts.quarantined,
+        "calls": report.calls,
+        "batches": report.batches,
+        "seconds": round(report.seconds, 3),
+        "waited_seconds": round(report.waited_seconds, 3),
+        "job_id": str(report.job_id),
+        "sync_run_id": str(report.run_id),
+        "source": link(source_page(repository, report.job_type)),
+    }
+    if svn:
+        found["beyond_head"] = report.beyond_head
+    for name, mark in (
+        ("watermark_before", report.watermark_before),
+        ("watermark_after", report.watermark_after),
+    ):
+        if mark is not None:
+            found[name] = moment_or_number(mark)
+    if report.head is not None:
+        found["head"] = report.head
+    return found
+
+
+def _log_together(context: dg.AssetExecutionContext, events: Sequence[dg.AssetMaterialization]) -> None:
+    """Log materializations of one asset. One by one each would cost several database sessions: a year of days
+    is written in a few statements."""
+    if len(events) < 2:
+        for event in events:
+            context.log_event(event)
+        return
+    step = context.get_step_execution_context()
+    batch = str(uuid4())
+    with _batches_on():
+        for number, event in enumerate(events, 1):
+            DagsterEvent.asset_materialization(
+                step, event, DagsterEventBatchMetadata(batch, is_end=number == len(events))
+            )
+
+
+@contextmanager
+def _batches_on() -> Iterator[None]:
+    """Dagster writes events in batches where this variable says so; the executor is in this process."""
+    before = os.environ.get(_BATCH_VARIABLE)
+    os.environ[_BATCH_VARIABLE] = before or "100"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_BATCH_VARIABLE]

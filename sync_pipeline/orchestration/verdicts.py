@@ -1,0 +1,56 @@
+"""Health verdicts as Dagster shows them.
+
+Belongs here: the asset check of a verdict and the memory of what was shown. The verdict itself is in
+:mod:`sync_pipeline.quality.health`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+
+from sync_pipeline.quality import health
+from sync_pipeline.store import health as store
+from sync_pipeline.store.database import Connection
+
+CHECK_NAME = "health"
+"""Name of the one asset check that every asset has."""
+
+
+def show(conn: Connection, verdict: health.Judged) -> None:
+    """Remember that Dagster is shown ``verdict``."""
+    store.record_shown(
+        conn,
+        verdict.facts.repo_id,
+        str(verdict.facts.job_type),
+        passed=verdict.health.passed,
+        reasons=[str(reason) for reason in verdict.health.reasons],
+    )
+
+
+def severity(verdict: health.Health) -> dg.AssetCheckSeverity:
+    """Red for what is wrong, yellow for what has merely not happened yet."""
+    waits = set(verdict.reasons) <= health.WAITS_FOR_ITSELF
+    return dg.AssetCheckSeverity.WARN if waits else dg.AssetCheckSeverity.ERROR
+
+
+def check_metadata(verdict: health.Judged) -> Mapping[str, Any]:
+    """The reasons as the UI shows them, one entry each."""
+    facts = verdict.facts
+    found: dict[str, Any] = dict(verdict.health.detail)
+    found["reasons"] = ", ".join(verdict.health.reasons) or "none"
+    if facts.watermark is not None:
+        found["watermark"] = moment_or_number(facts.watermark)
+    if facts.head is not None:
+        found["head"] = facts.head
+    if facts.verified_at is not None:
+        found["verified_at"] = dg.MetadataValue.timestamp(facts.verified_at)
+    return found
+
+
+def moment_or_number(value: int | datetime) -> Any:
+    """A watermark as metadata: a point in time, or a revision."""
+    return dg.MetadataValue.timestamp(value) if isinstance(value, datetime) else value

@@ -1,0 +1,57 @@
+"""Which tokens are stopped that are in force now.
+
+Belongs here: comparing what servers refused with what the settings hold at this moment, so that a renewed
+token counts at once. Does not belong here: what follows for the plan and for the health of a repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.store import credentials as store
+from sync_pipeline.store.credentials import Stop
+from sync_pipeline.store.database import Connection
+from sync_pipeline.sync.readers import Readers
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The tokens in force: ``stopped`` by instance, and ``unusable``, which says of each configured instance
+    why there is no token to send."""
+
+    instances: frozenset[str]
+    stopped: Mapping[str, Stop]
+    unusable: Mapping[str, str]
+
+    def has_token(self, instance: str) -> bool:
+        """True if the settings name the server and its token can be read, whatever the server says to it."""
+        return instance in self.instances and instance not in self.unusable
+
+    def problem(self, instance: str) -> str | None:
+        """Why nothing can be read from a GitLab server at this moment, as one line; None if it can."""
+        if instance not in self.instances:
+            return (
+                f"no GitLab is configured for {instance}; set SCM_GITLAB_URL and SCM_GITLAB_TOKEN, or add a "
+                "[[gitlab]] table to the TOML file"
+            )
+        stop = self.stopped.get(instance)
+        return stop.reason if stop is not None else self.unusable.get(instance)
+
+
+def in_force(conn: Connection, readers: Readers) -> Credentials:
+    """What is known about the tokens that the settings hold now."""
+    fingerprints: dict[str, str] = {}
+    unusable: dict[str, str] = {}
+    for instance in readers.gitlab_instances():
+        try:
+            fingerprints[instance] = readers.fingerprint(instance)
+        except ConfigurationError as error:
+            unusable[instance] = str(error)
+    stopped = {
+        stop.instance: stop
+        for stop in store.stops(conn)
+        if fingerprints.get(stop.instance) == stop.fingerprint
+    }
+    return Credentials(frozenset(readers.gitlab_instances()), stopped, unusable)
