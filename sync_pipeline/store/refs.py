@@ -88,10 +88,6 @@ UPDATE scm.refs SET covered_tip = tip
  WHERE repo_id = %(repo_id)s AND tip = %(tip)s AND deleted_at IS NULL AND covered_tip IS DISTINCT FROM tip
 """
 
-_FORGET = """
-UPDATE scm.refs SET covered_tip = NULL WHERE repo_id = %(repo_id)s AND covered_tip IS NOT NULL
-"""
-
 # Goes from a commit to its parents until the ancestor is met: rows come one by one, so LIMIT 1 ends it. The
 # sub-query with LIMIT makes it a look-up by key at each step, whatever the planner knows of a new table.
 _IS_ANCESTOR = """
@@ -268,11 +264,6 @@ def judge(
 def cover(conn: Connection, repo_id: int, tip: str) -> None:
     """The whole history of ``tip`` is stored: every ref that leads there is covered."""
     conn.execute(_COVER, {"repo_id": repo_id, "tip": tip})
-
-
-def forget_coverage(conn: Connection, repo_id: int) -> None:
-    """No ref counts as covered any more, after a person reset the watermark: all of them are read again."""
-    conn.execute(_FORGET, {"repo_id": repo_id})
 
 
 def is_ancestor(conn: Connection, repo_id: int, ancestor: str, descendant: str) -> bool:

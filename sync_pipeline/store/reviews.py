@@ -1,0 +1,379 @@
+"""Reviews of GitLab: how everything that happened in a merge request gets into the tables.
+
+Belongs here: ``scm.review_events``, the sets ``scm.mr_approvals`` and ``scm.mr_reviewers``, and in
+``scm.mr_reviews`` how completely a review was read. Runs inside the caller's transaction, after the lease and
+the claim were checked. An event that a whole reading no longer shows is marked; whether it is gone for good
+is for a confirmation to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from sync_pipeline.gitlab_rows import Origin, Person, ReviewEventRow, ReviewSet
+from sync_pipeline.model import Counts
+from sync_pipeline.store.database import Connection
+from sync_pipeline.store.raw import content_hash, flags, payload, recordset, storable
+
+# How completely each review was read. Returns those for which this is the latest look.
+_READING = """
+INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, mr_updated_at, whole, batch_id)
+SELECT %(repo_id)s, mr_iid, mr_updated_at, whole, %(batch_id)s
+  FROM json_to_recordset(%(sets)s) AS s (mr_iid bigint, mr_updated_at timestamptz, whole text[])
+ON CONFLICT (repo_id, mr_iid) DO UPDATE
+   SET mr_updated_at = greatest(r.mr_updated_at, EXCLUDED.mr_updated_at), whole = EXCLUDED.whole,
+       batch_id = EXCLUDED.batch_id, read_at = now()
+ WHERE r.batch_id <= EXCLUDED.batch_id
+RETURNING mr_iid, (xmax = 0) AS first
+"""
+
+# The upsert of events. The newer version of the source wins, then the later observation; the same content
+# changes nothing, unless it was missing meanwhile.
+_UPSERT = """
+INSERT INTO scm.review_events AS e
+       (repo_id, mr_iid, source_event_id, origin, event_type, reviewer_id, reviewer_username, reviewer_name,
+        ts, updated_at, body, is_system, is_internal, discussion_id, is_reply, resolvable, resolved,
+        resolved_by_id, resolved_by_username, resolved_at, position, details, duplicate_of, flags, raw,
+        content_hash, batch_id)
+SELECT %(repo_id)s, mr_iid, source_event_id, origin, event_type, reviewer_id, reviewer_username,
+       reviewer_name, ts, updated_at, body, is_system, is_internal, discussion_id, is_reply, resolvable,
+       resolved, resolved_by_id, resolved_by_username, resolved_at, position, details, duplicate_of, flags,
+       raw, content_hash, %(batch_id)s
+  FROM json_to_recordset(%(events)s)
+    AS s (mr_iid bigint, source_event_id text, origin text, event_type text, reviewer_id bigint,
+          reviewer_username text, reviewer_name text, ts timestamptz, updated_at timestamptz, body text,
+          is_system boolean, is_internal boolean, discussion_id text, is_reply boolean, resolvable boolean,
+          resolved boolean, resolved_by_id bigint, resolved_by_username text, resolved_at timestamptz,
+          position jsonb, details jsonb, duplicate_of text, flags text[], raw jsonb, content_hash bytea)
+ON CONFLICT (repo_id, mr_iid, source_event_id) DO UPDATE
+   SET event_type = EXCLUDED.event_type, reviewer_id = EXCLUDED.reviewer_id,
+       reviewer_username = EXCLUDED.reviewer_username, reviewer_name = EXCLUDED.reviewer_name,
+       ts = EXCLUDED.ts, updated_at = EXCLUDED.updated_at, body = EXCLUDED.body,
+       is_system = EXCLUDED.is_system, is_internal = EXCLUDED.is_internal,
+       discussion_id = EXCLUDED.discussion_id, is_reply = EXCLUDED.is_reply,
+       resolvable = EXCLUDED.resolvable, resolved = EXCLUDED.resolved,
+       resolved_by_id = EXCLUDED.resolved_by_id, resolved_by_username = EXCLUDED.resolved_by_username,
+       resolved_at = EXCLUDED.resolved_at, position = EXCLUDED.position, details = EXCLUDED.details,
+       duplicate_of = EXCLUDED.duplicate_of, flags = EXCLUDED.flags,
+       raw = CASE WHEN e.content_hash = EXCLUDED.content_hash THEN e.raw ELSE EXCLUDED.raw END,
+       content_hash = EXCLUDED.content_hash, batch_id = EXCLUDED.batch_id, version = e.version + 1,
+       missing_since = NULL, deleted_at = NULL, stored_at = now()
+ WHERE (coalesce(e.updated_at < EXCLUDED.updated_at, FALSE)
+        OR (NOT coalesce(e.updated_at > EXCLUDED.updated_at, FALSE) AND e.batch_id <= EXCLUDED.batch_id))
+   AND (e.content_hash <> EXCLUDED.content_hash OR e.missing_since IS NOT NULL OR e.deleted_at IS NOT NULL)
+RETURNING (xmax = 0) AS inserted
+"""
+
+# An older copy changes no content, but it shows that an event which was missing is there.
+_RETURNED = """
+UPDATE scm.review_events
+   SET missing_since = NULL, deleted_at = NULL, version = version + 1, batch_id = %(batch_id)s,
+       stored_at = now()
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(current)s)
+   AND mr_iid || ':' || source_event_id = ANY (%(stored)s)
+   AND (missing_since IS NOT NULL OR deleted_at IS NOT NULL)
+"""
+
+# Stored events of an origin that was read to its end, and that were not in it.
+_MISSING = """
+UPDATE scm.review_events AS e
+   SET missing_since = now(), version = e.version + 1, batch_id = %(batch_id)s, stored_at = now()
+  FROM json_to_recordset(%(whole)s) AS w (mr_iid bigint, origin text)
+ WHERE e.repo_id = %(repo_id)s AND e.mr_iid = w.mr_iid AND e.origin = w.origin
+   AND e.missing_since IS NULL AND e.deleted_at IS NULL
+   AND e.mr_iid || ':' || e.source_event_id <> ALL (%(seen)s)
+"""
+
+_CLOSE_APPROVALS = """
+UPDATE scm.mr_approvals SET closed_at = now(), batch_id = %(batch_id)s
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND closed_at IS NULL
+   AND mr_iid || ':' || person <> ALL (%(present)s)
+"""
+
+# Approvals in force: new ones, and what is known better now. A time that was known is never blanked.
+_PUT_APPROVALS = """
+INSERT INTO scm.mr_approvals AS a (repo_id, mr_iid, person, user_id, username, name, approved_at, time_source,
+                                   batch_id)
+SELECT %(repo_id)s, mr_iid, person, user_id, username, name, approved_at, time_source, %(batch_id)s
+  FROM json_to_recordset(%(rows)s)
+    AS s (mr_iid bigint, person text, user_id bigint, username text, name text, approved_at timestamptz,
+          time_source text)
+ON CONFLICT (repo_id, mr_iid, person) WHERE closed_at IS NULL DO UPDATE
+   SET username = coalesce(EXCLUDED.username, a.username), name = coalesce(EXCLUDED.name, a.name),
+       approved_at = coalesce(EXCLUDED.approved_at, a.approved_at),
+       time_source = CASE WHEN EXCLUDED.approved_at IS NULL THEN a.time_source ELSE EXCLUDED.time_source END,
+       batch_id = EXCLUDED.batch_id
+ WHERE coalesce(EXCLUDED.username, a.username) IS DISTINCT FROM a.username
+    OR coalesce(EXCLUDED.name, a.name) IS DISTINCT FROM a.name
+    OR (EXCLUDED.approved_at IS NOT NULL
+        AND (EXCLUDED.approved_at, EXCLUDED.time_source) IS DISTINCT FROM (a.approved_at, a.time_source))
+RETURNING mr_iid, (xmax = 0) AS inserted
+"""
+
+_CLOSE_REVIEWERS = """
+UPDATE scm.mr_reviewers SET closed_at = now(), batch_id = %(batch_id)s
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND closed_at IS NULL
+   AND mr_iid || ':' || person <> ALL (%(present)s)
+"""
+
+# Who is asked for a review: new ones, and what is known better now.
+_PUT_REVIEWERS = """
+INSERT INTO scm.mr_reviewers AS r (repo_id, mr_iid, person, user_id, username, name, state, requested_at,
+                                   batch_id)
+SELECT %(repo_id)s, mr_iid, person, user_id, username, name, state, requested_at, %(batch_id)s
+  FROM json_to_recordset(%(rows)s)
+    AS s (mr_iid bigint, person text, user_id bigint, username text, name text, state text,
+          requested_at timestamptz)
+ON CONFLICT (repo_id, mr_iid, person) WHERE closed_at IS NULL DO UPDATE
+   SET username = coalesce(EXCLUDED.username, r.username), name = coalesce(EXCLUDED.name, r.name),
+       state = coalesce(EXCLUDED.state, r.state),
+       requested_at = coalesce(EXCLUDED.requested_at, r.requested_at), batch_id = EXCLUDED.batch_id
+ WHERE coalesce(EXCLUDED.username, r.username) IS DISTINCT FROM r.username
+    OR coalesce(EXCLUDED.name, r.name) IS DISTINCT FROM r.name
+    OR coalesce(EXCLUDED.state, r.state) IS DISTINCT FROM r.state
+    OR coalesce(EXCLUDED.requested_at, r.requested_at) IS DISTINCT FROM r.requested_at
+RETURNING mr_iid, (xmax = 0) AS inserted
+"""
+
+# What could be stored after all leaves quarantine; a detail that was read is no longer owed.
+_RESOLVE = """
+WITH settled AS (
+    UPDATE scm.obligations AS o SET resolved_at = now()
+      FROM json_to_recordset(%(details)s) AS s (natural_key text, detail text)
+     WHERE o.repo_id = %(repo_id)s AND o.job_type = 'reviews' AND o.resolved_at IS NULL
+       AND o.natural_key = s.natural_key AND o.detail = s.detail
+)
+UPDATE scm.quarantine SET resolved_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = 'reviews' AND resolved_at IS NULL
+   AND natural_key = ANY (%(keys)s)
+"""
+
+# Spares reading a review again that is complete as of this update of its merge request.
+_AS_OF = """
+SELECT r.mr_iid, r.mr_updated_at
+  FROM scm.mr_reviews AS r
+ WHERE r.repo_id = %(repo_id)s AND r.mr_iid = ANY (%(iids)s) AND r.whole @> %(needed)s
+   AND NOT EXISTS (SELECT FROM scm.obligations AS o
+                    WHERE o.repo_id = r.repo_id AND o.job_type = 'reviews'
+                      AND o.natural_key = r.mr_iid::text AND o.resolved_at IS NULL)
+"""
+
+# The rolling sweep over open merge requests; one whose review was never read counts from when it was found.
+_STALE = """
+SELECT m.iid
+  FROM scm.mrs AS m
+  LEFT JOIN scm.mr_reviews AS r ON r.repo_id = m.repo_id AND r.mr_iid = m.iid
+ WHERE m.repo_id = %(repo_id)s AND m.status = 'open' AND m.deleted_at IS NULL
+   AND coalesce(r.read_at, m.first_seen_at) < now() - %(older_than)s
+ ORDER BY coalesce(r.read_at, m.first_seen_at), m.iid
+ LIMIT %(limit)s
+"""
+
+# What is compared with the source's own number.
+_COUNT_EVENTS = """
+SELECT count(*) AS events FROM scm.review_events WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+"""
+
+_APPROVALS = "approvals"
+_REVIEWERS = "reviewers"
+_DETAILS = {
+    Origin.NOTE: "notes",
+    Origin.STATE: "state_events",
+    Origin.LABEL: "label_events",
+    Origin.MILESTONE: "milestone_events",
+}
+
+
+def store_reviews(
+    conn: Connection, *, repo_id: int, batch_id: int, sets: Sequence[tuple[ReviewSet, datetime]]
+) -> Counts:
+    """Write reviews, each with the ``updated_at`` of its merge request; returns what that changed, counted by
+    the database.
+
+    Counts are events. Besides those that came, each counts once as read and updated that went missing, and
+    each approval and reviewer that is new, changed or gone (new ones not at the first reading of a review:
+    they belong to it). A review that comes twice is one, the later. Raises psycopg.Error where the database
+    refuses a row.
+    """
+    once = {one.mr_iid: (one, updated_at) for one, updated_at in sets}
+    if not once:
+        return Counts()
+    found = [one for one, _ in once.values()]
+    events = {_key(one.mr_iid, row.event_id): row for one in found for row in one.events}
+    params: dict[str, Any] = {
+        "repo_id": repo_id,
+        "batch_id": batch_id,
+        "sets": recordset(_reading(one, updated_at) for one, updated_at in once.values()),
+        "events": recordset(_event(one.mr_iid, row) for one in found for row in one.events),
+        "stored": list(events),
+    }
+    first = {row["mr_iid"]: row["first"] for row in conn.execute(_READING, params)}
+    written = [row["inserted"] for row in conn.execute(_UPSERT, params)]
+    # An earlier look that comes late says nothing about what is there now.
+    current = [one for one in found if one.mr_iid in first]
+    params["current"] = [one.mr_iid for one in current]
+    params["whole"] = recordset(
+        {"mr_iid": one.mr_iid, "origin": str(origin)} for one in current for origin in _complete(one)
+    )
+    params["seen"] = [*events, *(row.natural_key for one in found for row in one.quarantined)]
+    returned = conn.execute(_RETURNED, params).rowcount
+    beside = conn.execute(_MISSING, params).rowcount
+    beside += _store_set(conn, _CLOSE_APPROVALS, _PUT_APPROVALS, params, first, _approvals(current))
+    beside += _store_set(conn, _CLOSE_REVIEWERS, _PUT_REVIEWERS, params, first, _reviewers(current))
+    read = [{"natural_key": str(one.mr_iid), "detail": detail} for one in current for detail in _read(one)]
+    conn.execute(
+        _RESOLVE, params | {"details": recordset(read), "keys": [*events, *(str(iid) for iid in once)]}
+    )
+    inserted = sum(written)
+    updated = len(written) - inserted + returned
+    return Counts(
+        read=len(events) + beside,
+        inserted=inserted,
+        updated=updated + beside,
+        unchanged=len(events) - inserted - updated,
+    )
+
+
+def _key(iid: int, event_id: str) -> str:
+    """What quarantine calls an event."""
+    return f"{iid}:{event_id}"
+
+
+def _reading(one: ReviewSet, updated_at: datetime) -> dict[str, Any]:
+    whole = [str(origin) for origin in one.whole]
+    whole += [_APPROVALS] if one.approvals is not None else []
+    whole += [_REVIEWERS] if one.reviewers is not None else []
+    return {"mr_iid": one.mr_iid, "mr_updated_at": updated_at, "whole": sorted(whole)}
+
+
+def _event(iid: int, row: ReviewEventRow) -> dict[str, Any]:
+    # Together, so that one flag is true of all three.
+    objects, escaped = payload({"raw": row.raw, "position": row.position, "details": row.details})
+    actor = row.actor or Person(None, None, None)
+    resolver = row.resolved_by or Person(None, None, None)
+    columns: dict[str, Any] = {
+        "mr_iid": iid,
+        "source_event_id": row.event_id,
+        "origin": str(row.origin),
+        "event_type": row.kind,
+        "reviewer_id": actor.user_id,
+        "reviewer_username": actor.username,
+        "reviewer_name": actor.name,
+        "ts": row.occurred_at,
+        "updated_at": row.updated_at,
+        "body": row.body,
+        "is_system": row.is_system,
+        "is_internal": row.is_internal,
+        "discussion_id": row.discussion_id,
+        "is_reply": row.is_reply,
+        "resolvable": row.resolvable,
+        "resolved": row.resolved,
+        "resolved_by_id": resolver.user_id,
+        "resolved_by_username": resolver.username,
+        "resolved_at": row.resolved_at,
+        "position": Jsonb(objects.obj["position"]),
+        "details": Jsonb(objects.obj["details"]),
+        "duplicate_of": row.duplicate_of,
+        "flags": flags(row.flags, escaped=escaped),
+    }
+    digest = content_hash(*columns.values())
+    return columns | {"raw": Jsonb(objects.obj["raw"]), "content_hash": digest}
+
+
+def _complete(one: ReviewSet) -> Iterator[Origin]:
+    """The origins of which a stored event that did not come is missing: those read to their end, without
+    those that hold a row of which not even the number could be read."""
+    nameless = {row.natural_key for row in one.quarantined}
+    for origin in one.whole:
+        if _key(one.mr_iid, f"{origin}:None") not in nameless:
+            yield origin
+
+
+_Set = list[tuple[int, list[dict[str, Any]]]]
+
+
+def _approvals(found: Sequence[ReviewSet]) -> _Set:
+    return [
+        (
+            one.mr_iid,
+            [
+                _person(one.mr_iid, row.person)
+                | {"approved_at": row.approved_at, "time_source": row.time_source}
+                for row in one.approvals
+            ],
+        )
+        for one in found
+        if one.approvals is not None
+    ]
+
+
+def _reviewers(found: Sequence[ReviewSet]) -> _Set:
+    return [
+        (
+            one.mr_iid,
+            [
+                _person(one.mr_iid, row.person) | {"state": row.state, "requested_at": row.requested_at}
+                for row in one.reviewers
+            ],
+        )
+        for one in found
+        if one.reviewers is not None
+    ]
+
+
+def _person(iid: int, one: Person) -> dict[str, Any]:
+    person = str(one.user_id) if one.user_id is not None else storable(one.username)
+    return {
+        "mr_iid": iid,
+        "person": person,
+        "user_id": one.user_id,
+        "username": one.username,
+        "name": one.name,
+    }
+
+
+def _store_set(
+    conn: Connection, close: str, put: str, params: dict[str, Any], first: dict[int, bool], read: _Set
+) -> int:
+    """Make the open rows those that were read; returns how many changed."""
+    if not read:
+        return 0
+    rows = {_key(iid, row["person"]): row for iid, people in read for row in people}
+    closed = conn.execute(close, params | {"iids": [iid for iid, _ in read], "present": list(rows)}).rowcount
+    put_rows = conn.execute(put, params | {"rows": recordset(rows.values())}) if rows else ()
+    return closed + sum(not (row["inserted"] and first[row["mr_iid"]]) for row in put_rows)
+
+
+def _read(one: ReviewSet) -> Iterator[str]:
+    """The details that may be owed and came with this look."""
+    owed = {row.detail for row in one.obligations}
+    came = [_DETAILS[origin] for origin in one.whole]
+    came += [_APPROVALS] if one.approvals is not None else []
+    came += [_REVIEWERS] if one.reviewers is not None else []
+    yield from (detail for detail in came if detail not in owed)
+
+
+def reviews_as_of(conn: Connection, repo_id: int, iids: Sequence[int]) -> dict[int, datetime]:
+    """By merge request, the ``updated_at`` as of which its review is complete: all kinds of events and the
+    approvals were read to their end, and nothing is owed."""
+    needed = [*map(str, Origin), _APPROVALS]
+    rows = conn.execute(_AS_OF, {"repo_id": repo_id, "iids": list(iids), "needed": needed})
+    return {row["mr_iid"]: row["mr_updated_at"] for row in rows}
+
+
+def stale_reviews(conn: Connection, repo_id: int, older_than: timedelta, limit: int) -> list[int]:
+    """At most ``limit`` open merge requests whose review was not read for ``older_than``, the longest
+    first."""
+    params = {"repo_id": repo_id, "older_than": older_than, "limit": limit}
+    return [row["iid"] for row in conn.execute(_STALE, params)]
+
+
+def count_events(conn: Connection, repo_id: int) -> int:
+    """How many review events of the repository are stored, without tombstones."""
+    row = conn.execute(_COUNT_EVENTS, {"repo_id": repo_id}).fetchone()
+    assert row is not None
+    return int(row["events"])
