@@ -19,6 +19,7 @@ from sync_pipeline.orchestration.assets import family_assets
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
 from sync_pipeline.orchestration.partitions import day_partitions, first_day
+from sync_pipeline.orchestration.rediscovery import rediscovery_job, rediscovery_schedule
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
@@ -58,10 +59,12 @@ def build_defs(
         # Assets that one run may carry have to share their partitions.
         days = day_partitions(first_day(snapshot, settings))
         jobs = family_jobs(repositories)
+        rediscovery = rediscovery_job()
         postgres = PostgresResource(settings=given)
         return dg.Definitions(
             assets=family_assets(repositories, days),
-            jobs=jobs,
+            jobs=[*jobs, rediscovery],
+            schedules=[rediscovery_schedule(rediscovery, settings)],
             sensors=[
                 scheduler_sensor(repositories, days, jobs, settings),
                 *changes_sensors(repositories, settings),

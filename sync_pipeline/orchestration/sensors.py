@@ -38,7 +38,7 @@ from sync_pipeline.orchestration.order import (
 from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of, windows_text
 from sync_pipeline.orchestration.planning import Start, group, read_plan
 from sync_pipeline.orchestration.specs import asset_key
-from sync_pipeline.orchestration.ticks import heartbeat
+from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat
 from sync_pipeline.orchestration.verdicts import CHECK_NAME, check_metadata, severity, show
 from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.planning import InFlight
@@ -53,14 +53,6 @@ from sync_pipeline.sync.engine import settings_hash
 
 SCHEDULER = "scheduler"
 
-_UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
-_WAITING = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED]
 _RUNS_LOOKED_AT = 500
 _VERDICTS_PER_TICK = 50
 # A verdict is shown again after a day, in case the one that was reported got lost.
@@ -116,7 +108,7 @@ def _schedule(
     tokens: Credentials,
 ) -> tuple[list[dg.RunRequest], str]:
     """The run requests of one tick, and what it did in one line."""
-    room = settings.max_queued_runs - instance.get_runs_count(dg.RunsFilter(statuses=_WAITING))
+    room = settings.max_queued_runs - instance.get_runs_count(dg.RunsFilter(statuses=WAITING))
     if room <= 0:
         return [], "held back: enough runs wait already"
     in_flight = _in_flight(instance, by_id, days)
@@ -200,7 +192,7 @@ def _in_flight(
     }
     known = {family: partitions_of(family, instance, days) for family in Family}
     found = []
-    for run in instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED), limit=_RUNS_LOOKED_AT):
+    for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED), limit=_RUNS_LOOKED_AT):
         carried: dict[JobType, set[int]] = {}
         for key in units if run.asset_selection is None else run.asset_selection & units.keys():
             repo_id, job_type = units[key]

@@ -1,7 +1,8 @@
 """What every tick of a sensor or schedule leaves behind: a heartbeat, because Dagster tells nobody that one
 fails.
 
-Belongs here: the heartbeat of one tick. Does not belong here: what a tick does.
+Belongs here: the heartbeat of one tick, and which runs ticks count as unfinished. Does not belong here: what
+a tick does.
 """
 
 from __future__ import annotations
@@ -10,8 +11,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import dagster as dg
+
 from sync_pipeline.store import heartbeats
 from sync_pipeline.store.database import Database
+
+WAITING = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED]
+"""Runs that nobody works on yet."""
+
+UNFINISHED = [
+    *WAITING,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+"""Runs that wait or work."""
 
 
 @contextmanager

@@ -50,7 +50,7 @@ LIB = replace(APP, repo_id=5, slug="acme_lib_8", project_id=8, url="https://gitl
 BOTH = replace(PAINT, repo_id=6, slug="both_6", instance="gitlab.example", instance_slug="gitlab_example")
 
 FAMILIES = ("commits", "merge_requests")
-SYNC_JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions"}
+JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions", "rediscovery"}
 
 
 def location(
@@ -76,7 +76,8 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
         "local/paint_1/revisions",
         "svn_example/far_3/revisions",
     ]
-    assert {job.name for job in found.get_all_jobs()} > SYNC_JOBS
+    assert {job.name for job in found.get_all_jobs()} == {*JOBS, "__ASSET_JOB"}
+    assert [schedule.name for schedule in found.schedule_defs] == ["rediscovery"]
     assert {sensor.name for sensor in found.sensor_defs} == {
         "scheduler",
         "changes_gitlab_example",
@@ -95,7 +96,8 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
 
 def test_an_empty_location_loads_and_keeps_its_names() -> None:
     found = location()
-    assert {job.name for job in found.get_all_jobs()} >= SYNC_JOBS
+    assert {job.name for job in found.get_all_jobs()} == JOBS
+    assert [schedule.name for schedule in found.schedule_defs] == ["rediscovery"]
     assert [sensor.name for sensor in found.sensor_defs] == ["scheduler"]
 
 
