@@ -15,24 +15,38 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
+from pydantic import SecretStr
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from sync_pipeline.catalog import parse_spec
 from sync_pipeline.errors import SyncError
-from sync_pipeline.model import Counts, JobReport, JobType, Mode, Repository, RevisionWindow
+from sync_pipeline.model import (
+    BEGINNING,
+    Counts,
+    JobReport,
+    JobType,
+    Mode,
+    Repository,
+    RevisionWindow,
+    TimeWindow,
+    Window,
+)
 from sync_pipeline.operations.environment import environment_variables
 from sync_pipeline.operations.registration import add_repository
 from sync_pipeline.orchestration.catalog_changes import after_catalog_change
 from sync_pipeline.orchestration.run import execute
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.sandbox import sample_gitlab, svn_samples
+from sync_pipeline.sandbox.gitlab.records import Project
 from sync_pipeline.settings import Settings, load_settings
-from sync_pipeline.store import facts, migrations, watermarks
-from sync_pipeline.store.database import Database
+from sync_pipeline.store import commits, facts, merge_requests, migrations, reviews, watermarks
+from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.readers import svn_reader
 
 SAMPLES = {
@@ -90,16 +104,30 @@ def run(settings: Settings, console: Console) -> list[Line]:
     console.print("demo: PostgreSQL and its tables", style="dim")
     url = environment_variables(settings)["SCM_DATABASE_URL"]
     migrations.migrate(url, settings.environment)
-    console.print("demo: sample repositories", style="dim")
-    places = {name: sample(settings.state_dir / "samples" / name, name) for name in SAMPLES}
-    with Database(url) as database:
-        repositories = [register(settings, database, address) for address in places.values()]
+    console.print("demo: sample repositories, and a small GitLab with merge requests", style="dim")
+    folder = settings.state_dir / "samples"
+    places = {name: sample(folder / name, name) for name in SAMPLES}
+    with sample_gitlab.start(folder) as server, Database(url) as database:
+        where = sample_gitlab.choose_place(folder)
+        settings = settings.model_copy(
+            update={
+                "gitlab_url": where.url,
+                "gitlab_token": SecretStr(where.token),
+                "gitlab_token_file": None,
+            }
+        )
+        repositories = [register(settings, database, f"svn:{address}") for address in places.values()]
+        projects = {
+            register(settings, database, f"gitlab:{where.url}/{path}"): path
+            for path in sample_gitlab.PROJECTS
+        }
         after_catalog_change(settings, database)
         heads = {r.repo_id: youngest(places[name]) for r, name in zip(repositories, places, strict=True)}
-        console.print("demo: the asset job over all blocks", style="dim")
-        reports: list[JobReport] = []
-        with progress_bar(console, sum(heads.values())) as report_progress:
-            reports = execute(
+        found = {p.full_path: p for p in server.gitlab.projects.values()}
+        lines: list[Line] = []
+        console.print("demo: the asset job of SVN over all blocks", style="dim")
+        with progress_bar(console, "revisions", sum(heads.values())) as told:
+            done = execute(
                 settings,
                 repo_ids=[r.repo_id for r in repositories],
                 job_types=[JobType.REVISIONS],
@@ -107,9 +135,52 @@ def run(settings: Settings, console: Console) -> list[Line]:
                 windows=[RevisionWindow(1, max(heads.values()) + 1)],
                 actor="demo",
                 reason="demo",
-                progress=report_progress,
+                progress=told,
             )
-        return [line(database, r, heads[r.repo_id], reports) for r in repositories]
+        lines += [line(database, r, JobType.REVISIONS, heads[r.repo_id], done) for r in repositories]
+        for job_types in ([JobType.COMMITS], [JobType.MERGE_REQUESTS, JobType.REVIEWS]):
+            truth = {(r, t): held(found[path], t) for r, path in projects.items() for t in job_types}
+            names = " and ".join(job_types).replace("_", " ")
+            console.print(f"demo: the asset job of {names}, what is new and all history", style="dim")
+            with progress_bar(console, names, sum(truth.values())) as told:
+                done = everything(settings, database, list(projects), job_types, told)
+            lines += [line(database, r, t, number, done) for (r, t), number in truth.items()]
+        return lines
+
+
+def everything(
+    settings: Settings,
+    database: Database,
+    projects: Sequence[Repository],
+    job_types: Sequence[JobType],
+    told: Callable[[Counts], None],
+) -> list[JobReport]:
+    """Live syncing of the projects, then the history before it that is still missing."""
+    what: dict[str, Any] = {"job_types": job_types, "actor": "demo", "reason": "demo"}
+    ids = [project.repo_id for project in projects]
+    reports = execute(settings, repo_ids=ids, mode=Mode.INCREMENTAL, progress=told, **what)
+    seen = sum((report.counts for report in reports), Counts())
+    for project in projects:
+        with database.connection() as conn:
+            origin = watermarks.get(conn, project.repo_id, job_types[0]).origin
+            assert isinstance(origin, datetime)
+            before = TimeWindow(BEGINNING, origin)
+            missing = watermarks.missing(conn, project.repo_id, job_types[0], before)
+        if missing:
+            reports += execute(
+                settings,
+                repo_ids=[project.repo_id],
+                mode=Mode.BACKFILL,
+                windows=list(missing),
+                progress=_after(seen, told),
+                **what,
+            )
+            seen = sum((report.counts for report in reports), Counts())
+    return reports
+
+
+def _after(seen: Counts, told: Callable[[Counts], None]) -> Callable[[Counts], None]:
+    return lambda counts: told(seen + counts)
 
 
 def sample(path: Path, name: str) -> str:
@@ -120,12 +191,12 @@ def sample(path: Path, name: str) -> str:
     return path.resolve().as_uri()
 
 
-def register(settings: Settings, database: Database, address: str) -> Repository:
+def register(settings: Settings, database: Database, text: str) -> Repository:
     """The catalog's row of the sample."""
     registered = add_repository(
         database,
         settings,
-        parse_spec(f"svn:{address}"),
+        parse_spec(text),
         tenant="demo",
         actor="demo",
         reader_factory=lambda url: svn_reader(settings, url),
@@ -141,24 +212,55 @@ def youngest(address: str) -> int:
     return int(answer.stdout)
 
 
-def line(database: Database, repository: Repository, head: int, reports: Sequence[JobReport]) -> Line:
-    """Compare one repository with what is stored of it."""
-    mine = [r for r in reports if r.repo_id == repository.repo_id]
+def held(project: Project, job_type: JobType) -> int:
+    """How many rows the source has, asked of git and of the server itself, not through our reader."""
+    requests = project.merge_requests.values()
+    if job_type is JobType.MERGE_REQUESTS:
+        return len(requests)
+    if job_type is JobType.REVIEWS:
+        return sum(
+            len(r.notes) + len(r.state_events) + len(r.label_events) + len(r.milestone_events)
+            for r in requests
+        )
+    assert project.repository is not None
+    command = ["git", "-C", str(project.repository.path), "rev-list", "--branches", "--tags", "--count"]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+_COUNT: dict[JobType, Callable[[Connection, int], int]] = {
+    JobType.REVISIONS: facts.count_revisions,
+    JobType.COMMITS: commits.count_commits,
+    JobType.MERGE_REQUESTS: merge_requests.count_merge_requests,
+    JobType.REVIEWS: reviews.count_events,
+}
+
+
+def line(
+    database: Database, repository: Repository, job_type: JobType, source: int, reports: Sequence[JobReport]
+) -> Line:
+    """Compare one (repository, job type) with what is stored of it."""
+    mine = [r for r in reports if (r.repo_id, r.job_type) == (repository.repo_id, job_type)]
     counts = sum((r.counts for r in mine), Counts())
     with database.connection() as conn:
-        stored = facts.count_revisions(conn, repository.repo_id)
-        covered = watermarks.get(conn, repository.repo_id, JobType.REVISIONS).covered
+        stored = _COUNT[job_type](conn, repository.repo_id)
+        row = watermarks.get(conn, repository.repo_id, job_type)
+        end = row.watermark
+        whole: Window | None = None
+        if job_type is JobType.REVISIONS:
+            whole = RevisionWindow(1, source + 1)
+        elif isinstance(end, datetime):
+            whole = TimeWindow(BEGINNING, end)
+        covered = whole is not None and not watermarks.missing(conn, repository.repo_id, job_type, whole)
     failed = next((r.error for r in mine if not r.succeeded), None)
-    complete = stored == head and covered == (RevisionWindow(1, head + 1),)
     return Line(
         repository=repository.slug,
-        job_type=str(JobType.REVISIONS),
-        source=head,
+        job_type=str(job_type),
+        source=source,
         stored=stored,
         changed=counts.changed,
         calls=sum(r.calls for r in mine),
         seconds=round(sum(r.seconds for r in mine), 2),
-        status=failed or ("complete" if complete else "incomplete"),
+        status=failed or ("complete" if covered and stored == source else "incomplete"),
     )
 
 
@@ -167,7 +269,7 @@ def show(lines: Sequence[Line]) -> None:
     table = Table(title="What the sources have and what is stored")
     for name in ("repository", "job type"):
         table.add_column(name, overflow="fold")
-    for name in ("source", "stored", "changed now", "svn calls", "seconds"):
+    for name in ("source", "stored", "changed now", "calls", "seconds"):
         table.add_column(name, justify="right")
     table.add_column("status")
     for row in lines:
@@ -187,11 +289,11 @@ def show(lines: Sequence[Line]) -> None:
 
 
 @contextmanager
-def progress_bar(console: Console, total: int) -> Iterator[Callable[[Counts], None]]:
-    """A bar over all revisions, on a terminal only."""
-    columns = (TextColumn("demo: revisions"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+def progress_bar(console: Console, what: str, total: int) -> Iterator[Callable[[Counts], None]]:
+    """A bar over all rows, on a terminal only."""
+    columns = (TextColumn(f"demo: {what}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("revisions", total=total)
+        task = progress.add_task(what, total=total)
 
         def report(counts: Counts) -> None:
             progress.update(task, completed=counts.read)

@@ -58,11 +58,11 @@ class CommitWork:
         look = self._visit.look()
         if self._visit.is_disabled(self._attempt):
             return
+        if self._attempt.is_incremental:
+            self._settle_obligations()
         readable = self._read_refs(look)
         if readable is not None:
             self._read_window(readable)
-        if self._attempt.is_incremental:
-            self._settle_obligations()
         detail = "every branch and tag is gone; what is stored stays" if self._all_gone else None
         self._visit.record(self._attempt, complete=readable is not None, detail=detail)
 
@@ -289,7 +289,7 @@ class CommitWork:
             self._attempt.write(lease, lambda conn, batch_id: Counts(), window=part, covered=(part,))
 
     def _settle_obligations(self) -> None:
-        """Try again to read the statistics that are owed."""
+        """Try again to read the statistics that are owed from earlier visits."""
         with self._database.connection() as conn:
             due = aside.due(conn, self._repo_id, self._attempt.job_type, OBLIGATIONS_PER_RUN)
         for item in due:

@@ -37,6 +37,7 @@ from sync_pipeline.store import jobs, leases, repos
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.attempt import Attempt, Work, carry_out, database_error
 from sync_pipeline.sync.commits import CommitWork
+from sync_pipeline.sync.merge_requests import MergeRequestWork
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.readers import Readers
 from sync_pipeline.sync.revisions import Look, RevisionWork
@@ -203,8 +204,6 @@ class Syncer:
         visit = ProjectVisit(attempts, client, self._sources.fingerprint(repo.instance))
         if job_type is JobType.COMMITS:
             return CommitWork(attempts[0], client, visit)
-        from sync_pipeline.sync.merge_requests import MergeRequestWork
-
         return MergeRequestWork(attempts, client, visit)
 
     def _reap(self, conn: Connection, repo: Repository, job_type: JobType) -> None:

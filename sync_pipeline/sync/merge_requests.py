@@ -79,11 +79,12 @@ class MergeRequestWork:
 
     def _read(self) -> None:
         readable = self._visit.readable(None)
+        if self._is_incremental:
+            self._settle_obligations(readable)
         for window in self._windows(readable):
             self._read_window(window)
         if self._is_incremental:
             self._look_behind(readable)
-            self._settle_obligations(readable)
         for attempt in self._attempts:
             self._visit.record(attempt, complete=True)
 
@@ -264,7 +265,7 @@ class MergeRequestWork:
                     self._write(attempt, leases[attempt.job_type], batch, sets, readable)
 
     def _settle_obligations(self, readable: TimeWindow) -> None:
-        """Try again to read the details that are owed."""
+        """Try again to read the details that are owed from earlier visits."""
         for attempt in self._attempts:
             with self._database.connection() as conn:
                 due = aside.due(conn, self._repo.repo_id, attempt.job_type, OBLIGATIONS_PER_RUN)

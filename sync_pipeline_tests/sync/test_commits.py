@@ -283,7 +283,6 @@ def test_statistics_that_cannot_be_counted_are_owed_and_read_later(forge: Forge)
     assert forge.commits().succeeded
     assert {row["additions"] for row in forge.rows(_COMMITS)} == {None}
     forge.gitlab.faults.clear()
-    forge.conn.execute("UPDATE scm.obligations SET not_before = now()")
     forge.tick()
     assert forge.commits().succeeded
     assert stored(forge) == truth(forge.git)

@@ -1,0 +1,35 @@
+"""What ``./dev up`` runs: ``scm-sync up``, with the GitLab of the demo beside it where the demo ran.
+
+Belongs here: only that. Somebody who configured a GitLab gets ``scm-sync up`` as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+
+from sync_pipeline import cli
+from sync_pipeline.errors import SyncError
+from sync_pipeline.sandbox import sample_gitlab
+from sync_pipeline.settings import load_settings
+
+
+def main() -> None:
+    """Serve until Ctrl-C; ends the process with the exit code of ``scm-sync up``."""
+    with ExitStack() as stack:
+        try:
+            settings = load_settings()
+            folder = settings.state_dir / "samples"
+            where = sample_gitlab.place(folder)
+            if where is not None and not settings.gitlab_servers():
+                stack.enter_context(sample_gitlab.start(folder))
+                os.environ["SCM_GITLAB_URL"], os.environ["SCM_GITLAB_TOKEN"] = where.url, where.token
+        except SyncError as error:
+            # The command itself says it again where it matters.
+            print(f"dev up: {error}", file=sys.stderr)
+        cli.main(["up", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
