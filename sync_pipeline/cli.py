@@ -21,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,10 +33,14 @@ from sync_pipeline import __version__
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 
 if TYPE_CHECKING:
-    from sync_pipeline.model import Counts, JobReport, Repository
+    from sync_pipeline.model import Counts, JobReport, JobType, Repository, Window
+    from sync_pipeline.operations.discovery import AddedRoot, Discovered
+    from sync_pipeline.operations.projects import Estimate
     from sync_pipeline.operations.registration import ReaderFactory, Registered, Visitor
+    from sync_pipeline.operations.runner import Bounds
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
+    from sync_pipeline.store.discovery import Root
 
 SUCCESS, PARTIAL, FAILED, CONFIGURATION, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 130, 141
 
@@ -55,18 +60,21 @@ def _group(help_text: str) -> typer.Typer:
 app = _group("A complete, provable copy of source-control activity in PostgreSQL.")
 db_app = _group("The database: its schema and the embedded server.")
 repo_app = _group("The catalog: which repositories are synced.")
+root_app = _group("Groups and memberships whose projects enter the catalog by themselves.")
 catalog_app = _group("The snapshot from which Dagster loads the catalog.")
 watermark_app = _group("What counts as complete, and a person's decisions about it.")
 runner_app = _group("Sync one repository now, in this process.")
 app.add_typer(db_app, name="db")
 app.add_typer(repo_app, name="repo")
+app.add_typer(root_app, name="root")
 app.add_typer(catalog_app, name="catalog")
 app.add_typer(watermark_app, name="watermark")
 app.add_typer(runner_app, name="runner")
 
+_NAMES = "svn:<url>, gitlab:<id, path or url>, a repo_id or a slug."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")]
-Repo = Annotated[str, typer.Option("--repo", metavar="SPEC", help="svn:<url>, a repo_id or a slug.")]
+Repo = Annotated[str, typer.Option("--repo", metavar="SPEC", help=_NAMES)]
 Job = Annotated[
     str | None, typer.Option("--job", metavar="TYPE", help="Job type; default: the repository's first.")
 ]
@@ -407,7 +415,8 @@ def _embedded(settings: Settings) -> Path:
 @repo_app.command("add")
 def repo_add(
     specs: Annotated[
-        list[str] | None, typer.Argument(metavar="[SPEC]...", help="svn:<url>", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[SPEC]...", help="svn:<url> or gitlab:<id, path or url>", show_default=False),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="PATH", help="A repos.toml; see repos.example.toml.")
@@ -423,7 +432,9 @@ def repo_add(
     from sync_pipeline.operations import registration
 
     if bool(specs) == (file is not None):
-        raise ConfigurationError("name repositories, such as svn:<url>, or give --file repos.toml")
+        raise ConfigurationError(
+            "name repositories, such as svn:<url> or gitlab:<group>/<project>, or give --file repos.toml"
+        )
     if file is not None and tenant is not None:
         raise ConfigurationError("--tenant goes with a SPEC; in the file write tenant = below its spec")
     if specs and len(specs) == 1:
@@ -477,34 +488,58 @@ def _registered_document(result: Registered) -> dict[str, Any]:
         outcome = "already_registered"
     else:
         outcome = "would_register" if result.dry_run else "taken_up_again" if result.again else "registered"
-    return {
+    document = {
         "spec": str(result.spec),
         "result": outcome,
         **(_repository_row(result.repository) if result.repository else {}),
-        "head": result.head,
         "origin": result.origin,
-        "history_blocks": len(result.history),
+    }
+    if result.path is None:
+        return {**document, "head": result.head, "history_blocks": len(result.history)}
+    takes = result.estimate
+    return {
+        **document,
+        "path": result.path,
+        "history_windows": [str(window) for window in result.history],
+        **({"estimate": asdict(takes)} if takes else {}),
     }
 
 
 def _registered_line(result: Registered) -> str:
+    spec = str(result.spec)
+    if result.path and result.path != result.spec.address:
+        spec += f" ({result.path})"
+    repository, queued = result.repository, "to queue" if result.dry_run else "queued"
     if not result.created:
-        number = f" as repository {result.repository.repo_id}" if result.repository else ""
-        return f"{result.spec} is registered already{number}"
-    if result.again and result.repository is not None:
-        return (
-            f"{result.spec} is taken up again as repository {result.repository.repo_id}, with its rows and "
-            f"assets: HEAD r{result.head}, {len(result.history)} older blocks queued"
+        return f"{spec} is registered already" + (
+            f" as repository {repository.repo_id}" if repository else ""
         )
-    done = (
-        "would be registered"
-        if result.repository is None
-        else f"registered as repository {result.repository.repo_id}"
-    )
-    return (
-        f"{result.spec} {done}: HEAD r{result.head}, live from r{result.origin}, "
-        f"{len(result.history)} older blocks {'to queue' if result.dry_run else 'queued'}"
-    )
+    older = f"{len(result.history)} older blocks {queued}"
+    if result.path is not None:
+        older = f"{len(result.history)} windows of older merge requests and reviews {queued}"
+    if result.again and repository is not None:
+        head = "" if result.head is None else f"HEAD r{result.head}, "
+        return (
+            f"{spec} is taken up again as repository {repository.repo_id}, with its rows and assets: "
+            f"{head}{older}"
+        )
+    done = "would be registered" if repository is None else f"registered as repository {repository.repo_id}"
+    if isinstance(result.origin, datetime):
+        takes = f"; {_estimate_line(result.estimate)}" if result.estimate else ""
+        return f"{spec} {done}: live from {result.origin:%Y-%m-%d}, {older}{takes}"
+    return f"{spec} {done}: HEAD r{result.head}, live from r{result.origin}, {older}"
+
+
+def _estimate_line(takes: Estimate) -> str:
+    def counted(number: int | None, things: str) -> str:
+        return f"{things} not counted" if number is None else f"{number:,} {things}"
+
+    rows = f"{counted(takes.merge_requests, 'merge requests')}, {counted(takes.commits, 'commits')}"
+    minutes = takes.hours * 60
+    time = "less than 2 minutes"
+    if minutes >= 2:
+        time = f"{takes.hours:.1f} hours" if minutes >= 90 else f"{minutes:.0f} minutes"
+    return f"{rows}: about {takes.requests:,} requests, {time}"
 
 
 @repo_app.command("list")
@@ -513,38 +548,56 @@ def repo_list(
     as_json: AsJson = False,
 ) -> None:
     """List the catalog."""
-    from sync_pipeline.store import repos
+    from sync_pipeline.store import discovery, repos
 
     with _database(_settings()) as database, database.connection() as conn:
-        rows = [_repository_row(repository) for repository in repos.list_all(conn, retired=everything)]
+        roots, access = discovery.roots_of_repositories(conn), repos.access(conn)
+        rows = [
+            {
+                **_repository_row(repository),
+                "access": access.get(repository.repo_id, {}),
+                "root": roots.get(repository.repo_id),
+            }
+            for repository in repos.list_all(conn, retired=everything)
+        ]
     if as_json:
         _print_json(rows)
     elif rows:
+        shown = ("repo_id", "spec", "path", "tenant", "slug", "access", "root", "lifecycle")
         _print_rows(
-            [{name: row[name] for name in ("repo_id", "spec", "tenant", "slug", "lifecycle")} for row in rows]
+            [{**{name: row[name] for name in shown}, "access": _access(row["access"])} for row in rows]
         )
     else:
-        print("no repositories; add one: scm-sync repo add svn:<url>", file=sys.stderr)
+        print("no repositories; add one: scm-sync repo add <spec>", file=sys.stderr)
+
+
+def _access(states: Mapping[str, str]) -> str:
+    """The states of all job types in one word where they agree."""
+    if len(set(states.values())) <= 1:
+        return next(iter(states.values()), "")
+    return ", ".join(f"{job_type} {state}" for job_type, state in states.items())
 
 
 @repo_app.command("show")
 def repo_show(
-    repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
+    repo: Annotated[str, typer.Argument(metavar="SPEC", help=_NAMES)],
     as_json: AsJson = False,
 ) -> None:
     """Show one repository and what of it is complete."""
     from sync_pipeline.model import JOB_TYPES_OF_KIND
     from sync_pipeline.operations.registration import find_repository
-    from sync_pipeline.store import watermarks
+    from sync_pipeline.store import discovery, repos, watermarks
 
     with _database(_settings()) as database:
         repository = find_repository(database, repo)
         with database.connection() as conn:
+            root = discovery.roots_of_repositories(conn).get(repository.repo_id)
+            events = repos.events(conn, repository.repo_id)
             known = [
                 watermarks.get(conn, repository.repo_id, job_type)
                 for job_type in JOB_TYPES_OF_KIND[repository.kind]
             ]
-    facts = _repository_row(repository)
+    facts = {**_repository_row(repository), "root": root}
     job_types = [
         {
             "job_type": str(row.job_type),
@@ -554,20 +607,24 @@ def repo_show(
             "head_rev": row.head_rev,
             "verified_at": row.verified_at,
             "access": str(row.access),
+            "access_detail": row.access_detail,
         }
         for row in known
     ]
     if as_json:
-        _print_json({**facts, "job_types": job_types})
+        _print_json({**facts, "job_types": job_types, "events": events})
         return
-    _print_facts(facts)
+    _print_facts({name: value for name, value in facts.items() if value not in (None, "")})
     print()
     _print_rows([{**row, "covered": ", ".join(map(str, row["covered"]))} for row in job_types])  # type: ignore[arg-type]
+    if events:
+        print()
+        _print_rows(events)
 
 
 @repo_app.command("retire")
 def repo_retire(
-    repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
+    repo: Annotated[str, typer.Argument(metavar="SPEC", help=_NAMES)],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
     as_json: AsJson = False,
     dry_run: DryRun = False,
@@ -599,6 +656,8 @@ def repo_retire(
 
 
 def _repository_row(repository: Repository) -> dict[str, Any]:
+    from sync_pipeline.catalog import web_url_of
+
     return {
         "repo_id": repository.repo_id,
         "spec": repository.spec,
@@ -608,11 +667,242 @@ def _repository_row(repository: Repository) -> dict[str, Any]:
         "slug": repository.slug,
         "asset_prefix": f"{repository.instance_slug}/{repository.slug}",
         "lifecycle": str(repository.lifecycle),
+        "path": repository.project_path,
+        "url": web_url_of(repository),
+        "default_branch": repository.default_branch,
         "svn_uuid": repository.svn_uuid,
         "svn_root": repository.svn_root,
         "svn_prefix": repository.svn_prefix,
         "created_at": repository.created_at.isoformat(),
     }
+
+
+# root ---------------------------------------------------------------------------------------------------
+
+RootName = Annotated[
+    str, typer.Argument(metavar="ROOT", help="A root_id, gitlab:group:<path or id> or gitlab:membership.")
+]
+
+
+@root_app.command("add")
+def root_add(
+    spec: Annotated[
+        str, typer.Argument(metavar="ROOT", help="gitlab:group:<path or id> or gitlab:membership.")
+    ],
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--include", metavar="PATTERN", help="Only projects whose path matches; may be repeated."
+        ),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="PATTERN", help="No projects whose path matches; wins."),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Owner of all of them; default: first segment of the path.")
+    ] = None,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Register every project of a group with its subgroups, or of the token's user, and those to come. Adding
+    a root again replaces its patterns."""
+    from sync_pipeline.catalog import parse_root
+    from sync_pipeline.operations import discovery
+    from sync_pipeline.sync.readers import Readers
+
+    named = parse_root(spec)
+    settings = _settings()
+    with _database(settings) as database:
+        added = discovery.add_root(
+            database,
+            settings,
+            named,
+            include=include or (),
+            exclude=exclude or (),
+            tenant=tenant,
+            actor=_actor(),
+            client_of=Readers(settings).gitlab,
+            dry_run=dry_run,
+        )
+        done = added.discovered
+        if done is not None and done.changed:
+            _after_catalog_change(settings, database)
+    if as_json:
+        _print_json(_added_document(added))
+    elif added.root is None:
+        for path in added.would_register:
+            print(path)
+        print(f"{added.spec}: {added.listed} projects, {len(added.would_register)} would be registered")
+    elif done is not None:
+        outcome = "added" if added.created else "was there and has the new patterns"
+        print(f"{added.root} {outcome} as root {added.root.root_id}: {_discovered_line(done)}")
+    return FAILED if done is not None and done.error is not None else SUCCESS
+
+
+@root_app.command("list")
+def root_list(
+    everything: Annotated[bool, typer.Option("--all", help="The retired ones too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the roots and how their last visits went."""
+    from sync_pipeline.store import discovery
+
+    with _database(_settings()) as database, database.connection() as conn:
+        counts = discovery.counts(conn)
+        rows = [
+            _root_row(root, *counts.get(root.root_id, (0, 0)))
+            for root in discovery.list_roots(conn, retired=everything)
+        ]
+    if as_json:
+        _print_json(rows)
+    elif rows:
+        shown = (
+            "root_id",
+            "root",
+            "instance",
+            "repositories",
+            "vanished",
+            "completed_at",
+            "lifecycle",
+            "error",
+        )
+        patterns = [
+            " ".join([*row["include"], *(f"not {pattern}" for pattern in row["exclude"])]) for row in rows
+        ]
+        _print_rows(
+            [
+                {**{name: row[name] for name in shown}, "patterns": text}
+                for row, text in zip(rows, patterns, strict=True)
+            ]
+        )
+    else:
+        print("no roots; add one: scm-sync root add gitlab:group:<path>", file=sys.stderr)
+
+
+@root_app.command("sync")
+def root_sync(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ROOT]...", help="Roots to visit; default: all.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Visit roots now: register what is new, follow what moved, retire what is gone."""
+    from sync_pipeline.operations import discovery
+    from sync_pipeline.store import discovery as store
+    from sync_pipeline.sync.readers import Readers
+
+    settings = _settings()
+    with _database(settings) as database:
+        if names:
+            roots = [discovery.find_root(database, settings, name) for name in names]
+        else:
+            with database.connection() as conn:
+                roots = store.list_roots(conn)
+        if retired := [root for root in roots if root.lifecycle == "retired"]:
+            raise ConfigurationError(
+                f"root {retired[0].root_id} is retired; take it up: scm-sync root add {retired[0]}"
+            )
+        done = discovery.rediscover(database, settings, Readers(settings).gitlab, _actor(), roots=roots)
+        if any(one.changed for one in done):
+            _after_catalog_change(settings, database)
+    if as_json:
+        _print_json([_discovered_document(one) for one in done])
+    for one in done:
+        if one.error is not None:
+            _complain(f"{one.root}: {one.error}", FAILED)
+        elif not as_json:
+            print(f"{one.root}: {_discovered_line(one)}")
+    failed = sum(one.error is not None for one in done)
+    return SUCCESS if not failed else FAILED if failed == len(done) else PARTIAL
+
+
+@root_app.command("retire")
+def root_retire(name: RootName, as_json: AsJson = False, dry_run: DryRun = False) -> None:
+    """Visit a root no more. Its repositories stay in the catalog and are synced."""
+    from sync_pipeline.operations import discovery
+
+    settings = _settings()
+    with _database(settings) as database:
+        root = discovery.find_root(database, settings, name)
+        if dry_run:
+            result = "would_retire" if root.lifecycle == "active" else "already_retired"
+        else:
+            retired = discovery.retire_root(database, root.root_id)
+            result = "retired" if retired else "already_retired"
+    if as_json:
+        _print_json({"root_id": root.root_id, "root": str(root), "result": result})
+    else:
+        words = {
+            "would_retire": "would be retired",
+            "retired": "is retired; its repositories stay",
+            "already_retired": "was retired before",
+        }
+        print(f"{root} {words[result]}")
+
+
+def _root_row(root: Root, repositories: int, vanished: int) -> dict[str, Any]:
+    return {
+        "root_id": root.root_id,
+        "root": str(root),
+        "instance": root.instance,
+        "scope": root.scope,
+        "group_id": root.group_id,
+        "include": root.include,
+        "exclude": root.exclude,
+        "tenant": root.tenant,
+        "repositories": repositories,
+        "vanished": vanished,
+        "lifecycle": str(root.lifecycle),
+        "visited_at": root.visited_at,
+        "completed_at": root.completed_at,
+        "error": root.error,
+    }
+
+
+def _added_document(added: AddedRoot) -> dict[str, Any]:
+    if added.root is None:
+        return {
+            "spec": added.spec,
+            "result": "would_add",
+            "listed": added.listed,
+            "would_register": added.would_register,
+        }
+    return {
+        "spec": added.spec,
+        "result": "added" if added.created else "changed",
+        **(_discovered_document(added.discovered) if added.discovered else {}),
+    }
+
+
+def _discovered_document(done: Discovered) -> dict[str, Any]:
+    return {
+        "root_id": done.root.root_id,
+        "root": str(done.root),
+        "listed": done.listed,
+        "matching": done.matching,
+        **{
+            name: [{"repo_id": one.repo_id, "path": one.project_path} for one in getattr(done, name)]
+            for name in ("registered", "returned", "moved", "vanished", "left", "retired")
+        },
+        "error": None if done.error is None else str(done.error),
+    }
+
+
+def _discovered_line(done: Discovered) -> str:
+    if done.error is not None:
+        return str(done.error)
+    words = {
+        "registered": "registered",
+        "returned": "taken up again",
+        "moved": "moved",
+        "vanished": "not listed any more",
+        "left": "no longer in it but still there, they stay",
+        "retired": "gone and retired",
+    }
+    news = [f"{len(found)} {text}" for name, text in words.items() if (found := getattr(done, name))]
+    return ", ".join([f"{done.listed} projects, {done.matching} match", *(news or ["nothing new"])])
 
 
 def _after_catalog_change(settings: Settings, database: Database) -> None:
@@ -627,7 +917,7 @@ def _after_catalog_change(settings: Settings, database: Database) -> None:
 
 @watermark_app.command("reset")
 def watermark_reset(
-    repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
+    repo: Annotated[str, typer.Argument(metavar="SPEC", help=_NAMES)],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
     job: Job = None,
     as_json: AsJson = False,

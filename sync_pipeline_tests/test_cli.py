@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 from sync_pipeline import __version__, cli
 from sync_pipeline.operations import registration
+from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
 from sync_pipeline_tests import builders
@@ -33,6 +34,10 @@ COMMANDS = (
     "repo list",
     "repo show",
     "repo retire",
+    "root add",
+    "root list",
+    "root sync",
+    "root retire",
     "catalog export",
     "watermark reset",
     "watermark set",
@@ -144,7 +149,8 @@ def test_every_command_that_prints_data_can_print_json(scm: Scm, command: str) -
 
 
 @pytest.mark.parametrize(
-    "command", ["db migrate", "db rollback", "repo add", "repo retire", "runner backfill"]
+    "command",
+    ["db migrate", "db rollback", "repo add", "repo retire", "root add", "root retire", "runner backfill"],
 )
 def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) -> None:
     assert "--dry-run" in scm(*command.split(), "--help").out
@@ -164,6 +170,8 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
         (["db", "rollback", "--steps", "0"], "--steps"),
         (["--set", "chunk_revisions", "repo", "list"], "NAME=VALUE"),
         (["--set", f"svn_password={SECRET}", "repo", "list"], "svn_password"),
+        (["--set", f"gitlab_token={SECRET}", "repo", "list"], "gitlab_token"),
+        (["root", "add", "platform"], "gitlab:group:<path or id>"),
         (["--set", "chunk_revision=5", "repo", "list"], "did you mean chunk_revisions?"),
         (["--set", "chunk_revisions=0", "repo", "list"], "SCM_CHUNK_REVISIONS"),
     ],
@@ -292,7 +300,8 @@ def _with_our_path() -> dict[str, str]:
         ("paint", "svn:<url>"),
         ("svn://h/paint", "svn:svn://h/paint"),
         (f"svn:https://me:{SECRET}@h/paint", "SCM_SVN_PASSWORD"),
-        ("gitlab:12", "GitLab"),
+        ("gitlab:12", "SCM_GITLAB_URL"),
+        (f"gitlab:https://oauth2:{SECRET}@h/a/b", "SCM_GITLAB_TOKEN"),
         ("svn:file:///nowhere/paint", "/nowhere/paint"),
     ],
 )
@@ -324,8 +333,9 @@ def test_a_repository_is_added_listed_shown_and_retired(
     assert again == Done(0, f"{spec} is registered already as repository {added['repo_id']}\n", "")
     assert told == ["told"]
     header, line = scm("repo", "list").out.splitlines()
-    assert header.split("\t") == ["repo_id", "spec", "tenant", "slug", "lifecycle"]
-    assert line.split("\t")[1:3] == [spec, "shop"]
+    names = ["repo_id", "spec", "path", "tenant", "slug", "access", "root", "lifecycle"]
+    assert header.split("\t") == names
+    assert line.split("\t")[1:] == [spec, "", "shop", added["slug"], "ok", "", "active"]
     for name in (spec, str(added["repo_id"]), added["slug"]):
         shown = scm("repo", "show", name, "--json").json
         assert shown["slug"] == added["slug"]
@@ -339,6 +349,90 @@ def test_a_repository_is_added_listed_shown_and_retired(
     assert scm("repo", "list", "--json").json == []
     assert scm("repo", "list", "--all", "--json").json[0]["lifecycle"] == "retired"
     scm("runner", "incremental", "--repo", spec).refused(3, "is retired")
+
+
+@pytest.fixture
+def gitlab(monkeypatch: pytest.MonkeyPatch) -> Iterator[GitLab]:
+    """A small GitLab with a project ``platform/api``, named by the environment."""
+    gitlab = GitLab()
+    group, user = gitlab.group("platform"), gitlab.user("user1")
+    gitlab.add_member(group, user, DEVELOPER)
+    gitlab.project("api", group=group)
+    with serve(gitlab) as server:
+        monkeypatch.setenv("SCM_GITLAB_URL", server.url)
+        monkeypatch.setenv("GITLAB_TOKEN", f"{gitlab.token(user).secret}\n")
+        yield gitlab
+
+
+def test_a_project_is_added_listed_shown_and_retired(
+    scm: Scm, on_database: Database, told: list[str], gitlab: GitLab
+) -> None:
+    plan = scm("repo", "add", "gitlab:platform/api", "--dry-run")
+    assert plan.out.startswith("gitlab:platform/api would be registered: live from ")
+    assert "0 merge requests, 0 commits: about 2 requests, less than 2 minutes" in plan.out
+    assert scm("repo", "add", "gitlab:1", "--dry-run", "--json").json["estimate"]["requests"] == 2
+    assert scm("repo", "list", "--json").json == []
+    added = scm("repo", "add", "gitlab:platform/api", "--json").json
+    assert (added["result"], added["path"], added["spec"]) == ("registered", "platform/api", "gitlab:1")
+    assert added["history_windows"]
+    assert told == ["told"]
+    assert "is registered already as repository" in scm("repo", "add", "gitlab:1").out
+    line = scm("repo", "list").out.splitlines()[1].split("\t")
+    assert line[1:] == ["gitlab:1", "platform/api", "platform", "platform_api_1", "ok", "", "active"]
+    shown = scm("repo", "show", "gitlab:Platform/API", "--json").json
+    assert [row["job_type"] for row in shown["job_types"]] == ["commits", "merge_requests", "reviews"]
+    assert shown["url"].endswith("/platform/api")
+    assert [event["event"] for event in shown["events"]] == ["registered"]
+    text = scm("repo", "show", "platform_api_1").out
+    assert "svn_root" not in text
+    assert "merge_requests" in text
+    assert scm("repo", "retire", "gitlab:platform/api", "--reason", "x").code == 0
+    assert "taken up again" in scm("repo", "add", "gitlab:1").out
+    scm("repo", "add", "gitlab:platform/nothing").refused(3, "no project platform/nothing")
+    scm("repo", "add", "gitlab:platform").refused(3, "scm-sync root add gitlab:group:platform")
+
+
+def test_a_root_is_added_synced_listed_and_retired(
+    scm: Scm, on_database: Database, told: list[str], gitlab: GitLab
+) -> None:
+    group = gitlab.find_group("platform")
+    assert group is not None
+    assert "no roots" in scm("root", "list").err
+    plan = scm("root", "add", "gitlab:group:platform", "--dry-run")
+    assert plan.out == "platform/api\ngitlab:group:platform: 1 projects, 1 would be registered\n"
+    tried = scm("root", "add", "gitlab:group:platform", "--exclude", "*/api", "--dry-run", "--json").json
+    assert (tried["result"], tried["listed"], tried["would_register"]) == ("would_add", 1, [])
+    assert (scm("root", "list", "--json").json, told) == ([], [])
+    added = scm("root", "add", "gitlab:group:platform", "--include", "platform/*", "--json").json
+    assert (added["result"], added["registered"]) == ("added", [{"repo_id": 1, "path": "platform/api"}])
+    assert told == ["told"]
+    assert "1 projects, 1 match, nothing new" in scm("root", "sync").out
+    assert told == ["told"]
+    gitlab.project("web", group=group)
+    assert (
+        scm("root", "sync", "gitlab:group:platform", "--json").json[0]["registered"][0]["path"]
+        == "platform/web"
+    )
+    assert told == ["told", "told"]
+    (root,) = scm("root", "list", "--json").json
+    assert (root["root"], root["repositories"], root["include"]) == (
+        "gitlab:group:platform",
+        2,
+        ["platform/*"],
+    )
+    assert "platform/*" in scm("root", "list").out
+    assert [row["root"] for row in scm("repo", "list", "--json").json] == [1, 1]
+    assert "has the new patterns" in scm("root", "add", "gitlab:group:platform").out
+    gitlab.delete_group(group)
+    failed = scm("root", "sync")
+    assert (failed.code, failed.out) == (2, "")
+    assert failed.err.startswith("scm-sync: gitlab:group:platform: ")
+    assert scm("root", "list", "--json").json[0]["error"]
+    assert "would be retired" in scm("root", "retire", "1", "--dry-run").out
+    assert scm("root", "retire", "1", "--json").json["result"] == "retired"
+    assert "retired before" in scm("root", "retire", "1").out
+    scm("root", "sync", "1").refused(3, "root 1 is retired")
+    assert len(scm("repo", "list", "--json").json) == 2
 
 
 def test_a_lost_snapshot_is_written_by_the_next_add(

@@ -163,6 +163,9 @@ UPDATE scm.deployment
 RETURNING history_start
 """
 
+# The state of access of every job type, for a person.
+_ACCESS = "SELECT repo_id, job_type, access FROM scm.sync_watermarks ORDER BY repo_id, job_type"
+
 # The largest revision known of any SVN repository: how far the blocks of the code location reach.
 _HEAD = """
 SELECT greatest(
@@ -373,6 +376,14 @@ def history_start(conn: Connection, floor: date) -> date | None:
     ever moves earlier. None while there is no fact."""
     row = conn.execute(_HISTORY_START, {"floor": datetime.combine(floor, time(), UTC)}).fetchone()
     found: date | None = row["history_start"] if row else None
+    return found
+
+
+def access(conn: Connection) -> dict[int, dict[str, str]]:
+    """The state of access of every repository, by ``repo_id`` and job type."""
+    found: dict[int, dict[str, str]] = {}
+    for row in conn.execute(_ACCESS):
+        found.setdefault(row["repo_id"], {})[row["job_type"]] = row["access"]
     return found
 
 
