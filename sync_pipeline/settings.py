@@ -256,7 +256,8 @@ class Settings(BaseSettings):
         "is below the project root of a clone, else below the working folder.",
     )
     only: str = Field(
-        "", description="Load this one repository specification only (for CI), such as svn:<url>."
+        "",
+        description="Load this one repository specification only (for CI), such as gitlab:123 or svn:<url>.",
     )
 
     ca_file: FilePath | None = Field(

@@ -302,7 +302,7 @@ def test_a_list_that_is_none_is_refused_as_a_whole(tmp_path: Path, text: str, pa
 
 def test_the_example_list_is_valid() -> None:
     example = Path(registration.__file__).parent.parent.parent / "repos.example.toml"
-    assert [entry.problem for entry in registration.read_list(example)] == [None, None]
+    assert [entry.problem for entry in registration.read_list(example)] == [None] * 4
 
 
 # GitLab ---------------------------------------------------------------------------------------------------
