@@ -516,7 +516,8 @@ def _registered_line(result: Registered) -> str:
         )
     older = f"{len(result.history)} older blocks {queued}"
     if result.path is not None:
-        older = f"{len(result.history)} windows of older merge requests and reviews {queued}"
+        plural = "s" if len(result.history) != 1 else ""
+        older = f"{len(result.history)} window{plural} of older merge requests and reviews {queued}"
     if result.again and repository is not None:
         head = "" if result.head is None else f"HEAD r{result.head}, "
         return (
@@ -931,33 +932,45 @@ def watermark_reset(
 @watermark_app.command("set")
 def watermark_set(
     repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
-    start_rev: Annotated[int, typer.Option("--start-rev", min=1, help="First revision.")],
-    end_rev: Annotated[int, typer.Option("--end-rev", min=1, help="Last revision, included.")],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    start_rev: Annotated[int | None, typer.Option("--start-rev", help="SVN: first revision.")] = None,
+    end_rev: Annotated[int | None, typer.Option("--end-rev", help="SVN: last revision, included.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="GitLab: start.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="GitLab: end, not included.")
+    ] = None,
     job: Job = None,
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Count exactly these revisions as complete; what lies outside is read again."""
-    _set_coverage(repo, job, (start_rev, end_rev), reason, as_json=as_json, dry_run=dry_run)
+    """Count exactly this window as complete; what lies outside is read again."""
+    from sync_pipeline.operations.runner import Bounds
+
+    bounds = Bounds(start_rev=start_rev, end_rev=end_rev, since=since, until=until)
+    _set_coverage(repo, job, bounds, reason, as_json=as_json, dry_run=dry_run)
 
 
 @watermark_app.command("events")
 def watermark_events(
-    repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
+    repo: Annotated[str, typer.Argument(metavar="SPEC", help=_NAMES)],
     job: Job = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show how the coverage came to be what it is: every change with actor, reason and run."""
     from sync_pipeline.operations.registration import find_repository
-    from sync_pipeline.operations.runner import job_type_for
+    from sync_pipeline.operations.runner import job_types_for
     from sync_pipeline.store import watermarks
 
     with _database(_settings()) as database:
         repository = find_repository(database, repo)
         with database.connection() as conn:
-            rows = watermarks.events(conn, repository.repo_id, job_type_for(repository, job), limit)
+            rows = [
+                {"job_type": str(job_type), **row}
+                for job_type in job_types_for(repository, job)
+                for row in watermarks.events(conn, repository.repo_id, job_type, limit)
+            ]
+    rows = sorted(rows, key=lambda row: row["event_id"], reverse=True)[:limit]
     if as_json:
         _print_json(rows)
     else:
@@ -967,32 +980,26 @@ def watermark_events(
 def _set_coverage(
     repo: str,
     job: str | None,
-    revisions: tuple[int, int] | None,
+    bounds: Bounds | None,
     reason: str,
     *,
     as_json: bool,
     dry_run: bool,
 ) -> None:
-    from sync_pipeline.model import RevisionWindow
+    from sync_pipeline.operations import runner
     from sync_pipeline.operations.registration import find_repository
-    from sync_pipeline.operations.runner import job_type_for
     from sync_pipeline.store import watermarks
 
     with _database(_settings()) as database:
         repository = find_repository(database, repo)
-        job_type = job_type_for(repository, job)
+        job_type = runner.job_type_for(repository, job)
         with database.connection() as conn:
             before = watermarks.get(conn, repository.repo_id, job_type)
-            covered: tuple[RevisionWindow, ...] = ()
-            if revisions is not None:
-                first, last = revisions
-                if last < first:
-                    raise ConfigurationError(f"--end-rev {last} is before --start-rev {first}")
-                if last > (before.head_rev or 0):
-                    raise ConfigurationError(
-                        f"--end-rev {last} is beyond HEAD, which is r{before.head_rev or 0}"
-                    )
-                covered = (RevisionWindow(first, last + 1),)
+            covered: tuple[Window, ...] = ()
+            if bounds is not None:
+                covered = (
+                    runner.coverage_to_set(repository, job_type, bounds, before.head_rev or 0, _now()),
+                )
             if not dry_run:
                 watermarks.replace(
                     conn,
@@ -1050,33 +1057,56 @@ def runner_incremental(repo: Repo, job: Job = None, as_json: AsJson = False) -> 
     """Sync what is new, up to the end of the source."""
     from sync_pipeline.model import Mode
     from sync_pipeline.operations import registration, runner
+    from sync_pipeline.policy.families import by_family
 
     settings = _settings()
     with _database(settings) as database:
         repository = _active(registration.find_repository(database, repo))
-    job_type = runner.job_type_for(repository, job)
-    started_at = _now()
-    reports = _execute(
-        settings,
-        repo_ids=[repository.repo_id],
-        job_types=[job_type],
-        mode=Mode.INCREMENTAL,
-        windows=None,
-        update_watermark=False,
-        as_json=as_json,
-    )
-    document = runner.incremental_document(
-        repository, job_type, reports, started_at=started_at, finished_at=_now()
-    )
-    return _finish_runner(document, as_json)
+    wanted = runner.job_types_for(repository, job)
+    _need_server(settings, repository)
+    documents = []
+    for _, job_types in by_family(wanted):
+        started_at = _now()
+        reports = _execute(
+            settings,
+            repo_ids=[repository.repo_id],
+            job_types=job_types,
+            mode=Mode.INCREMENTAL,
+            windows=None,
+            update_watermark=False,
+            as_json=as_json,
+        )
+        documents += [
+            runner.incremental_document(
+                repository,
+                job_type,
+                [report for report in reports if report.job_type is job_type],
+                started_at=started_at,
+                finished_at=_now(),
+            )
+            for job_type in job_types
+        ]
+    return _finish_runner(runner.together(documents), as_json)
 
 
 @runner_app.command("backfill")
 def runner_backfill(
     repo: Repo,
     job: Job = None,
-    start_rev: Annotated[int | None, typer.Option("--start-rev", help="First revision.")] = None,
-    end_rev: Annotated[int | None, typer.Option("--end-rev", help="Last revision, included.")] = None,
+    start_rev: Annotated[int | None, typer.Option("--start-rev", help="SVN: first revision.")] = None,
+    end_rev: Annotated[int | None, typer.Option("--end-rev", help="SVN: last revision, included.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="GitLab: start; UTC without a zone.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="GitLab: end, not included.")
+    ] = None,
+    last_days: Annotated[
+        int | None, typer.Option("--last-days", metavar="N", help="GitLab: from N days ago until now.")
+    ] = None,
+    last_hours: Annotated[
+        int | None, typer.Option("--last-hours", metavar="N", help="GitLab: from N hours ago until now.")
+    ] = None,
     update_watermark: Annotated[
         bool,
         typer.Option("--update-watermark", help="Let live syncing count from the start of this window."),
@@ -1084,57 +1114,117 @@ def runner_backfill(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Sync a range of revisions; without bounds everything that is missing up to HEAD."""
-    from sync_pipeline.model import Mode
+    """Sync a range of revisions or of time; without bounds everything that is missing up to now."""
     from sync_pipeline.operations import registration, runner
     from sync_pipeline.store import watermarks
 
+    bounds = runner.Bounds(start_rev, end_rev, since, until, last_days, last_hours)
     settings = _settings()
     with _database(settings) as database:
         repository = _active(registration.find_repository(database, repo))
-        job_type = runner.job_type_for(repository, job)
-        # A wrong order is told before the source is asked; HEAD needs it.
-        runner.backfill_window(start_rev, end_rev, head=max(start_rev or 1, end_rev or 1))
-        visit = registration.visit_source(repository.url, _visitor(settings))
-        window = runner.backfill_window(start_rev, end_rev, visit.head)
+        wanted = runner.job_types_for(repository, job)
+        runner.check_bounds(repository, bounds)
+        window, head = _backfill_window(settings, repository, bounds)
         with database.connection() as conn:
-            missing = watermarks.missing(conn, repository.repo_id, job_type, window)
-            before = watermarks.get(conn, repository.repo_id, job_type)
-        plan = runner.plan_backfill(window, missing)
+            plans = {
+                job_type: runner.plan_backfill(
+                    window, watermarks.missing(conn, repository.repo_id, job_type, window)
+                )
+                for job_type in wanted
+            }
         if dry_run:
-            document = runner.plan_document(repository, job_type, window, visit.head, plan)
+            document = runner.together(
+                [
+                    runner.plan_document(repository, job_type, window, head, plan)
+                    for job_type, plan in plans.items()
+                ]
+            )
             if as_json:
                 _print_json(document)
             else:
-                _print_plan(document)
+                for one in document.get("jobs", [document]):
+                    _print_plan(one)
             return SUCCESS
-        windows = [block.window for block in plan]
-        if start_rev is None and end_rev is None and not update_watermark:
-            windows = [block.window for block in plan if block.missing]
+        only_missing = not bounds.given and not update_watermark
+        windows = {
+            job_type: runner.windows_to_read(window, plan, only_missing) for job_type, plan in plans.items()
+        }
+        documents = _backfill(settings, database, repository, windows, update_watermark, as_json)
+    return _finish_runner(runner.together(documents), as_json)
+
+
+def _backfill_window(settings: Settings, repository: Repository, bounds: Bounds) -> tuple[Window, int | None]:
+    """The window that is meant, and HEAD, for which SVN has to be asked."""
+    from sync_pipeline.model import Kind
+    from sync_pipeline.operations import registration, runner
+
+    if repository.kind is not Kind.SVN:
+        window = runner.time_window(bounds, _now())
+        _need_server(settings, repository)
+        return window, None
+    start_rev, end_rev = bounds.start_rev, bounds.end_rev
+    # A wrong order is told before the source is asked.
+    runner.backfill_window(start_rev, end_rev, head=max(start_rev or 1, end_rev or 1))
+    head = registration.visit_source(repository.url, _visitor(settings)).head
+    return runner.backfill_window(start_rev, end_rev, head), head
+
+
+def _backfill(
+    settings: Settings,
+    database: Database,
+    repository: Repository,
+    windows: Mapping[JobType, Sequence[Window]],
+    update_watermark: bool,
+    as_json: bool,
+) -> list[dict[str, Any]]:
+    """Read the windows of each job type; those that are read together and miss the same go in one run."""
+    from sync_pipeline.model import Mode
+    from sync_pipeline.operations import runner
+    from sync_pipeline.policy.windows import hull
+    from sync_pipeline.store import watermarks
+
+    documents: list[dict[str, Any]] = []
+    for job_types in runner.read_together(windows):
+        todo = windows[job_types[0]]
+        with database.connection() as conn:
+            before = {j: watermarks.get(conn, repository.repo_id, j) for j in job_types}
         started_at = _now()
-        reports = []
-        if windows:
+        reports: list[JobReport] = []
+        if todo:
             reports = _execute(
                 settings,
                 repo_ids=[repository.repo_id],
-                job_types=[job_type],
+                job_types=job_types,
                 mode=Mode.BACKFILL,
-                windows=windows,
+                windows=todo,
                 update_watermark=update_watermark,
                 as_json=as_json,
             )
-        with database.connection() as conn:
-            after = watermarks.get(conn, repository.repo_id, job_type)
-    document = runner.backfill_document(
-        repository,
-        job_type,
-        reports,
-        window=runner.hull(windows),
-        watermark_updated=(before.origin, before.watermark) != (after.origin, after.watermark),
-        started_at=started_at,
-        finished_at=_now(),
-    )
-    return _finish_runner(document, as_json)
+        for job_type in job_types:
+            with database.connection() as conn:
+                after = watermarks.get(conn, repository.repo_id, job_type)
+            was = before[job_type]
+            documents.append(
+                runner.backfill_document(
+                    repository,
+                    job_type,
+                    [report for report in reports if report.job_type is job_type],
+                    window=hull(todo),
+                    watermark_updated=(was.origin, was.watermark) != (after.origin, after.watermark),
+                    started_at=started_at,
+                    finished_at=_now(),
+                )
+            )
+    return documents
+
+
+def _need_server(settings: Settings, repository: Repository) -> None:
+    """Refuse early what cannot be read because the settings have no server or no token for it."""
+    from sync_pipeline.model import Kind
+    from sync_pipeline.sync.readers import Readers
+
+    if repository.kind is Kind.GITLAB:
+        Readers(settings).fingerprint(repository.instance)
 
 
 def _active(repository: Repository) -> Repository:
@@ -1166,7 +1256,7 @@ def _execute(settings: Settings, *, as_json: bool, **what: Any) -> list[JobRepor
         line = bar.add_task("starting")
 
         def show(counts: Counts) -> None:
-            bar.update(line, description=f"{counts.read} revisions read, {counts.changed} new or changed")
+            bar.update(line, description=f"{counts.read} rows read, {counts.changed} new or changed")
 
         return execute(settings, **what, actor=_actor(), reason=reason, progress=show)
 
@@ -1175,30 +1265,39 @@ def _finish_runner(document: Mapping[str, Any], as_json: bool) -> int:
     code = int(document["exit_code"])
     if as_json:
         _print_json(document)
-    else:
-        what = f"{document['repo']} {document['job']} {document['phase']}: {document['status']}"
-        if "total_chunks" in document:
-            what += f", {document['success_chunks']} of {document['total_chunks']} blocks"
-        print(f"{what}; {document['message']}")
-    if code and document["error"]:
-        _complain(f"{document['repo']}: {document['error']}", code)
+    for one in document.get("jobs", [document]):
+        if not as_json:
+            what = f"{one['repo']} {one['job']} {one['phase']}: {one['status']}"
+            if "total_chunks" in one:
+                what += f", {one['success_chunks']} of {one['total_chunks']} chunks"
+            print(f"{what}; {one['message']}")
+        if one["exit_code"] and one["error"]:
+            _complain(f"{one['repo']} {one['job']}: {one['error']}", code)
     return code
 
 
 def _print_plan(document: Mapping[str, Any]) -> None:
-    _print_rows(
-        [
-            {
-                "chunk": chunk["chunk_index"],
-                "revisions": f"r{chunk['window']['start_rev']}..r{chunk['window']['end_rev']}",
-                "state": chunk["state"],
-                "missing": sum(gap["end_rev"] - gap["start_rev"] + 1 for gap in chunk["missing"]),
-            }
-            for chunk in document["chunks"]
-        ]
-    )
-    missing = f"{document['missing_items']} revisions in {document['missing_chunks']} blocks"
-    print(f"{missing} are missing; HEAD is r{document['head']}")
+    revisions = document["head"] is not None
+    _print_rows([_plan_row(chunk, revisions) for chunk in document["chunks"]])
+    if revisions:
+        missing = f"{document['missing_items']} revisions in {document['missing_chunks']} blocks"
+        print(f"{missing} are missing; HEAD is r{document['head']}")
+    else:
+        missing = f"{document['missing_days']:g} days in {document['missing_chunks']} stretches"
+        print(f"{document['repo']} {document['job']}: {missing} are missing")
+
+
+def _plan_row(chunk: Mapping[str, Any], revisions: bool) -> Row:
+    window = chunk["window"]
+    if not revisions:
+        row = {"chunk": chunk["chunk_index"], "since": window["since"], "until": window["until"]}
+        return row | {"state": chunk["state"]}
+    return {
+        "chunk": chunk["chunk_index"],
+        "revisions": f"r{window['start_rev']}..r{window['end_rev']}",
+        "state": chunk["state"],
+        "missing": sum(gap["end_rev"] - gap["start_rev"] + 1 for gap in chunk["missing"]),
+    }
 
 
 # Dagster ------------------------------------------------------------------------------------------------

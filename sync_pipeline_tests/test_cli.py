@@ -474,8 +474,8 @@ def test_a_list_is_added_as_far_as_it_can_be(
     ("arguments", "part"),
     [
         (("--start-rev", "3", "--end-rev", "2"), "--end-rev 2 is before --start-rev 3"),
-        (("--end-rev", "4"), "beyond HEAD, which is 3"),
-        (("--start-rev", "9"), "beyond HEAD, which is 3"),
+        (("--end-rev", "4"), "beyond HEAD, which is r3"),
+        (("--start-rev", "9"), "beyond HEAD, which is r3"),
         (("--start-rev", "0"), "the first revision is 1"),
         (("--job", "commits"), "has no commits"),
         (("--job", "nonsense"), "unknown job type"),

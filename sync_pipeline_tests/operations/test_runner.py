@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import (
+    BEGINNING,
     Counts,
     JobReport,
     JobStatus,
@@ -23,9 +24,10 @@ from sync_pipeline.model import (
     Repository,
     RevisionWindow,
     RunStatus,
+    TimeWindow,
 )
 from sync_pipeline.operations import runner
-from sync_pipeline.operations.runner import Outcome
+from sync_pipeline.operations.runner import Bounds, Outcome
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 END = START + timedelta(seconds=3)
@@ -184,8 +186,8 @@ def test_bounds_are_inclusive_and_optional(
         (None, 0, "--end-rev 0: the first revision is 1"),
         (9, 8, "--end-rev 8 is before --start-rev 9"),
         (900, 800, "--end-rev 800 is before --start-rev 900"),
-        (1, 51, "--end-rev 51 is beyond HEAD, which is 50"),
-        (51, None, "--start-rev 51 is beyond HEAD, which is 50"),
+        (1, 51, "--end-rev 51 is beyond HEAD, which is r50"),
+        (51, None, "--start-rev 51 is beyond HEAD, which is r50"),
     ],
 )
 def test_a_window_that_does_not_exist_is_refused(start: int | None, end: int | None, part: str) -> None:
@@ -227,3 +229,144 @@ def test_the_job_type_has_to_be_one_of_the_repository() -> None:
     for name, part in (("commits", "has no commits; it has revisions"), ("x", "unknown job type 'x'")):
         with pytest.raises(ConfigurationError, match=part):
             runner.job_type_for(REPOSITORY, name)
+
+
+# Time -------------------------------------------------------------------------------------------------------
+
+NOW = datetime(2026, 3, 10, 12, 30, tzinfo=UTC)
+PROJECT = replace(REPOSITORY, kind=Kind.GITLAB, url="https://h/projects/7", project_id=7, project_path="a/b")
+MRS, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
+
+
+def day(number: int, month: int = 3) -> datetime:
+    return datetime(2026, month, number, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "since", "until"),
+    [
+        (Bounds(), BEGINNING, NOW),
+        (Bounds(since="2026-03-01"), day(1), NOW),
+        (Bounds(until="2026-03-02T00:00:00Z"), BEGINNING, day(2)),
+        (Bounds(since="2026-03-01T02:00:00+02:00", until="2026-03-02 00:00"), day(1), day(2)),
+        (Bounds(last_days=9), NOW - timedelta(days=9), NOW),
+        (Bounds(last_hours=24), NOW - timedelta(hours=24), NOW),
+        (Bounds(last_days=10**9), None, NOW),
+    ],
+)
+def test_times_without_a_zone_are_utc_and_a_missing_bound_is_everything(
+    bounds: Bounds, since: datetime | None, until: datetime
+) -> None:
+    window = runner.time_window(bounds, NOW)
+    assert window.until == until
+    assert window.since == since if since else window.since >= BEGINNING
+
+
+@pytest.mark.parametrize(
+    ("repository", "bounds", "line"),
+    [
+        (PROJECT, Bounds(start_rev=1), "--start-rev: gitlab:7 is read by time; use --since and --until"),
+        (
+            REPOSITORY,
+            Bounds(since="2026-03-01"),
+            "--since: svn:svn://h/paint is read by revisions; use --start",
+        ),
+        (REPOSITORY, Bounds(last_days=3), "--last-days: svn:svn://h/paint is read by revisions"),
+        (PROJECT, Bounds(last_days=3, since="2026-03-01"), "--last-days and --since contradict each other"),
+        (PROJECT, Bounds(last_days=3, last_hours=1), "--last-hours and --last-days contradict each other"),
+        (PROJECT, Bounds(last_days=0), "--last-days 0: write a number from 1 on"),
+        (PROJECT, Bounds(since="yesterday"), "--since 'yesterday': write a date or a time such as"),
+        (PROJECT, Bounds(since="2026-03-02", until="2026-03-01"), "is before --since 2026-03-02"),
+        (PROJECT, Bounds(since="2026-03-02", until="2026-03-02"), "has to end after it starts"),
+        (
+            PROJECT,
+            Bounds(since="2026-03-11"),
+            "--since 2026-03-11 is in the future; it is 2026-03-10T12:30:00Z",
+        ),
+        (PROJECT, Bounds(until="2099-01-01"), "--until 2099-01-01 is in the future"),
+        (PROJECT, Bounds(since="1899-12-31"), "--since 1899-12-31 is before 1900-01-01"),
+        (PROJECT, Bounds(since="0001-01-01T00:00:00+14:00"), "there is no such time in UTC"),
+    ],
+)
+def test_bounds_that_contradict_each_other_or_do_not_exist_are_refused_in_one_line(
+    repository: Repository, bounds: Bounds, line: str
+) -> None:
+    def decide() -> None:
+        runner.check_bounds(repository, bounds)
+        runner.time_window(bounds, NOW)
+
+    with pytest.raises(ConfigurationError) as refused:
+        decide()
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_time_is_planned_where_covered_and_missing_meet() -> None:
+    window = TimeWindow(day(1), day(10))
+    plan = runner.plan_backfill(window, [TimeWindow(day(1), day(2)), TimeWindow(day(5), day(6))])
+    document = runner.plan_document(PROJECT, MRS, window, None, plan)
+    assert [
+        (c["state"], c["window"]["since"][:10], c["window"]["until"][:10]) for c in document["chunks"]
+    ] == [
+        ("missing", "2026-03-01", "2026-03-02"),
+        ("covered", "2026-03-02", "2026-03-05"),
+        ("missing", "2026-03-05", "2026-03-06"),
+        ("covered", "2026-03-06", "2026-03-10"),
+    ]
+    assert (document["missing_chunks"], document["missing_days"], document["head"]) == (2, 2.0, None)
+    missing = [TimeWindow(day(1), day(2)), TimeWindow(day(5), day(6))]
+    assert list(runner.windows_to_read(window, plan, only_missing=True)) == missing
+    assert runner.windows_to_read(window, plan, only_missing=False) == (window,)
+
+
+def test_what_misses_the_same_is_read_in_one_run() -> None:
+    same, other = [TimeWindow(day(1), day(2))], [TimeWindow(day(1), day(3))]
+    commits = JobType.COMMITS
+    assert runner.read_together({commits: same, MRS: same, REVIEWS: same}) == [(commits,), (MRS, REVIEWS)]
+    assert runner.read_together({MRS: same, REVIEWS: other}) == [(MRS,), (REVIEWS,)]
+
+
+def timed(job_type: JobType, **changes: Any) -> JobReport:
+    window = TimeWindow(day(1), day(3))
+    marks = {"watermark_before": day(1), "watermark_after": day(3)}
+    good = replace(GOOD, job_type=job_type, window=window, covered=(window,), **marks)
+    return replace(good, **changes)
+
+
+def test_several_job_types_are_one_document_with_a_list() -> None:
+    documents = [
+        runner.incremental_document(PROJECT, MRS, [timed(MRS)], started_at=START, finished_at=END),
+        runner.incremental_document(
+            PROJECT,
+            REVIEWS,
+            [timed(REVIEWS, job_status=JobStatus.FAILED, covered=(), counts=Counts(), error="no access")],
+            started_at=START,
+            finished_at=END,
+        ),
+    ]
+    assert documents[0]["window"] == {"since": day(1).isoformat(), "until": day(3).isoformat()}
+    assert documents[0]["watermark_after"] == day(3).isoformat()
+    found = runner.together(documents)
+    assert (found["job"], found["status"], found["exit_code"]) == (None, "partial", 1)
+    assert (found["items_synced"], found["error"]) == (7, "reviews: no access")
+    assert [one["job"] for one in found["jobs"]] == ["merge_requests", "reviews"]
+    assert runner.together(documents[:1]) == documents[0]
+
+
+def test_job_types_default_to_all_and_one_has_to_be_named_where_one_is_meant() -> None:
+    assert runner.job_types_for(PROJECT, None) == (JobType.COMMITS, MRS, REVIEWS)
+    assert runner.job_types_for(PROJECT, "mrs") == (MRS,)
+    with pytest.raises(ConfigurationError, match="name one with --job: commits, merge_requests, reviews"):
+        runner.job_type_for(PROJECT, None)
+
+
+def test_coverage_to_set_needs_both_bounds_and_commits_are_never_set() -> None:
+    both = Bounds(since="2026-03-01", until="2026-03-02")
+    assert runner.coverage_to_set(PROJECT, MRS, both, 0, NOW) == TimeWindow(day(1), day(2))
+    for job_type, bounds, line in (
+        (JobType.COMMITS, both, "watermark reset gitlab:7 --job commits"),
+        (MRS, Bounds(since="2026-03-01"), "--until is missing"),
+        (MRS, Bounds(start_rev=1, end_rev=2), "is read by time"),
+    ):
+        with pytest.raises(ConfigurationError, match=line):
+            runner.coverage_to_set(PROJECT, job_type, bounds, 0, NOW)
