@@ -1,7 +1,7 @@
 """Quarantine and obligations: what could not be stored, and what is still owed.
 
 Belongs here: writing both in the batch's transaction, and finding the obligations that are due. They are
-resolved by :mod:`sync_pipeline.store.facts` when the row or the detail is stored after all.
+resolved by the module that stores the row or the detail after all.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from sync_pipeline.store.migrations import sql_folder
 
 
 def names() -> list[str]:
-    """The proofs there are: ``coverage``, ``counts``, ``paths``."""
+    """The proofs there are: ``counts``, ``coverage``, ``history``, ``paths``, ``refs``."""
     return sorted(file.stem.removeprefix("prove_") for file in (sql_folder() / "ops").glob("prove_*.sql"))
 
 

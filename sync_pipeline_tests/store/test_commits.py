@@ -1,0 +1,217 @@
+"""How a page of commits changes the tables, what it counts, and which histories count as complete."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+from sync_pipeline.gitlab_rows import CommitRow
+from sync_pipeline.model import Counts, JobType, Obligation, QuarantinedRow
+from sync_pipeline.store import aside, commits, proofs
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline_tests.store.gitlab_facts import commit, project, sha
+
+_batches = count(1)
+
+
+def store(conn: Connection, repo: int, *rows: CommitRow, batch: int | None = None, **other: Any) -> Counts:
+    with conn.transaction():
+        return commits.store_commits(conn, repo_id=repo, batch_id=batch or next(_batches), rows=rows, **other)
+
+
+def walk(conn: Connection, repo: int, tip: str, covered: str | None = None, generation: int = 1) -> int:
+    found = commits.begin_walk(
+        conn,
+        repo_id=repo,
+        tip=sha(tip),
+        covered=None if covered is None else sha(covered),
+        generation=generation,
+    )
+    return found.walk_id
+
+
+def everything(conn: Connection) -> list[dict[str, Any]]:
+    return conn.execute("SELECT *, xmin::text FROM scm.git_commits ORDER BY git_commit_id").fetchall()
+
+
+def one(conn: Connection, name: str) -> dict[str, Any]:
+    row = conn.execute("SELECT * FROM scm.git_commits WHERE commit_sha = %s", (sha(name),)).fetchone()
+    assert row is not None
+    return row
+
+
+def test_the_same_commits_again_change_nothing_at_all(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        rows = [commit("b", "a"), commit("a"), commit("m", "b", "a", stats=None), commit("b", "a")]
+        assert store(conn, repo, *rows) == Counts(read=3, inserted=3)
+        before = everything(conn)
+        assert store(conn, repo, *rows) == Counts(read=3, unchanged=3)
+        assert everything(conn) == before
+        assert one(conn, "m")["parents"] == [sha("b"), sha("a")]
+        assert one(conn, "m")["is_merge"]
+        assert store(conn, repo) == Counts()
+        assert commits.count_commits(conn, repo) == 3
+
+
+def test_a_copy_without_numbers_of_lines_never_blanks_them(database: Database) -> None:
+    poor, rich = commit("a", stats=None), commit("a", stats=(1500, 3), raw={"rich": True})
+    with database.connection() as conn:
+        repo = project(conn)
+        store(conn, repo, poor)
+        assert store(conn, repo, poor, rich, poor) == Counts(read=1, updated=1)
+        before = everything(conn)
+        assert store(conn, repo, poor) == Counts(read=1, poorer=1)
+        assert store(conn, repo, replace(poor, title="other"), owed={sha("a")}) == Counts(read=1, poorer=1)
+        assert everything(conn) == before
+        stored = one(conn, "a")
+        assert [stored[c] for c in ("additions", "is_bulk", "version", "raw")] == [
+            1500,
+            True,
+            2,
+            {"rich": True},
+        ]
+
+
+def test_an_older_look_that_comes_late_changes_nothing(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        late = next(_batches)
+        store(conn, repo, commit("a", title="newer"))
+        assert store(conn, repo, commit("a", title="older"), batch=late) == Counts(read=1, unchanged=1)
+        assert one(conn, "a")["title"] == "newer"
+
+
+def test_a_tombstone_is_lifted_even_by_a_poorer_copy(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        store(conn, repo, commit("a"))
+        conn.execute("UPDATE scm.git_commits SET deleted_at = now()")
+        assert commits.count_commits(conn, repo) == 0
+        assert store(conn, repo, commit("a", stats=None)) == Counts(read=1, updated=1)
+        assert (one(conn, "a")["deleted_at"], one(conn, "a")["additions"]) == (None, 2)
+
+
+def test_nasty_texts_and_dates_are_stored_and_flagged(database: Database) -> None:
+    old, far = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    nasty = commit(
+        "a",
+        title="a\0b",
+        message='half \ud83d "quoted" \\back\t\n\x7f',
+        author_name="\udfff",
+        author_email=None,
+        authored_at=old,
+        committed_at=far,
+        additions=2**63 - 1,
+        deletions=0,
+        flags=("control_characters",),
+        raw={"message": "a\0b", "k\ud800": 1},
+    )
+    with database.connection() as conn:
+        repo = project(conn)
+        assert store(conn, repo, nasty) == Counts(read=1, inserted=1)
+        assert store(conn, repo, nasty) == Counts(read=1, unchanged=1)
+        row = one(conn, "a")
+        assert row["title"] == "a\N{SYMBOL FOR NULL}b"
+        assert row["message"] == 'half ? "quoted" \\back\t\n\x7f'
+        assert (row["author_raw"], row["authored_at"], row["ts"], row["additions"]) == (
+            "?",
+            old,
+            far,
+            2**63 - 1,
+        )
+        assert row["flags"] == ["control_characters", "escaped"]
+        assert row["raw"] == {"message": "a\\u0000b", "k\\ud800": 1}
+
+
+def test_owed_numbers_are_flagged_and_quarantine_and_obligations_end(database: Database) -> None:
+    key, job = sha("a"), JobType.COMMITS
+    with database.connection() as conn:
+        repo = project(conn)
+        bad = QuarantinedRow(key, "unstorable", "refused", b"x")
+        aside.quarantine(conn, repo_id=repo, job_type=job, batch_id=1, rows=[bad])
+        aside.owe(conn, repo_id=repo, job_type=job, obligations=[Obligation(key, "stats", "timed out")])
+        store(conn, repo, commit("a", stats=None), owed={key})
+        assert one(conn, "a")["flags"] == ["stats_unread"]
+        assert conn.execute("SELECT 1 FROM scm.quarantine WHERE resolved_at IS NULL").fetchall() == []
+        assert aside.due(conn, repo, job, 9) == [aside.Due(key, "stats")]
+        assert store(conn, repo, commit("a"), owed={key}) == Counts(read=1, updated=1)
+        assert one(conn, "a")["flags"] == []
+        assert aside.due(conn, repo, job, 9) == []
+
+
+def test_a_walk_goes_on_where_it_was_and_begins_again_after_its_end(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        values: dict[str, Any] = {"repo_id": repo, "tip": sha("b"), "covered": sha("a"), "generation": 1}
+        first = commits.begin_walk(conn, **values)
+        assert (first.next_page, first.tip_read, first.joined) == (1, False, False)
+        commits.turn_page(conn, first.walk_id, next_page=4, tip_read=True, joined=True)
+        again = commits.begin_walk(conn, **values)
+        assert again == replace(first, next_page=4, tip_read=True, joined=True)
+        others = [values | {"covered": None}, values | {"generation": 2}, values | {"tip": sha("c")}]
+        assert len({first.walk_id, *(commits.begin_walk(conn, **v).walk_id for v in others)}) == 4
+        commits.complete_walk(conn, first.walk_id, joined=False)
+        assert conn.execute("SELECT joined FROM scm.ref_walks WHERE completed_at IS NOT NULL").fetchall() == [
+            {"joined": False}
+        ]
+        assert commits.begin_walk(conn, **values) == first
+
+
+def test_a_tip_is_covered_once_the_walk_that_stored_it_is_complete(database: Database) -> None:
+    names = ["c", "b", "a", "by date"]
+    tips = [sha(name) for name in names]
+    with database.connection() as conn:
+        repo, other = project(conn), project(conn, 43)
+        store(conn, repo, commit("by date"))
+        first = walk(conn, repo, "c")
+        store(conn, repo, commit("c", "b"), commit("b", "a"), commit("a"), walk_id=first)
+        assert commits.covered_tips(conn, repo, 1, tips) == set()
+        commits.complete_walk(conn, first, joined=False)
+        assert commits.covered_tips(conn, repo, 1, tips) == set(tips[:3])
+        assert commits.covered_tips(conn, repo, 2, tips) == set()
+        assert commits.covered_tips(conn, other, 1, tips) == set()
+        conn.execute("UPDATE scm.git_commits SET deleted_at = now() WHERE commit_sha = %s", (sha("a"),))
+        assert commits.covered_tips(conn, repo, 1, tips) == set(tips[:2])
+
+
+def test_a_walk_takes_over_what_proves_nothing_and_only_that(database: Database) -> None:
+    def walk_of(name: str) -> int | None:
+        row: int | None = one(conn, name)["walk_id"]
+        return row
+
+    with database.connection() as conn:
+        repo = project(conn)
+        rows = [commit("b", "a"), commit("a")]
+        store(conn, repo, *rows)
+        broken = walk(conn, repo, "b")
+        assert store(conn, repo, *rows, walk_id=broken) == Counts(read=2, unchanged=2)
+        assert one(conn, "a")["version"] == 1
+        assert walk_of("a") == broken
+        store(conn, repo, *rows)  # a look by date takes nothing away
+        assert walk_of("a") == broken
+        good = walk(conn, repo, "c")
+        store(conn, repo, *rows, walk_id=good)
+        assert walk_of("a") == good
+        commits.complete_walk(conn, good, joined=False)
+        store(conn, repo, *rows, walk_id=broken)
+        assert walk_of("a") == good
+        store(conn, repo, *rows, walk_id=walk(conn, repo, "b", generation=2))
+        assert walk_of("a") not in (good, broken)
+
+
+def test_a_hole_in_a_complete_history_is_found(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        first = walk(conn, repo, "c")
+        store(conn, repo, commit("c", "b"), commit("b", "a"), walk_id=first)
+        assert proofs.failures(conn) == {}  # nothing is claimed yet
+        commits.complete_walk(conn, first, joined=False)
+        assert [row["missing"] for row in proofs.failures(conn)["history"]] == [sha("a")]
+        bad = QuarantinedRow(sha("a"), "unstorable", "refused", b"x")
+        aside.quarantine(conn, repo_id=repo, job_type=JobType.COMMITS, batch_id=1, rows=[bad])
+        assert proofs.failures(conn) == {}
+        store(conn, repo, commit("a"), walk_id=first)
+        assert proofs.failures(conn) == {}

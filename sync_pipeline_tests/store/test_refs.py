@@ -1,0 +1,184 @@
+"""What a listing of branches and tags changes, how moves are judged, and what refs reach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from sync_pipeline.gitlab_rows import RefKind, RefRow
+from sync_pipeline.store import commits, proofs, refs
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline_tests.store.gitlab_facts import START, commit, later, project, ref, sha
+
+B, T = RefKind.BRANCH, RefKind.TAG
+_batches = count(1)
+
+
+def record(conn: Connection, repo: int, *rows: RefRow) -> refs.RefChanges:
+    with conn.transaction():
+        return refs.record_listing(conn, repo_id=repo, batch_id=next(_batches), rows=rows, observed_at=START)
+
+
+def judge(conn: Connection, repo: int, name: str, old: str, new: str, *, forced: bool) -> None:
+    refs.judge(
+        conn,
+        repo_id=repo,
+        batch_id=next(_batches),
+        kind=B,
+        name=name,
+        old_tip=sha(old),
+        new_tip=sha(new),
+        forced=forced,
+        observed_at=START,
+    )
+
+
+def events(conn: Connection) -> list[tuple[Any, ...]]:
+    query = "SELECT event, name, old_tip, new_tip FROM scm.ref_events ORDER BY event_id"
+    return [tuple(row.values()) for row in conn.execute(query)]
+
+
+def tips(conn: Connection, repo: int) -> dict[str, str]:
+    return {one.name: one.tip for one in refs.stored_refs(conn, repo)}
+
+
+def test_a_listing_creates_moves_and_deletes_and_an_equal_one_writes_nothing(database: Database) -> None:
+    tag = ref("v1", "a", T, target=sha("tag"), created_at=later(5), message="One\0", raw={"message": "One\0"})
+    with database.connection() as conn:
+        repo, other = project(conn), project(conn, 43)
+        record(conn, other, ref("main", "z"))
+        first = record(conn, repo, ref("main", "a"), ref("v1", "a"), tag)
+        assert set(first.created) == {
+            (B, "main", None, sha("a")),
+            (B, "v1", None, sha("a")),
+            (T, "v1", None, sha("a")),
+        }
+        assert (first.moved, first.deleted, first.read, first.written) == ((), (), 3, 3)
+        query = "SELECT *, xmin::text FROM scm.refs ORDER BY repo_id, kind, name"
+        before = conn.execute(query).fetchall()
+        assert before[2]["flags"] == ["escaped"]
+        same = record(conn, repo, ref("main", "a", raw={"merged": True}), ref("v1", "a"), tag)
+        assert (same.created, same.moved, same.deleted, same.written) == ((), (), (), 0)
+        assert conn.execute(query).fetchall() == before
+
+        second = record(conn, repo, ref("main", "b"), replace(tag, message="Two"))
+        assert second.moved == ((B, "main", sha("a"), sha("b")),)
+        assert second.deleted == ((B, "v1", sha("a"), None),)
+        assert (second.created, second.read, second.written) == ((), 2, 3)
+        assert tips(conn, repo) == {"main": sha("b"), "v1": sha("a")}
+        assert tips(conn, other) == {"main": sha("z")}
+        gone = [one.name for one in refs.stored_refs(conn, repo, deleted=True) if one.deleted]
+        assert gone == ["v1"]
+        assert events(conn)[4:] == [("deleted", "v1", sha("a"), None)]
+
+
+def test_only_a_new_tip_is_a_move(database: Database) -> None:
+    moved_at = "SELECT moved_at FROM scm.refs"
+    with database.connection() as conn:
+        repo = project(conn)
+        record(conn, repo, ref("main", "a"))
+        before = conn.execute(moved_at).fetchall()
+        assert record(conn, repo, ref("main", "a", is_protected=True)).written == 1
+        assert conn.execute(moved_at).fetchall() == before
+        record(conn, repo, ref("main", "b"))
+        assert conn.execute(moved_at).fetchall() != before
+
+
+def test_a_move_waits_for_its_judgement_and_is_written_once(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        record(conn, repo, ref("main", "a"), ref("topic", "a"))
+        record(conn, repo, ref("main", "b"), ref("topic", "x"))
+        record(conn, repo, ref("main", "c"), ref("topic", "x"))
+        assert refs.unjudged(conn, repo) == [
+            (B, "main", sha("a"), sha("c")),
+            (B, "topic", sha("a"), sha("x")),
+        ]
+        for _ in range(2):
+            judge(conn, repo, "main", "a", "c", forced=False)
+            judge(conn, repo, "topic", "a", "x", forced=True)
+        assert refs.unjudged(conn, repo) == []
+        assert events(conn)[2:] == [
+            ("moved", "main", sha("a"), sha("c")),
+            ("forced", "topic", sha("a"), sha("x")),
+        ]
+        record(conn, repo, ref("main", "d"))
+        record(conn, repo, ref("main", "c"))  # there and back again between two judgements
+        assert refs.unjudged(conn, repo) == []
+        assert proofs.failures(conn) == {}
+
+
+def test_a_ref_that_is_gone_unjudged_and_comes_back_is_deleted_and_created(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        record(conn, repo, ref("main", "a"), ref("topic", "a"))
+        record(conn, repo, ref("main", "a"), ref("topic", "b"))
+        record(conn, repo, ref("main", "a"))
+        assert refs.unjudged(conn, repo) == []
+        assert record(conn, repo, ref("main", "a"), ref("topic", "c")).created == (
+            (B, "topic", None, sha("c")),
+        )
+        assert refs.unjudged(conn, repo) == []
+        assert [e[0] for e in events(conn)] == ["created", "created", "deleted", "created"]
+        assert proofs.failures(conn) == {}
+
+
+def test_every_live_ref_with_a_covered_tip_is_covered(database: Database) -> None:
+    def covered() -> dict[str, str | None]:
+        return {one.name: one.covered_tip for one in refs.stored_refs(conn, repo, deleted=True)}
+
+    with database.connection() as conn:
+        repo = project(conn)
+        record(conn, repo, ref("main", "a"), ref("same", "a"), ref("gone", "a"), ref("other", "b"))
+        record(conn, repo, ref("main", "a"), ref("same", "a"), ref("other", "b"))
+        refs.cover(conn, repo, sha("a"))
+        assert covered() == {"main": sha("a"), "same": sha("a"), "gone": None, "other": None}
+        record(conn, repo, ref("main", "c"), ref("same", "a"), ref("other", "b"))
+        assert covered()["main"] == sha("a")
+
+
+def graph(conn: Connection, repo: int) -> None:
+    """a - b - m - d (main), with x (from a) merged into m; y alone on top of x."""
+    rows = [
+        commit("a"),
+        commit("b", "a"),
+        commit("x", "a"),
+        commit("m", "b", "x"),
+        commit("d", "m"),
+        commit("y", "x"),
+    ]
+    commits.store_commits(conn, repo_id=repo, batch_id=next(_batches), rows=rows)
+
+
+def test_ancestors_are_found_through_every_parent(database: Database) -> None:
+    with database.connection() as conn:
+        repo, other = project(conn), project(conn, 43)
+        graph(conn, repo)
+        pairs = {("a", "d"): True, ("x", "d"): True, ("b", "m"): True, ("d", "d"): True, ("d", "a"): False,
+                 ("y", "d"): False, ("b", "y"): False, ("unknown", "d"): False}  # fmt: skip
+        assert {pair: refs.is_ancestor(conn, repo, sha(pair[0]), sha(pair[1])) for pair in pairs} == pairs
+        assert not refs.is_ancestor(conn, other, sha("a"), sha("d"))
+
+
+def test_what_no_ref_reaches_is_flagged_until_one_does_again(database: Database) -> None:
+    def lost() -> set[str]:
+        query = "SELECT title, version FROM scm.git_commits WHERE unreachable_since IS NOT NULL"
+        rows = conn.execute(query).fetchall()
+        assert all(row["version"] == 1 for row in rows)
+        return {row["title"].removeprefix("Commit ") for row in rows}
+
+    with database.connection() as conn:
+        repo, other = project(conn), project(conn, 43)
+        graph(conn, repo)
+        graph(conn, other)
+        record(conn, other, ref("main", "d"), ref("topic", "y"))
+        record(conn, repo, ref("main", "d"), ref("topic", "y", T))
+        assert refs.mark_unreachable(conn, repo) == 0
+        record(conn, repo, ref("main", "b"), ref("topic", "y", T))
+        assert (refs.mark_unreachable(conn, repo), lost()) == (2, {"m", "d"})
+        record(conn, repo, ref("main", "b"))
+        assert (refs.mark_unreachable(conn, repo), lost()) == (2, {"m", "d", "x", "y"})
+        assert refs.mark_unreachable(conn, repo) == 0
+        record(conn, repo, ref("main", "d"))
+        assert (refs.mark_unreachable(conn, repo), lost()) == (3, {"y"})
