@@ -105,7 +105,9 @@ RETURNING generation
 """
 
 # What a reset forgets beside the coverage: which details need not be read again. One of them fits the job type.
-_FORGET_TIPS = "UPDATE scm.refs SET covered_tip = NULL WHERE repo_id = %(repo_id)s AND covered_tip IS NOT NULL"
+_FORGET_TIPS = (
+    "UPDATE scm.refs SET covered_tip = NULL WHERE repo_id = %(repo_id)s AND covered_tip IS NOT NULL"
+)
 _FORGET_CHILDREN = """
 UPDATE scm.mrs SET children_head = NULL, children_target = NULL
  WHERE repo_id = %(repo_id)s AND children_head IS NOT NULL
