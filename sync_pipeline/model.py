@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-
 BEGINNING = datetime(1900, 1, 1, tzinfo=UTC)
 """Where the coverage of a source's time begins: before everything that a server can date."""
 

@@ -104,7 +104,7 @@ UPDATE scm.sync_watermarks
 RETURNING generation
 """
 
-# What a reset forgets beside the coverage: which details need not be read again. One of them fits the job type.
+# What a reset forgets beside the coverage, by job type: which details need not be read again.
 _FORGET_TIPS = (
     "UPDATE scm.refs SET covered_tip = NULL WHERE repo_id = %(repo_id)s AND covered_tip IS NOT NULL"
 )

@@ -102,9 +102,7 @@ class History:
 
     def unapprove(self) -> None:
         if (request := self._request("opened")) and request.approved_by:
-            self.gitlab.unapprove(
-                request, self.chance.choice([u["user"] if "user" in u else u for u in request.approved_by])
-            )
+            self.gitlab.unapprove(request, self.chance.choice([u["user"] for u in request.approved_by]))
 
     def reset(self) -> None:
         if request := self._request("opened"):
@@ -207,6 +205,4 @@ def _same_reviews(forge: Forge) -> None:
     }
     query = "SELECT mr_iid, username FROM scm.mr_approvals WHERE repo_id = %(repo)s AND closed_at IS NULL"
     given = {(a["mr_iid"], a["username"]) for a in forge.rows(query) if a["mr_iid"] in live}
-    assert given == {
-        (iid, (u.get("user") or u)["username"]) for iid, one in live.items() for u in one.approved_by
-    }
+    assert given == {(iid, u["user"]["username"]) for iid, one in live.items() for u in one.approved_by}
