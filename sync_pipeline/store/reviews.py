@@ -8,7 +8,7 @@ is for a confirmation to say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -68,24 +68,27 @@ ON CONFLICT (repo_id, mr_iid, source_event_id) DO UPDATE
 RETURNING (xmax = 0) AS inserted
 """
 
+# What is stored of the reviews of a page; compared with what came, so that no plan of a join can go wrong.
+_STORED = """
+SELECT id, mr_iid || ':' || source_event_id AS key, mr_iid, origin,
+       missing_since IS NOT NULL OR deleted_at IS NOT NULL AS gone
+  FROM scm.review_events
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(current)s)
+"""
+
 # An older copy changes no content, but it shows that an event which was missing is there.
 _RETURNED = """
 UPDATE scm.review_events
    SET missing_since = NULL, deleted_at = NULL, version = version + 1, batch_id = %(batch_id)s,
        stored_at = now()
- WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(current)s)
-   AND mr_iid || ':' || source_event_id = ANY (%(stored)s)
-   AND (missing_since IS NOT NULL OR deleted_at IS NOT NULL)
+ WHERE id = ANY (%(ids)s)
 """
 
 # Stored events of an origin that was read to its end, and that were not in it.
 _MISSING = """
-UPDATE scm.review_events AS e
-   SET missing_since = now(), version = e.version + 1, batch_id = %(batch_id)s, stored_at = now()
-  FROM json_to_recordset(%(whole)s) AS w (mr_iid bigint, origin text)
- WHERE e.repo_id = %(repo_id)s AND e.mr_iid = w.mr_iid AND e.origin = w.origin
-   AND e.missing_since IS NULL AND e.deleted_at IS NULL
-   AND e.mr_iid || ':' || e.source_event_id <> ALL (%(seen)s)
+UPDATE scm.review_events
+   SET missing_since = now(), version = version + 1, batch_id = %(batch_id)s, stored_at = now()
+ WHERE id = ANY (%(ids)s)
 """
 
 _CLOSE_APPROVALS = """
@@ -203,25 +206,18 @@ def store_reviews(
     if not once:
         return Counts()
     found = [one for one, _ in once.values()]
-    events = {_key(one.mr_iid, row.event_id): row for one in found for row in one.events}
+    events = {_key(one.mr_iid, row.event_id): _event(one.mr_iid, row) for one in found for row in one.events}
     params: dict[str, Any] = {
         "repo_id": repo_id,
         "batch_id": batch_id,
         "sets": recordset(_reading(one, updated_at) for one, updated_at in once.values()),
-        "events": recordset(_event(one.mr_iid, row) for one in found for row in one.events),
-        "stored": list(events),
+        "events": recordset(events.values()),
     }
     first = {row["mr_iid"]: row["first"] for row in conn.execute(_READING, params)}
     written = [row["inserted"] for row in conn.execute(_UPSERT, params)]
     # An earlier look that comes late says nothing about what is there now.
     current = [one for one in found if one.mr_iid in first]
-    params["current"] = [one.mr_iid for one in current]
-    params["whole"] = recordset(
-        {"mr_iid": one.mr_iid, "origin": str(origin)} for one in current for origin in _complete(one)
-    )
-    params["seen"] = [*events, *(row.natural_key for one in found for row in one.quarantined)]
-    returned = conn.execute(_RETURNED, params).rowcount
-    beside = conn.execute(_MISSING, params).rowcount
+    returned, beside = _compare(conn, params, current, events)
     beside += _store_set(conn, _CLOSE_APPROVALS, _PUT_APPROVALS, params, first, _approvals(current))
     beside += _store_set(conn, _CLOSE_REVIEWERS, _PUT_REVIEWERS, params, first, _reviewers(current))
     read = [{"natural_key": str(one.mr_iid), "detail": detail} for one in current for detail in _read(one)]
@@ -236,6 +232,27 @@ def store_reviews(
         updated=updated + beside,
         unchanged=len(events) - inserted - updated,
     )
+
+
+def _compare(
+    conn: Connection, params: dict[str, Any], current: Sequence[ReviewSet], events: Collection[str]
+) -> tuple[int, int]:
+    """Mark what is missing and lift the mark of what is not; returns how many returned and went missing."""
+    unreadable = {row.natural_key for one in current for row in one.quarantined}
+    whole = {(one.mr_iid, origin) for one in current for origin in _complete(one)}
+    returned: list[int] = []
+    missing: list[int] = []
+    for row in conn.execute(_STORED, params | {"current": [one.mr_iid for one in current]}):
+        if row["key"] in events:
+            if row["gone"]:
+                returned.append(row["id"])
+        elif not row["gone"] and (row["mr_iid"], row["origin"]) in whole and row["key"] not in unreadable:
+            missing.append(row["id"])
+    if returned:
+        conn.execute(_RETURNED, params | {"ids": returned})
+    if missing:
+        conn.execute(_MISSING, params | {"ids": missing})
+    return len(returned), len(missing)
 
 
 def _key(iid: int, event_id: str) -> str:

@@ -88,7 +88,8 @@ def test_the_same_reviews_again_change_nothing_at_all(database: Database) -> Non
         repo, other = project(conn), project(conn, 43)
         assert store(conn, repo, first, review(iid=2)) == Counts(read=3, inserted=3)
         before = everything(conn)
-        assert store(conn, repo, first, review(iid=2), first) == Counts(read=3, unchanged=3)
+        twice = replace(first, events=(*first.events, *first.events))
+        assert store(conn, repo, first, review(iid=2), twice) == Counts(read=3, unchanged=3)
         assert everything(conn) == before
         assert store(conn, other, first) == Counts(read=3, inserted=3)
         assert (reviews.count_events(conn, repo), reviews.count_events(conn, other)) == (3, 3)
