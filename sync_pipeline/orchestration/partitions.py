@@ -21,7 +21,7 @@ from sync_pipeline.catalog import BLOCK_REVISIONS, Snapshot, block_of
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, RevisionWindow, TimeWindow, Window
 from sync_pipeline.policy.families import Family
-from sync_pipeline.policy.windows import merged, overlap
+from sync_pipeline.policy.windows import bounds, merged, overlap
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import planning
 from sync_pipeline.store.database import Database
@@ -30,6 +30,7 @@ svn_blocks = dg.DynamicPartitionsDefinition(name="svn_blocks")
 """Blocks of revisions, oldest first. Keys are appended in order and never deleted."""
 
 _DAY = timedelta(days=1)
+_MOMENT = timedelta(microseconds=1)
 _BLOCK_KEY = re.compile(r"(\d{10})-(\d{10})")
 _REVISIONS = re.compile(r"(\d+)-(\d+)")
 # One statement per so many keys keeps far below the limit of bind parameters.
@@ -58,7 +59,7 @@ class Partitions(Protocol):
         ...
 
     def carriers(self, windows: Sequence[Window]) -> tuple[str, str]:
-        """The keys of the range that a run of ``windows`` has in Dagster."""
+        """First and last key of the range that a run of exactly these windows has in Dagster."""
         ...
 
     def parse(self, text: str) -> tuple[Window, ...]:
@@ -247,9 +248,11 @@ class Days:
         return days_of(inside) if inside is not None else ()
 
     def carriers(self, windows: Sequence[Window]) -> tuple[str, str]:
-        keys = [self.key(day) for window in windows for day in self.touched(window)]
-        # Windows in front of all days have no partition: the first one carries them.
-        return (min(keys), max(keys)) if keys else (self.first.isoformat(), self.first.isoformat())
+        # Dagster writes an event for every (asset, partition) that a run plans, before it begins, so that
+        # years would cost thousands: the newest day carries them, the first one what is before all days.
+        inside = [bounds(part) for w in windows if (part := overlap(w, self.all)) is not None]
+        day = day_of(max(end for _, end in inside) - _MOMENT) if inside else self.first
+        return day.isoformat(), day.isoformat()
 
     def parse(self, text: str) -> tuple[Window, ...]:
         since, separator, until = text.partition("..")

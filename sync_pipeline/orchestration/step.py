@@ -244,7 +244,7 @@ class Step:
                     job_type=job_type,
                     mode=self.order.mode,
                     window=whole,
-                    dagster_run_id=self.context.run_id,
+                    dagster_run_id=self.context.run.run_id,
                 )
                 for request in requests:
                     waiting.setdefault(request.repo_id, {}).setdefault(request.window, []).append(request)
@@ -263,7 +263,7 @@ class Step:
             actor=self.order.actor,
             reason=self.order.reason,
             window=window,
-            dagster_run_id=self.context.run_id,
+            dagster_run_id=self.context.run.run_id,
         )
 
     # -- in the threads ---------------------------------------------------------------------------------

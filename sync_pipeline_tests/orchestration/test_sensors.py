@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -13,78 +10,12 @@ import pytest
 from sync_pipeline import catalog
 from sync_pipeline.model import JobRequest, JobType, Mode, RevisionWindow, Trigger
 from sync_pipeline.operations.registration import add_repository
-from sync_pipeline.orchestration.build import build_defs, quiet_dagster
 from sync_pipeline.orchestration.partitions import known_blocks
 from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.settings import Settings
-from sync_pipeline.store import heartbeats, jobs, planning, repos
-from sync_pipeline.store.database import Database
+from sync_pipeline.store import heartbeats, jobs, planning
 from sync_pipeline.sync.readers import svn_reader
 from sync_pipeline_tests.builders import register
-from sync_pipeline_tests.conftest import ENVIRONMENT
-
-
-@dataclass
-class Site:
-    """A database with a Dagster instance beside it; every tick sees the catalog as it is then."""
-
-    database: Database
-    instance: dg.DagsterInstance
-    settings: Settings
-    cursors: dict[str, str | None] = field(default_factory=dict)
-
-    def tick(self, name: str) -> dg.SensorResult | dg.SkipReason:
-        with self.database.connection() as conn:
-            snapshot = catalog.Snapshot(tuple(repos.list_all(conn)))
-        defs = build_defs(settings=self.settings, snapshot=snapshot, only="")
-        location = defs.get_repository_def()
-        with (
-            quiet_dagster(),
-            dg.build_sensor_context(
-                instance=self.instance,
-                cursor=self.cursors.get(name),
-                definitions=defs,
-                resources=dict(location.get_top_level_resources()),
-                sensor_name=name,
-            ) as context,
-        ):
-            found: dg.SensorResult | dg.SkipReason = location.get_sensor_def(name)(context)  # type: ignore[assignment]
-            self.cursors[name] = context.cursor
-        return found
-
-    def schedule(self) -> list[dg.RunRequest]:
-        found = self.tick("scheduler")
-        assert isinstance(found, dg.SensorResult)
-        return list(found.run_requests or [])
-
-    def launch(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
-        """Put the run into the instance as the daemon would."""
-        from dagster._core.test_utils import create_run_for_test
-
-        tags = dict(request.tags)
-        if request.partition_key:
-            tags["dagster/partition"] = request.partition_key
-        assert request.asset_selection is not None
-        create_run_for_test(
-            self.instance,
-            job_name="sync_revisions",
-            tags=tags,
-            status=status,
-            asset_selection=frozenset(request.asset_selection),
-        )
-
-    def execute(self, sql: str, **params: Any) -> None:
-        with self.database.connection() as conn:
-            conn.execute(sql, params)
-
-
-@pytest.fixture
-def site(database: Database, database_url: str, tmp_path: Path) -> Iterator[Site]:
-    settings = Settings(
-        database_url=database_url, environment=ENVIRONMENT, state_dir=tmp_path, max_queued_runs=3
-    )
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield Site(database, instance, settings)
+from sync_pipeline_tests.orchestration.conftest import Site
 
 
 def registered(site: Site, *slugs: str, head: int = 10) -> list[int]:
