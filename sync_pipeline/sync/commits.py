@@ -8,6 +8,7 @@ the first old-dated commit.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from sync_pipeline.errors import RowUnreadable, SourceGone, SyncError, Transient
@@ -23,9 +24,9 @@ from sync_pipeline.store import aside, commits, refs, watermarks
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt
+from sync_pipeline.sync.chunks import store_in_chunks
 from sync_pipeline.sync.project import ProjectVisit
 
-_PAGES_PER_LEASE = 10
 _LISTINGS = 3
 _SWEEP_EVERY = timedelta(days=1)
 # Errors of one commit, which stays owed; everything else is an error of the job.
@@ -44,6 +45,7 @@ class CommitWork:
         self._database = attempt.database
         self._repo_id = attempt.repo.repo_id
         self._reader = CommitReader(client, visit.project_id)
+        self._rows = attempt.settings.chunk_rows
         self._all_gone = False
 
     def run(self) -> None:
@@ -144,19 +146,17 @@ class CommitWork:
         """Read and store everything that ``tip`` reaches and ``covered`` does not."""
         walk = self._begin(tip, covered)
         pages = self._reader.read_tip(tip, covered, first_page=walk.next_page, tip_read=walk.tip_read)
-        batch: CommitBatch | None = next(pages, None)
-        joined = walk.joined
-        while batch is not None:
-            with self._attempt.lease() as lease:
-                for _ in range(_PAGES_PER_LEASE):
-                    if batch.covered != walk.covered:
-                        # The answer about the range could not be believed: the tip is read whole.
-                        walk, joined = self._begin(tip, None), False
-                    joined = joined or batch.joins_covered
-                    self._store(lease, batch, window, walk, joined=joined)
-                    batch = next(pages, None)
-                    if batch is None:
-                        break
+
+        def store(lease: Lease, batch: CommitBatch) -> int:
+            nonlocal walk
+            if batch.covered != walk.covered:
+                # The answer about the range could not be believed: the tip is read whole.
+                walk = self._begin(tip, None)
+            walk = replace(walk, joined=walk.joined or batch.joins_covered)
+            self._store(lease, batch, window, walk)
+            return len(batch.rows)
+
+        store_in_chunks(pages, self._attempt.lease, store, self._rows)
 
     def _begin(self, tip: str, covered: str | None) -> commits.Walk:
         with self._database.connection() as conn:
@@ -174,9 +174,6 @@ class CommitWork:
         batch: CommitBatch,
         window: TimeWindow,
         walk: commits.Walk | None = None,
-        *,
-        joined: bool = False,
-        covered: Sequence[TimeWindow] = (),
     ) -> None:
         owed = {one.natural_key for one in batch.obligations}
 
@@ -194,7 +191,7 @@ class CommitWork:
             if walk is None:
                 return
             if batch.complete:
-                commits.complete_walk(conn, walk.walk_id, joined=joined)
+                commits.complete_walk(conn, walk.walk_id, joined=walk.joined)
                 refs.cover(conn, self._repo_id, walk.tip)
             else:
                 # An answer without its tip is not believed; the next look begins it again.
@@ -203,7 +200,7 @@ class CommitWork:
                     walk.walk_id,
                     next_page=batch.next_page or 1,
                     tip_read=batch.tip_read and batch.next_page is not None,
-                    joined=joined,
+                    joined=walk.joined,
                 )
 
         self._attempt.write_rows(
@@ -212,7 +209,6 @@ class CommitWork:
             store,
             describe=lambda row: (row.sha, payload(row.raw)),
             window=window,
-            covered=covered,
             quarantined=batch.quarantined,
             obligations=batch.obligations,
             also=turn,
@@ -276,15 +272,12 @@ class CommitWork:
         if part.is_empty:
             return
         if self._attempt.rereads:
-            pages = self._reader.read_days(part)
-            batch = next(pages, None)
-            while batch is not None:
-                with self._attempt.lease() as lease:
-                    for _ in range(_PAGES_PER_LEASE):
-                        self._store(lease, batch, part)
-                        batch = next(pages, None)
-                        if batch is None:
-                            break
+
+            def store(lease: Lease, batch: CommitBatch) -> int:
+                self._store(lease, batch, part)
+                return len(batch.rows)
+
+            store_in_chunks(self._reader.read_days(part), self._attempt.lease, store, self._rows)
         with self._attempt.lease() as lease:
             self._attempt.write(lease, lambda conn, batch_id: Counts(), window=part, covered=(part,))
 

@@ -7,9 +7,9 @@ of them may fail without the other.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import psycopg
@@ -25,17 +25,24 @@ from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import aside, merge_requests, reviews, watermarks
 from sync_pipeline.store.leases import Lease
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error
+from sync_pipeline.sync.chunks import store_in_chunks
 from sync_pipeline.sync.project import ProjectVisit
-
-_log = logging.getLogger(__name__)
 
 _SWEEP_EVERY = timedelta(days=1)
 _SWEPT_PER_VISIT = 100
-_LEASES_LOST = 3
 # Errors of one merge request, whose detail stays owed; everything else is an error of the job.
 _STILL_OWED = frozenset(
     {"no_object", "server_error", "timeout", "content_too_large", "incomplete", "not_json"}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A page of merge requests with the reviews that were read for it, or why they could not be."""
+
+    batch: MergeRequestBatch
+    sets: Sequence[ReviewSet] = ()
+    error: SyncError | None = None
 
 
 class MergeRequestWork:
@@ -115,50 +122,52 @@ class MergeRequestWork:
     # -- the list -----------------------------------------------------------------------------------------
 
     def _read_window(self, window: TimeWindow) -> None:
-        """Page by page, oldest update first. A chunk is so many rows; between two of them others may write.
-        Coverage grows with each page, so that whatever ends this early loses nothing."""
-        since, lost = window.since, 0
-        while since < window.until and self._attempts:
-            part = TimeWindow(since, window.until)
-            rows = 0
-            try:
-                with self._leases() as leases:
-                    for batch in self._reader.read(part, self._known):
-                        self._store(leases, batch, part, window)
-                        rows += len(batch.rows)
-                        if batch.covered is not None:
-                            since = batch.covered.until
-                            if rows >= self._settings.chunk_rows:
-                                break
-                    else:
-                        since = window.until
-            except LeaseLost as gone:
-                # A job that is still ours reads the chunk again under a new fence.
-                if type(gone) is not LeaseLost or (lost := lost + 1) >= _LEASES_LOST:
-                    raise
-                _log.warning("%s %s: %s", self._repo.slug, part, gone)
+        """Page by page, oldest update first. Coverage grows with each page, so that whatever ends this early
+        loses nothing."""
+        store_in_chunks(
+            self._pages(self._reader.read(window, self._known)),
+            self._leases,
+            lambda leases, page: self._store(leases, page, window),
+            self._settings.chunk_rows,
+        )
 
-    def _store(
-        self, leases: Mapping[JobType, Lease], batch: MergeRequestBatch, part: TimeWindow, whole: TimeWindow
-    ) -> None:
+    def _pages(self, batches: Iterator[MergeRequestBatch], *, fully: bool = False) -> Iterator[_Page]:
+        """The pages with their reviews; with ``fully`` also of those whose review was read already."""
+        for batch in batches:
+            sets: Sequence[ReviewSet] = ()
+            error: SyncError | None = None
+            for attempt in list(self._attempts):
+                if attempt.job_type is JobType.REVIEWS:
+                    rows = batch.rows if fully else self._unread(batch.rows)
+                    try:
+                        with self._counted(attempt):
+                            sets = self._review_reader.read(rows)
+                    except Cancelled:
+                        raise
+                    except SyncError as failure:
+                        error = failure
+            yield _Page(batch, sets, error)
+
+    def _store(self, leases: Mapping[JobType, Lease], page: _Page, window: TimeWindow) -> int:
+        """Store a page for each attempt that is left; returns how many rows it had."""
+        batch = page.batch
         covered = () if batch.covered is None else (batch.covered,)
-        last = batch.covered is not None and batch.covered.until == whole.until
+        last = batch.covered is not None and batch.covered.until == window.until
         for attempt in list(self._attempts):
             try:
-                sets: Sequence[ReviewSet] = ()
-                if attempt.job_type is JobType.REVIEWS:
-                    with self._counted(attempt):
-                        sets = self._review_reader.read(self._unread(batch.rows))
+                if attempt.job_type is JobType.REVIEWS and page.error is not None:
+                    raise page.error
                 nothing = not batch.rows and not batch.quarantined and self._is_incremental
-                if nothing and last and not self._is_news(attempt, whole.until):
+                if nothing and last and not self._is_news(attempt, window.until):
                     continue
-                self._write(attempt, leases[attempt.job_type], batch, sets, part, covered)
+                self._write(attempt, leases[attempt.job_type], page, window, covered)
             except (Cancelled, LeaseLost):
                 raise
             except SyncError as error:
                 self._give_up(attempt, error)
             except psycopg.Error as error:
                 self._give_up(attempt, database_error(error))
+        return len(batch.rows)
 
     def _is_news(self, attempt: Attempt, until: datetime) -> bool:
         changed = attempt.done.counts.changed > 0
@@ -176,12 +185,11 @@ class MergeRequestWork:
         self,
         attempt: Attempt,
         lease: Lease,
-        batch: MergeRequestBatch,
-        sets: Sequence[ReviewSet],
+        page: _Page,
         window: TimeWindow,
         covered: Sequence[TimeWindow] = (),
     ) -> None:
-        repo_id = attempt.repo.repo_id
+        repo_id, batch, sets = attempt.repo.repo_id, page.batch, page.sets
         if attempt.job_type is JobType.REVIEWS:
             updated_at = {row.iid: row.updated_at for row in batch.rows}
             attempt.write_rows(
@@ -255,14 +263,16 @@ class MergeRequestWork:
 
     def _read_some(self, iids: Sequence[int], readable: TimeWindow, attempts: Collection[Attempt]) -> None:
         """Read single merge requests as they are now, with their whole reviews."""
-        with self._leases() as leases:
-            for batch in self._reader.read_some(iids, self._known):
-                for attempt in list(attempts):
-                    sets: Sequence[ReviewSet] = ()
-                    if attempt.job_type is JobType.REVIEWS:
-                        with self._counted(attempt):
-                            sets = self._review_reader.read(batch.rows)
-                    self._write(attempt, leases[attempt.job_type], batch, sets, readable)
+
+        def store(leases: Mapping[JobType, Lease], page: _Page) -> int:
+            for attempt in attempts:
+                if attempt.job_type is JobType.REVIEWS and page.error is not None:
+                    raise page.error
+                self._write(attempt, leases[attempt.job_type], page, readable)
+            return len(page.batch.rows)
+
+        pages = self._pages(self._reader.read_some(iids, self._known), fully=True)
+        store_in_chunks(pages, self._leases, store, self._settings.chunk_rows)
 
     def _settle_obligations(self, readable: TimeWindow) -> None:
         """Try again to read the details that are owed from earlier visits."""
@@ -292,7 +302,7 @@ class MergeRequestWork:
             owed = tuple(Obligation(str(iid), detail, str(error)) for detail in details)
         batch = MergeRequestBatch(None, rows, None, None, set_aside, owed)
         with attempt.lease() as lease:
-            self._write(attempt, lease, batch, (), readable)
+            self._write(attempt, lease, _Page(batch), readable)
 
     # -- both together ------------------------------------------------------------------------------------
 

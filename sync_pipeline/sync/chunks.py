@@ -1,0 +1,58 @@
+"""Pages as they arrive from a source, stored in chunks.
+
+Belongs here: reading one page ahead while the one before is stored, and giving the lease back between two
+chunks, so that whoever waits may write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing
+from typing import TypeVar
+
+from sync_pipeline.errors import LeaseLost
+
+_log = logging.getLogger(__name__)
+
+_LEASES_LOST = 3
+
+Page = TypeVar("Page")
+Held = TypeVar("Held")
+
+
+def store_in_chunks(
+    pages: Iterator[Page],
+    lease: Callable[[], AbstractContextManager[Held]],
+    store: Callable[[Held, Page], int],
+    rows: int,
+) -> None:
+    """Store each page under the lease, which is taken anew after about ``rows`` rows; ``store`` returns how
+    many a page had. A page whose lease was lost is stored again under a new one, a few times. Raises what
+    reading and storing raise; pages stored before that stay."""
+    with closing(ahead(pages)) as waiting:
+        page = next(waiting, None)
+        lost = 0
+        while page is not None:
+            try:
+                with lease() as held:
+                    left = rows
+                    while page is not None and left > 0:
+                        left -= store(held, page)
+                        page = next(waiting, None)
+            except LeaseLost as gone:
+                # Of the lease alone: a claim that is lost ends the job.
+                lost += 1
+                if type(gone) is not LeaseLost or lost >= _LEASES_LOST:
+                    raise
+                _log.warning("%s", gone)
+
+
+def ahead(items: Iterator[Page]) -> Generator[Page, None, None]:
+    """``items``, each read in another thread while the caller is busy with the one before."""
+    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as reader:
+        coming = reader.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = reader.submit(next, items, None)
+            yield item
