@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +19,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import dagster_load, svn_sync
+from bench import dagster_load, gitlab_sync, svn_sync
 from bench.measure import Figure
 
-BENCHMARKS = {"svn": svn_sync.figures, "dagster": dagster_load.figures}
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
@@ -32,10 +32,17 @@ class Options:
     revisions: int
     wide_paths: int
     repositories: int
+    commits: int
+    merge_requests: int
 
 
-FULL = Options(revisions=20_000, wide_paths=100_000, repositories=1_000)
-SMALL = Options(revisions=2_000, wide_paths=20_000, repositories=200)
+FULL = Options(20_000, 100_000, 1_000, commits=10_000, merge_requests=400)
+SMALL = Options(2_000, 20_000, 200, commits=2_000, merge_requests=100)
+BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
+    "svn": lambda size: svn_sync.figures(size.revisions, size.wide_paths),
+    "gitlab": lambda size: gitlab_sync.figures(size.commits, size.merge_requests),
+    "dagster": lambda size: dagster_load.figures(size.repositories),
+}
 
 
 def main() -> int:
@@ -50,7 +57,7 @@ def main() -> int:
     found: list[Figure] = []
     for name in chosen.which or BENCHMARKS:
         Console(stderr=True).print(f"bench: {name}", style="dim")
-        found += BENCHMARKS[name](options.revisions, options.wide_paths, options.repositories)
+        found += BENCHMARKS[name](options)
     if chosen.json:
         print(json.dumps([asdict(figure) for figure in found], indent=2))
     else:
@@ -77,7 +84,8 @@ def page(found: list[Figure], options: Options) -> str:
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.machine()}, "
         f"Python {platform.python_version()}; {options.revisions:,} revisions with 8 paths, "
-        f"one revision with {options.wide_paths:,} paths, {options.repositories:,} repositories.",
+        f"one revision with {options.wide_paths:,} paths, {options.repositories:,} repositories; a GitLab that "
+        f"takes {gitlab_sync.LATENCY * 1000:.0f} ms for every answer.",
         "",
         "| what | against | ours | theirs | ratio | budget |",
         "|---|---|---|---|---|---|",

@@ -45,7 +45,7 @@ defs = dg.Definitions([nothing], jobs=[dg.define_asset_job("noop", [nothing])],
 """
 
 
-def figures(revisions: int, wide_paths: int, repositories: int) -> list[Figure]:
+def figures(repositories: int) -> list[Figure]:
     """The load of a large catalog and the price of an idle run."""
     with tempfile.TemporaryDirectory(prefix="scm-bench-") as folder:
         empty, full = Path(folder) / "empty", Path(folder) / "full"

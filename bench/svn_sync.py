@@ -62,7 +62,7 @@ _REVISIONS: dict[str, LiteralString] = {
 }
 
 
-def figures(revisions: int, wide_paths: int, repositories: int) -> list[Figure]:
+def figures(revisions: int, wide_paths: int) -> list[Figure]:
     """The ratios of a deep and the memory of a wide repository."""
     samples = project_root() / ".state" / "bench"
     samples.mkdir(parents=True, exist_ok=True)
