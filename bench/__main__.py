@@ -84,8 +84,8 @@ def page(found: list[Figure], options: Options) -> str:
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.machine()}, "
         f"Python {platform.python_version()}; {options.revisions:,} revisions with 8 paths, "
-        f"one revision with {options.wide_paths:,} paths, {options.repositories:,} repositories; a GitLab that "
-        f"takes {gitlab_sync.LATENCY * 1000:.0f} ms for every answer.",
+        f"one revision with {options.wide_paths:,} paths, {options.repositories:,} repositories; "
+        f"a GitLab that takes {gitlab_sync.LATENCY * 1000:.0f} ms for every answer.",
         "",
         "| what | against | ours | theirs | ratio | budget |",
         "|---|---|---|---|---|---|",
