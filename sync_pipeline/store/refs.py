@@ -52,7 +52,7 @@ ON CONFLICT (repo_id, kind, name) DO UPDATE
 """
 
 _DELETE = """
-UPDATE scm.refs AS r SET deleted_at = now(), judged_tip = r.tip, is_default = FALSE, batch_id = %(batch_id)s
+UPDATE scm.refs AS r SET deleted_at = now(), is_default = FALSE, batch_id = %(batch_id)s
   FROM json_to_recordset(%(rows)s) AS s (kind text, name text)
  WHERE r.repo_id = %(repo_id)s AND r.kind = s.kind AND r.name = s.name
 """
@@ -75,7 +75,7 @@ _JUDGE = """
 WITH judged AS (
     UPDATE scm.refs SET judged_tip = %(new_tip)s
      WHERE repo_id = %(repo_id)s AND kind = %(kind)s AND name = %(name)s AND judged_tip = %(old_tip)s
-       AND judged_tip <> %(new_tip)s AND deleted_at IS NULL
+       AND deleted_at IS NULL
     RETURNING kind, name
 )
 INSERT INTO scm.ref_events (repo_id, kind, name, event, old_tip, new_tip, observed_at, batch_id)

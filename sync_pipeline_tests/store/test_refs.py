@@ -116,6 +116,7 @@ def test_a_ref_that_is_gone_unjudged_and_comes_back_is_deleted_and_created(datab
         record(conn, repo, ref("main", "a"), ref("topic", "b"))
         record(conn, repo, ref("main", "a"))
         assert refs.unjudged(conn, repo) == []
+        judge(conn, repo, "topic", "a", "b", forced=False)
         assert record(conn, repo, ref("main", "a"), ref("topic", "c")).created == (
             (B, "topic", None, sha("c")),
         )
