@@ -15,21 +15,19 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from sync_pipeline.errors import AccessDenied, SyncError
+from sync_pipeline.errors import SyncError
 from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.orchestration.partitions import ensure_blocks
 from sync_pipeline.orchestration.ticks import heartbeat
 from sync_pipeline.quality import credentials
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import credentials as stops
 from sync_pipeline.store import discovery, planning
 from sync_pipeline.store.database import Database
 
 _log = logging.getLogger(__name__)
 
 _SHORTEST_LOOK = 0.2
-_STOPS_THE_CREDENTIAL = frozenset({"credential", "scope"})
 
 
 def changes_name(instance_slug: str) -> str:
@@ -122,10 +120,8 @@ def _list_newest(
             timeout=max(deadline - time.monotonic(), _SHORTEST_LOOK),
         )
     except SyncError as error:
-        if isinstance(error, AccessDenied) and error.code in _STOPS_THE_CREDENTIAL:
-            # A server that sees a refused token too often bans the address.
-            with database.connection() as conn:
-                stops.stop(conn, instance, readers.fingerprint(instance), str(error))
+        with database.connection() as conn:
+            credentials.note(conn, readers, instance, error)
         return number, f"{what} cannot be listed: {error}"
     with database.connection() as conn:
         known = planning.record_activity(conn, instance, found.projects)

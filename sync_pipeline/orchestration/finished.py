@@ -15,7 +15,8 @@ from sync_pipeline.orchestration.partitions import Days, blocks_of, day_of, day_
 from sync_pipeline.policy.windows import holds, hull
 from sync_pipeline.resources import WatermarkStore
 
-_NEWEST_DAYS = 400
+NEWEST_DAYS = 400
+"""Of a longer window only so many days are shown: each is an event of kilobytes."""
 
 
 def finished_blocks(report: JobReport, watermarks: WatermarkStore) -> list[RevisionWindow]:
@@ -57,7 +58,7 @@ def finished_days(report: JobReport, days: Days, watermarks: WatermarkStore) -> 
     """The days that ``report`` finished, oldest first, of a long window the newest 400. An incremental
     finishes days when rows changed or a day closed: events are not free, and the ledger has the rest."""
     touched = [day for window in _touched(report, days) for day in days.touched(window)]
-    newest = sorted(set(touched))[-_NEWEST_DAYS:]
+    newest = sorted(set(touched))[-NEWEST_DAYS:]
     whole = hull(newest)
     if whole is None:
         return []

@@ -49,6 +49,9 @@ def rediscovery_job() -> dg.JobDefinition:
             found = rediscover(database, settings, readers.gitlab, REDISCOVERY, roots=due)
             for one in found:
                 context.log.info(_line(one))
+                if one.error is not None:
+                    with database.connection() as conn:
+                        credentials.note(conn, readers, one.root.instance, one.error)
             if any(one.changed for one in found) or _snapshot_is_old(database, settings):
                 after_catalog_change(settings, database)
                 context.log.info("exported the catalog")

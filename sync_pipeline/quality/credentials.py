@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.errors import AccessDenied, ConfigurationError, SyncError
 from sync_pipeline.store import credentials as store
 from sync_pipeline.store.credentials import Stop
 from sync_pipeline.store.database import Connection
 from sync_pipeline.sync.readers import Readers
+
+# A token that is refused, or that may not do what we need, is refused everywhere.
+_OF_THE_TOKEN = frozenset({"credential", "scope"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +58,10 @@ def in_force(conn: Connection, readers: Readers) -> Credentials:
         if fingerprints.get(stop.instance) == stop.fingerprint
     }
     return Credentials(frozenset(readers.gitlab_instances()), stopped, unusable)
+
+
+def note(conn: Connection, readers: Readers, instance: str, error: SyncError) -> None:
+    """Stop the token in force if ``error`` says that the server refuses it: one that sees a refused token too
+    often bans the address."""
+    if isinstance(error, AccessDenied) and error.code in _OF_THE_TOKEN:
+        store.stop(conn, instance, readers.fingerprint(instance), str(error))

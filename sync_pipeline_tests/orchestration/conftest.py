@@ -200,10 +200,16 @@ class Forge:
 
     def _register(self, project: Project) -> int:
         origin = midnight(datetime.now(UTC) - timedelta(days=30))
+        slug = catalog.instance_slug_of(catalog.instance_of(self.server.url))
         with self.site.database.connection() as conn:
-            return register_project(
+            repo_id = register_project(
                 conn, self.server.url, project.id, f"{self.group.path}/{project.path}", origin=origin
             )
+            conn.execute(
+                "UPDATE scm.repos SET instance_slug = %(slug)s WHERE repo_id = %(id)s",
+                {"slug": slug, "id": repo_id},
+            )
+        return repo_id
 
     def project(self, repo_id: int) -> Project:
         """The project behind a repository."""

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+
 import pytest
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Mode, RevisionWindow, Trigger
+from sync_pipeline.model import BEGINNING, Mode, RevisionWindow, TimeWindow, Trigger
 from sync_pipeline.orchestration import order
 from sync_pipeline.orchestration.order import read_order
-from sync_pipeline.orchestration.partitions import Blocks, block_key, block_window
+from sync_pipeline.orchestration.partitions import Blocks, Days, block_key, block_window, windows_text
 
 KEYS = [f"{first:010d}-{first + 999:010d}" for first in range(1, 5000, 1000)]
+BLOCKS = Blocks(KEYS)
+DAYS = Days(date(2024, 1, 1), date(2024, 3, 10))
+
+
+def day(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def test_no_partition_is_an_incremental_of_what_is_new() -> None:
-    found = read_order({}, Blocks(KEYS))
+    found = read_order({}, BLOCKS)
     assert (found.mode, found.trigger, found.windows) == (Mode.INCREMENTAL, Trigger.CI, ())
 
 
 def test_one_partition_is_a_backfill_of_its_window() -> None:
-    found = read_order({order.PARTITION_TAG: KEYS[1]}, Blocks(KEYS))
+    found = read_order({order.PARTITION_TAG: KEYS[1]}, BLOCKS)
     assert (found.mode, found.windows) == (Mode.BACKFILL, (RevisionWindow(1001, 2001),))
 
 
 def test_a_range_is_every_block_in_it() -> None:
-    found = read_order({order.RANGE_START_TAG: KEYS[1], order.RANGE_END_TAG: KEYS[3]}, Blocks(KEYS))
-    assert [block_key(window) for window in found.windows] == KEYS[1:4]
+    found = read_order({order.RANGE_START_TAG: KEYS[1], order.RANGE_END_TAG: KEYS[3]}, BLOCKS)
+    assert [BLOCKS.key(window) for window in found.windows] == KEYS[1:4]
 
 
 def test_an_incremental_only_rides_on_its_partition() -> None:
-    found = read_order({order.MODE_TAG: "incremental", order.PARTITION_TAG: KEYS[-1]}, Blocks(KEYS))
+    found = read_order({order.MODE_TAG: "incremental", order.PARTITION_TAG: KEYS[-1]}, BLOCKS)
     assert (found.mode, found.windows) == (Mode.INCREMENTAL, ())
-    assert [block_key(block) for block in found.partitions] == KEYS[-1:]
+    assert [BLOCKS.key(block) for block in found.partitions] == KEYS[-1:]
 
 
 @pytest.mark.parametrize(
@@ -45,12 +53,12 @@ def test_an_incremental_only_rides_on_its_partition() -> None:
     ],
 )
 def test_who_started_a_run_is_read_from_its_tags(tags: dict[str, str], trigger: Trigger) -> None:
-    assert read_order(tags, Blocks(KEYS)).trigger is trigger
+    assert read_order(tags, BLOCKS).trigger is trigger
 
 
 def test_windows_of_the_runner_are_cut_at_the_blocks() -> None:
     tags = {order.RANGE_START_TAG: KEYS[0], order.RANGE_END_TAG: KEYS[1], order.WINDOWS_TAG: "5-1300"}
-    assert read_order(tags, Blocks(KEYS)).windows == (RevisionWindow(5, 1001), RevisionWindow(1001, 1301))
+    assert read_order(tags, BLOCKS).windows == (RevisionWindow(5, 1001), RevisionWindow(1001, 1301))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +78,7 @@ def test_windows_of_the_runner_are_cut_at_the_blocks() -> None:
 )
 def test_a_wrong_tag_is_refused_in_one_line(tags: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        read_order(tags, Blocks(KEYS))
+        read_order(tags, BLOCKS)
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -82,3 +90,52 @@ def test_an_empty_instance_says_what_to_do() -> None:
 
 def test_keys_and_windows_translate_both_ways() -> None:
     assert [block_key(block_window(key)) for key in KEYS] == KEYS
+
+
+# Days -----------------------------------------------------------------------------------------------------
+
+
+def test_a_range_of_days_is_every_day_in_it_and_today_exists() -> None:
+    found = read_order({order.RANGE_START_TAG: "2024-02-28", order.RANGE_END_TAG: "2024-03-01"}, DAYS)
+    assert [DAYS.key(window) for window in found.windows] == ["2024-02-28", "2024-02-29", "2024-03-01"]
+    assert (found.mode, found.exact) == (Mode.BACKFILL, False)
+    assert read_order({order.PARTITION_TAG: "2024-03-10"}, DAYS).windows == (
+        TimeWindow(day("2024-03-10"), day("2024-03-11")),
+    )
+
+
+def test_exact_windows_of_time_are_jobs_as_they_are_also_in_front_of_all_days() -> None:
+    windows = [
+        TimeWindow(BEGINNING, day("2024-01-01")),
+        TimeWindow(day("2024-02-01T01:00"), day("2024-02-01T02:30")),
+        TimeWindow(day("2024-02-01T02:30"), day("2024-02-03")),
+    ]
+    tags = {order.WINDOWS_TAG: windows_text(windows), order.MODE_TAG: "backfill"}
+    start, end = DAYS.carriers(windows)
+    found = read_order(tags | {order.RANGE_START_TAG: start, order.RANGE_END_TAG: end}, DAYS)
+    assert found.windows == (windows[0], TimeWindow(day("2024-02-01T01:00"), day("2024-02-03")))
+    assert found.exact
+    assert (start, end) == ("2024-02-02", "2024-02-02"), "one day carries them, however many they are"
+    assert DAYS.carriers(windows[:1]) == ("2024-01-01", "2024-01-01")
+
+
+@pytest.mark.parametrize(
+    ("tags", "line"),
+    [
+        ({order.PARTITION_TAG: "2024-03-11"}, "that day is in the future; the newest is 2024-03-10 (UTC)"),
+        ({order.PARTITION_TAG: "2023-12-31"}, "there is no partition 2023-12-31; the first is 2024-01-01"),
+        ({order.PARTITION_TAG: "2024-02-30"}, "is no day; write year, month and day"),
+        ({order.PARTITION_TAG: "20240201"}, "is no day"),
+        ({order.PARTITION_TAG: KEYS[0]}, "is no day"),
+        ({order.RANGE_START_TAG: "2024-02-02", order.RANGE_END_TAG: "2024-02-01"}, "ends before it starts"),
+        ({order.WINDOWS_TAG: "5-9"}, "is no window; write since..until in UTC"),
+        ({order.WINDOWS_TAG: "2024-01-01..2024-02-01"}, "is no window"),
+        ({order.WINDOWS_TAG: "2024-02-01T00:00Z..2024-01-01T00:00Z"}, "is no window"),
+        ({order.WINDOWS_TAG: "2024-02-01T00:00Z..2024-03-12T00:00Z"}, "ends in the future"),
+    ],
+)
+def test_a_wrong_tag_of_time_is_refused_in_one_line(tags: dict[str, str], line: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        read_order(tags, DAYS)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)

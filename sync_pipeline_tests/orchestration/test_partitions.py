@@ -1,13 +1,27 @@
-"""Blocks are appended in order, once, whoever asks."""
+"""Blocks are appended in order, once, whoever asks; days follow from a start and the clock."""
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sync_pipeline.orchestration.partitions import ensure_blocks, known_blocks
+from sync_pipeline.model import BEGINNING, TimeWindow
+from sync_pipeline.orchestration.partitions import (
+    Days,
+    day_key,
+    day_partitions,
+    day_window,
+    days_of,
+    ensure_blocks,
+    is_done,
+    known_blocks,
+)
 from sync_pipeline.store.database import Database
 
 
@@ -35,3 +49,50 @@ def test_many_at_once_leave_the_keys_in_order_and_once(database: Database) -> No
         keys = list(known_blocks(instance))
         assert keys == sorted(set(keys))
         assert len(keys) == -(-max(heads) // 1000)
+
+
+# Days -----------------------------------------------------------------------------------------------------
+
+NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
+LEAP = day_window(date(2024, 2, 29))
+
+
+def test_our_days_are_those_of_dagster() -> None:
+    definition = day_partitions(date(2023, 12, 30))
+    now = datetime.now(UTC)
+    days = Days.of(definition, now)
+    keys = definition.get_partition_keys(current_time=now)
+    assert [day_key(day) for day in days.touched(TimeWindow(BEGINNING, now))] == list(keys)
+    assert days.newest == keys[-1] == now.date().isoformat()
+    window = definition.time_window_for_partition_key("2024-02-29")
+    assert (window.start, window.end) == (LEAP.since, LEAP.until)
+
+
+@given(st.timedeltas(timedelta(0), timedelta(9999)), st.timedeltas(timedelta(0), timedelta(20)))
+def test_days_of_a_window_hold_it_and_nothing_beside_it(start: timedelta, length: timedelta) -> None:
+    window = TimeWindow(LEAP.since + start, LEAP.since + start + length)
+    found = days_of(window)
+    assert all(one.until == other.since for one, other in itertools.pairwise(found))
+    assert all(day.since < window.until and window.since < day.until for day in found)
+    if not window.is_empty:
+        assert found[0].since <= window.since
+        assert window.until <= found[-1].until
+
+
+@pytest.mark.parametrize(
+    ("missing", "today", "done"),
+    [
+        ((), date(2024, 3, 1), True),
+        ((TimeWindow(BEGINNING, LEAP.since), TimeWindow(LEAP.until, LEAP.until)), date(2024, 3, 1), True),
+        ((TimeWindow(NOON, LEAP.until),), date(2024, 3, 1), False),
+        # Of today the end is always missing, the beginning and the middle are not.
+        ((TimeWindow(NOON, LEAP.until),), date(2024, 2, 29), True),
+        ((TimeWindow(NOON, LEAP.until + timedelta(days=9)),), date(2024, 2, 29), True),
+        ((TimeWindow(LEAP.since, LEAP.until),), date(2024, 2, 29), False),
+        ((TimeWindow(NOON, NOON + timedelta(hours=1)),), date(2024, 2, 29), False),
+    ],
+)
+def test_a_day_is_done_when_nothing_is_missing_up_to_now(
+    missing: tuple[TimeWindow, ...], today: date, done: bool
+) -> None:
+    assert is_done(LEAP, missing, today) is done

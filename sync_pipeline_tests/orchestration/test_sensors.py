@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from sync_pipeline import catalog
-from sync_pipeline.model import JobRequest, JobType, Mode, RevisionWindow, Trigger
+from sync_pipeline.model import (
+    BEGINNING,
+    JobRequest,
+    JobType,
+    Mode,
+    RevisionWindow,
+    TimeWindow,
+    Trigger,
+)
 from sync_pipeline.operations.registration import add_repository
 from sync_pipeline.orchestration.partitions import known_blocks
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.store import heartbeats, jobs, planning
 from sync_pipeline.sync.readers import svn_reader
-from sync_pipeline_tests.builders import register
+from sync_pipeline_tests.builders import register, register_project
 from sync_pipeline_tests.orchestration.conftest import Site
 
 
@@ -189,3 +198,77 @@ def test_a_tick_that_fails_leaves_a_heartbeat_that_says_so(site: Site) -> None:
         site.tick("scheduler")
     with site.database.connection() as conn:
         assert heartbeats.read(conn)[0].outcome.startswith("failed")
+
+
+# GitLab -----------------------------------------------------------------------------------------------------
+
+
+def projects(site: Site, *numbers: int) -> list[int]:
+    site.settings = site.settings.model_copy(update={"gitlab_url": "https://gitlab.example"})
+    origin = datetime.now(UTC) - timedelta(days=30)
+    with site.database.connection() as conn:
+        return [
+            register_project(conn, "https://gitlab.example", n, f"acme/p{n}", origin=origin) for n in numbers
+        ]
+
+
+def test_what_is_due_of_gitlab_is_one_run_per_family_carried_by_today(site: Site) -> None:
+    projects(site, 7, 8)
+    commits, pair = site.schedule()
+    assert (commits.job_name, pair.job_name) == ("sync_commits", "sync_merge_requests")
+    today = datetime.now(UTC).date().isoformat()
+    assert {commits.partition_key, pair.partition_key} == {today}
+    assert sorted("/".join(key.path[1:]) for key in pair.asset_selection or ()) == [
+        "project_7/merge_requests",
+        "project_7/reviews",
+        "project_8/merge_requests",
+        "project_8/reviews",
+    ]
+    site.launch(pair, dg.DagsterRunStatus.STARTED)
+    site.launch(commits, dg.DagsterRunStatus.STARTED)
+    assert site.schedule() == []
+
+
+def test_history_of_time_is_a_run_per_window_for_all_that_miss_it(site: Site) -> None:
+    repo_ids = projects(site, 7, 8)
+    site.execute("UPDATE scm.sync_watermarks SET visited_at = now()")
+    year = TimeWindow(datetime(2025, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC))
+    before = TimeWindow(BEGINNING, year.since)
+    with site.database.connection() as conn:
+        for window in (year, before):
+            for repo_id in repo_ids:
+                for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS):
+                    job = JobRequest(
+                        repo_id, job_type, Mode.BACKFILL, Trigger.REGISTRATION, "a", "b", window=window
+                    )
+                    jobs.enqueue(conn, job)
+    found = site.schedule()
+    assert [request.tags["scm/windows"] for request in found] == [str(year), str(before)]
+    assert [len(request.asset_selection or ()) for request in found] == [4, 4]
+    for request in found:
+        site.launch(request, dg.DagsterRunStatus.STARTED)
+    assert site.schedule() == []
+
+
+def test_a_server_that_is_not_configured_starts_nothing_and_says_so(site: Site) -> None:
+    projects(site, 7)
+    site.settings = site.settings.model_copy(update={"gitlab_url": ""})
+    found = site.tick("scheduler")
+    assert isinstance(found, dg.SensorResult)
+    assert not found.run_requests
+    assert {event.metadata["reasons"].value for event in found.asset_events} == {
+        "credential, gap, never_synced",
+        "credential, incomplete, never_synced",
+    }
+
+
+def test_a_host_may_be_both_kinds_of_server(site: Site) -> None:
+    projects(site, 7)
+    registered(site, "paint")
+    site.execute("UPDATE scm.repos SET instance_slug = 'both'")
+    site.settings = site.settings.model_copy(update={"gitlab_url": "", "changes_time_limit": 5.0})
+    found = site.tick("changes_both")
+    assert isinstance(found, dg.SkipReason)
+    assert found.skip_message is not None
+    assert found.skip_message.startswith("not asked: no GitLab is configured")
+    assert found.skip_message.endswith("looked at 1 of 1, 1 failed")

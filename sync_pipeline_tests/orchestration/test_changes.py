@@ -1,0 +1,157 @@
+"""Change detection on a real GitLab: one page a tick, hints and nothing else."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from sync_pipeline.catalog import parse_root
+from sync_pipeline.operations.discovery import add_root
+from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
+from sync_pipeline.store import credentials, heartbeats
+from sync_pipeline.sync.readers import Readers
+from sync_pipeline_tests.orchestration.conftest import Forge
+
+HINTS = """
+SELECT r.project_id, h.activity_at, h.error_code FROM scm.sync_hints AS h JOIN scm.repos AS r USING (repo_id)
+ ORDER BY r.project_id
+"""
+ROOTS = "SELECT root_id, listed_at, listed_down_to FROM scm.discovery_roots ORDER BY root_id"
+
+
+def tick(forge: Forge) -> str:
+    """A tick of the sensor; returns what it said."""
+    found = forge.site.tick(name(forge))
+    assert isinstance(found, dg.SkipReason)
+    return found.skip_message or ""
+
+
+def name(forge: Forge) -> str:
+    [row] = forge.site.rows("SELECT DISTINCT instance_slug FROM scm.repos WHERE kind = 'gitlab'")
+    return f"changes_{row['instance_slug']}"
+
+
+def hints(forge: Forge) -> list[dict[str, Any]]:
+    return forge.site.rows(HINTS)
+
+
+def root(forge: Forge, text: str) -> int:
+    """A discovery root, with its first visit done."""
+    readers = Readers(forge.site.settings)
+    added = add_root(
+        forge.site.database, forge.site.settings, parse_root(text), actor="test", client_of=readers.gitlab
+    )
+    assert added.root is not None
+    forge.asked()
+    return added.root.root_id
+
+
+def test_without_a_root_one_page_of_the_membership_gives_hints_of_known_projects(forge: Forge) -> None:
+    known = forge.git_project("app", "2026-01-01")
+    stranger = forge.gitlab.project("stranger", group=forge.group)
+    assert tick(forge) == "listed 2 of the membership, 1 known"
+    [path] = forge.asked()
+    assert path.endswith("/projects")
+    [hint] = hints(forge)
+    assert hint["project_id"] == forge.project(known).id != stranger.id
+    # The API shows milliseconds.
+    assert (
+        timedelta(0)
+        <= forge.project(known).last_activity_at - hint["activity_at"]
+        < timedelta(milliseconds=1)
+    )
+    assert forge.site.instance.get_runs() == []
+    assert forge.site.rows("SELECT 1 FROM scm.sync_jobs") == []
+
+
+def test_roots_are_listed_in_turn_one_a_tick_and_remember_how_far_down(forge: Forge) -> None:
+    other = forge.gitlab.group("team2")
+    forge.gitlab.add_member(other, forge.user, DEVELOPER)
+    forge.git_project("app", "2026-01-01")
+    forge.gitlab.project("lib", group=other)
+    first, second = root(forge, "gitlab:group:team1"), root(forge, "gitlab:group:team2")
+    forge.gitlab.project("more", group=other)
+    said = []
+    for _ in range(3):
+        said.append(tick(forge))
+        assert len(forge.asked()) == 1
+    assert said == [
+        "listed 1 of team1, 1 known",
+        "listed 2 of team2, 1 known",
+        "listed 1 of team1, 1 known",
+    ]
+    rows = {row["root_id"]: row for row in forge.site.rows(ROOTS)}
+    assert all(rows[number]["listed_at"] is not None for number in (first, second))
+    assert all(row["listed_down_to"] is None for row in rows.values()), "both lists were seen to their end"
+
+
+def test_what_is_below_the_page_was_not_active_since_its_last_row(forge: Forge) -> None:
+    now = datetime.now(UTC)
+    forge.git_project("app", "2026-01-01")
+    number = root(forge, "gitlab:group:team1")
+    for count in range(105):
+        forge.gitlab.project(f"p{count}", group=forge.group).last_activity_at = now - timedelta(minutes=count)
+    assert tick(forge).startswith("listed 100 of team1, ")
+    [row] = forge.site.rows(ROOTS)
+    assert row["root_id"] == number
+    lowest = now - timedelta(minutes=99)
+    assert abs(row["listed_down_to"] - lowest) < timedelta(seconds=120)
+
+
+def test_activity_makes_a_quiet_project_due_at_once_and_only_that_one(forge: Forge) -> None:
+    for path in ("app", "lib"):
+        forge.git_project(path, "2026-01-01")
+    root(forge, "gitlab:group:team1")
+    forge.site.execute("UPDATE scm.repos SET root_id = (SELECT root_id FROM scm.discovery_roots)")
+    assert forge.site.run("sync_commits").success
+    assert forge.site.run("sync_merge_requests").success
+    # Long enough ago for the interval, had no listing shown that nothing happened.
+    forge.site.execute("UPDATE scm.sync_watermarks SET visited_at = now() - interval '10 minutes'")
+    tick(forge)
+    assert forge.site.schedule() == []
+    app = next(p for p in forge.gitlab.projects.values() if p.path == "app")
+    app.last_activity_at = datetime.now(UTC) + timedelta(seconds=5)
+    tick(forge)
+    requests = forge.site.schedule()
+    assert {request.job_name for request in requests} == {"sync_commits", "sync_merge_requests"}
+    assert {key.path[1] for request in requests for key in request.asset_selection or ()} == {
+        f"project_{app.id}"
+    }
+    assert {request.tags["scm/reason"] for request in requests} == {"hint"}
+
+
+def test_a_refused_token_is_not_sent_again(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    [token] = forge.gitlab.tokens.values()
+    forge.gitlab.revoke(token)
+    assert "cannot be listed" in tick(forge)
+    assert len(forge.asked()) == 1
+    with forge.site.database.connection() as conn:
+        [stop] = credentials.stops(conn)
+    assert token.secret not in stop.reason
+    assert tick(forge).startswith("not asked: ")
+    assert forge.asked() == []
+    # The plan holds the instance back as well.
+    assert forge.site.schedule() == []
+
+
+def test_a_server_in_trouble_costs_one_request_a_tick_and_no_hint(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    forge.gitlab.faults.add(r"/projects\?", faults.server_error(503), times=None)
+    said = tick(forge)
+    assert "cannot be listed" in said
+    assert len(forge.asked()) == 1
+    assert hints(forge) == []
+    with forge.site.database.connection() as conn:
+        assert heartbeats.read(conn)[0].outcome == said
+
+
+def test_a_slow_server_ends_the_tick_in_time(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    forge.site.settings = forge.site.settings.model_copy(update={"changes_time_limit": 0.5})
+    forge.gitlab.faults.add(r"/projects\?", faults.Slow(5.0))
+    started = datetime.now(UTC)
+    assert "cannot be listed" in tick(forge)
+    assert datetime.now(UTC) - started < timedelta(seconds=4)
