@@ -85,7 +85,8 @@ SELECT %(repo_id)s, kind, name, %(event)s, %(old_tip)s, %(new_tip)s, %(observed_
 
 _COVER = """
 UPDATE scm.refs SET covered_tip = tip
- WHERE repo_id = %(repo_id)s AND tip = %(tip)s AND deleted_at IS NULL AND covered_tip IS DISTINCT FROM tip
+ WHERE repo_id = %(repo_id)s AND tip = ANY (%(tips)s) AND deleted_at IS NULL
+   AND covered_tip IS DISTINCT FROM tip
 """
 
 # Goes from a commit to its parents until the ancestor is met: rows come one by one, so LIMIT 1 ends it. The
@@ -261,9 +262,9 @@ def judge(
     conn.execute(_JUDGE, params)
 
 
-def cover(conn: Connection, repo_id: int, tip: str) -> None:
-    """The whole history of ``tip`` is stored: every ref that leads there is covered."""
-    conn.execute(_COVER, {"repo_id": repo_id, "tip": tip})
+def cover(conn: Connection, repo_id: int, tips: Iterable[str]) -> None:
+    """The whole history of each of ``tips`` is stored: every ref that leads there is covered."""
+    conn.execute(_COVER, {"repo_id": repo_id, "tips": list(tips)})
 
 
 def is_ancestor(conn: Connection, repo_id: int, ancestor: str, descendant: str) -> bool:

@@ -28,6 +28,9 @@ from sync_pipeline.sync.chunks import store_in_chunks
 from sync_pipeline.sync.project import ProjectVisit
 
 _LISTINGS = 3
+_TIPS_AT_ONCE = 500
+# Which of more refs than these were merged before they went is not asked for one by one.
+_DELETED_ASKED_FOR = 20
 _SWEEP_EVERY = timedelta(days=1)
 # Errors of one commit, which stays owed; everything else is an error of the job.
 _STILL_OWED = frozenset(
@@ -101,15 +104,20 @@ class CommitWork:
         deleted = self._record(listing, readable)
         with self._database.connection() as conn:
             stored = refs.stored_refs(conn, self._repo_id)
+        ordered = sorted(stored, key=lambda r: (not r.is_default, r.kind is RefKind.TAG, r.name))
+        main = ordered[0].tip if ordered else None
+        todo = [ref for ref in ordered if ref.covered_tip != ref.tip]
         known: set[str] = set()
-        main: str | None = None
-        for ref in sorted(stored, key=lambda r: (not r.is_default, r.kind is RefKind.TAG, r.name)):
-            if ref.covered_tip != ref.tip and ref.tip not in known:
-                if self._is_covered(ref.tip):
-                    known.add(ref.tip)
-                else:
-                    self._walk(ref.tip, ref.covered_tip or main, readable)
-            main = main or ref.tip
+        for number, ref in enumerate(todo):
+            if number % _TIPS_AT_ONCE == 0:
+                known |= self._covered(one.tip for one in todo[number : number + _TIPS_AT_ONCE])
+            if ref.tip in known:
+                continue
+            # A walk since then may have come through it.
+            if found := self._covered([ref.tip]):
+                known |= found
+            else:
+                self._walk(ref.tip, ref.covered_tip or (main if ref.tip != main else None), readable)
         self._conclude(readable, known, deleted, main)
         return readable
 
@@ -138,14 +146,17 @@ class CommitWork:
             self._attempt.write(lease, store, window=readable, quarantined=listing.quarantined)
         return deleted
 
-    def _is_covered(self, tip: str) -> bool:
+    def _covered(self, tips: Iterable[str]) -> set[str]:
+        """Those of ``tips`` whose whole history is stored."""
         with self._database.connection() as conn:
-            return bool(commits.covered_tips(conn, self._repo_id, self._attempt.claim.generation, [tip]))
+            return commits.covered_tips(conn, self._repo_id, self._attempt.claim.generation, list(tips))
 
     def _walk(self, tip: str, covered: str | None, window: TimeWindow) -> None:
         """Read and store everything that ``tip`` reaches and ``covered`` does not."""
         walk = self._begin(tip, covered)
-        pages = self._reader.read_tip(tip, covered, first_page=walk.next_page, tip_read=walk.tip_read)
+        pages = self._reader.read_tip(
+            tip, covered, first_page=walk.next_page, tip_read=walk.tip_read, whole=lambda: self._whole(tip)
+        )
 
         def store(lease: Lease, batch: CommitBatch) -> int:
             nonlocal walk
@@ -157,6 +168,11 @@ class CommitWork:
             return len(batch.rows)
 
         store_in_chunks(pages, self._attempt.lease, store, self._rows)
+
+    def _whole(self, tip: str) -> tuple[int, bool]:
+        """Where the walk from ``tip`` to the root goes on, and whether it has read ``tip``."""
+        walk = self._begin(tip, None)
+        return walk.next_page, walk.tip_read
 
     def _begin(self, tip: str, covered: str | None) -> commits.Walk:
         with self._database.connection() as conn:
@@ -192,7 +208,7 @@ class CommitWork:
                 return
             if batch.complete:
                 commits.complete_walk(conn, walk.walk_id, joined=walk.joined)
-                refs.cover(conn, self._repo_id, walk.tip)
+                refs.cover(conn, self._repo_id, [walk.tip])
             else:
                 # An answer without its tip is not believed; the next look begins it again.
                 commits.turn_page(
@@ -215,7 +231,7 @@ class CommitWork:
         )
 
     def _conclude(
-        self, readable: TimeWindow, known: Collection[str], deleted: Iterable[str], main: str | None
+        self, readable: TimeWindow, known: Collection[str], deleted: Collection[str], main: str | None
     ) -> None:
         """Every ref is covered: say so, judge what moved, and flag what no ref reaches any more."""
         before = self._visit.before[self._attempt.job_type]
@@ -224,7 +240,7 @@ class CommitWork:
                 (kind, name, old, new, not refs.is_ancestor(conn, self._repo_id, old, new))
                 for kind, name, old, new in refs.unjudged(conn, self._repo_id)
             ]
-            lost = any(
+            lost = len(deleted) > _DELETED_ASKED_FOR or any(
                 main is None or not refs.is_ancestor(conn, self._repo_id, old, main) for old in deleted
             )
         sweeps = before.swept_at is None or self._visit.looked_at - before.swept_at >= _SWEEP_EVERY
@@ -235,8 +251,7 @@ class CommitWork:
             return
 
         def store(conn: Connection, batch_id: int) -> Counts:
-            for tip in known:
-                refs.cover(conn, self._repo_id, tip)
+            refs.cover(conn, self._repo_id, known)
             for kind, name, old, new, forced in moves:
                 refs.judge(
                     conn,

@@ -42,7 +42,7 @@ def _store_commits(conn: Connection) -> None:
     rows = [commit("b", "a"), commit("a")]
     commits.store_commits(conn, repo_id=repo, batch_id=1, rows=rows, walk_id=walk.walk_id)
     commits.complete_walk(conn, walk.walk_id, joined=False)
-    refs.cover(conn, repo, sha("b"))
+    refs.cover(conn, repo, [sha("b")])
 
 
 def test_every_proof_is_tried() -> None:

@@ -133,7 +133,7 @@ def test_every_live_ref_with_a_covered_tip_is_covered(database: Database) -> Non
         repo = project(conn)
         record(conn, repo, ref("main", "a"), ref("same", "a"), ref("gone", "a"), ref("other", "b"))
         record(conn, repo, ref("main", "a"), ref("same", "a"), ref("other", "b"))
-        refs.cover(conn, repo, sha("a"))
+        refs.cover(conn, repo, [sha("a")])
         assert covered() == {"main": sha("a"), "same": sha("a"), "gone": None, "other": None}
         record(conn, repo, ref("main", "c"), ref("same", "a"), ref("other", "b"))
         assert covered()["main"] == sha("a")

@@ -8,7 +8,8 @@ Dates limit nothing, because git stops a date-limited walk at the first old-date
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, Transient
@@ -34,14 +35,20 @@ class CommitReader:
         self._failed_stats = 0
 
     def read_tip(
-        self, tip: str, covered: str | None = None, first_page: int = 1, tip_read: bool = False
+        self,
+        tip: str,
+        covered: str | None = None,
+        first_page: int = 1,
+        tip_read: bool = False,
+        whole: Callable[[], tuple[int, bool]] = lambda: (1, False),
     ) -> Iterator[CommitBatch]:
         """Everything reachable from ``tip`` but not from ``covered``; from ``first_page`` on, where an
         interrupted walk goes on (``tip_read`` as its last batch said).
 
         Where the answer about the range cannot be believed, because the server no longer has ``covered`` (or
-        ``tip`` is reachable from it), the whole of ``tip`` is read. The last batch is ``complete``. Raises
-        SourceGone with code ``no_commit`` where the server does not have ``tip``.
+        ``tip`` is reachable from it), the whole of ``tip`` is read; ``whole`` then tells where that goes on.
+        The last batch is ``complete``. Raises SourceGone with code ``no_commit`` where the server does not
+        have ``tip``.
         """
         if covered is not None:
             try:
@@ -52,7 +59,7 @@ class CommitReader:
             except (SourceGone, Permanent) as error:
                 if error.code not in ("no_object", "bad_request"):
                     raise
-            first_page, tip_read = 1, False
+            first_page, tip_read = whole()
         complete = False
         try:
             for batch in self._walk(tip, None, first_page, tip_read):
@@ -79,8 +86,17 @@ class CommitReader:
         query = {"ref_name": tip if covered is None else f"{covered}..{tip}"}
         for page, answer, owing in self._pages(query, first_page):
             batch = self._batch(tip, covered, page, answer, owing, tip_read=tip_read)
+            # Behind a full last page comes an empty one. A range whose ends were cleaned away since the page
+            # before is empty as well.
+            if page > 1 and batch.complete and not answer.data and not self._begins_with(tip, query):
+                batch = replace(batch, complete=False)
             tip_read = batch.tip_read
             yield batch
+
+    def _begins_with(self, tip: str, query: dict[str, Any]) -> bool:
+        """Whether the server still has both ends of a walk."""
+        answer = self._client.get(self._path, {**query, "per_page": 1, "page": 1})
+        return any(isinstance(row, dict) and row.get("id") == tip for row in rows(answer, self._path))
 
     def _pages(self, query: dict[str, Any], page: int) -> Iterator[tuple[int, Answer, bool]]:
         """Number, answer, and whether statistics were left out, of each page."""
