@@ -35,6 +35,7 @@ from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 if TYPE_CHECKING:
     from sync_pipeline.model import Counts, JobReport, JobType, Repository, Window
     from sync_pipeline.operations.discovery import AddedRoot, Discovered
+    from sync_pipeline.operations.doctor import DagsterChecks, Finding
     from sync_pipeline.operations.projects import Estimate
     from sync_pipeline.operations.registration import ReaderFactory, Registered, Visitor
     from sync_pipeline.operations.runner import Bounds
@@ -1328,6 +1329,89 @@ def up_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = F
     from sync_pipeline.orchestration import ui
 
     ui.up(settings, host=host, port=port, read_only=read_only)
+
+
+# Reports ------------------------------------------------------------------------------------------------
+
+
+@app.command("doctor")
+def doctor_command(as_json: AsJson = False) -> int:
+    """Check everything that has to be right, with a remedy for what is not; exit code 0 all is well,
+    1 warnings, 2 failures."""
+    from sync_pipeline import cli_reports
+    from sync_pipeline.operations import doctor
+    from sync_pipeline.orchestration.diagnosis import dagster_checks
+
+    document = doctor.document(_examined(dagster_checks, quiet=as_json or not sys.stderr.isatty()))
+    if as_json:
+        _print_json(document)
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(cli_reports.doctor_table(document))
+        print(cli_reports.doctor_summary(document))
+    else:
+        _print_rows(cli_reports.doctor_rows(document))
+    return int(document["exit_code"])
+
+
+def _examined(dagster_checks: DagsterChecks, *, quiet: bool) -> list[Finding]:
+    """What the doctor finds; on a terminal it says meanwhile what it waits for."""
+    from sync_pipeline.operations import doctor
+
+    if quiet:
+        return list(doctor.examine(dagster_checks))
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("looking") as line:
+
+        def show(waiting: Sequence[str]) -> None:
+            line.update(escape(f"looking at {', '.join(dict.fromkeys(waiting))}"))
+
+        return list(doctor.examine(dagster_checks, show))
+
+
+@app.command("status")
+def status_command(
+    repo: Annotated[str | None, typer.Option("--repo", metavar="SPEC", help=_NAMES)] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="TYPE", help="Job type; default: all of them.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how complete and how fresh each (repository, job type) is, the worst first."""
+    from sync_pipeline import cli_reports
+    from sync_pipeline.model import JobType
+    from sync_pipeline.operations import runner, status
+    from sync_pipeline.operations.registration import find_repository
+
+    settings = _settings()
+    job_types: tuple[JobType, ...] | None = None
+    try:
+        job_types = None if job is None else (JobType.parse(job),)
+    except ValueError as error:
+        raise ConfigurationError(f"--job: {error}") from None
+    with _database(settings) as database:
+        repository = None if repo is None else find_repository(database, repo)
+        if repository is not None and job is not None:
+            job_types = runner.job_types_for(repository, job)  # refuses one that it does not have
+        document = status.status(database, settings, repository, job_types)
+    if as_json:
+        _print_json(document)
+        return
+    if not document["units"]:
+        print("no repositories; add one: scm-sync repo add <spec>", file=sys.stderr)
+        return
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(cli_reports.status_table(document))
+        for line in cli_reports.status_explanations(document):
+            print(line)
+    else:
+        _print_rows(cli_reports.status_rows(document))
+    print(cli_reports.status_summary(document))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,186 @@
+"""How the reports of ``scm-sync doctor`` and ``scm-sync status`` look to a person.
+
+Belongs here: rows, lines and colours made from their documents. Does not belong here: commands and options
+(:mod:`sync_pipeline.cli`), and what is in a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sync_pipeline.operations.texts import age, counted, moment
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Row = dict[str, object]
+
+_COLOURS = {
+    "ok": "green",
+    "healthy": "green",
+    "warning": "yellow",
+    "waiting": "yellow",
+    "failed": "bold red",
+    "unhealthy": "bold red",
+    "skipped": "dim",
+}
+_EXPLAINED = 20
+
+
+# doctor -------------------------------------------------------------------------------------------------
+
+
+def doctor_rows(document: Mapping[str, Any]) -> list[Row]:
+    """One row per finding, for plain lines."""
+    columns = ("state", "check", "subject", "seen", "remedy")
+    return [{name: check[name] for name in columns} for check in document["checks"]]
+
+
+def doctor_table(document: Mapping[str, Any]) -> Table:
+    """The findings for a terminal, the remedy below what was seen."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for style in ("", "bold", ""):
+        table.add_column(style=style, overflow="fold")
+    for check in document["checks"]:
+        state = check["state"]
+        about = Text(f"{check['subject']}: " if check["subject"] else "", style="cyan")
+        about.append(Text(check["seen"], style="dim" if state == "skipped" else "default"))
+        if check["remedy"]:
+            about.append(Text(f"\n→ {check['remedy']}", style=_COLOURS[state]))
+        table.add_row(Text(state, style=_COLOURS[state]), check["check"], about)
+    return table
+
+
+def doctor_summary(document: Mapping[str, Any]) -> str:
+    """How many checks there were of each state."""
+    return ", ".join(f"{number} {state}" for state, number in document["counts"].items() if number)
+
+
+# status -------------------------------------------------------------------------------------------------
+
+
+def status_rows(document: Mapping[str, Any]) -> list[Row]:
+    """One row per (repository, job type), for plain lines, with everything in it."""
+    return [
+        {
+            "state": unit["verdict"],
+            "repository": unit["path"],
+            "job_type": unit["job_type"],
+            "covered": _covered(unit["covered"]),
+            "watermark": unit["watermark"],
+            "lag": _lag(unit),
+            "gaps": _extent(unit["gaps"]),
+            "queued": _extent(unit["queued"]),
+            "last_run": _last_run(unit["last_run"]),
+            "access": unit["access"]["state"],
+            "reasons": "; ".join(f"{name}: {line}" for name, line in unit["reasons"].items()),
+        }
+        for unit in document["units"]
+    ]
+
+
+def status_table(document: Mapping[str, Any]) -> Table:
+    """The same for a terminal, in fewer words; the reasons are explained below it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("state", "repository", "job type", "covered", "lag", "missing", "last run", "reasons")
+    for unit in document["units"]:
+        verdict, run = unit["verdict"], unit["last_run"]
+        table.add_row(
+            Text(verdict, style=_COLOURS[verdict]),
+            Text(unit["path"]),
+            Text(unit["job_type"]),
+            Text(_covered(unit["covered"])),
+            Text(_lag(unit)),
+            Text(_missing(unit)),
+            Text("none" if run is None else f"{moment(run['started_at'])} {run['status']}"),
+            Text(", ".join(unit["reasons"])),
+        )
+    return table
+
+
+def status_explanations(document: Mapping[str, Any]) -> Iterator[str]:
+    """The reasons in full of those that need a person, the worst ones first."""
+    unhealthy = [unit for unit in document["units"] if unit["verdict"] == "unhealthy"]
+    for unit in unhealthy[:_EXPLAINED]:
+        for reason, line in unit["reasons"].items():
+            yield f"{unit['path']} {unit['job_type']}: {reason}: {line}"
+    if len(unhealthy) > _EXPLAINED:
+        yield f"and {len(unhealthy) - _EXPLAINED} more; scm-sync status --json has every reason"
+
+
+def status_summary(document: Mapping[str, Any]) -> str:
+    """The fleet in one line."""
+    summary = document["summary"]
+    retired = summary["retired_repositories"]
+    parts = [
+        counted(summary["repositories"], "repository", "repositories")
+        + (f" and {retired:,} retired" if retired else ""),
+        "units: " + _numbers(summary["units"]),
+        "jobs: " + _numbers(summary["jobs"]),
+    ]
+    return "; ".join(parts)
+
+
+def _numbers(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in counts.items() if number) or "none"
+
+
+def _covered(covered: Mapping[str, Any] | None) -> str:
+    if covered is None:
+        return "nothing yet"
+    first, last = covered["from"], covered["to"]
+    if isinstance(last, int):
+        return f"r{first} to r{last}"
+    return f"{'the beginning' if first is None else moment(first)} to {moment(last)}"
+
+
+def _lag(unit: Mapping[str, Any]) -> str:
+    lag = "never" if unit["lag_seconds"] is None else age(unit["lag_seconds"])
+    behind = unit["revisions_behind"]
+    return f"{lag}, {counted(behind, 'revision')}" if behind else lag
+
+
+def _missing(unit: Mapping[str, Any]) -> str:
+    """How many windows are missing, with and without a job that will read them."""
+    found = {"gaps": unit["gaps"]["windows"], "queued": unit["queued"]["windows"]}
+    return ", ".join(f"{number} {name}" for name, number in found.items() if number)
+
+
+def _extent(extent: Mapping[str, Any]) -> str:
+    """Windows, how much they are, and the first one."""
+    if not extent["windows"]:
+        return ""
+    what = counted(extent["windows"], "window")
+    if extent["revisions"]:
+        what += f", {counted(extent['revisions'], 'revision')}"
+    elif extent["seconds"]:
+        what += f", {age(extent['seconds'])}"
+    return f"{what}: {_windows(extent['first'], extent['windows'])}"
+
+
+def _windows(windows: Sequence[Mapping[str, Any]], total: int) -> str:
+    shown = [
+        f"r{window['start_rev']}..r{window['end_rev']}"
+        if "start_rev" in window
+        else f"{moment(window['since']) if window['since'] else 'the beginning'} to {moment(window['until'])}"
+        for window in windows
+    ]
+    return ", ".join(shown) + (", ..." if total > len(windows) else "")
+
+
+def _last_run(run: Mapping[str, Any] | None) -> str:
+    if run is None:
+        return "none"
+    when = moment(run["finished_at"] or run["started_at"])
+    if run["error_code"]:
+        return f"{when} {run['status']}: {run['error_code']}"
+    return (
+        f"{when} {run['status']}: {run['read']} read, {run['inserted'] + run['updated']} changed, "
+        f"{counted(run['calls'], 'call')}"
+    )

@@ -1,0 +1,171 @@
+"""The checks of our database.
+
+Belongs here: which server is the one in force, and what its answers mean. The questions are in
+:mod:`sync_pipeline.store.diagnosis`.
+"""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.operations import environment
+from sync_pipeline.operations.doctor.findings import Finding, State, failed, ok, skipped, told
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import diagnosis, migrations
+from sync_pipeline.store.database import describe
+from sync_pipeline.store.diagnosis import Server
+
+CHECKS = (
+    "database",
+    "database_version",
+    "database_encoding",
+    "database_rights",
+    "migrations",
+    "environment",
+)
+
+OLDEST = 15
+"""The oldest major version of PostgreSQL that has what the tables need."""
+
+CONNECT_SECONDS = 4
+
+_SHOWN_TABLES = 3
+
+
+class Database:
+    """The database in force, once :meth:`look` has been there: ``url`` is None where it does not answer,
+    ``usable`` says that its tables can be read, ``data_directory`` is that of the embedded server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.url: str | None = None
+        self.usable = False
+        self.data_directory: str | None = None
+
+    def look(self) -> list[Finding]:
+        """What each check of :data:`CHECKS` finds."""
+        started = time.monotonic()
+        try:
+            url, embedded = self._find()
+            server = diagnosis.look(url, CONNECT_SECONDS)
+        except ConfigurationError as error:
+            seen, remedy = told(error, "correct SCM_DATABASE_URL")
+            return [
+                failed(CHECKS[0], seen, remedy),
+                *(skipped(check, "the database does not answer") for check in CHECKS[1:]),
+            ]
+        milliseconds = 1000 * (time.monotonic() - started)
+        self.url = url
+        if embedded:
+            self.data_directory = server.data_directory
+        what = "the embedded server" if embedded else describe(url)
+        return [
+            ok("database", f"{what} answers in {milliseconds:.0f} ms"),
+            _version(server),
+            _encoding(server),
+            _rights(server),
+            *self._schema(url),
+        ]
+
+    def _find(self) -> tuple[str, bool]:
+        """The URL in force, and whether it is the embedded server's, which is started."""
+        url = self._settings.database_url
+        known = environment.embedded_url(self._settings.state_dir)
+        if url and url != known:
+            return url, False
+        if known is None:
+            raise ConfigurationError(
+                f"SCM_DATABASE_URL is not set, and {self._settings.state_dir} has no embedded server yet; "
+                "scm-sync db migrate makes one"
+            )
+        return environment.ensure_server(self._settings.state_dir), True
+
+    def _schema(self, url: str) -> list[Finding]:
+        ours = self._settings.environment
+        try:
+            state = migrations.check(url, ours)
+        except psycopg.Error:
+            return [
+                failed(
+                    "migrations",
+                    "the record of migrations cannot be read",
+                    "grant the account SELECT on the tables of the schemas migrations and scm",
+                ),
+                skipped("environment", "the marker cannot be read"),
+            ]
+        found = []
+        if state.unknown:
+            found.append(
+                failed(
+                    "migrations",
+                    f"{', '.join(state.unknown)} is applied and not known to this program",
+                    "install the version of this program that the database was migrated with, or a newer one",
+                )
+            )
+        elif state.pending:
+            seen = "no tables of ours yet" if not state.applied else f"{', '.join(state.pending)} is missing"
+            found.append(failed("migrations", seen, "run: scm-sync db migrate"))
+        else:
+            found.append(ok("migrations", f"current: {state.applied[-1]}"))
+        if state.environment is None:
+            found.append(skipped("environment", "the database is not marked before the first migration"))
+        elif state.environment != ours:
+            found.append(
+                failed(
+                    "environment",
+                    f"the database is marked {state.environment!r}, SCM_ENVIRONMENT is {ours!r}",
+                    "correct SCM_ENVIRONMENT or SCM_DATABASE_URL",
+                )
+            )
+        else:
+            found.append(ok("environment", f"{ours!r}, as the database is marked"))
+        self.usable = all(one.state is State.OK for one in found)
+        return found
+
+
+def _version(server: Server) -> Finding:
+    if server.version_number < OLDEST * 10_000:
+        return failed("database_version", f"PostgreSQL {server.version}", f"use PostgreSQL {OLDEST} or newer")
+    return ok("database_version", f"PostgreSQL {server.version}")
+
+
+def _encoding(server: Server) -> Finding:
+    if server.encoding != "UTF8":
+        return failed(
+            "database_encoding",
+            f"{server.encoding}, which cannot hold every message and path",
+            "make the database with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0",
+        )
+    return ok("database_encoding", server.encoding)
+
+
+def _rights(server: Server) -> Finding:
+    name = "database_rights"
+    if server.read_only:
+        return failed(
+            name, "the database can only be read", "name the primary server, and no read-only account"
+        )
+    if not server.may_stage:
+        return failed(
+            name, "no temporary tables are allowed", "GRANT TEMPORARY ON DATABASE ... to the account"
+        )
+    if not server.has_scm:
+        if server.may_create:
+            return ok(name, "the account may make the schemas")
+        return failed(
+            name,
+            "the account may not make the schemas",
+            "GRANT CREATE ON DATABASE ... to the account, or migrate with another one",
+        )
+    if server.lacking:
+        shown = [f"{rights} on {table}" for table, rights in server.lacking.items()]
+        more = len(shown) - _SHOWN_TABLES
+        return failed(
+            name,
+            f"the account lacks {'; '.join(shown[:_SHOWN_TABLES])}{f' and {more} tables more' * (more > 0)}",
+            "sync with the account that migrated, or grant it these rights",
+        )
+    return ok(name, "reads and writes every table of the schema scm")

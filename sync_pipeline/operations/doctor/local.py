@@ -1,0 +1,209 @@
+"""The checks of this machine and of what our own files and tables say.
+
+Belongs here: settings, folders, the catalog snapshot, the ``svn`` command, heartbeats. Does not belong here:
+anything that asks a server of others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from sync_pipeline import catalog
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import Kind, Lifecycle, Repository
+from sync_pipeline.operations.doctor.findings import Finding, failed, ok, skipped, told, warning
+from sync_pipeline.operations.texts import age
+from sync_pipeline.settings import OTHER_VARIABLES, PREFIX, SECRETS, Settings, config_file, load_settings
+from sync_pipeline.sources.svn import process
+from sync_pipeline.store.heartbeats import Heartbeat
+
+_GIB = 1024**3
+LITTLE_SPACE, NO_SPACE = 2 * _GIB, _GIB // 4
+"""Bytes free below which a disk is worth a warning, and below which it fails."""
+
+_SVN_SECONDS = 5
+_OLDEST_SVN = (1, 14)
+_SILENT_TICKS = 10
+# The schedule of discovery roots ticks every five minutes only.
+_SHORTEST_SILENCE = 900.0
+_SHOWN = 5
+
+
+# Settings -----------------------------------------------------------------------------------------------
+
+
+def settings_in_force() -> tuple[Finding, Settings | None]:
+    """The settings and what is to be said about them. Where only an unknown name is wrong, the others are in
+    force all the same, so that the checks can go on; None where there are none."""
+    try:
+        settings = load_settings()
+    except ConfigurationError as error:
+        seen, remedy = told(error, "docs/settings.md has every setting")
+        return failed("settings", seen, remedy), _without_unknown()
+    file = config_file()
+    given = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in OTHER_VARIABLES)
+    seen = f"{file}" if file else "no TOML file"
+    seen += f"; from the environment: {', '.join(given)}" if given else "; nothing from the environment"
+    if file is not None and _is_open_secret(file, settings):
+        return (
+            warning("settings", f"{file} holds a secret and everybody may read it", f"chmod 600 {file}"),
+            settings,
+        )
+    return ok("settings", seen), settings
+
+
+def _without_unknown() -> Settings | None:
+    try:
+        return Settings()
+    except (ValueError, ConfigurationError):  # pydantic's is a ValueError
+        return None
+
+
+def _is_open_secret(file: Path, settings: Settings) -> bool:
+    try:
+        keys = re.findall(r"(?m)^\s*(\w+)\s*=", file.read_text(encoding="utf-8"))
+        # The URLs of databases hold passwords more often than not.
+        secrets = {*SECRETS, "token", "database_url", "dagster_database_url"}
+        return bool(secrets & set(keys)) and bool(file.stat().st_mode & 0o004)
+    except OSError:
+        return False
+
+
+# Folders ------------------------------------------------------------------------------------------------
+
+
+def state_folder(settings: Settings) -> list[Finding]:
+    """Whether the state folder can be written, and what it takes."""
+    folder = settings.state_dir
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        remedy = "correct its owner and mode, or set SCM_STATE_DIR"
+        return [failed("state_folder", f"{existing} cannot be written", remedy)]
+    if existing != folder:
+        return [ok("state_folder", f"{folder} is not there yet and can be made")]
+    return [ok("state_folder", f"{folder} takes {_size(_taken(folder))}")]
+
+
+def disk_space(place: str, folder: Path) -> list[Finding]:
+    """The free space of the disk that ``folder`` is on, or will be."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    seen = f"{_size(free)} free below {existing}"
+    remedy = "free space, or move it to a larger disk"
+    if free < NO_SPACE:
+        return [failed("disk_space", seen, remedy, place)]
+    if free < LITTLE_SPACE:
+        return [warning("disk_space", seen, remedy, place)]
+    return [ok("disk_space", seen, place)]
+
+
+def temporary_files() -> Path:
+    """Where the answers of svn are kept while they are read; one may take two gigabytes."""
+    return Path(tempfile.gettempdir())
+
+
+def _taken(folder: Path) -> int:
+    """Bytes of all files below, as far as they can be seen; they may vanish meanwhile."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def _size(count: int) -> str:
+    if count >= _GIB:
+        return f"{count / _GIB:.1f} GiB"
+    return f"{count / 1024**2:.0f} MiB"
+
+
+# The catalog --------------------------------------------------------------------------------------------
+
+
+def catalog_snapshot(settings: Settings, known: Sequence[Repository] | None) -> list[Finding]:
+    """Whether Dagster loads the catalog that the database has; ``known`` is None where that cannot be
+    read."""
+    name, file = "catalog_snapshot", settings.catalog_file
+    again = "run: scm-sync catalog export"
+    try:
+        snapshot = catalog.read_snapshot(file)
+    except ConfigurationError as error:
+        return [failed(name, *told(error, again))]
+    if snapshot.written_at is None:
+        if known:
+            return [failed(name, f"{file} is missing, {len(known)} repositories are registered", again)]
+        return [skipped(name, f"{file} is not there yet; the first scm-sync repo add writes it")]
+    seen = f"{len(snapshot.repositories)} repositories, written {snapshot.written_at:%Y-%m-%d %H:%M:%S} UTC"
+    if known is None:
+        return [ok(name, f"{seen}; not compared, because the database cannot be read")]
+    ours = {repository.repo_id: repository for repository in known}
+    theirs = {repository.repo_id: repository for repository in snapshot.repositories}
+    if ours != theirs:
+        differing = sum(ours.get(key) != theirs.get(key) for key in {*ours, *theirs})
+        return [warning(name, f"{seen}; {differing} of {len(ours)} differ from the database", again)]
+    return [ok(name, f"{seen}, the same as in the database")]
+
+
+# Commands and sensors -----------------------------------------------------------------------------------
+
+
+def svn_command(known: Sequence[Repository] | None) -> list[Finding]:
+    """The version of the command that reads Subversion, where somebody needs it."""
+    name, install = "svn_command", "install the package subversion, 1.14 or newer"
+    active = [r for r in known or () if r.kind is Kind.SVN and r.lifecycle is Lifecycle.ACTIVE]
+    try:
+        answer = process.run(
+            "svn", ["--version", "--quiet"], secret=None, timeout=_SVN_SECONDS, max_bytes=1000
+        )
+    except ConfigurationError:
+        if known is not None and not active:
+            return [skipped(name, "not on PATH, and no SVN repository is registered")]
+        needed = f"{len(active)} SVN repositories need it" if active else "SVN repositories would need it"
+        return [failed(name, f"not on PATH; {needed}", install)]
+    version = answer.file.read(0, 100).decode("ascii", "replace").strip()
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if answer.status != 0 or not found:
+        return [failed(name, "does not say its version", install)]
+    if (int(found[1]), int(found[2])) < _OLDEST_SVN:
+        return [warning(name, f"version {version}", install)]
+    return [ok(name, f"version {version}")]
+
+
+def sensors(settings: Settings, beats: Sequence[Heartbeat] | None) -> list[Finding]:
+    """Whether each sensor and schedule that ever ticked still does; ``beats`` is None where that cannot be
+    read."""
+    if beats is None:
+        return [skipped("sensors", "the database cannot be read")]
+    if not beats:
+        return [skipped("sensors", "none has ticked on this database yet")]
+    silent, failing = [], []
+    for beat in beats:
+        if beat.age > max(_SILENT_TICKS * settings.sensor_interval, _SHORTEST_SILENCE):
+            silent.append(f"{beat.name} for {age(beat.age)}")
+        elif beat.outcome.startswith("failed"):
+            failing.append(f"{beat.name} {beat.outcome}")
+    if silent:
+        return [
+            warning(
+                "sensors",
+                f"silent: {_some(silent)}",
+                "start scm-sync up; where it runs, look whether the sensor is switched off in the UI",
+            )
+        ]
+    if failing:
+        return [warning("sensors", _some(failing), "look at the sensor's ticks in the UI")]
+    oldest = max(beat.age for beat in beats)
+    return [ok("sensors", f"{len(beats)} tick, the last one {age(oldest)} ago at most")]
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = len(texts) - _SHOWN
+    return ", ".join(texts[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,216 @@
+"""The status report: what is complete, how fresh it is, and what still waits, per (repository, job type).
+
+Belongs here: the document, which ``docs/status.md`` describes key by key, and its order. It reads our own
+tables and no source. Does not belong here: the verdict, which is that of :mod:`sync_pipeline.quality.health`,
+and how the report looks on a terminal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sync_pipeline import __version__
+from sync_pipeline.model import (
+    BEGINNING,
+    JobStatus,
+    JobType,
+    Kind,
+    Lifecycle,
+    Repository,
+    RevisionWindow,
+    TimeWindow,
+    Window,
+)
+from sync_pipeline.quality import credentials, health
+from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.quality.health import Judged
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import status as store
+from sync_pipeline.store.database import Database, database_time
+from sync_pipeline.sync.readers import Readers
+
+UNHEALTHY, WAITING, HEALTHY = "unhealthy", "waiting", "healthy"
+"""The verdicts, worst first. What waits goes away without a person, as queued history is read."""
+
+_VERDICTS = (UNHEALTHY, WAITING, HEALTHY)
+_WAITING_JOBS = (JobStatus.PENDING, JobStatus.RUNNING, JobStatus.FAILED)
+_SHOWN_WINDOWS = 3
+
+Document = dict[str, Any]
+
+
+def status(
+    database: Database,
+    settings: Settings,
+    repository: Repository | None = None,
+    job_types: Sequence[JobType] | None = None,
+) -> Document:
+    """The report about every active repository, or about ``repository``, retired or not; of these
+    ``job_types`` or of all. Times are ISO 8601 in UTC, lengths are seconds."""
+    repo_ids = None if repository is None else [repository.repo_id]
+    with database.connection() as conn:
+        now = database_time(conn)
+        in_force = credentials.in_force(conn, Readers(settings))
+        verdicts = health.read(conn, timedelta(seconds=settings.stale_after), in_force, repo_ids)
+        rows = store.units(conn, repo_ids)
+        jobs = store.jobs(conn, repo_ids)
+    judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in verdicts}
+    wanted = None if job_types is None else {str(job_type) for job_type in job_types}
+    queued: Counter[tuple[int, str]] = Counter()
+    by_status: Counter[str] = Counter()
+    for row in jobs:
+        if wanted is None or row["job_type"] in wanted:
+            by_status[row["status"]] += row["jobs"]
+            if row["status"] in _WAITING_JOBS:
+                queued[row["repo_id"], row["job_type"]] += row["with_window"]
+    units = []
+    for row in rows:
+        key = row["repo_id"], row["job_type"]
+        # Between two queries a repository may have been registered.
+        if key in judged and (wanted is None or row["job_type"] in wanted):
+            units.append(_unit(row, judged[key], in_force, queued[key]))
+    retired = {unit["repo_id"] for unit in units if unit["lifecycle"] == Lifecycle.RETIRED}
+    if repository is None:
+        units = [unit for unit in units if unit["repo_id"] not in retired]
+    units.sort(key=_worst_first)
+    counts = Counter(unit["verdict"] for unit in units)
+    return {
+        "version": __version__,
+        "generated_at": now.isoformat(),
+        "environment": settings.environment,
+        "summary": {
+            "repositories": len({unit["repo_id"] for unit in units}),
+            "retired_repositories": len(retired),
+            "units": {verdict: counts[verdict] for verdict in reversed(_VERDICTS)},
+            "jobs": {str(one): by_status[one] for one in JobStatus},
+        },
+        "units": units,
+    }
+
+
+def _unit(row: Mapping[str, Any], judged: Judged, in_force: Credentials, queued_jobs: int) -> Document:
+    facts = judged.facts
+    kind = Kind(row["kind"])
+    stop = in_force.stopped.get(row["instance"]) if kind is Kind.GITLAB else None
+    return {
+        "repo_id": row["repo_id"],
+        "spec": f"svn:{row['url']}" if kind is Kind.SVN else f"gitlab:{row['project_id']}",
+        "path": row["project_path"] or row["url"],
+        "instance": row["instance"],
+        "tenant": row["tenant"],
+        "slug": row["slug"],
+        "lifecycle": row["lifecycle"],
+        "job_type": row["job_type"],
+        "verdict": verdict_of(judged.health),
+        "reasons": judged.health.detail,
+        "access": {
+            "state": str(facts.access),
+            "detail": facts.access_detail,
+            "since": _plain(row["access_since"]),
+        },
+        "credential": facts.credential
+        and {"problem": facts.credential, "stopped_at": _plain(stop.stopped_at if stop else None)},
+        "origin": _plain(row["origin_time"] if row["origin_rev"] is None else row["origin_rev"]),
+        "covered": _covered(row, facts.watermark),
+        "watermark": _plain(facts.watermark),
+        "verified_at": _plain(facts.verified_at),
+        "visited_at": _plain(facts.visited_at),
+        "lag_seconds": _lag(judged),
+        "head_rev": facts.head,
+        "revisions_behind": max(0, facts.head + 1 - facts.watermark)
+        if isinstance(facts.watermark, int) and facts.head is not None
+        else None,
+        "gaps": _extent(facts.gap),
+        "queued": {"jobs": queued_jobs, **_extent(facts.queued)},
+        "last_run": _last_run(row),
+    }
+
+
+def verdict_of(verdict: health.Health) -> str:
+    """One of the three words for a verdict."""
+    if verdict.passed:
+        return HEALTHY
+    return WAITING if set(verdict.reasons) <= health.WAITS_FOR_ITSELF else UNHEALTHY
+
+
+def _covered(row: Mapping[str, Any], watermark: int | datetime | None) -> Document | None:
+    """The covered range that holds the origin."""
+    if isinstance(watermark, int):
+        first = row["covered_from_rev"]
+        return {"from": first, "to": watermark - 1, "from_beginning": first <= 1}
+    if isinstance(watermark, datetime):
+        first = row["covered_from_time"]
+        whole = first <= BEGINNING
+        return {
+            "from": None if whole else _plain(first),
+            "to": _plain(watermark),
+            "from_beginning": whole,
+        }
+    return None
+
+
+def _lag(judged: Judged) -> float | None:
+    """Seconds since the later of the watermark and the last complete look."""
+    times = [t for t in (judged.facts.watermark, judged.facts.verified_at) if isinstance(t, datetime)]
+    return max(0.0, round((judged.judged_at - max(times)).total_seconds(), 3)) if times else None
+
+
+def _extent(windows: Sequence[Window]) -> Document:
+    """How much ``windows`` are; the one that reaches back to the beginning has no length in seconds."""
+    revisions = [window for window in windows if isinstance(window, RevisionWindow)]
+    times = [window for window in windows if isinstance(window, TimeWindow)]
+    bounded = [window for window in times if window.since > BEGINNING]
+    return {
+        "windows": len(windows),
+        "revisions": sum(map(len, revisions)),
+        "seconds": sum(((w.until - w.since).total_seconds() for w in bounded), 0.0),
+        "from_beginning": len(bounded) < len(times) or any(window.first <= 1 for window in revisions),
+        "first": [_window(window) for window in windows[:_SHOWN_WINDOWS]],
+    }
+
+
+def _window(window: Window) -> Document:
+    if isinstance(window, RevisionWindow):
+        return {"start_rev": window.first, "end_rev": window.end - 1}
+    return {
+        "since": None if window.since <= BEGINNING else _plain(window.since),
+        "until": _plain(window.until),
+    }
+
+
+def _last_run(row: Mapping[str, Any]) -> Document | None:
+    if row["run_status"] is None:
+        return None
+    started, finished = row["run_started_at"], row["run_finished_at"]
+    return {
+        "mode": row["run_mode"],
+        "status": row["run_status"],
+        "started_at": _plain(started),
+        "finished_at": _plain(finished),
+        "seconds": None if finished is None else round((finished - started).total_seconds(), 3),
+        **{
+            name: row[f"run_{name}"]
+            for name in ("read", "inserted", "updated", "unchanged", "poorer", "quarantined", "calls")
+        },
+        "error_code": row["run_error_code"],
+        "error": row["run_error"],
+        "dagster_run_id": row["run_dagster_run_id"],
+    }
+
+
+def _worst_first(unit: Document) -> tuple[int, int, float, str, str]:
+    lag = unit["lag_seconds"]
+    return (
+        _VERDICTS.index(unit["verdict"]),
+        -len(unit["reasons"]),
+        float("-inf") if lag is None else -lag,
+        unit["path"],
+        unit["job_type"],
+    )
+
+
+def _plain(value: int | datetime | None) -> int | str | None:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,60 @@
+"""What the status report tells beyond the facts behind the verdicts.
+
+Belongs here: one query over every (repository, job type) and one over the jobs. What is missing, and the
+verdict, come from :mod:`sync_pipeline.store.health` by way of :mod:`sync_pipeline.quality.health`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sync_pipeline.store.database import Connection
+
+# One row per (repository, job type): the covered range with the origin, and the latest attempt at any job.
+_UNITS = """
+SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.project_path, r.instance, r.tenant, r.slug,
+       r.lifecycle, w.origin_rev, w.origin_time, w.access_since,
+       (SELECT lower(covered) FROM unnest(w.covered_revs) AS covered
+         WHERE covered @> w.origin_rev) AS covered_from_rev,
+       (SELECT lower(covered) FROM unnest(w.covered_time) AS covered
+         WHERE covered @> w.origin_time) AS covered_from_time,
+       run.mode AS run_mode, run.status AS run_status, run.started_at AS run_started_at,
+       run.finished_at AS run_finished_at, run.rows_read AS run_read, run.inserted AS run_inserted,
+       run.updated AS run_updated, run.unchanged AS run_unchanged, run.poorer AS run_poorer,
+       run.quarantined AS run_quarantined, run.calls AS run_calls, run.error_code AS run_error_code,
+       run.error AS run_error, run.dagster_run_id AS run_dagster_run_id
+  FROM scm.sync_watermarks AS w
+  JOIN scm.repos AS r USING (repo_id)
+  LEFT JOIN LATERAL (
+       SELECT s.mode, s.status, s.started_at, s.finished_at, s.rows_read, s.inserted, s.updated, s.unchanged,
+              s.poorer, s.quarantined, s.calls, s.error_code, s.error, s.dagster_run_id
+         FROM scm.sync_runs AS s
+        WHERE s.repo_id = w.repo_id AND s.job_type = w.job_type
+        ORDER BY s.started_at DESC
+        LIMIT 1) AS run ON TRUE
+ WHERE %(repo_ids)s::bigint[] IS NULL OR w.repo_id = ANY (%(repo_ids)s)
+"""
+
+# How many jobs there are, and how many of them read a window: where they wait, these are queued history.
+_JOBS = """
+SELECT repo_id, job_type, status, count(*) AS jobs, count(*) FILTER (
+       WHERE revs IS NOT NULL OR period IS NOT NULL) AS with_window
+  FROM scm.sync_jobs
+ WHERE %(repo_ids)s::bigint[] IS NULL OR repo_id = ANY (%(repo_ids)s)
+ GROUP BY repo_id, job_type, status
+"""
+
+
+def units(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """The rows of these repositories, or of all; the columns ``run_...`` are NULL where nothing ran yet."""
+    return conn.execute(_UNITS, _params(repo_ids)).fetchall()
+
+
+def jobs(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """Number of jobs per (repository, job type, status); ``with_window`` counts those that read one."""
+    return conn.execute(_JOBS, _params(repo_ids)).fetchall()
+
+
+def _params(repo_ids: Sequence[int] | None) -> dict[str, Any]:
+    return {"repo_ids": None if repo_ids is None else list(repo_ids)}
