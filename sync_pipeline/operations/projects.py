@@ -320,6 +320,8 @@ def register(
             actor=actor,
             reason=reason,
         )
+    if known := [moment for moment in (oldest, project.created_at) if moment is not None]:
+        repos.begin_history(conn, min(known).date(), settings.history_floor)
     history = _queue_history(conn, settings, repository, oldest, actor, f"history before it was {reason}")
     return NewProject(repos.get(conn, repository.repo_id), again, history)
 

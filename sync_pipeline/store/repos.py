@@ -163,6 +163,12 @@ UPDATE scm.deployment
 RETURNING history_start
 """
 
+# A project that is older than every one before makes the daily partitions begin earlier, before it is read.
+_BEGIN_HISTORY = """
+UPDATE scm.deployment
+   SET history_start = least(history_start, greatest(%(day)s::date, %(floor)s::date))
+"""
+
 # The state of access of every job type, for a person.
 _ACCESS = "SELECT repo_id, job_type, access FROM scm.sync_watermarks ORDER BY repo_id, job_type"
 
@@ -377,6 +383,12 @@ def history_start(conn: Connection, floor: date) -> date | None:
     row = conn.execute(_HISTORY_START, {"floor": datetime.combine(floor, time(), UTC)}).fetchone()
     found: date | None = row["history_start"] if row else None
     return found
+
+
+def begin_history(conn: Connection, day: date, floor: date) -> None:
+    """Let the daily partitions begin at ``day`` or earlier, at ``floor`` at the earliest: so the days of a
+    project exist before its rows arrive."""
+    conn.execute(_BEGIN_HISTORY, {"day": day, "floor": floor})
 
 
 def access(conn: Connection) -> dict[int, dict[str, str]]:
