@@ -7,18 +7,23 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sync_pipeline.store import raw
 from sync_pipeline.store.database import Connection, Database
 
-_NASTY = st.text(st.sampled_from(["\0", "\ud800", "\udfff", "\\", "u", "0", "N", "x", "é", "\U0001f600"]))
+_NASTY = st.text(
+    st.sampled_from(["\0", "\ud800", "\udfff", "\\", "u", "0", "N", "x", "é", "\U0001f600"]), max_size=6
+)
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | _NASTY
-_JSON = st.recursive(_SCALARS, lambda part: st.lists(part) | st.dictionaries(_NASTY, part), max_leaves=8)
+_JSON = st.recursive(
+    _SCALARS, lambda part: st.lists(part, max_size=3) | st.dictionaries(_NASTY, part, max_size=3)
+)
 
 
-@given(st.dictionaries(_NASTY, _JSON))
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(_NASTY, _JSON, max_size=4))
 def test_what_was_escaped_comes_back_as_it_was(source: dict[str, Any]) -> None:
     stored, escaped = raw.payload(source)
     text = json.dumps(stored.obj, ensure_ascii=False)
