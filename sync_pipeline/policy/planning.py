@@ -48,6 +48,9 @@ class Reason(StrEnum):
 PRIORITY_OF_REASON = {Reason.NEVER_VISITED: 40, Reason.HINT: 50, Reason.INTERVAL: 100, Reason.REPROBE: 200}
 """Priority of an incremental job by why it is due; smaller runs first."""
 
+# GitLab writes the last activity of a project at most once in this time.
+_ACTIVITY_LAG = timedelta(hours=1)
+
 # Decided by the clock alone, so it may as well be done now.
 _BY_CLOCK = frozenset({Reason.NOT_YET, Reason.NOTHING_NEW})
 
@@ -342,16 +345,20 @@ def _shows_news(unit: Unit, visited_at: datetime) -> bool:
 
 
 def _is_watched(unit: Unit, visited_at: datetime, now: datetime, limits: Limits) -> bool:
-    """True if news would have shown by now, so that a visit may wait: the repository itself was looked at a
-    moment ago, or its root was listed so far down that activity after the watermark had to be in it."""
-    if _is_seen(unit, visited_at) and unit.hint_at is not None and unit.hint_at >= now - limits.sync_interval:
-        return True
+    """True if news would have shown by now, so that a visit may wait. Revisions: the repository was looked at
+    a moment ago. Time: so was the project, or its root was listed so far down that it had to be in the list,
+    and its last activity is so far behind the watermark that nothing later can hide in the lag."""
+    fresh = unit.hint_at is not None and unit.hint_at >= now - limits.sync_interval
+    looked = fresh and _is_seen(unit, visited_at)
+    if not isinstance(unit.watermark, datetime):
+        return looked
+    settled = unit.watermark - _ACTIVITY_LAG
+    if looked and unit.hint_activity_at is not None:
+        return unit.hint_activity_at <= settled
     # Roots are listed in turn, so that one listing may be much older than the sensor's interval.
     if unit.listed_at is None or unit.listed_at < now - limits.quiet_interval:
         return False
-    if not isinstance(unit.watermark, datetime):
-        return False
-    return unit.listed_down_to is None or unit.listed_down_to <= unit.watermark
+    return unit.listed_down_to is None or unit.listed_down_to <= settled
 
 
 def _stopped(unit: Unit, now: datetime, limits: Limits) -> tuple[Reason | None, datetime | None]:

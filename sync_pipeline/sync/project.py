@@ -99,8 +99,14 @@ class ProjectVisit:
                 access=access,
                 detail=detail,
                 verified_at=self.looked_at if verified else None,
-                activity_at=self.project.last_activity_at if verified else None,
+                activity_at=self._activity_read() if verified else None,
             )
+
+    def _activity_read(self) -> datetime | None:
+        """The project's last activity, as far as this visit can have read it: what happened within the safety
+        lag is news for the next one."""
+        last = self.project.last_activity_at
+        return None if last is None else min(last, self.readable(None).until)
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -102,7 +102,8 @@ def test_what_is_below_the_page_was_not_active_since_its_last_row(forge: Forge) 
 
 def test_activity_makes_a_quiet_project_due_at_once_and_only_that_one(forge: Forge) -> None:
     for path in ("app", "lib"):
-        forge.git_project(path, "2026-01-01")
+        repo_id = forge.git_project(path, "2026-01-01")
+        forge.project(repo_id).last_activity_at = datetime.now(UTC) - timedelta(hours=2)
     root(forge, "gitlab:group:team1")
     forge.site.execute("UPDATE scm.repos SET root_id = (SELECT root_id FROM scm.discovery_roots)")
     assert forge.site.run("sync_commits").success
@@ -112,7 +113,7 @@ def test_activity_makes_a_quiet_project_due_at_once_and_only_that_one(forge: For
     tick(forge)
     assert forge.site.schedule() == []
     app = next(p for p in forge.gitlab.projects.values() if p.path == "app")
-    app.last_activity_at = datetime.now(UTC) + timedelta(seconds=5)
+    app.last_activity_at = datetime.now(UTC)
     tick(forge)
     requests = forge.site.schedule()
     assert {request.job_name for request in requests} == {"sync_commits", "sync_merge_requests"}

@@ -194,15 +194,24 @@ def test_a_decision_against_says_until_when() -> None:
         ({"hint_activity_at": ago(days=1), "hint_at": NOW}, Reason.NOTHING_NEW),
         ({"hint_activity_at": ago(minutes=1), "hint_at": ago(minutes=2)}, Reason.NOT_YET),
         # What never succeeded is not hurried by hints; the ledger retries it.
-        ({"hint_activity_at": NOW, "hint_at": NOW, "activity_at": None}, Reason.NOTHING_NEW),
+        ({"hint_activity_at": NOW, "hint_at": NOW, "activity_at": None}, Reason.NOT_YET),
+        # The server shows activity once an hour: what was active lately may have been so again.
+        (
+            {"hint_activity_at": ago(minutes=50), "hint_at": NOW, "activity_at": ago(minutes=50)},
+            Reason.NOT_YET,
+        ),
+        (
+            {"hint_activity_at": ago(minutes=63), "hint_at": NOW, "activity_at": ago(minutes=63)},
+            Reason.NOTHING_NEW,
+        ),
         ({"visited_at": ago(minutes=6)}, Reason.INTERVAL),
         # A listing of its root that went further back than the watermark would have shown it.
         (
-            {"visited_at": ago(minutes=6), "listed_at": NOW, "listed_down_to": ago(hours=1)},
+            {"visited_at": ago(minutes=6), "listed_at": NOW, "listed_down_to": ago(hours=2)},
             Reason.NOTHING_NEW,
         ),
         ({"visited_at": ago(minutes=6), "listed_at": NOW}, Reason.NOTHING_NEW),
-        ({"visited_at": ago(minutes=6), "listed_at": NOW, "listed_down_to": ago(minutes=1)}, Reason.INTERVAL),
+        ({"visited_at": ago(minutes=6), "listed_at": NOW, "listed_down_to": ago(hours=1)}, Reason.INTERVAL),
         ({"visited_at": ago(minutes=6), "listed_at": ago(minutes=31)}, Reason.INTERVAL),
         ({"visited_at": ago(minutes=31), "listed_at": NOW}, Reason.INTERVAL),
         ({"access": Access.ARCHIVED, "visited_at": ago(minutes=6)}, Reason.INTERVAL),
