@@ -373,7 +373,7 @@ COMMENT ON COLUMN scm.mrs.children_head IS 'Head for which versions and commits 
 COMMENT ON COLUMN scm.mrs.children_target IS 'Target branch for which versions and commits are stored.';
 COMMENT ON COLUMN scm.mrs.versions_hash IS 'SHA-256 over its rows of scm.mr_versions; NULL: never read.';
 COMMENT ON COLUMN scm.mrs.commits_hash IS 'SHA-256 over its rows of scm.mr_commits; NULL: never read.';
-COMMENT ON COLUMN scm.mrs.read_at IS 'When it was last read, changed or not.';
+COMMENT ON COLUMN scm.mrs.read_at IS 'When it was last asked for, changed or not.';
 COMMENT ON COLUMN scm.mrs.content_hash IS 'SHA-256 over everything read that is no volatile check and that not only its versions say (base_sha, start_sha, changes_count).';
 COMMENT ON COLUMN scm.mrs.version IS 'Raised at every change.';
 COMMENT ON COLUMN scm.mrs.batch_id IS 'The batch that wrote this version.';

@@ -89,17 +89,14 @@ RETURNING iid, (xmax = 0) AS inserted
 """
 
 # Bookkeeping of every copy that is not older than what is stored: no new version. The head of the children is
-# known where both sets came with this copy.
+# known where both sets of it came with this copy.
 _READ = """
 UPDATE scm.mrs AS m
    SET read_at = now(),
-       children_head = CASE WHEN s.versions_hash IS NOT NULL AND s.commits_hash IS NOT NULL
-                            THEN s.head_sha ELSE m.children_head END,
-       children_target = CASE WHEN s.versions_hash IS NOT NULL AND s.commits_hash IS NOT NULL
-                              THEN s.target_branch ELSE m.children_target END
+       children_head = CASE WHEN s.has_children THEN s.head_sha ELSE m.children_head END,
+       children_target = CASE WHEN s.has_children THEN s.target_branch ELSE m.children_target END
   FROM json_to_recordset(%(rows)s)
-    AS s (iid bigint, updated_at timestamptz, head_sha text, target_branch text, versions_hash bytea,
-          commits_hash bytea)
+    AS s (iid bigint, updated_at timestamptz, head_sha text, target_branch text, has_children boolean)
  WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.updated_at = s.updated_at
    AND m.batch_id <= %(batch_id)s
 RETURNING m.iid
@@ -182,6 +179,9 @@ SELECT iid FROM scm.mrs
  LIMIT %(limit)s
 """
 
+# Those that a sweep asked for and did not get wait for its next round.
+_ASKED = "UPDATE scm.mrs SET read_at = now() WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s)"
+
 # What is compared with the source's own number.
 _COUNT_MERGE_REQUESTS = """
 SELECT count(*) AS merge_requests FROM scm.mrs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
@@ -210,11 +210,11 @@ def store_merge_requests(
             once[row.iid] = row
     if not once:
         return Counts()
-    children = {iid: _Children(row) for iid, row in once.items()}
+    children = {iid: Children(row) for iid, row in once.items()}
     params: dict[str, Any] = {
         "repo_id": repo_id,
         "batch_id": batch_id,
-        "rows": recordset(_columns(row, children[row.iid]) for row in once.values()),
+        "rows": recordset(columns(row, children[row.iid]) for row in once.values()),
     }
     other = {row["iid"]: row for row in conn.execute(_CHANGED_SETS, params)}
     written = {row["iid"]: row["inserted"] for row in conn.execute(_UPSERT, params)}
@@ -246,7 +246,7 @@ def store_merge_requests(
     )
 
 
-class _Children:
+class Children:
     """The sets of children of one row as columns, with their hashes; None where they were not read."""
 
     def __init__(self, row: MergeRequestRow) -> None:
@@ -260,6 +260,11 @@ class _Children:
         if row.commits is not None:
             self.commits = [_commit(row.iid, position, one) for position, one in enumerate(row.commits, 1)]
             self.commits_hash = _set_hash(self.commits)
+        # A version is made a moment after the push: until it is there, the sets are those of an older head.
+        newest = max(row.versions or (), key=lambda version: version.version_id, default=None)
+        self.are_of_the_head = (
+            row.commits is not None and newest is not None and newest.head_sha == row.head_sha
+        )
 
 
 def _set_hash(columns: Iterable[dict[str, Any]]) -> bytes:
@@ -302,9 +307,10 @@ def _commit(iid: int, position: int, commit: CommitRow) -> dict[str, Any]:
     }
 
 
-def _columns(row: MergeRequestRow, children: _Children) -> dict[str, Any]:
+def columns(row: MergeRequestRow, children: Children) -> dict[str, Any]:
+    """The columns of ``scm.mrs`` that ``row`` says, with the hashes over them and over its ``children``."""
     raw, escaped = payload(row.raw)
-    columns: dict[str, Any] = {
+    values: dict[str, Any] = {
         "iid": row.iid,
         "gitlab_id": row.mr_id,
         "project_id": row.project_id,
@@ -336,15 +342,16 @@ def _columns(row: MergeRequestRow, children: _Children) -> dict[str, Any]:
         "flags": flags(row.flags, escaped=escaped),
     }
     # Servers give people and labels in any order. A copy that was read without versions is the same copy.
-    sets = {name: sorted(columns[name], key=str) for name in ("assignees", "reviewers", "labels")}
-    digest = content_hash(*(columns | sets).values())
-    return columns | {
+    sets = {name: sorted(values[name], key=str) for name in ("assignees", "reviewers", "labels")}
+    digest = content_hash(*(values | sets).values())
+    return values | {
         "base_sha": row.base_sha,
         "start_sha": row.start_sha,
         "changes_count": row.changes_count,
         "raw": raw,
         "versions_hash": children.versions_hash,
         "commits_hash": children.commits_hash,
+        "has_children": children.are_of_the_head,
         "content_hash": digest,
     }
 
@@ -387,6 +394,11 @@ def oldest_read_open(conn: Connection, repo_id: int, older_than: timedelta, limi
     """At most ``limit`` open merge requests that were not read for ``older_than``, the longest first."""
     params = {"repo_id": repo_id, "older_than": older_than, "limit": limit}
     return [row["iid"] for row in conn.execute(_OLDEST_READ_OPEN, params)]
+
+
+def note_asked(conn: Connection, repo_id: int, batch_id: int, iids: Sequence[int]) -> None:
+    """These were asked for and did not come: the sweep comes back to them after all others."""
+    conn.execute(_ASKED, {"repo_id": repo_id, "iids": list(iids)})
 
 
 def count_merge_requests(conn: Connection, repo_id: int) -> int:

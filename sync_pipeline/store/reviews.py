@@ -17,17 +17,18 @@ from psycopg.types.json import Jsonb
 from sync_pipeline.gitlab_rows import Origin, Person, ReviewEventRow, ReviewSet
 from sync_pipeline.model import Counts
 from sync_pipeline.store.database import Connection
-from sync_pipeline.store.raw import content_hash, flags, payload, recordset, storable
+from sync_pipeline.store.raw import ESCAPED, content_hash, flags, payload, recordset, storable
 
-# How completely each review was read. Returns those for which this is the latest look.
+# How completely each review was read. Returns those for which this is the latest look. Pages are read ahead:
+# a look at an older state of the merge request may be written after one at a newer state.
 _READING = """
 INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, mr_updated_at, whole, batch_id)
 SELECT %(repo_id)s, mr_iid, mr_updated_at, whole, %(batch_id)s
   FROM json_to_recordset(%(sets)s) AS s (mr_iid bigint, mr_updated_at timestamptz, whole text[])
 ON CONFLICT (repo_id, mr_iid) DO UPDATE
-   SET mr_updated_at = greatest(r.mr_updated_at, EXCLUDED.mr_updated_at), whole = EXCLUDED.whole,
-       batch_id = EXCLUDED.batch_id, read_at = now()
- WHERE r.batch_id <= EXCLUDED.batch_id
+   SET mr_updated_at = EXCLUDED.mr_updated_at, whole = EXCLUDED.whole, batch_id = EXCLUDED.batch_id,
+       read_at = now()
+ WHERE r.batch_id <= EXCLUDED.batch_id AND r.mr_updated_at <= EXCLUDED.mr_updated_at
 RETURNING mr_iid, (xmax = 0) AS first
 """
 
@@ -176,6 +177,15 @@ SELECT m.iid
  LIMIT %(limit)s
 """
 
+# Those that a sweep asked for and did not get wait for its next round; nothing is known of them by that.
+_ASKED = """
+INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, mr_updated_at, whole, batch_id)
+SELECT m.repo_id, m.iid, m.updated_at, '{}', %(batch_id)s
+  FROM scm.mrs AS m
+ WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s)
+ON CONFLICT (repo_id, mr_iid) DO UPDATE SET read_at = now()
+"""
+
 # What is compared with the source's own number.
 _COUNT_EVENTS = """
 SELECT count(*) AS events FROM scm.review_events WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
@@ -206,7 +216,7 @@ def store_reviews(
     if not once:
         return Counts()
     found = [one for one, _ in once.values()]
-    events = {_key(one.mr_iid, row.event_id): _event(one.mr_iid, row) for one in found for row in one.events}
+    events = {_key(one.mr_iid, row.event_id): columns(one.mr_iid, row) for one in found for row in one.events}
     params: dict[str, Any] = {
         "repo_id": repo_id,
         "batch_id": batch_id,
@@ -267,12 +277,16 @@ def _reading(one: ReviewSet, updated_at: datetime) -> dict[str, Any]:
     return {"mr_iid": one.mr_iid, "mr_updated_at": updated_at, "whole": sorted(whole)}
 
 
-def _event(iid: int, row: ReviewEventRow) -> dict[str, Any]:
+def columns(iid: int, row: ReviewEventRow) -> dict[str, Any]:
+    """The columns of ``scm.review_events`` that ``row`` says of merge request ``iid``, with the hash
+    over them."""
     # Together, so that one flag is true of all three.
-    objects, escaped = payload({"raw": row.raw, "position": row.position, "details": row.details})
+    objects, escaped = payload(
+        {"raw": row.raw, "position": row.position, "details": row.details}, escaped=ESCAPED in row.flags
+    )
     actor = row.actor or Person(None, None, None)
     resolver = row.resolved_by or Person(None, None, None)
-    columns: dict[str, Any] = {
+    values: dict[str, Any] = {
         "mr_iid": iid,
         "source_event_id": row.event_id,
         "origin": str(row.origin),
@@ -297,8 +311,8 @@ def _event(iid: int, row: ReviewEventRow) -> dict[str, Any]:
         "duplicate_of": row.duplicate_of,
         "flags": flags(row.flags, escaped=escaped),
     }
-    digest = content_hash(*columns.values())
-    return columns | {"raw": Jsonb(objects.obj["raw"]), "content_hash": digest}
+    digest = content_hash(*values.values())
+    return values | {"raw": Jsonb(objects.obj["raw"]), "content_hash": digest}
 
 
 def _complete(one: ReviewSet) -> Iterator[Origin]:
@@ -387,6 +401,11 @@ def stale_reviews(conn: Connection, repo_id: int, older_than: timedelta, limit: 
     first."""
     params = {"repo_id": repo_id, "older_than": older_than, "limit": limit}
     return [row["iid"] for row in conn.execute(_STALE, params)]
+
+
+def note_asked(conn: Connection, repo_id: int, batch_id: int, iids: Sequence[int]) -> None:
+    """These were asked for and did not come: the sweep comes back to them after all others."""
+    conn.execute(_ASKED, {"repo_id": repo_id, "batch_id": batch_id, "iids": list(iids)})
 
 
 def count_events(conn: Connection, repo_id: int) -> int:

@@ -16,6 +16,7 @@ from sync_pipeline.gitlab_rows import CommitBatch, CommitRow, RefKind, RefListin
 from sync_pipeline.model import Counts, Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.sources.gitlab import front
+from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.fields import payload, quarantined
 from sync_pipeline.sources.gitlab.refs import RefReader
@@ -33,9 +34,7 @@ _TIPS_AT_ONCE = 500
 _DELETED_ASKED_FOR = 20
 _SWEEP_EVERY = timedelta(days=1)
 # Errors of one commit, which stays owed; everything else is an error of the job.
-_STILL_OWED = frozenset(
-    {"no_object", "server_error", "timeout", "content_too_large", "incomplete", "not_json"}
-)
+_STILL_OWED = OWN_ERRORS | {"no_object"}
 
 
 class CommitWork:
@@ -311,8 +310,11 @@ class CommitWork:
         set_aside: tuple[QuarantinedRow, ...] = ()
         try:
             rows = (self._reader.settle(sha),)
+            if rows[0].additions is None:
+                owed = (Obligation(sha, detail, "the server sent no numbers of lines"),)
         except RowUnreadable as error:
             set_aside = (quarantined(sha, error),)
+            owed = (Obligation(sha, detail, str(error)),)
         except SyncError as error:
             if error.code not in _STILL_OWED:
                 raise

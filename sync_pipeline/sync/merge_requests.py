@@ -7,22 +7,24 @@ of them may fail without the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import psycopg
 
-from sync_pipeline.errors import Cancelled, LeaseLost, RowUnreadable, SyncError
+from sync_pipeline.errors import Cancelled, ClaimLost, LeaseLost, RowUnreadable, SyncError
 from sync_pipeline.gitlab_rows import MergeRequestBatch, MergeRequestRow, ReviewSet
-from sync_pipeline.model import BEGINNING, JobType, Obligation, QuarantinedRow, TimeWindow
+from sync_pipeline.model import BEGINNING, Counts, JobType, Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.policy.freshness import is_worth_an_event
+from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.fields import payload, quarantined
 from sync_pipeline.sources.gitlab.merge_requests import Head, MergeRequestReader
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import aside, merge_requests, reviews, watermarks
+from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error
 from sync_pipeline.sync.chunks import store_in_chunks
@@ -31,9 +33,9 @@ from sync_pipeline.sync.project import ProjectVisit
 _SWEEP_EVERY = timedelta(days=1)
 _SWEPT_PER_VISIT = 100
 # Errors of one merge request, whose detail stays owed; everything else is an error of the job.
-_STILL_OWED = frozenset(
-    {"no_object", "server_error", "timeout", "content_too_large", "incomplete", "not_json"}
-)
+_STILL_OWED = OWN_ERRORS | {"no_object"}
+
+_Note = Callable[[Connection, int, int, Sequence[int]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +155,34 @@ class MergeRequestWork:
         batch = page.batch
         covered = () if batch.covered is None else (batch.covered,)
         last = batch.covered is not None and batch.covered.until == window.until
-        for attempt in list(self._attempts):
+
+        def write(attempt: Attempt) -> None:
+            nothing = not batch.rows and not batch.quarantined and self._is_incremental
+            if nothing and last and not self._is_news(attempt, window.until):
+                return
+            self._write(attempt, leases[attempt.job_type], page, window, covered)
+
+        self._each(self._attempts, page, write)
+        return len(batch.rows)
+
+    def _each(self, attempts: Iterable[Attempt], page: _Page, write: Callable[[Attempt], None]) -> None:
+        """Write a page for each of ``attempts`` that is still at work; what fails for one of them ends that
+        one."""
+        for attempt in [one for one in attempts if one in self._attempts]:
             try:
                 if attempt.job_type is JobType.REVIEWS and page.error is not None:
                     raise page.error
-                nothing = not batch.rows and not batch.quarantined and self._is_incremental
-                if nothing and last and not self._is_news(attempt, window.until):
-                    continue
-                self._write(attempt, leases[attempt.job_type], page, window, covered)
-            except (Cancelled, LeaseLost):
+                write(attempt)
+            except Cancelled:
                 raise
+            except LeaseLost as error:
+                if not isinstance(error, ClaimLost):
+                    raise
+                self._give_up(attempt, error)
             except SyncError as error:
                 self._give_up(attempt, error)
             except psycopg.Error as error:
                 self._give_up(attempt, database_error(error))
-        return len(batch.rows)
 
     def _is_news(self, attempt: Attempt, until: datetime) -> bool:
         changed = attempt.done.counts.changed > 0
@@ -241,65 +256,101 @@ class MergeRequestWork:
     def _look_behind(self, readable: TimeWindow) -> None:
         """Merge requests whose branch moved without a word, and open ones that were not read for a day."""
         iids: set[int] = set()
-        with self._database.connection() as conn:
-            for attempt in self._attempts:
-                if attempt.job_type is JobType.REVIEWS:
-                    iids |= set(
-                        reviews.stale_reviews(conn, self._repo.repo_id, _SWEEP_EVERY, _SWEPT_PER_VISIT)
-                    )
-                else:
+        for attempt in self._attempts:
+            iids |= self._overdue(attempt)
+            if attempt.job_type is JobType.MERGE_REQUESTS:
+                with self._database.connection() as conn:
                     iids |= set(
                         merge_requests.unread_heads(
                             conn, self._repo.repo_id, self._visit.project_id, self._repo.instance
                         )
                     )
-                    iids |= set(
-                        merge_requests.oldest_read_open(
-                            conn, self._repo.repo_id, _SWEEP_EVERY, _SWEPT_PER_VISIT
-                        )
-                    )
         if iids:
             self._read_some(sorted(iids), readable, self._attempts)
+            self._pass_over(iids, readable)
 
-    def _read_some(self, iids: Sequence[int], readable: TimeWindow, attempts: Collection[Attempt]) -> None:
-        """Read single merge requests as they are now, with their whole reviews."""
+    def _overdue(self, attempt: Attempt) -> set[int]:
+        """Open merge requests that were not read for a day."""
+        is_reviews = attempt.job_type is JobType.REVIEWS
+        find = reviews.stale_reviews if is_reviews else merge_requests.oldest_read_open
+        with self._database.connection() as conn:
+            return set(find(conn, self._repo.repo_id, _SWEEP_EVERY, _SWEPT_PER_VISIT))
+
+    def _pass_over(self, asked: Collection[int], readable: TimeWindow) -> None:
+        """What was asked for and did not come (it was deleted, or the server shows an older state) waits for
+        the next day, so that it does not keep others from being read."""
+        for attempt in self._attempts:
+            left = sorted(self._overdue(attempt).intersection(asked))
+            if not left:
+                continue
+            is_reviews = attempt.job_type is JobType.REVIEWS
+            note = reviews.note_asked if is_reviews else merge_requests.note_asked
+
+            def store(
+                conn: Connection, batch_id: int, note: _Note = note, left: Sequence[int] = left
+            ) -> Counts:
+                note(conn, self._repo.repo_id, batch_id, left)
+                return Counts()
+
+            with attempt.lease() as lease:
+                attempt.write(lease, store, window=readable)
+
+    def _read_some(
+        self, iids: Sequence[int], readable: TimeWindow, attempts: Collection[Attempt]
+    ) -> set[int]:
+        """Read single merge requests as they are now, with their whole reviews; returns which came."""
+        came: set[int] = set()
 
         def store(leases: Mapping[JobType, Lease], page: _Page) -> int:
-            for attempt in attempts:
-                if attempt.job_type is JobType.REVIEWS and page.error is not None:
-                    raise page.error
-                self._write(attempt, leases[attempt.job_type], page, readable)
+            self._each(attempts, page, lambda a: self._write(a, leases[a.job_type], page, readable))
+            came.update(row.iid for row in page.batch.rows)
             return len(page.batch.rows)
 
         pages = self._pages(self._reader.read_some(iids, self._known), fully=True)
         store_in_chunks(pages, self._leases, store, self._settings.chunk_rows)
+        return came
 
     def _settle_obligations(self, readable: TimeWindow) -> None:
         """Try again to read the details that are owed from earlier visits."""
-        for attempt in self._attempts:
+        for attempt in list(self._attempts):
             with self._database.connection() as conn:
                 due = aside.due(conn, self._repo.repo_id, attempt.job_type, OBLIGATIONS_PER_RUN)
             owed: dict[int, list[str]] = {}
             for item in due:
                 owed.setdefault(int(item.natural_key), []).append(item.detail)
             for iid, details in owed.items():
-                if attempt.job_type is JobType.REVIEWS:
-                    self._read_some([iid], readable, [attempt])
-                else:
+                if attempt.job_type is not JobType.REVIEWS:
                     self._settle(attempt, iid, details, readable)
+                elif not self._read_some([iid], readable, [attempt]):
+                    self._owe(attempt, iid, details, "the server no longer lists the merge request", readable)
+
+    def _owe(
+        self, attempt: Attempt, iid: int, details: Sequence[str], error: str, readable: TimeWindow
+    ) -> None:
+        owed = [Obligation(str(iid), detail, error) for detail in details]
+        with attempt.lease() as lease:
+            attempt.write(lease, lambda conn, batch_id: Counts(), window=readable, obligations=owed)
 
     def _settle(self, attempt: Attempt, iid: int, details: Sequence[str], readable: TimeWindow) -> None:
         rows: tuple[MergeRequestRow, ...] = ()
-        owed: tuple[Obligation, ...] = ()
         set_aside: tuple[QuarantinedRow, ...] = ()
+        errors: dict[str, str] = {}
         try:
-            rows = (self._reader.settle(iid),)
+            row, unread = self._reader.settle(iid)
+            rows = (row,)
+            # What does not come stays owed, whatever the reason: it waits longer then.
+            errors = {"versions": "no versions"} if row.versions is None else {}
+            errors |= {"commits": "no commits"} if row.commits is None else {}
+            errors |= {"detail": "no diff_refs"} if row.versions is None and row.base_sha is None else {}
+            errors |= {one.detail: one.error for one in unread}
         except RowUnreadable as error:
             set_aside = (quarantined(str(iid), error),)
+            errors = dict.fromkeys(details, str(error))
         except SyncError as error:
             if error.code not in _STILL_OWED:
                 raise
-            owed = tuple(Obligation(str(iid), detail, str(error)) for detail in details)
+            errors = dict.fromkeys(details, str(error))
+        owed = tuple(Obligation(str(iid), detail, errors[detail]) for detail in details if detail in errors)
         batch = MergeRequestBatch(None, rows, None, None, set_aside, owed)
         with attempt.lease() as lease:
             self._write(attempt, lease, _Page(batch), readable)

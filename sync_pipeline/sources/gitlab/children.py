@@ -15,10 +15,11 @@ from sync_pipeline.model import Obligation
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Errors of one detail. Everything else (the network, the credential, the rate limit) is an error of the job.
-_OWN = frozenset(
+OWN_ERRORS = frozenset(
     {"server_error", "timeout", "incomplete", "not_json", "content_too_large", "bad_request", "denied"}
 )
+"""Errors of one detail. Everything else (the network, the credential, the rate limit) is one of the job."""
+
 # So many details of one page that cannot be read are no accident of single rows.
 _TOO_MANY = 20
 
@@ -44,7 +45,7 @@ class Owing:
         except RowUnreadable as error:
             self._owe(natural_key, detail, error)
         except (AccessDenied, Permanent, Transient) as error:
-            if error.code not in _OWN:
+            if error.code not in OWN_ERRORS:
                 raise
             self._owe(natural_key, detail, error)
             if len(self._found) > _TOO_MANY:

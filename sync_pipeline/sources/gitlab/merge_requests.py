@@ -21,7 +21,7 @@ from sync_pipeline.gitlab_rows import (
     MergeRequestRow,
     MergeRequestVersion,
 )
-from sync_pipeline.model import QuarantinedRow, TimeWindow
+from sync_pipeline.model import Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.sources.gitlab.children import Owing, side_by_side
 from sync_pipeline.sources.gitlab.fields import Fields, commit, moment, payload, quarantined
 from sync_pipeline.sources.gitlab.paging import Key, by_time, pages, rows
@@ -73,11 +73,12 @@ class MergeRequestReader:
             for answer in pages(self._client, self._path, query):
                 yield self._batch(rows(answer, self._path), answer.date, known)
 
-    def settle(self, iid: int) -> MergeRequestRow:
-        """One merge request with all that belongs to it. Raises as the transport does, RowUnreadable where it
-        cannot be stored."""
+    def settle(self, iid: int) -> tuple[MergeRequestRow, tuple[Obligation, ...]]:
+        """One merge request with its versions and commits, and what of them cannot be read. Raises as the
+        transport does, RowUnreadable where it cannot be stored."""
+        owing = Owing()
         row = merge_request(self._client.get(f"{self._path}/{iid}").data)
-        return replace(row, versions=self._versions(iid), commits=self._commits(iid))
+        return self._with_children(row, owing), owing.obligations
 
     def _batch(
         self,
@@ -123,7 +124,7 @@ class MergeRequestReader:
 
     def _versions(self, iid: int) -> tuple[MergeRequestVersion, ...]:
         path = f"{self._path}/{iid}/versions"
-        found = [_version(data) for page in pages(self._client, path) for data in rows(page, path)]
+        found = [merge_request_version(data) for page in pages(self._client, path) for data in rows(page, path)]
         return tuple({version.version_id: version for version in found}.values())
 
     def _commits(self, iid: int) -> tuple[CommitRow, ...]:
@@ -139,7 +140,8 @@ def _key(data: Any) -> Key | None:
     return (number, time) if isinstance(number, int) and time is not None else None
 
 
-def _version(data: Any) -> MergeRequestVersion:
+def merge_request_version(data: Any) -> MergeRequestVersion:
+    """A version of a merge request. Raises RowUnreadable where it has no number."""
     fields = Fields(data)
     return MergeRequestVersion(
         version_id=fields.required("id"),

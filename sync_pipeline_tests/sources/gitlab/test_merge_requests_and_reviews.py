@@ -144,7 +144,7 @@ def test_merge_requests_are_read_by_number_for_a_sweep(site: Site, opened: Merge
     numbers = [opened.row["iid"], 4711]
     found = [row.iid for batch in reader(site).read_some(numbers) for row in batch.rows]
     assert found == [opened.row["iid"]]
-    assert reader(site).settle(opened.row["iid"]).commits
+    assert reader(site).settle(opened.row["iid"])[0].commits
     with pytest.raises(SourceGone) as caught:
         reader(site).settle(4711)
     assert caught.value.code == "no_object"
