@@ -1,7 +1,8 @@
 """The GitLab of the demo: two projects with history, merge requests and reviews, the same at every start.
 
 Belongs here: what the demo's server holds, and where it listens. ``./dev demo`` reads it, and ``./dev up``
-starts it again beside the UI, so that what the demo registered goes on syncing.
+starts it again beside the UI, so that what the demo registered goes on syncing. Run as a program it prints
+what a shell has to export to ask it too.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import json
 import os
 import secrets
 import socket
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.errors import ConfigurationError, SyncError
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
 from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
+from sync_pipeline.settings import load_settings
 
 GROUP = "demo"
 PROJECTS = ("demo/engine", "demo/tools/lathe")
@@ -160,3 +163,22 @@ def _merge_request(gitlab: GitLab, project: Project, number: int, people: list[R
         gitlab.close(request, author)
     else:
         gitlab.merge(request, reviewer)
+
+
+def main() -> int:
+    """Print what a shell has to export to use ``scm-sync`` with the demo's GitLab while ``./dev up`` serves
+    it; 3 before the demo has run."""
+    try:
+        where = place(load_settings().state_dir / "samples")
+    except SyncError as error:
+        print(f"sample_gitlab: {error}", file=sys.stderr)
+        return 3
+    if where is None:
+        print("sample_gitlab: the demo has not run yet; run: ./dev demo", file=sys.stderr)
+        return 3
+    print(f"export SCM_GITLAB_URL={where.url} SCM_GITLAB_TOKEN={where.token}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
