@@ -190,7 +190,7 @@ def store_commits(
         "batch_id": batch_id,
         "walk_id": walk_id,
         "shas": list(once),
-        "rows": recordset(_columns(row, owed) for row in once.values()),
+        "rows": recordset(columns(row, owed) for row in once.values()),
     }
     written = {row["commit_sha"]: row["inserted"] for row in conn.execute(_UPSERT, params)}
     without = [sha for sha, row in once.items() if sha not in written and not _has_stats(row)]
@@ -216,10 +216,12 @@ def _has_stats(row: CommitRow) -> bool:
     return row.additions is not None and row.deletions is not None
 
 
-def _columns(row: CommitRow, owed: Collection[str]) -> dict[str, Any]:
+def columns(row: CommitRow, owed: Collection[str] = ()) -> dict[str, Any]:
+    """The columns of ``scm.git_commits`` that ``row`` says, with the hash over them; ``owed`` as in
+    :func:`store_commits`."""
     raw, escaped = payload(row.raw)
     unread = [STATS_UNREAD] if row.sha in owed and not _has_stats(row) else []
-    columns: dict[str, Any] = {
+    values: dict[str, Any] = {
         "commit_sha": row.sha,
         "parents": row.parents,
         "author_name": row.author_name,
@@ -237,7 +239,7 @@ def _columns(row: CommitRow, owed: Collection[str]) -> dict[str, Any]:
         "web_url": row.web_url,
         "flags": flags(row.flags, unread, escaped=escaped),
     }
-    return columns | {"raw": raw, "content_hash": content_hash(*columns.values())}
+    return values | {"raw": raw, "content_hash": content_hash(*values.values())}
 
 
 def count_commits(conn: Connection, repo_id: int) -> int:

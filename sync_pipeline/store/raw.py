@@ -47,14 +47,15 @@ def storable(text: str | None) -> str | None:
     return text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
 
 
-def payload(raw: Mapping[str, Any]) -> tuple[Jsonb, bool]:
+def payload(raw: Mapping[str, Any], *, escaped: bool = False) -> tuple[Jsonb, bool]:
     """An object of the source as jsonb, without the values of fields that hold a secret.
 
-    The second value is True where jsonb could not take it as it is. Then, in every text and key of it, a
+    The second value is True where jsonb could not take it as it is, or where the caller wants ``escaped``
+    anyway, to go with what is stored so. Then, in every text and key of it, a
     backslash is written ``\\\\``, and what PostgreSQL refuses ``\\u0000`` or ``\\ud83d``; numbers that jsonb
     does not have are the texts ``\\NaN``, ``\\Infinity``, ``\\-Infinity`` and ``\\0x...``.
     """
-    escape = any(_is_refused(value) for value in _parts(raw, 0))
+    escape = escaped or any(_is_refused(value) for value in _parts(raw, 0))
     return Jsonb(_stored(raw, escape, 0)), escape
 
 

@@ -124,7 +124,8 @@ class MergeRequestReader:
 
     def _versions(self, iid: int) -> tuple[MergeRequestVersion, ...]:
         path = f"{self._path}/{iid}/versions"
-        found = [merge_request_version(data) for page in pages(self._client, path) for data in rows(page, path)]
+        answers = pages(self._client, path)
+        found = [merge_request_version(data) for page in answers for data in rows(page, path)]
         return tuple({version.version_id: version for version in found}.values())
 
     def _commits(self, iid: int) -> tuple[CommitRow, ...]:

@@ -10,7 +10,11 @@ import pytest
 
 from sync_pipeline.gitlab_rows import Origin, Person, RefKind
 from sync_pipeline.sources.gitlab.fields import commit
-from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader, _version, merge_request
+from sync_pipeline.sources.gitlab.merge_requests import (
+    MergeRequestReader,
+    merge_request,
+    merge_request_version,
+)
 from sync_pipeline.sources.gitlab.refs import _ref
 from sync_pipeline.sources.gitlab.reviews import ReviewReader, approvals, note, resource_event, told_once
 from sync_pipeline.sources.gitlab.transport import Instance
@@ -92,7 +96,7 @@ def test_a_version_replaces_the_detail(example: Example) -> None:
     (row,) = batch.rows
     detail = merge_request(example("merge_request_detail"))
     assert (row.base_sha, row.start_sha, row.changes_count) == (detail.base_sha, detail.start_sha, "1")
-    assert row.versions == (_version(version),)
+    assert row.versions == (merge_request_version(version),)
     assert (row.versions[0].version_id, row.versions[0].patch_id) == (8002, "f" * 40)
     assert row.commits == (commit(one),)
 
