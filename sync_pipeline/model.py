@@ -288,7 +288,9 @@ class Visit:
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """What somebody wants to be synced. ``window`` is None for an incremental job: the engine then reads from
-    the watermark to the source's end. ``reread`` reads also what is already covered."""
+    the watermark to the source's end. ``reread`` reads also what is already covered. ``from_raw`` (mode
+    ``repair``) derives stored rows anew from their raw and asks no source; its window is of facts, not of
+    coverage."""
 
     repo_id: int
     job_type: JobType
@@ -300,6 +302,7 @@ class JobRequest:
     dagster_run_id: str | None = None
     reread: bool = False
     priority: int = 100
+    from_raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ DROP TABLE scm.mr_reviewers, scm.mr_approvals, scm.review_events, scm.mr_reviews
            scm.mr_versions, scm.mrs, scm.git_commits, scm.ref_events, scm.refs, scm.ref_walks,
            scm.credential_stops, scm.repo_events;
 ALTER TABLE scm.deployment DROP COLUMN history_start;
+ALTER TABLE scm.sync_jobs DROP COLUMN from_raw;
 ALTER TABLE scm.sync_watermarks DROP COLUMN activity_at;
 ALTER TABLE scm.sync_hints DROP COLUMN activity_at;
 DROP INDEX scm.repos_one_active_project;

@@ -102,6 +102,11 @@ COMMENT ON COLUMN scm.sync_watermarks.activity_at IS 'GitLab: last activity of t
 ALTER TABLE scm.deployment ADD COLUMN history_start date;
 COMMENT ON COLUMN scm.deployment.history_start IS 'First day of the daily partitions: the oldest fact, never before the floor; only ever moved earlier.';
 
+-- Jobs ---------------------------------------------------------------------------------------------------
+
+ALTER TABLE scm.sync_jobs ADD COLUMN from_raw boolean NOT NULL DEFAULT FALSE;
+COMMENT ON COLUMN scm.sync_jobs.from_raw IS 'True: derives rows anew from their stored raw and asks no source. Covers nothing, and the scheduler never takes it up.';
+
 -- Refs and commits ---------------------------------------------------------------------------------------
 
 CREATE TABLE scm.ref_walks (

@@ -50,16 +50,17 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
               missing.period - coalesce(range_agg(j.period), '{}') AS period
          FROM scm.sync_jobs AS j
         WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type
-          AND (j.revs IS NOT NULL OR j.period IS NOT NULL)
+          AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw
           AND j.status IN ('pending', 'running', 'failed')) AS gap ON w.job_type <> 'commits'
   LEFT JOIN LATERAL (
        SELECT range_agg(j.revs) * int8multirange(int8range(1, w.head_rev + 1)) - w.covered_revs AS revs,
               range_agg(j.period) - w.covered_time AS period,
               max(j.last_error) AS error
          FROM scm.sync_jobs AS j
-        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.status = 'dead'
-          AND j.last_error_code IS DISTINCT FROM 'cancelled'
-          AND (j.revs IS NOT NULL OR j.period IS NOT NULL)) AS dead ON TRUE
+        WHERE j.status = 'dead' AND j.last_error_code IS DISTINCT FROM 'cancelled'
+          AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw
+          AND (%(repo_ids)s::bigint[] IS NULL OR j.repo_id = ANY (%(repo_ids)s))
+        GROUP BY j.repo_id, j.job_type) AS dead ON dead.repo_id = w.repo_id AND dead.job_type = w.job_type
   LEFT JOIN LATERAL (
        SELECT j.status = 'dead' AND j.last_error_code IS DISTINCT FROM 'cancelled' AS dead,
               j.last_error AS error,

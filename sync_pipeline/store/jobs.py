@@ -34,9 +34,9 @@ HISTORY_PRIORITY = 900
 
 # Makes the job unless an active one of the same (repository, job type, mode, window) is there.
 _ENQUEUE = """
-INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, priority,
+INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, from_raw, priority,
                            max_attempts, generation, trigger, actor, reason, config_hash, code_version)
-SELECT %(repo_id)s, %(job_type)s, %(mode)s, %(revs)s, %(period)s, %(reread)s,
+SELECT %(repo_id)s, %(job_type)s, %(mode)s, %(revs)s, %(period)s, %(reread)s, %(from_raw)s,
        %(priority)s, %(max_attempts)s, w.generation, %(trigger)s, %(actor)s, %(reason)s, %(config_hash)s,
        %(code_version)s
   FROM scm.sync_watermarks AS w
@@ -58,6 +58,7 @@ UPDATE scm.sync_jobs
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s
    AND revs IS NOT DISTINCT FROM %(revs)s::int8range
    AND period IS NOT DISTINCT FROM %(period)s::tstzrange
+   AND from_raw = %(from_raw)s
    AND status IN ('pending', 'running', 'failed')
 RETURNING job_id
 """
@@ -274,6 +275,7 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
         "job_type": str(request.job_type),
         "mode": str(request.mode),
         "reread": request.reread,
+        "from_raw": request.from_raw,
         "priority": request.priority,
         "max_attempts": max_attempts,
         "trigger": str(request.trigger),

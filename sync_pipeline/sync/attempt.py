@@ -366,7 +366,8 @@ class Attempt:
         """Leave the job as if this attempt had not been. A job that a person started stays stopped. Returns
         what the job is now."""
         by_a_person = self.claim.trigger in (Trigger.UI, Trigger.CI, Trigger.RUNNER)
-        stopped = by_a_person and not isinstance(cause, LeaseHeld)
+        # Nobody but the command that made it would take up what derives rows from their raw.
+        stopped = by_a_person and (self.request.from_raw or not isinstance(cause, LeaseHeld))
         status = JobStatus.DEAD if stopped else JobStatus.PENDING
         try:
             with self.database.connection() as conn:

@@ -40,6 +40,7 @@ from sync_pipeline.sync.commits import CommitWork
 from sync_pipeline.sync.merge_requests import MergeRequestWork
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline.sync.remap import RemapWork
 from sync_pipeline.sync.revisions import Look, RevisionWork
 from sync_pipeline.sync.source import Sources
 from sync_pipeline.sync.worker import is_gone, process_identity, worker_name
@@ -129,7 +130,7 @@ class Syncer:
     ) -> list[JobReport]:
         with self._database.connection() as conn:
             repo = repos.get(conn, requests[0].repo_id)
-            if repo.lifecycle is not Lifecycle.ACTIVE:
+            if repo.lifecycle is not Lifecycle.ACTIVE and not requests[0].from_raw:
                 raise ConfigurationError(
                     f"{repo.spec} is retired; add it again with `scm-sync repo add {repo.spec}` to sync it"
                 )
@@ -162,7 +163,8 @@ class Syncer:
             return jobs.enqueue(
                 conn,
                 request,
-                max_attempts=self._settings.job_max_attempts,
+                # What derives rows from their raw is repeated by whoever started it and by nobody else.
+                max_attempts=1 if request.from_raw else self._settings.job_max_attempts,
                 config_hash=settings_hash(self._settings),
             )
         except LookupError:
@@ -198,6 +200,8 @@ class Syncer:
 
     def _work(self, repo: Repository, attempts: Sequence[Attempt], cancel: threading.Event) -> Work:
         job_type = attempts[0].job_type
+        if attempts[0].request.from_raw:
+            return RemapWork(attempts[0])
         if job_type is JobType.REVISIONS:
             return RevisionWork(attempts[0], self._sources.svn(repo, cancel.is_set), self._looks)
         client = self._sources.gitlab(repo.instance, cancel.is_set)
