@@ -57,10 +57,9 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
               range_agg(j.period) - w.covered_time AS period,
               max(j.last_error) AS error
          FROM scm.sync_jobs AS j
-        WHERE j.status = 'dead' AND j.last_error_code IS DISTINCT FROM 'cancelled'
-          AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw
-          AND (%(repo_ids)s::bigint[] IS NULL OR j.repo_id = ANY (%(repo_ids)s))
-        GROUP BY j.repo_id, j.job_type) AS dead ON dead.repo_id = w.repo_id AND dead.job_type = w.job_type
+        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.status = 'dead'
+          AND j.last_error_code IS DISTINCT FROM 'cancelled'
+          AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw) AS dead ON TRUE
   LEFT JOIN LATERAL (
        SELECT j.status = 'dead' AND j.last_error_code IS DISTINCT FROM 'cancelled' AS dead,
               j.last_error AS error,
