@@ -16,6 +16,8 @@ from sync_pipeline.store.windows import from_multiranges
 # Everything that a verdict needs, one row per (repository, job type). A gap is what lies before the watermark
 # (or the origin), is not covered, and has no job that will fill it; a failed window is a dead job's window
 # that nobody covered since. The next incremental of commits reads all that is missing, so they have no gap.
+# Only one incremental is active at a time, so the one made last ended last, and an index leads to it however
+# many there were before.
 _FACTS = """
 SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lifecycle,
        w.access, w.access_detail, w.visited_at, w.verified_at, w.watermark_rev, w.watermark_time, w.head_rev,
@@ -23,7 +25,9 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
        missing.period - coalesce(gap.period, '{}') AS queued_time,
        hint.error_code AS hint_code, hint.error AS hint_error,
        coalesce(gap.revs, '{}') AS gap_revs, coalesce(gap.period, '{}') AS gap_time,
-       coalesce(dead.revs, '{}') AS failed_revs, coalesce(dead.period, '{}') AS failed_time,
+       coalesce(dead.revs * int8multirange(int8range(1, w.head_rev + 1)) - w.covered_revs, '{}')
+           AS failed_revs,
+       coalesce(dead.period - w.covered_time, '{}') AS failed_time,
        coalesce(latest.dead, FALSE) AS incremental_dead,
        coalesce(dead.error, latest.error) AS last_error,
        coalesce(latest.poorer, 0) AS poorer,
@@ -52,14 +56,14 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
         WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type
           AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw
           AND j.status IN ('pending', 'running', 'failed')) AS gap ON w.job_type <> 'commits'
-  LEFT JOIN LATERAL (
-       SELECT range_agg(j.revs) * int8multirange(int8range(1, w.head_rev + 1)) - w.covered_revs AS revs,
-              range_agg(j.period) - w.covered_time AS period,
+  LEFT JOIN (
+       SELECT j.repo_id, j.job_type, range_agg(j.revs) AS revs, range_agg(j.period) AS period,
               max(j.last_error) AS error
          FROM scm.sync_jobs AS j
-        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.status = 'dead'
-          AND j.last_error_code IS DISTINCT FROM 'cancelled'
-          AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw) AS dead ON TRUE
+        WHERE j.status = 'dead' AND j.last_error_code IS DISTINCT FROM 'cancelled'
+          AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw
+          AND (%(repo_ids)s::bigint[] IS NULL OR j.repo_id = ANY (%(repo_ids)s))
+        GROUP BY j.repo_id, j.job_type) AS dead ON dead.repo_id = w.repo_id AND dead.job_type = w.job_type
   LEFT JOIN LATERAL (
        SELECT j.status = 'dead' AND j.last_error_code IS DISTINCT FROM 'cancelled' AS dead,
               j.last_error AS error,
@@ -68,7 +72,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
          FROM scm.sync_jobs AS j
         WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.mode = 'incremental'
           AND j.status IN ('completed', 'dead')
-        ORDER BY j.finished_at DESC
+        ORDER BY j.created_at DESC
         LIMIT 1) AS latest ON TRUE
  WHERE %(repo_ids)s::bigint[] IS NULL OR w.repo_id = ANY (%(repo_ids)s)
  ORDER BY w.repo_id, w.job_type
