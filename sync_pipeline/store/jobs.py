@@ -409,9 +409,10 @@ def finish(
     error_code: str | None = None,
     error: str | None = None,
     backoff: float = 0.0,
+    refund: bool = False,
 ) -> bool:
-    """End the attempt. ``pending`` gives the job back and allows one attempt more for it. False if the claim
-    was lost: the job then belongs to somebody else and is left alone."""
+    """End the attempt. ``pending`` gives the job back and allows one attempt more for it, and so does
+    ``refund``. False if the claim was lost: the job then belongs to somebody else and is left alone."""
     params = {
         "job_id": claim.job_id,
         "token": claim.token,
@@ -421,7 +422,7 @@ def finish(
         "error_code": error_code,
         "error": error,
         "backoff": backoff,
-        "refund": 1 if job_status is JobStatus.PENDING else 0,
+        "refund": 1 if refund or job_status is JobStatus.PENDING else 0,
     }
     with conn.transaction():
         owned = conn.execute(_FINISH, params | {"status": str(job_status)}).rowcount == 1

@@ -89,6 +89,19 @@ UPDATE scm.refs SET covered_tip = tip
    AND covered_tip IS DISTINCT FROM tip
 """
 
+# Refs that could not be stored, and are still set aside.
+_SET_ASIDE = """
+SELECT natural_key FROM scm.quarantine
+ WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
+   AND (natural_key LIKE 'branch:%%' OR natural_key LIKE 'tag:%%')
+"""
+
+# They are gone, or could be stored after all.
+_RESOLVE = """
+UPDATE scm.quarantine SET resolved_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL AND natural_key = ANY (%(keys)s)
+"""
+
 # Goes from a commit to its parents until the ancestor is met: rows come one by one, so LIMIT 1 ends it. The
 # sub-query with LIMIT makes it a look-up by key at each step, whatever the planner knows of a new table.
 _IS_ANCESTOR = """
@@ -199,6 +212,16 @@ def record_listing(
     _send(conn, _DELETE, params, ({"kind": kind, "name": name} for kind, name, _, _ in deleted))
     _send(conn, _EVENTS, params, [_event(*one) for one in (*created, *deleted)])
     return RefChanges(tuple(created), tuple(moved), tuple(deleted), len(listed), len(changed) + len(deleted))
+
+
+def set_aside(conn: Connection, repo_id: int) -> set[str]:
+    """The names in quarantine, ``<kind>:<name>``, of refs that earlier listings could not store."""
+    return {row["natural_key"] for row in conn.execute(_SET_ASIDE, {"repo_id": repo_id})}
+
+
+def resolve(conn: Connection, repo_id: int, keys: Iterable[str]) -> None:
+    """Refs that were set aside and are no longer listed, or could be stored, leave quarantine."""
+    conn.execute(_RESOLVE, {"repo_id": repo_id, "keys": list(keys)})
 
 
 def _columns(row: RefRow) -> dict[str, Any]:

@@ -70,6 +70,8 @@ _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.PROBE: 0, Mode.REPAIR: 1, Mode.BACK
 # Not the job's fault and not to be tried again before something else changed: it waits without losing an
 # attempt. The credential stops as a whole, a switched-off feature is asked about by live syncing.
 _WAITS = frozenset({"credential", "scope", "disabled"})
+# Says nothing about the job.
+_FREE = frozenset({"rate_limit"})
 _GONE = frozenset({"not_found", "no_repository"})
 
 
@@ -313,14 +315,17 @@ class Attempt:
         if isinstance(error, LeaseHeld) or (error is not None and error.code in _WAITS):
             # The job waits for the next starter and keeps its attempts.
             return self._report(error, self.put_back(error), RunStatus.INTERRUPTED)
-        job_status, run_status, backoff = JobStatus.COMPLETED, RunStatus.COMPLETED, 0.0
+        job_status, run_status, backoff, free = JobStatus.COMPLETED, RunStatus.COMPLETED, 0.0, False
         if error is not None:
             run_status = RunStatus.FAILED
             gone_for_good = isinstance(error, Permanent) and not isinstance(error, SourceGone)
-            exhausted = self.claim.attempt >= self.claim.max_attempts
+            # Long work that is interrupted again and again ends by itself, as long as it gets on.
+            gets_on = bool(self.done.covered) or self.done.counts.inserted > 0
+            free = isinstance(error, Transient) and (gets_on or error.code in _FREE)
+            exhausted = self.claim.attempt >= self.claim.max_attempts and not free
             job_status = JobStatus.DEAD if gone_for_good or exhausted else JobStatus.FAILED
             retry_after = error.retry_after if isinstance(error, Transient) else None
-            backoff = seconds_until_retry(error.code, self.claim.attempt, retry_after)
+            backoff = seconds_until_retry(error.code, 1 if gets_on else self.claim.attempt, retry_after)
         elif self.done.counts.read == 0:
             run_status = RunStatus.NO_DATA
         try:
@@ -336,6 +341,7 @@ class Attempt:
                     error_code=error.code if error else None,
                     error=str(error) if error else None,
                     backoff=backoff,
+                    refund=free,
                 )
         except (psycopg.Error, ConfigurationError) as failure:
             # The row stays claimed until the claim runs out; then the next starter takes the job over.

@@ -124,9 +124,11 @@ class CommitWork:
         """Store where the refs lead now; returns the last tips of those that are gone."""
         with self._database.connection() as conn:
             stored = refs.stored_refs(conn, self._repo_id)
+            aside_before = refs.set_aside(conn, self._repo_id)
+        aside_now = {row.natural_key for row in listing.quarantined}
         before = {(r.kind, r.name): (r.tip, r.target, r.is_default) for r in stored}
         now = {(r.kind, r.name): (r.tip, r.target, r.is_default) for r in listing.refs}
-        if before == now and not listing.quarantined:
+        if before == now and aside_before == aside_now:
             return []
         deleted: list[str] = []
 
@@ -138,6 +140,7 @@ class CommitWork:
                 rows=listing.refs,
                 observed_at=listing.date,
             )
+            refs.resolve(conn, self._repo_id, aside_before - aside_now)
             deleted.extend(old_tip for _, _, old_tip, _ in changes.deleted if old_tip is not None)
             return Counts()
 

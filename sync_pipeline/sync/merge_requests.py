@@ -117,6 +117,9 @@ class MergeRequestWork:
                 before = self._visit.before[attempt.job_type]
                 since = before.origin if before.watermark is None else before.watermark
                 assert isinstance(since, datetime)
+                if before.verified_at is not None:
+                    # A server whose clock was set back has not passed the watermark again yet.
+                    since = min(since, readable.until - (self._visit.looked_at - before.verified_at))
                 since = max(BEGINNING, min(since, readable.until) - overlap)
                 found.append(TimeWindow(since, readable.until))
         return joined(found)

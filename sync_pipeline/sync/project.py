@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
-from sync_pipeline.errors import AccessDenied, Permanent, SyncError
+from sync_pipeline.errors import AccessDenied, Permanent, SyncError, Transient
 from sync_pipeline.model import BEGINNING, Access, TimeWindow
 from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.transport import Client
@@ -65,9 +65,16 @@ class ProjectVisit:
 
     def readable(self, clock: datetime | None) -> TimeWindow:
         """All time up to the safety lag before ``clock``, the server's clock at an answer (None: at the
-        look)."""
-        end = (clock or self.project.date or datetime.now(UTC)) - self._lag
-        return TimeWindow(BEGINNING, end)
+        look). Raises Transient where the server does not tell its time: ours may be ahead of it, and what
+        happened in between would count as read."""
+        now = clock or self.project.date
+        if now is None:
+            raise Transient(
+                f"{self._client.instance.url} sends no Date with its answers, without which nothing can be "
+                "called complete; does a proxy take it away?",
+                code="no_date",
+            )
+        return TimeWindow(BEGINNING, max(BEGINNING, now - self._lag))
 
     def is_disabled(self, attempt: Attempt) -> bool:
         """True if the project has what ``attempt`` reads switched off; that is recorded. Raises Permanent

@@ -45,6 +45,9 @@ _SECRETS = (
     re.compile(r"(?i)(\b[a-z][a-z0-9+.\-]*://)[^/\s@?#]+@"),
 )
 
+# What neither a terminal nor a database takes.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
 
 def redact(text: str, *secrets: str) -> str:
     """``text`` without the given secrets and without everything that looks like a token, a password or the
@@ -152,7 +155,7 @@ def _line(value: Any) -> str:
         value = "; ".join(f"{key}: {_line(item)}" for key, item in value.items())
     elif isinstance(value, list):
         value = "; ".join(_line(item) for item in value)
-    return " ".join(str(value).split())[:200]
+    return " ".join(_UNPRINTABLE.sub(" ", str(value)).split())[:200]
 
 
 def problem(

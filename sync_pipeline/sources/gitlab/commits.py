@@ -22,6 +22,9 @@ from sync_pipeline.sources.gitlab.transport import Answer, Client, project_path
 # What a page without statistics may get round: counting the lines of huge commits takes the server too long.
 _TOO_HARD = frozenset({"server_error", "timeout", "content_too_large", "incomplete"})
 _GIVE_UP_AFTER = 2
+# After so many pages without them statistics are tried again, then after twice as many, and so on: a server
+# that was restarted is no server that cannot count.
+_SPARED = 5
 
 
 class CommitReader:
@@ -33,6 +36,7 @@ class CommitReader:
         self._path = project_path(project_id, "repository", "commits")
         self._stats = stats
         self._failed_stats = 0
+        self._spared = 0
 
     def read_tip(
         self,
@@ -110,7 +114,9 @@ class CommitReader:
     def _page(self, query: dict[str, Any]) -> tuple[Answer, bool]:
         if not self._stats:
             return self._client.get(self._path, query), False
-        if self._failed_stats < _GIVE_UP_AFTER:
+        if self._spared > 0:
+            self._spared -= 1
+        else:
             try:
                 answer = self._client.get(self._path, {**query, "with_stats": "true"})
                 self._failed_stats = 0
@@ -119,6 +125,8 @@ class CommitReader:
                 if error.code not in _TOO_HARD:
                     raise
                 self._failed_stats += 1
+                if self._failed_stats >= _GIVE_UP_AFTER:
+                    self._spared = _SPARED * 2 ** (self._failed_stats - _GIVE_UP_AFTER)
         return self._client.get(self._path, query), True
 
     def _batch(

@@ -19,6 +19,7 @@ from sync_pipeline.sources.gitlab.answers import redact
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Python also takes forms that are no times of a server, and offsets such as +13:75.
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?[0-5]\d)")
+_LONGEST_KEY = 500
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -178,5 +179,6 @@ def payload(data: Any) -> bytes:
 
 
 def quarantined(natural_key: str, error: RowUnreadable) -> QuarantinedRow:
-    """The row that ``error`` is about, set aside."""
-    return QuarantinedRow(natural_key, error.code, str(error), error.payload)
+    """The row that ``error`` is about, set aside under a key that any database takes."""
+    key = natural_key.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:_LONGEST_KEY]
+    return QuarantinedRow(key, error.code, str(error), error.payload)

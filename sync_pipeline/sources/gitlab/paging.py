@@ -92,6 +92,8 @@ def step(position: Position, keys: Sequence[Key], more: bool) -> Position | None
     whether the server announced another page. Raises Transient where the answer cannot be relied on."""
     if any(one[1] > other[1] for one, other in pairwise(keys)):
         raise Transient("the server does not sort by updated_at; the list cannot be read", code="unordered")
+    if keys and (keys[0][1] < position.after - _STEP or keys[-1][1] > position.before + _STEP):
+        raise Transient("the server does not filter by updated_at; the list cannot be read", code="unordered")
     seen = position.seen | frozenset(keys)
     if position.tie:
         return _tied(replace(position, seen=seen, read=position.read | frozenset(keys)), more)

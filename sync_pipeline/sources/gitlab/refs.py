@@ -22,6 +22,8 @@ _LISTS: Mapping[RefKind, tuple[str, Mapping[str, str]]] = {
     RefKind.TAG: ("tags", {"order_by": "name", "sort": "asc"}),
 }
 _MAX_PASSES = 5
+# Bytes: the database finds refs by their name, and an index takes no more than 2,700.
+_LONGEST_NAME = 2000
 
 
 class RefReader:
@@ -105,6 +107,8 @@ def _ref(kind: RefKind, data: Any) -> RefRow:
     tip = commit.sha("id")
     if name is None or tip is None:
         raise RowUnreadable(f"the {kind} has no name or leads to no commit", payload=payload(data))
+    if len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME:
+        raise RowUnreadable(f"the name of the {kind} is too long", payload=payload(data))
     return RefRow(
         kind=kind,
         name=name,
