@@ -18,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
+from sync_pipeline.sandbox.gitlab.generator import generate
+from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 
 _SLOW_SVN = """#!/bin/sh
@@ -60,11 +64,66 @@ def slow_svn(folder: Path) -> dict[str, str]:
 
 
 @dataclass
+class Forge:
+    """A small GitLab in real time, in this process, for all installations."""
+
+    gitlab: GitLab
+    server: Server
+    group: Group
+    user: Row
+    folder: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What configures it."""
+        [token] = self.gitlab.tokens.values()
+        return {"SCM_GITLAB_URL": self.server.url, "SCM_GITLAB_TOKEN": token.secret}
+
+    def git_project(self, path: str, *moments: datetime) -> Project:
+        """A project with a commit at each of these times."""
+        git = GitRepository.create(self.folder / f"{path}.git")
+        for number, moment in enumerate(moments):
+            date = f"{int(moment.timestamp())} +0000"
+            git.commit("main", f"Commit {number}\n", files={"a": f"{number}\n"}, date=date)
+        return self.gitlab.project(path, group=self.group, repository=git)
+
+    def large_project(self, path: str, merge_requests: int, beginning: datetime) -> Project:
+        """A project with so many merge requests, updated from ``beginning`` on."""
+        return generate(
+            self.gitlab,
+            self.group,
+            merge_requests=merge_requests,
+            notes=1,
+            path=path,
+            beginning=beginning,
+            tie=1,
+        )
+
+
+@pytest.fixture(scope="session")
+def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forge]:
+    """See :class:`Forge`."""
+    gitlab = GitLab()
+    group = gitlab.group("team1")
+    user = gitlab.user("user1")
+    gitlab.add_member(group, user, DEVELOPER)
+    gitlab.token(user)
+    with serve(gitlab, prefix="/gitlab") as server:
+        yield Forge(gitlab, server, group, user, tmp_path_factory.mktemp("git"))
+
+
+def midnight(moment: datetime) -> datetime:
+    """The start of its day in UTC."""
+    return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+@dataclass
 class Installation:
     """One installation; ``run`` starts a command of ours in it."""
 
     folder: Path
     url: str
+    forge: Forge
     variables: dict[str, str] = field(default_factory=dict)
     _exported: dict[str, str] = field(default_factory=dict)
 
@@ -76,6 +135,7 @@ class Installation:
             "SCM_DATABASE_URL": self.url,
             "SCM_ENVIRONMENT": ENVIRONMENT,
             "SCM_STATE_DIR": str(self.folder / "state"),
+            **self.forge.variables,
             **self.variables,
         }
 
@@ -110,10 +170,12 @@ class Installation:
             self._exported = dict(entry.split("=", 1) for entry in entries)
         return self._exported | self.variables
 
-    def job_execute(self, tags: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    def job_execute(
+        self, tags: Mapping[str, str] | None = None, job: str = "sync_revisions"
+    ) -> subprocess.Popen[str]:
         """``dagster job execute`` as a CI job would call it."""
         command = [sys.executable, "-m", "dagster", "job", "execute"]
-        command += ["-m", "sync_pipeline.definitions", "-j", "sync_revisions"]
+        command += ["-m", "sync_pipeline.definitions", "-j", job]
         if tags:
             command += ["--tags", json.dumps(dict(tags))]
         return subprocess.Popen(
@@ -132,6 +194,14 @@ class Installation:
         self.run("repo", "add", f"svn:{url}")
         [row] = self.rows("SELECT repo_id FROM scm.repos WHERE url = %(url)s", url=url)
         return place, int(row["repo_id"])
+
+    def register(self, project: Project) -> tuple[int, list[str]]:
+        """Register a GitLab project; returns its ``repo_id`` and the beginning of its asset keys."""
+        self.run("repo", "add", f"gitlab:{project.id}")
+        [row] = self.rows(
+            "SELECT repo_id, instance_slug, slug FROM scm.repos WHERE project_id = %(id)s", id=project.id
+        )
+        return int(row["repo_id"]), [row["instance_slug"], row["slug"]]
 
     def rows(self, query: str, **params: Any) -> list[dict[str, Any]]:
         """The rows of a query on the installation's database."""
@@ -156,7 +226,7 @@ def commit(place: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def installation(server_url: str, template: str, folder: Path) -> Iterator[Installation]:
+def installation(server_url: str, template: str, folder: Path, forge: Forge) -> Iterator[Installation]:
     name = f"scm_test_{secrets.token_hex(6)}"
     with psycopg.connect(server_url, autocommit=True) as conn:
         conn.execute(
@@ -165,7 +235,7 @@ def installation(server_url: str, template: str, folder: Path) -> Iterator[Insta
             )
         )
     try:
-        yield Installation(folder, database_of(server_url, name))
+        yield Installation(folder, database_of(server_url, name), forge)
     finally:
         with psycopg.connect(server_url, autocommit=True) as conn:
             conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
@@ -173,10 +243,10 @@ def installation(server_url: str, template: str, folder: Path) -> Iterator[Insta
 
 @pytest.fixture(scope="session")
 def shared(
-    server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory
+    server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory, forge: Forge
 ) -> Iterator[Installation]:
     """An installation without daemon; each test registers repositories of its own in it."""
-    with installation(server_url, template, tmp_path_factory.mktemp("shared")) as made:
+    with installation(server_url, template, tmp_path_factory.mktemp("shared"), forge) as made:
         yield made
 
 
@@ -231,12 +301,16 @@ class Up:
 
 
 @pytest.fixture(scope="session")
-def up(server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def up(
+    server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory, forge: Forge
+) -> Iterator[Up]:
     """Page, daemon and code server as ``scm-sync up`` starts them, with sensors that tick often."""
     folder = tmp_path_factory.mktemp("up")
-    with installation(server_url, template, folder) as made:
+    with installation(server_url, template, folder, forge) as made:
         made.variables = {
             "SCM_SENSOR_INTERVAL": "2",
+            # What happens is read a moment later, not a minute.
+            "SCM_SAFETY_LAG": "1",
             "SCM_CHUNK_REVISIONS": "100",
             "PYTHONPATH": str(Path(__file__).parent / "fast_daemon"),
             **slow_svn(folder),

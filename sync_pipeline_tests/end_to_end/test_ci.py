@@ -6,9 +6,10 @@ import json
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sync_pipeline_tests.end_to_end.conftest import Installation, slow_svn, until
+from sync_pipeline_tests.end_to_end.conftest import Installation, midnight, slow_svn, until
 
 KEYS = [f"{first:010d}-{first + 999:010d}" for first in range(1, 3001, 1000)]
 
@@ -143,3 +144,115 @@ def test_an_interrupted_runner_stops_between_batches_and_says_so(shared: Install
     [row] = shared.rows("SELECT status FROM scm.sync_jobs WHERE repo_id = %(id)s", id=repo_id)
     assert row["status"] != "running"
     assert 0 < len(shared.stored(repo_id)) < 1000
+
+
+# GitLab -----------------------------------------------------------------------------------------------------
+
+
+def ago(days: int) -> str:
+    """A partition key."""
+    return (midnight(datetime.now(UTC)) - timedelta(days=days)).date().isoformat()
+
+
+def materialized(made: Installation, *path: str) -> list[str]:
+    """The partitions of an asset that Dagster shows, oldest first."""
+    query = """
+    SELECT DISTINCT partition FROM dagster.event_logs
+     WHERE asset_key = %(key)s AND dagster_event_type = 'ASSET_MATERIALIZATION' ORDER BY partition
+    """
+    return [row["partition"] for row in made.rows(query, key=json.dumps(path))]
+
+
+def test_a_day_of_gitlab_syncs_and_a_wrong_one_touches_nothing(shared: Installation) -> None:
+    shared.variables = {}
+    today = midnight(datetime.now(UTC))
+    project = shared.forge.large_project("ci-mrs", 12, today - timedelta(days=9))
+    repo_id, path = shared.register(project)
+    shared.variables = {"SCM_ONLY": f"gitlab:{project.id}"}
+    jobs = "SELECT count(*) AS n FROM scm.sync_jobs WHERE repo_id = %(id)s"
+    before = shared.rows(jobs, id=repo_id)
+    wrong = [
+        ({"dagster/partition": "2099-01-05"}, "that day is in the future"),
+        ({"dagster/partition": "1999-01-05"}, "there is no partition 1999-01-05"),
+        (
+            {"dagster/asset_partition_range_start": ago(1), "dagster/asset_partition_range_end": ago(2)},
+            "ends before it starts",
+        ),
+    ]
+    job = "sync_merge_requests"
+    for process, line in [(shared.job_execute(tags, job), line) for tags, line in wrong]:
+        code, output = finish(process)
+        assert code == 1
+        assert line in output
+    assert shared.rows(jobs, id=repo_id) == before
+    tags = {"dagster/asset_partition_range_start": ago(9), "dagster/asset_partition_range_end": ago(1)}
+    code, output = finish(shared.job_execute(tags, job))
+    assert code == 0, output
+    [token] = shared.forge.gitlab.tokens.values()
+    assert token.secret not in output
+    wanted = [request.row["iid"] for request in project.merge_requests.values() if request.updated_at < today]
+    stored = shared.rows("SELECT iid FROM scm.mrs WHERE repo_id = %(id)s ORDER BY iid", id=repo_id)
+    assert [row["iid"] for row in stored] == sorted(wanted)
+    for job_type in ("merge_requests", "reviews"):
+        assert materialized(shared, *path, job_type) == [ago(n) for n in range(9, 0, -1)]
+    # Without a partition: what is new.
+    code, output = finish(shared.job_execute(job=job))
+    assert code == 0, output
+    assert materialized(shared, *path, "reviews")[-1] == ago(0)
+
+
+def test_the_runner_reads_all_of_a_project_and_backfills_what_is_named(shared: Installation) -> None:
+    shared.variables = {}
+    now = datetime.now(UTC)
+    project = shared.forge.git_project("runner", now - timedelta(days=700), now - timedelta(days=2))
+    with shared.forge.gitlab.lock:
+        generated = shared.forge.large_project("runner-mrs", 3, now - timedelta(days=400))
+        project.merge_requests = generated.merge_requests
+    repo_id, _ = shared.register(project)
+    spec = f"gitlab:{project.id}"
+    found = json.loads(shared.run("runner", "incremental", "--repo", spec, "--json").stdout)
+    assert (found["status"], found["exit_code"], found["job"]) == ("success", 0, None)
+    assert [one["job"] for one in found["jobs"]] == ["commits", "merge_requests", "reviews"]
+    assert found["jobs"][0]["inserted"] == 2
+    backfill = ["runner", "backfill", "--repo", spec]
+    since, until = ago(401), ago(390)
+    plan = json.loads(shared.run(*backfill, "--since", since, "--until", until, "--dry-run", "--json").stdout)
+    assert [one["missing_days"] for one in plan["jobs"]] == [0.0, 11.0, 11.0]
+    done = json.loads(shared.run(*backfill, "--since", since, "--until", until, "--json").stdout)
+    assert [one["total_chunks"] for one in done["jobs"]] == [1, 1, 1]
+    assert done["jobs"][1]["window"] == {
+        "since": f"{since}T00:00:00+00:00",
+        "until": f"{until}T00:00:00+00:00",
+    }
+    assert shared.rows("SELECT count(*)::int AS n FROM scm.mrs WHERE repo_id = %(id)s", id=repo_id) == [
+        {"n": 3}
+    ]
+    # Without bounds everything that is missing is read.
+    rest = json.loads(shared.run(*backfill, "--job", "reviews", "--json").stdout)
+    assert rest["status"] == "success"
+    [row] = shared.rows(
+        "SELECT lower(covered_time)::text AS since, isempty(tstzmultirange(tstzrange('1900-01-01', now() - "
+        "interval '1 hour')) - covered_time) AS complete FROM scm.sync_watermarks"
+        " WHERE repo_id = %(id)s AND job_type = 'reviews'",
+        id=repo_id,
+    )
+    assert row["complete"], row
+    refused = shared.run(*backfill, "--start-rev", "1", expect=3)
+    assert f"--start-rev: {spec} is read by time" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_the_token_never_shows(shared: Installation) -> None:
+    shared.variables = {}
+    project = shared.forge.git_project("token", datetime.now(UTC))
+    repo_id, _ = shared.register(project)
+    shared.variables = {"SCM_GITLAB_TOKEN": "glpat-wrong-token-0123456789"}
+    done = shared.run("runner", "incremental", "--repo", f"gitlab:{project.id}", expect=2)
+    assert "create a new one with scope read_api" in done.stderr
+    assert "glpat-wrong-token" not in done.stdout + done.stderr
+    shared.variables = {}
+    texts = shared.rows("SELECT * FROM scm.credential_stops") + shared.rows(
+        "SELECT last_error FROM scm.sync_jobs WHERE repo_id = %(id)s", id=repo_id
+    )
+    assert texts
+    assert "glpat-wrong-token" not in str(texts)
