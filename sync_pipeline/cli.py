@@ -18,8 +18,9 @@ import re
 import signal
 import socket
 import sys
+import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -65,12 +66,14 @@ root_app = _group("Groups and memberships whose projects enter the catalog by th
 catalog_app = _group("The snapshot from which Dagster loads the catalog.")
 watermark_app = _group("What counts as complete, and a person's decisions about it.")
 runner_app = _group("Sync one repository now, in this process.")
+repair_app = _group("Mend what is stored.")
 app.add_typer(db_app, name="db")
 app.add_typer(repo_app, name="repo")
 app.add_typer(root_app, name="root")
 app.add_typer(catalog_app, name="catalog")
 app.add_typer(watermark_app, name="watermark")
 app.add_typer(runner_app, name="runner")
+app.add_typer(repair_app, name="repair")
 
 _NAMES = "svn:<url>, gitlab:<id, path or url>, a repo_id or a slug."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -1247,8 +1250,17 @@ def _execute(settings: Settings, *, as_json: bool, **what: Any) -> list[JobRepor
     from sync_pipeline.orchestration.run import execute
 
     reason = f"scm-sync runner {what['mode']}"
+    with _progress(as_json, "new or changed") as show:
+        return execute(settings, **what, actor=_actor(), reason=reason, progress=show)
+
+
+@contextmanager
+def _progress(as_json: bool, changed: str) -> Iterator[Callable[[Counts], None] | None]:
+    """Shows counts on a terminal as they grow, and what ``changed`` says of those that count as such; None
+    where nobody looks."""
     if as_json or not sys.stderr.isatty():
-        return execute(settings, **what, actor=_actor(), reason=reason, progress=None)
+        yield None
+        return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -1257,9 +1269,9 @@ def _execute(settings: Settings, *, as_json: bool, **what: Any) -> list[JobRepor
         line = bar.add_task("starting")
 
         def show(counts: Counts) -> None:
-            bar.update(line, description=f"{counts.read} rows read, {counts.changed} new or changed")
+            bar.update(line, description=f"{counts.read} rows read, {counts.changed} {changed}")
 
-        return execute(settings, **what, actor=_actor(), reason=reason, progress=show)
+        yield show
 
 
 def _finish_runner(document: Mapping[str, Any], as_json: bool) -> int:
@@ -1299,6 +1311,112 @@ def _plan_row(chunk: Mapping[str, Any], revisions: bool) -> Row:
         "state": chunk["state"],
         "missing": sum(gap["end_rev"] - gap["start_rev"] + 1 for gap in chunk["missing"]),
     }
+
+
+# repair -------------------------------------------------------------------------------------------------
+
+
+@repair_app.command("remap")
+def repair_remap(
+    repo: Repo,
+    job: Annotated[
+        str | None,
+        typer.Option("--job", metavar="TYPE", help="Job type; default: all of the repository."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Only facts whose time at the source is this or later, and those without one; UTC without a "
+            "zone. Default: all.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Derive stored facts of GitLab anew from their raw, by today's reading of it; asks no server."""
+    from sync_pipeline.operations import registration, runner
+    from sync_pipeline.sync import remap
+
+    settings = _settings()
+    with _database(settings) as database:
+        repository = registration.find_repository(database, repo)
+        remap.require_raw(repository)
+        wanted = runner.job_types_for(repository, job)
+        start = None if since is None else runner.time_window(runner.Bounds(since=since), _now()).since
+        derive = _would_remap if dry_run else _remap
+        documents = [derive(settings, database, repository, one, start, as_json) for one in wanted]
+    document = runner.together(documents)
+    if not dry_run:
+        return _finish_runner(document, as_json)
+    if as_json:
+        _print_json(document)
+    else:
+        for one in documents:
+            rest = f", {one['rows_unreadable']} cannot be read" if one["rows_unreadable"] else ""
+            what = f"{one['rows_to_change']} of {one['rows_read']} rows would change"
+            print(f"{one['repo']} {one['job']}: {what}{rest}")
+    return SUCCESS
+
+
+def _remap(
+    settings: Settings,
+    database: Database,
+    repository: Repository,
+    job_type: JobType,
+    since: datetime | None,
+    as_json: bool,
+) -> dict[str, Any]:
+    from sync_pipeline.operations import runner
+    from sync_pipeline.sync import remap
+    from sync_pipeline.sync.engine import Syncer
+
+    reason = "scm-sync repair remap"
+    request = remap.request(repository, job_type, since, actor=_actor(), reason=reason)
+    started_at = _now()
+    with _progress(as_json, "changed") as show, _stopped_politely() as cancel:
+        report = Syncer(database, settings).run(request, cancel=cancel, progress=show)
+    return runner.remap_document(
+        repository, job_type, report, since=since, started_at=started_at, finished_at=_now()
+    )
+
+
+def _would_remap(
+    settings: Settings,
+    database: Database,
+    repository: Repository,
+    job_type: JobType,
+    since: datetime | None,
+    as_json: bool,
+) -> dict[str, Any]:
+    from sync_pipeline.operations import runner
+    from sync_pipeline.sync import remap
+
+    with _progress(as_json, "would change") as show, _stopped_politely() as cancel:
+        counts = remap.look_ahead(database, repository, job_type, since, cancel=cancel, progress=show)
+    return runner.remap_plan_document(repository, job_type, counts, since=since)
+
+
+@contextmanager
+def _stopped_politely() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, for work that looks at it between two steps; the second one ends
+    the work where it is."""
+    cancel = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(*_: object) -> None:
+        if cancel.is_set():
+            raise KeyboardInterrupt
+        cancel.set()
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield cancel
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # Dagster ------------------------------------------------------------------------------------------------

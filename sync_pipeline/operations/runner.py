@@ -319,6 +319,42 @@ def backfill_document(
     return document
 
 
+def remap_document(
+    repository: Repository,
+    job_type: JobType,
+    report: JobReport,
+    *,
+    since: datetime | None,
+    started_at: datetime,
+    finished_at: datetime,
+) -> dict[str, Any]:
+    """The document of ``repair remap``; its window is of facts and says nothing about coverage."""
+    document = _document(Mode.REPAIR, repository, job_type, [report], None, started_at, finished_at)
+    return document | {"window": _from(since)}
+
+
+def remap_plan_document(
+    repository: Repository, job_type: JobType, counts: Counts, *, since: datetime | None
+) -> dict[str, Any]:
+    """The document of ``repair remap --dry-run``. ``rows_unreadable`` are those whose raw cannot be read."""
+    return {
+        "phase": str(Mode.REPAIR),
+        "repo": repository.spec,
+        "job": str(job_type),
+        "dry_run": True,
+        "window": _from(since),
+        "rows_read": counts.read,
+        "rows_to_change": counts.updated,
+        "rows_unchanged": counts.unchanged,
+        "rows_unreadable": counts.quarantined,
+        "exit_code": SUCCESS,
+    }
+
+
+def _from(since: datetime | None) -> dict[str, str | None]:
+    return {"since": since.isoformat() if since else None, "until": None}
+
+
 def plan_document(
     repository: Repository,
     job_type: JobType,
