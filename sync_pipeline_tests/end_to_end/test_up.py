@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from sync_pipeline_tests.end_to_end.conftest import Up, commit, until
+from sync_pipeline.sandbox.gitlab.records import Project
+from sync_pipeline_tests.end_to_end.conftest import Up, commit, midnight, until
 
 pytestmark = pytest.mark.xdist_group("up")
 
@@ -72,8 +74,17 @@ def register(up: Up, name: str, revisions: int) -> tuple[Any, int, list[str]]:
     return place, repo_id, path
 
 
-def launch(up: Up, path: list[str], keys: list[str]) -> str:
-    found = up.graphql(LAUNCH, assets=[{"path": path}], keys=keys)["launchPartitionBackfill"]
+def register_project(up: Up, project: Project, *job_types: str) -> tuple[int, list[list[str]]]:
+    """A GitLab project in the running installation; returns ``repo_id`` and the asset paths."""
+    repo_id, beginning = up.installation.register(project)
+    paths = [[*beginning, job_type] for job_type in job_types]
+    until(lambda: paths[0] in up.asset_keys(), "the page shows the new asset without being restarted")
+    return repo_id, paths
+
+
+def launch(up: Up, path: list[str], keys: list[str], *more: list[str]) -> str:
+    assets = [{"path": one} for one in (path, *more)]
+    found = up.graphql(LAUNCH, assets=assets, keys=keys)["launchPartitionBackfill"]
     assert found["__typename"] == "LaunchBackfillSuccess", found
     return str(found["backfillId"])
 
@@ -149,7 +160,7 @@ def test_the_sensors_pick_up_new_revisions_and_history_by_themselves(up: Up) -> 
     until(lambda: 1201 in up.installation.stored(repo_id), "the new revision is read")
     until(lambda: KEYS[1] in materialized(up, path), "its block is materialized again")
     beats = up.installation.rows("SELECT name, outcome FROM scm.heartbeats")
-    assert {beat["name"] for beat in beats} == {"scheduler", "changes_local"}
+    assert {beat["name"] for beat in beats} >= {"scheduler", "changes_local"}
     verdict = until(
         lambda: up.installation.rows(
             "SELECT passed FROM scm.health WHERE repo_id = %(id)s AND passed", id=repo_id
@@ -157,6 +168,55 @@ def test_the_sensors_pick_up_new_revisions_and_history_by_themselves(up: Up) -> 
         "the health check is shown and passes",
     )
     assert verdict[0]["passed"]
+
+
+def test_a_backfill_of_days_is_read_at_once_and_shows_every_day(up: Up) -> None:
+    today = midnight(datetime.now(UTC))
+    project = up.installation.forge.large_project("ui-days", 20, today - timedelta(days=12))
+    repo_id, paths = register_project(up, project, "merge_requests", "reviews")
+    keys = [(today - timedelta(days=n)).date().isoformat() for n in range(12, -1, -1)]
+    assert ended(up, launch(up, paths[0], keys, paths[1])) == "COMPLETED_SUCCESS"
+    for path in paths:
+        assert sorted(materialized(up, path)) == keys
+    query = "SELECT count(*)::int AS n FROM scm.mrs WHERE repo_id = %(id)s"
+    assert up.installation.rows(query, id=repo_id) == [{"n": 20}]
+    # Thirteen days are one job of each job type, not thirteen.
+    query = "SELECT job_type, upper(period) - lower(period) AS length, status FROM scm.sync_jobs"
+    query += " WHERE repo_id = %(id)s AND trigger = 'ui' ORDER BY job_type"
+    assert up.installation.rows(query, id=repo_id) == [
+        {"job_type": job_type, "length": timedelta(days=13), "status": "completed"}
+        for job_type in ("merge_requests", "reviews")
+    ]
+    # Asked for again, what is covered is compared with the source.
+    assert ended(up, launch(up, paths[0], keys[2:4])) == "COMPLETED_SUCCESS"
+    query = "SELECT reread FROM scm.sync_jobs WHERE repo_id = %(id)s AND trigger = 'ui' ORDER BY created_at"
+    assert [row["reread"] for row in up.installation.rows(query, id=repo_id)] == [False, False, True]
+
+
+def test_the_sensors_complete_a_project_and_notice_what_happens_in_it(up: Up) -> None:
+    forge, now = up.installation.forge, datetime.now(UTC)
+    project = forge.git_project("alone-git", now - timedelta(days=500), now - timedelta(days=1))
+    repo_id, paths = register_project(up, project, "commits", "merge_requests", "reviews")
+    up.switch("scheduler", on=True)
+    complete = """
+    SELECT count(*)::int AS n FROM scm.sync_watermarks WHERE repo_id = %(id)s
+       AND isempty(tstzmultirange(tstzrange('1900-01-01', now() - interval '1 hour')) - covered_time)
+    """
+    until(lambda: up.installation.rows(complete, id=repo_id) == [{"n": 3}], "all history is covered")
+    assert project.repository is not None
+    base = project.repository.resolve("refs/heads/main")
+    assert base is not None
+    project.repository.commit("topic", "Topic\n", files={"b": "1\n"}, parents=[base])
+    forge.gitlab.open_merge_request(project, title="Topic", source="topic", author=forge.user)
+    query = "SELECT title FROM scm.mrs WHERE repo_id = %(id)s"
+    until(lambda: up.installation.rows(query, id=repo_id) == [{"title": "Topic"}], "a hint makes it due")
+    until(
+        lambda: now.date().isoformat() <= max(materialized(up, paths[1]), default=""),
+        "today is materialized",
+    )
+    verdicts = "SELECT count(*)::int AS n FROM scm.health WHERE repo_id = %(id)s AND passed"
+    until(lambda: up.installation.rows(verdicts, id=repo_id) == [{"n": 3}], "the health checks pass")
+    up.switch("scheduler", on=False)
 
 
 def test_the_page_is_the_real_one_and_is_guarded(up: Up) -> None:
