@@ -45,14 +45,25 @@ def doctor_table(document: Mapping[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for style in ("", "bold", ""):
         table.add_column(style=style, overflow="fold")
-    for check in document["checks"]:
-        state = check["state"]
+    for checks in _alike(document["checks"]):
+        check, state = checks[0], checks[0]["state"]
         about = Text(f"{check['subject']}: " if check["subject"] else "", style="cyan")
         about.append(Text(check["seen"], style="dim" if state == "skipped" else "default"))
         if check["remedy"]:
             about.append(Text(f"\n→ {check['remedy']}", style=_COLOURS[state]))
-        table.add_row(Text(state, style=_COLOURS[state]), check["check"], about)
+        names = "\n".join(one["check"] for one in checks)
+        table.add_row(Text(state, style=_COLOURS[state]), names, about)
     return table
+
+
+def _alike(checks: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The findings, those together that were skipped for one reason."""
+    found: dict[object, list[Mapping[str, Any]]] = {}
+    for number, check in enumerate(checks):
+        skipped = check["state"] == "skipped"
+        key = (check["subject"], check["seen"]) if skipped else number
+        found.setdefault(key, []).append(check)
+    return list(found.values())
 
 
 def doctor_summary(document: Mapping[str, Any]) -> str:
@@ -148,8 +159,8 @@ def _lag(unit: Mapping[str, Any]) -> str:
 
 def _missing(unit: Mapping[str, Any]) -> str:
     """How many windows are missing, with and without a job that will read them."""
-    found = {"gaps": unit["gaps"]["windows"], "queued": unit["queued"]["windows"]}
-    return ", ".join(f"{number} {name}" for name, number in found.items() if number)
+    gaps, queued = unit["gaps"]["windows"], unit["queued"]["windows"]
+    return ", ".join([counted(gaps, "gap")] * bool(gaps) + [f"{queued:,} queued"] * bool(queued))
 
 
 def _extent(extent: Mapping[str, Any]) -> str:

@@ -46,6 +46,8 @@ COMMANDS = (
     "runner backfill",
     "ui",
     "up",
+    "doctor",
+    "status",
 )
 
 
@@ -589,3 +591,40 @@ def test_verify_names_records_that_disagree(scm: Scm, on_database: Database) -> 
     found = scm("db", "verify", "--json")
     assert found.code == 2
     assert list(json.loads(found.out)["failures"]) == ["coverage"]
+
+
+# Reports ------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_ends_with_the_code_of_what_it_found(scm: Scm, on_database: Database) -> None:
+    done = scm("doctor", "--json")
+    assert done.code == done.json["exit_code"] == 0, done
+    plain = scm("doctor")
+    assert plain.out.splitlines()[0] == "state\tcheck\tsubject\tseen\tremedy"
+    assert len(plain.out.splitlines()) == 1 + len(done.json["checks"])
+    assert (plain.code, plain.err) == (0, "")
+
+
+def test_the_doctor_goes_on_without_a_database(scm: Scm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCM_DATABASE_URL", f"postgresql://me:{SECRET}@127.0.0.1:1/scm")
+    done = scm("doctor")
+    assert (done.code, done.err) == (2, "")
+    assert "127.0.0.1:1/scm" in done.out
+    assert SECRET not in done.out
+
+
+def test_the_status_of_what_is_registered(scm: Scm, on_database: Database) -> None:
+    done = scm("status")
+    assert (done.code, done.out) == (0, "")
+    assert "scm-sync repo add" in done.err
+    with on_database.connection() as conn:
+        builders.register(conn, "paint", head=10)
+    head, row, summary = scm("status").out.splitlines()
+    assert head.split("\t")[:3] == ["state", "repository", "job_type"]
+    assert row.split("\t")[:3] == ["waiting", "file:///srv/paint", "revisions"]
+    assert summary == "1 repository; units: 1 waiting; jobs: none"
+    (unit,) = scm("status", "--repo", "svn:file:///srv/paint", "--job", "svn", "--json").json["units"]
+    assert unit["verdict"] == "waiting"
+    scm("status", "--job", "nonsense").refused(3, "unknown job type 'nonsense'")
+    scm("status", "--repo", "paint", "--job", "commits").refused(3, "it has revisions")
+    scm("status", "--repo", "nothing").refused(3, "no repository 'nothing'")

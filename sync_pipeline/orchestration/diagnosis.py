@@ -46,6 +46,8 @@ def dagster_checks(settings: Settings, database_url: str | None) -> Sequence[Fin
 
 
 def _home(settings: Settings) -> Finding:
+    if not settings.state_dir.exists():
+        return skipped("dagster_home", f"{settings.state_dir} is not there yet; the first start makes it")
     try:
         home = environment.dagster_home(settings)
     except ConfigurationError as error:

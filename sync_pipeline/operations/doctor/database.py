@@ -64,7 +64,7 @@ class Database:
         what = "the embedded server" if embedded else describe(url)
         return [
             ok("database", f"{what} answers in {milliseconds:.0f} ms"),
-            _version(server),
+            judge_version(server),
             _encoding(server),
             _rights(server),
             *self._schema(url),
@@ -79,7 +79,7 @@ class Database:
         if known is None:
             raise ConfigurationError(
                 f"SCM_DATABASE_URL is not set, and {self._settings.state_dir} has no embedded server yet; "
-                "scm-sync db migrate makes one"
+                "run: scm-sync db migrate"
             )
         return environment.ensure_server(self._settings.state_dir), True
 
@@ -126,7 +126,8 @@ class Database:
         return found
 
 
-def _version(server: Server) -> Finding:
+def judge_version(server: Server) -> Finding:
+    """Whether the server is new enough."""
     if server.version_number < OLDEST * 10_000:
         return failed("database_version", f"PostgreSQL {server.version}", f"use PostgreSQL {OLDEST} or newer")
     return ok("database_version", f"PostgreSQL {server.version}")

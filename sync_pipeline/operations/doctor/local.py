@@ -17,7 +17,7 @@ from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.operations.doctor.findings import Finding, failed, ok, skipped, told, warning
-from sync_pipeline.operations.texts import age
+from sync_pipeline.operations.texts import age, counted
 from sync_pipeline.settings import OTHER_VARIABLES, PREFIX, SECRETS, Settings, config_file, load_settings
 from sync_pipeline.sources.svn import process
 from sync_pipeline.store.heartbeats import Heartbeat
@@ -139,17 +139,21 @@ def catalog_snapshot(settings: Settings, known: Sequence[Repository] | None) -> 
         return [failed(name, *told(error, again))]
     if snapshot.written_at is None:
         if known:
-            return [failed(name, f"{file} is missing, {len(known)} repositories are registered", again)]
+            return [failed(name, f"{file} is missing, with {_repositories(len(known))} registered", again)]
         return [skipped(name, f"{file} is not there yet; the first scm-sync repo add writes it")]
-    seen = f"{len(snapshot.repositories)} repositories, written {snapshot.written_at:%Y-%m-%d %H:%M:%S} UTC"
+    seen = f"{_repositories(len(snapshot.repositories))}, written {snapshot.written_at:%Y-%m-%d %H:%M:%S} UTC"
     if known is None:
         return [ok(name, f"{seen}; not compared, because the database cannot be read")]
     ours = {repository.repo_id: repository for repository in known}
     theirs = {repository.repo_id: repository for repository in snapshot.repositories}
     if ours != theirs:
         differing = sum(ours.get(key) != theirs.get(key) for key in {*ours, *theirs})
-        return [warning(name, f"{seen}; {differing} of {len(ours)} differ from the database", again)]
+        return [warning(name, f"{seen}; the database has {differing} of them otherwise", again)]
     return [ok(name, f"{seen}, the same as in the database")]
+
+
+def _repositories(number: int) -> str:
+    return counted(number, "repository", "repositories")
 
 
 # Commands and sensors -----------------------------------------------------------------------------------
@@ -159,15 +163,16 @@ def svn_command(known: Sequence[Repository] | None) -> list[Finding]:
     """The version of the command that reads Subversion, where somebody needs it."""
     name, install = "svn_command", "install the package subversion, 1.14 or newer"
     active = [r for r in known or () if r.kind is Kind.SVN and r.lifecycle is Lifecycle.ACTIVE]
-    try:
-        answer = process.run(
-            "svn", ["--version", "--quiet"], secret=None, timeout=_SVN_SECONDS, max_bytes=1000
-        )
-    except ConfigurationError:
+    command = shutil.which("svn")
+    if command is None:
         if known is not None and not active:
             return [skipped(name, "not on PATH, and no SVN repository is registered")]
-        needed = f"{len(active)} SVN repositories need it" if active else "SVN repositories would need it"
-        return [failed(name, f"not on PATH; {needed}", install)]
+        needed = counted(len(active), "registered SVN repository", "registered SVN repositories")
+        return [
+            failed(name, f"not on PATH, and needed by {needed if active else 'SVN repositories'}", install)
+        ]
+    arguments = ["--version", "--quiet"]
+    answer = process.run(command, arguments, secret=None, timeout=_SVN_SECONDS, max_bytes=1000)
     version = answer.file.read(0, 100).decode("ascii", "replace").strip()
     found = re.match(r"(\d+)\.(\d+)", version)
     if answer.status != 0 or not found:

@@ -22,7 +22,7 @@ import requests
 from sync_pipeline.errors import AccessDenied, ConfigurationError, SourceGone, SyncError
 from sync_pipeline.model import Repository
 from sync_pipeline.operations.doctor.findings import Finding, State, failed, ok, skipped, told, warning
-from sync_pipeline.operations.texts import age
+from sync_pipeline.operations.texts import age, counted
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.front import TokenLook, look_at_token
 from sync_pipeline.sources.gitlab.transport import Answer, Client, Feedback, Instance
@@ -276,7 +276,8 @@ def judge_token(token: TokenLook, today: date, subject: str) -> Finding:
 def unconfigured_gitlab(instance: str, repositories: int, problem: str) -> list[Finding]:
     """A GitLab that registered repositories need and the settings do not name."""
     seen, _, remedy = problem.partition("; ")
-    seen = f"{seen}, and {repositories} registered repositories are there"
+    needed = counted(repositories, "registered repository", "registered repositories")
+    seen = f"{seen}, which {needed} need{'s' if repositories == 1 else ''}"
     return [
         failed("gitlab", seen, remedy, instance),
         *(skipped(check, "it is not configured", instance) for check in GITLAB_CHECKS[1:]),

@@ -1,0 +1,264 @@
+"""The status report: every key of its page, what the numbers mean, and its order."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sync_pipeline import cli_reports
+from sync_pipeline.model import (
+    BEGINNING,
+    JobRequest,
+    JobType,
+    Mode,
+    RevisionWindow,
+    TimeWindow,
+    Trigger,
+    Window,
+)
+from sync_pipeline.operations import registration
+from sync_pipeline.operations.status import status
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import credentials, jobs, repos, watermarks
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.sync.readers import Readers
+from sync_pipeline_tests import builders
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+ORIGIN = datetime(2024, 5, 1, tzinfo=UTC)
+SECRET = "glpat-never-shown"
+SETTINGS = Settings(gitlab_url="https://git.test", gitlab_token=SECRET, environment="test")
+
+_RUN = """
+INSERT INTO scm.sync_runs (job_id, attempt, repo_id, job_type, mode, worker, status, started_at, finished_at,
+                           rows_read, inserted, updated, calls, error_code, error, code_version)
+SELECT job_id, %(attempt)s, repo_id, job_type, mode, 'w', %(status)s, now() - %(ago)s * interval '1 s',
+       now(), 7, 2, 1, 3, %(code)s, %(code)s, '1'
+  FROM scm.sync_jobs WHERE job_id = %(job_id)s
+"""
+
+
+def cover(conn: Connection, repo_id: int, job_type: JobType, *windows: Window) -> None:
+    """Make exactly these windows covered, and the repository looked at just now."""
+    watermarks.replace(conn, repo_id=repo_id, job_type=job_type, covered=windows, actor="test", reason="test")
+    conn.execute(
+        "UPDATE scm.sync_watermarks SET verified_at = now(), visited_at = now(), access = 'ok'"
+        " WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s",
+        {"repo_id": repo_id, "job_type": str(job_type)},
+    )
+
+
+def queue(conn: Connection, repo_id: int, job_type: JobType, mode: Mode, window: Window | None = None) -> Any:
+    """A job that waits."""
+    request = JobRequest(repo_id, job_type, mode, Trigger.REGISTRATION, "test", "test", window=window)
+    return jobs.enqueue(conn, request)
+
+
+def day(number: int) -> datetime:
+    """A day of May 2024."""
+    return datetime(2024, 5, number, tzinfo=UTC)
+
+
+@pytest.fixture
+def project(database: Database) -> int:
+    """A GitLab project whose commits are complete; the others wait for the first time."""
+    with database.connection() as conn:
+        repo_id = builders.register_project(conn, "https://git.test", 7, "platform/api", origin=ORIGIN)
+        now = datetime.now(UTC)
+        cover(conn, repo_id, JobType.COMMITS, TimeWindow(BEGINNING, now - timedelta(seconds=90)))
+        for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS):
+            queue(conn, repo_id, job_type, Mode.BACKFILL, TimeWindow(BEGINNING, ORIGIN))
+    return repo_id
+
+
+def unit(document: dict[str, Any], job_type: JobType, path: str = "platform/api") -> dict[str, Any]:
+    (found,) = [u for u in document["units"] if (u["path"], u["job_type"]) == (path, str(job_type))]
+    return dict(found)
+
+
+def keys(value: object, place: str = "") -> set[str]:
+    """Every key of a document, written as the page writes them."""
+    if isinstance(value, list):
+        return set().union(*(keys(item, f"{place}[]") for item in value)) | (
+            {f"{place}[]"} if place else set()
+        )
+    if not isinstance(value, dict):
+        return set()
+    return set().union(
+        *(keys(item, f"{place}.{name}".strip(".")) for name, item in value.items()),
+        {f"{place}.{name}".strip(".") for name in value},
+    )
+
+
+def test_the_page_names_every_key(database: Database, project: int) -> None:
+    with database.connection() as conn:
+        cover(conn, project, JobType.REVIEWS, TimeWindow(day(1), day(2)), TimeWindow(day(1), day(3)))
+        conn.execute(
+            _RUN,
+            {
+                "job_id": queue(conn, project, JobType.REVIEWS, Mode.INCREMENTAL),
+                "attempt": 1,
+                "status": "completed",
+                "ago": 60,
+                "code": None,
+            },
+        )
+        fingerprint = Readers(SETTINGS).fingerprint("git.test")
+        credentials.stop(conn, "git.test", fingerprint, "the token is expired; create a new one")
+    document = status(database, SETTINGS, repos_get(database, project), [JobType.REVIEWS])
+    text = (DOCS / "status.md").read_text().partition("## The document")[2]
+    named = set(re.findall(r"(?m)^\| `([^`]+)` \|", text))
+    # Those below these are names of things that are counted, and what a window holds.
+    free = (
+        "units[].reasons.",
+        "summary.units.",
+        "summary.jobs.",
+        "units[].gaps.first[].",
+        "units[].queued.first[].",
+    )
+    found = {key for key in keys(document) if not key.startswith(free)}
+    # What only holds others needs no line of its own.
+    holders = {"summary", "units", "units[].access", "units[].gaps.first", "units[].queued.first"}
+    assert found - holders == named
+    assert json.loads(json.dumps(document)) == document
+    assert SECRET not in json.dumps(document)
+
+
+def repos_get(database: Database, repo_id: int) -> Any:
+    with database.connection() as conn:
+        return repos.get(conn, repo_id)
+
+
+def test_what_is_complete_is_told_from_the_beginning(database: Database, project: int) -> None:
+    document = status(database, SETTINGS)
+    commits = unit(document, JobType.COMMITS)
+    assert (commits["verdict"], commits["reasons"], commits["credential"]) == ("healthy", {}, None)
+    assert commits["covered"]["from"] is None
+    assert commits["covered"]["from_beginning"] is True
+    assert commits["covered"]["to"] == commits["watermark"]
+    assert 0 <= commits["lag_seconds"] < 60, "the complete look counts, not the older watermark"
+    reviews = unit(document, JobType.REVIEWS)
+    assert (reviews["covered"], reviews["watermark"], reviews["lag_seconds"]) == (None, None, None)
+    assert (reviews["origin"], reviews["last_run"]) == (ORIGIN.isoformat(), None)
+
+
+def test_gaps_and_queued_history_are_counted_apart(database: Database, project: int) -> None:
+    with database.connection() as conn:
+        cover(conn, project, JobType.REVIEWS, TimeWindow(day(1), day(10)))
+        conn.execute(
+            "UPDATE scm.sync_watermarks SET covered_time = %(covered)s::tstzmultirange"
+            " WHERE repo_id = %(repo_id)s AND job_type = 'reviews'",
+            {"repo_id": project, "covered": "{[2024-04-01,2024-04-02),[2024-04-04,2024-05-10)}"},
+        )
+        queue(conn, project, JobType.REVIEWS, Mode.INCREMENTAL)
+    reviews = unit(status(database, SETTINGS), JobType.REVIEWS)
+    assert reviews["covered"]["from"] == "2024-04-04T00:00:00+00:00"
+    assert reviews["covered"]["from_beginning"] is False
+    assert reviews["gaps"]["windows"] == 0
+    assert reviews["queued"] == {
+        "jobs": 1,
+        "windows": 2,
+        "revisions": 0,
+        "seconds": 2 * 86_400.0,
+        "from_beginning": True,
+        "first": [
+            {"since": None, "until": "2024-04-01T00:00:00+00:00"},
+            {"since": "2024-04-02T00:00:00+00:00", "until": "2024-04-04T00:00:00+00:00"},
+        ],
+    }
+    assert reviews["verdict"] == "waiting"
+    with database.connection() as conn:
+        conn.execute("DELETE FROM scm.sync_jobs")
+    reviews = unit(status(database, SETTINGS), JobType.REVIEWS)
+    assert (reviews["gaps"]["windows"], reviews["queued"]["windows"]) == (2, 0)
+    assert (reviews["verdict"], "gap" in reviews["reasons"]) == ("unhealthy", True)
+
+
+def test_revisions_have_a_distance_to_head(database: Database) -> None:
+    with database.connection() as conn:
+        repo_id = builders.register(conn, origin=1001, head=1500)
+        cover(conn, repo_id, JobType.REVISIONS, RevisionWindow(1, 11), RevisionWindow(1001, 1401))
+    found = unit(status(database, SETTINGS), JobType.REVISIONS, "file:///srv/paint")
+    assert found["covered"] == {"from": 1001, "to": 1400, "from_beginning": False}
+    assert (found["watermark"], found["head_rev"], found["revisions_behind"]) == (1401, 1500, 100)
+    assert found["gaps"]["revisions"] == 990
+    assert found["gaps"]["first"] == [{"start_rev": 11, "end_rev": 1000}]
+    assert found["gaps"]["from_beginning"] is False
+
+
+def test_the_latest_attempt_is_the_last_run(database: Database, project: int) -> None:
+    with database.connection() as conn:
+        job_id = queue(conn, project, JobType.COMMITS, Mode.INCREMENTAL)
+        for attempt, ago, state, code in ((1, 50, "failed", "timeout"), (2, 9, "completed", None)):
+            values = {"job_id": job_id, "attempt": attempt, "ago": ago, "status": state, "code": code}
+            conn.execute(_RUN, values)
+    run = unit(status(database, SETTINGS), JobType.COMMITS)["last_run"]
+    assert (run["status"], run["seconds"], run["error_code"]) == ("completed", 9.0, None)
+    assert [run[name] for name in ("read", "inserted", "updated", "calls")] == [7, 2, 1, 3]
+
+
+def test_a_stopped_token_shows_on_all_that_needs_it(database: Database, project: int) -> None:
+    with database.connection() as conn:
+        fingerprint = Readers(SETTINGS).fingerprint("git.test")
+        credentials.stop(conn, "git.test", fingerprint, "the token is expired; create a new one")
+    commits = unit(status(database, SETTINGS), JobType.COMMITS)
+    assert commits["credential"]["problem"].startswith("the token is expired")
+    assert commits["credential"]["stopped_at"] is not None
+    assert (commits["verdict"], list(commits["reasons"])) == ("unhealthy", ["credential"])
+    renewed = Settings(gitlab_url="https://git.test", gitlab_token="glpat-another")
+    assert unit(status(database, renewed), JobType.COMMITS)["credential"] is None
+    nowhere = unit(status(database, Settings()), JobType.COMMITS)["credential"]
+    assert (nowhere["stopped_at"], "SCM_GITLAB_URL" in nowhere["problem"]) == (None, True)
+
+
+def test_the_worst_come_first_and_retired_ones_only_when_named(database: Database, project: int) -> None:
+    with database.connection() as conn:
+        builders.register(conn, "gone")
+        paint = builders.register(conn, "paint")
+        cover(conn, paint, JobType.REVISIONS, RevisionWindow(1, 11))
+        conn.execute(
+            "UPDATE scm.sync_watermarks SET access = 'denied', access_detail = 'refused'"
+            " WHERE repo_id = %(repo_id)s",
+            {"repo_id": paint},
+        )
+        (gone,) = [one for one in repos.list_all(conn) if one.url.endswith("gone")]
+    registration.retire_repository(database, gone.repo_id, reason="test", actor="test")
+    document = status(database, SETTINGS)
+    verdicts = [u["verdict"] for u in document["units"]]
+    assert verdicts == sorted(verdicts, key=["unhealthy", "waiting", "healthy"].index)
+    assert document["units"][0]["access"]["detail"] == "refused"
+    assert document["summary"]["units"] == {"healthy": 1, "waiting": 2, "unhealthy": 1}
+    assert (document["summary"]["repositories"], document["summary"]["retired_repositories"]) == (2, 1)
+    named = status(database, SETTINGS, repos_get(database, gone.repo_id))
+    assert [u["lifecycle"] for u in named["units"]] == ["retired"]
+    narrow = status(database, SETTINGS, job_types=[JobType.COMMITS])
+    assert [u["job_type"] for u in narrow["units"]] == ["commits"]
+
+
+def test_what_a_terminal_shows(database: Database, project: int) -> None:
+    with database.connection() as conn:
+        paint = builders.register(conn, "paint", origin=1001, head=1400)
+        cover(conn, paint, JobType.REVISIONS, RevisionWindow(1, 11), RevisionWindow(1001, 1401))
+    document = status(database, SETTINGS)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(cli_reports.status_table(document))
+    text = console.export_text()
+    assert re.search(r"unhealthy │ file:///srv/paint +│ revisions +│ r1001 to r1400 +│ 0 s +│ 1 gap ", text)
+    assert re.search(r"healthy +│ platform/api +│ commits +│ the beginning to 20", text)
+    (line,) = cli_reports.status_explanations(document)
+    assert line == (
+        "file:///srv/paint revisions: gap: not covered and no job will fill it: r11..r1000 (990 revisions)"
+    )
+    assert cli_reports.status_summary(document).startswith(
+        "2 repositories; units: 1 healthy, 2 waiting, 1 unhealthy; jobs: "
+    )
+    row = cli_reports.status_rows(document)[0]
+    assert row["gaps"] == "1 window, 990 revisions: r11..r1000"
+    assert row["queued"] == ""

@@ -1,0 +1,97 @@
+"""What the doctor finds of Dagster: on a new database, on a used one, and with limits that somebody changed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import dagster as dg
+import psycopg
+import pytest
+from dagster._daemon.types import DaemonHeartbeat
+
+from sync_pipeline.operations import environment
+from sync_pipeline.operations.doctor import Finding, State
+from sync_pipeline.operations.doctor.examination import DAGSTER_CHECKS
+from sync_pipeline.orchestration.diagnosis import dagster_checks
+from sync_pipeline.orchestration.run import dagster_environment
+from sync_pipeline.settings import Settings, load_settings
+
+OK, WARNING, FAILED, SKIPPED = State
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings that name the test's database and a state folder of its own."""
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    (tmp_path / "state").mkdir()
+    return load_settings(database_url=database_url, state_dir=tmp_path / "state", environment="test")
+
+
+def looked(settings: Settings) -> dict[str, Finding]:
+    found = dagster_checks(settings, settings.database_url)
+    assert [one.check for one in found] == list(DAGSTER_CHECKS)
+    assert all((one.remedy != "") == (one.state in (WARNING, FAILED)) for one in found)
+    return {one.check: one for one in found}
+
+
+def states(settings: Settings) -> list[State]:
+    return [one.state for one in looked(settings).values()]
+
+
+def test_looking_makes_no_tables(settings: Settings) -> None:
+    assert states(settings) == [OK, OK, SKIPPED, SKIPPED]
+    with psycopg.connect(settings.database_url) as conn:
+        row = conn.execute("SELECT to_regnamespace('dagster')").fetchone()
+    assert row == (None,)
+
+
+def test_a_database_of_dagsters_own_is_named_when_it_does_not_answer(settings: Settings) -> None:
+    other = settings.model_copy(
+        update={"dagster_database_url": "postgresql://me:hunter2@127.0.0.1:1/dagster"}
+    )
+    found = looked(other)
+    assert found["dagster_storage"].state is FAILED
+    assert "SCM_DAGSTER_DATABASE_URL" in found["dagster_storage"].remedy
+    assert "hunter2" not in str(found)
+    assert dagster_checks(settings, None)[1].state is SKIPPED
+
+
+def test_daemon_versions_limits_and_home_of_an_instance_in_use(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dagster_environment(settings), dg.DagsterInstance.get() as instance:
+        needed = instance.get_required_daemon_types()
+    assert states(settings) == [OK, OK, SKIPPED, OK]
+
+    def beat(ago: float, *kinds: str) -> None:
+        with dagster_environment(settings), dg.DagsterInstance.get() as instance:
+            for kind in kinds:
+                instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - ago, kind, "1", None))
+
+    beat(3600, *needed)
+    assert looked(settings)["dagster_daemon"].seen == "none runs; the last one was alive 60 minutes ago"
+    beat(5, *list(needed)[1:])
+    assert looked(settings)["dagster_daemon"].seen == f"silent: {next(iter(needed))}"
+    beat(5, *needed)
+    assert looked(settings)["dagster_daemon"].state is OK
+
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    assert looked(settings)["dagster_home"].state is WARNING
+    monkeypatch.delenv("DAGSTER_HOME")
+
+    own = environment.config_file("dagster.yaml").read_text()
+    changed = own.replace("granularity: op", "granularity: run").replace("limit: 4", "limit: 8", 1)
+    changed = changed.replace("enabled: true", "enabled: false", 1)
+    file = tmp_path / "dagster.yaml"
+    file.write_text(changed)
+    monkeypatch.setattr(environment, "config_file", lambda name: file)
+    limits = looked(settings)["dagster_concurrency"]
+    assert limits.state is WARNING
+    assert limits.seen == (
+        "backfills may take more than half of the runs; pools do not limit ops; run monitoring is off"
+    )
+
+    with psycopg.connect(settings.database_url, autocommit=True) as conn:
+        conn.execute("UPDATE dagster.alembic_version SET version_num = 'bf27ab4eb8b8'")
+    assert "another version of Dagster" in looked(settings)["dagster_storage"].seen
