@@ -7,7 +7,7 @@ themselves and the walks that read them are in :mod:`sync_pipeline.store.commits
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -294,6 +294,20 @@ def is_ancestor(conn: Connection, repo_id: int, ancestor: str, descendant: str) 
     """Whether ``ancestor`` is reachable from ``descendant``, or is it, as far as commits are stored."""
     params = {"repo_id": repo_id, "ancestor": ancestor, "descendant": descendant}
     return conn.execute(_IS_ANCESTOR, params).fetchone() is not None
+
+
+# A ref that leads again to what no ref reached: its flags have to go.
+_ANY_UNREACHABLE = """
+SELECT 1 FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(tips)s) AND unreachable_since IS NOT NULL
+ LIMIT 1
+"""
+
+
+def any_unreachable(conn: Connection, repo_id: int, tips: Collection[str]) -> bool:
+    """True if one of these commits is flagged as reached by no ref."""
+    params = {"repo_id": repo_id, "tips": list(tips)}
+    return conn.execute(_ANY_UNREACHABLE, params).fetchone() is not None
 
 
 def mark_unreachable(conn: Connection, repo_id: int) -> int:

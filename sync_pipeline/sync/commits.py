@@ -245,8 +245,9 @@ class CommitWork:
             lost = len(deleted) > _DELETED_ASKED_FOR or any(
                 main is None or not refs.is_ancestor(conn, self._repo_id, old, main) for old in deleted
             )
+            found = bool(known) and refs.any_unreachable(conn, self._repo_id, known)
         sweeps = before.swept_at is None or self._visit.looked_at - before.swept_at >= _SWEEP_EVERY
-        marks = lost or sweeps or any(forced for *_, forced in moves)
+        marks = lost or found or sweeps or any(forced for *_, forced in moves)
         changed = self._attempt.done.batches > 0
         worth = is_worth_an_event(before.watermark, readable.until)
         if not (known or moves or marks or changed or worth):

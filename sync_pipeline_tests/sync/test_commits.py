@@ -192,6 +192,10 @@ def test_a_deleted_branch_is_an_event_and_its_unmerged_commits_are_flagged(forge
         ("merged", "deleted", merged),
     ]
     assert [row["commit_sha"] for row in forge.rows(_UNREACHABLE)] == [lost]
+    forge.git.set_ref("refs/heads/restored", lost)
+    forge.tick()
+    assert forge.commits().succeeded
+    assert forge.rows(_UNREACHABLE) == []
 
 
 def line_of(forge: Forge, count: int) -> None:
