@@ -1,4 +1,4 @@
-"""What the doctor finds of Dagster: on a new database, on a used one, and with limits that somebody changed."""
+"""What the doctor finds of Dagster: on a new database, on a used one, and with limits changed by hand."""
 
 from __future__ import annotations
 

@@ -44,8 +44,9 @@ answer."""
 
 DAGSTER_CHECKS = ("dagster_home", "dagster_storage", "dagster_daemon", "dagster_concurrency")
 
-SECONDS = 20.0
-"""Longest time for the database, and again for everything that follows from it."""
+SECONDS = 30.0
+"""Longest time for the database, and again for everything that follows from it. Hosts that do not answer are
+given up long before; this is for what has no limit of its own, on a machine with much else to do."""
 
 _LOCAL_CHECKS = ("settings", "svn_command")
 
