@@ -247,8 +247,10 @@ def test_merge_requests_and_reviews_stay_in_step() -> None:
 def test_windows_of_time_in_a_waiting_run_are_not_started_again() -> None:
     year = TimeWindow(datetime(2024, 1, 1, tzinfo=UTC), datetime(2025, 1, 1, tzinfo=UTC))
     before = TimeWindow(datetime(1900, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=UTC))
-    ours = {"job_type": JobType.REVIEWS}
-    jobs = (job(1, window=year, **ours), job(2, window=before, **ours))
+    jobs = (
+        job(1, window=year, job_type=JobType.REVIEWS),
+        job(2, window=before, job_type=JobType.REVIEWS),
+    )
     run = InFlight(frozenset({1}), JobType.REVIEWS, Mode.BACKFILL, year)
     found = {d.job_id: d.reason for d in decide(project(1, JobType.REVIEWS), jobs=jobs, runs=(run,))}
     assert (found[jobs[0].job_id], found[jobs[1].job_id]) == (Reason.IN_FLIGHT, Reason.PENDING)
