@@ -1,7 +1,7 @@
 """What the catalog costs Dagster: loading the code location, and a run that finds nothing new.
 
-Belongs here: an empty location against one with many repositories, and our idle run against a Dagster job
-that does nothing. Each is a process of its own, as a run is.
+Belongs here: an empty location against one with many repositories of either kind, and our idle run against a
+Dagster job that does nothing. Each is a process of its own, as a run is.
 """
 
 from __future__ import annotations
@@ -48,44 +48,71 @@ defs = dg.Definitions([nothing], jobs=[dg.define_asset_job("noop", [nothing])],
 def figures(repositories: int) -> list[Figure]:
     """The load of a large catalog and the price of an idle run."""
     with tempfile.TemporaryDirectory(prefix="scm-bench-") as folder:
-        empty, full = Path(folder) / "empty", Path(folder) / "full"
-        for state, number in ((empty, 0), (full, repositories)):
+        catalogs: dict[str, list[Repository]] = {
+            "empty": [],
+            "SVN": [_svn(number) for number in range(1, repositories + 1)],
+            "GitLab": [_project(number) for number in range(1, repositories + 1)],
+        }
+        loads: dict[str, float] = {}
+        for name, content in catalogs.items():
+            state = Path(folder) / name
             state.mkdir()
             write_snapshot(
-                Settings(state_dir=state).catalog_file, _catalog(number), head_rev=5000, written_at=_WHEN
+                Settings(state_dir=state).catalog_file,
+                content,
+                head_rev=5000,
+                written_at=_WHEN,
+                history_start=_WHEN.date(),
             )
-        loads = {state: _load(state) for state in (empty, full)}
+            loads[name] = _load(state)
         idle, noop = _idle(Path(folder) / "idle")
     return [
-        Figure(
-            f"code location with {repositories:,} repositories",
-            "an empty one",
-            loads[full],
-            loads[empty],
-            "s",
-            "at most 5",
+        *(
+            Figure(
+                f"code location with {repositories:,} {name} repositories",
+                "an empty one",
+                loads[name],
+                loads["empty"],
+                "s",
+                "at most 5",
+            )
+            for name in ("SVN", "GitLab")
         ),
         Figure("an idle run, over a no-op run", "", idle - noop, None, "s", "at most 3 s"),
     ]
 
 
-def _catalog(number: int) -> list[Repository]:
-    return [
-        Repository(
-            repo_id=n,
-            kind=Kind.SVN,
-            instance="svn.example.org",
-            instance_slug="svn_example_org",
-            tenant="acme",
-            slug=f"repository_{n}",
-            url=f"https://svn.example.org/repository_{n}",
-            lifecycle=Lifecycle.ACTIVE,
-            created_at=_WHEN,
-            svn_uuid=f"uuid-{n}",
-            svn_root=f"https://svn.example.org/repository_{n}",
-        )
-        for n in range(1, number + 1)
-    ]
+def _svn(number: int) -> Repository:
+    return Repository(
+        repo_id=number,
+        kind=Kind.SVN,
+        instance="svn.example.org",
+        instance_slug="svn_example_org",
+        tenant="acme",
+        slug=f"repository_{number}",
+        url=f"https://svn.example.org/repository_{number}",
+        lifecycle=Lifecycle.ACTIVE,
+        created_at=_WHEN,
+        svn_uuid=f"uuid-{number}",
+        svn_root=f"https://svn.example.org/repository_{number}",
+    )
+
+
+def _project(number: int) -> Repository:
+    return Repository(
+        repo_id=number,
+        kind=Kind.GITLAB,
+        instance="gitlab.example.org",
+        instance_slug="gitlab_example_org",
+        tenant="acme",
+        slug=f"acme_project_{number}_{number}",
+        url=f"https://gitlab.example.org/projects/{number}",
+        lifecycle=Lifecycle.ACTIVE,
+        created_at=_WHEN,
+        project_id=number,
+        project_path=f"acme/project_{number}",
+        default_branch="main",
+    )
 
 
 def _load(state: Path) -> float:

@@ -51,15 +51,16 @@ def _multi_asset(
         for job_type in family.job_types
     }
     svn_family = family.kind is Kind.SVN
+    # Given with each spec: to the decorator it would make Dagster build every spec a second time.
+    partitions: dg.PartitionsDefinition = svn_blocks if svn_family else days
 
     @dg.multi_asset(
         name=f"{instance_slug}_{family}",
-        specs=[asset_spec(repository, job_type) for repository, job_type in members.values()],
+        specs=[asset_spec(repository, job_type, partitions) for repository, job_type in members.values()],
         check_specs=[
             dg.AssetCheckSpec(CHECK_NAME, asset=key, description="Complete and fresh, by our own ledger.")
             for key in members
         ],
-        partitions_def=svn_blocks if svn_family else days,
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.multi_run(_BLOCKS_PER_RUN if svn_family else _DAYS_PER_RUN),
         pool=instance_slug if os.environ.get(POOLS_VARIABLE) else None,

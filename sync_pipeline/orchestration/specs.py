@@ -31,13 +31,16 @@ def asset_key(repository: Repository, job_type: JobType) -> dg.AssetKey:
     return dg.AssetKey([repository.instance_slug, repository.slug, str(job_type)])
 
 
-def asset_spec(repository: Repository, job_type: JobType) -> dg.AssetSpec:
+def asset_spec(
+    repository: Repository, job_type: JobType, partitions: dg.PartitionsDefinition
+) -> dg.AssetSpec:
     """The spec of one (repository, job type)."""
     content, table = _CONTENT[job_type]
     retired = " Retired: no longer synced." if repository.lifecycle is Lifecycle.RETIRED else ""
     return dg.AssetSpec(
         asset_key(repository, job_type),
         skippable=True,
+        partitions_def=partitions,
         group_name=repository.instance_slug,
         kinds={str(repository.kind), "postgres"},
         description=f"{content} of {web_address(repository)}, in {table}.{retired}",
