@@ -117,6 +117,20 @@ WITH RECURSIVE reached (sha) AS (
 SELECT TRUE AS found FROM reached WHERE sha = %(ancestor)s LIMIT 1
 """
 
+# Those of some commits that any ref reaches.
+_REACHED = """
+WITH RECURSIVE reached (sha) AS (
+    SELECT tip FROM scm.refs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+    UNION
+    SELECT p.sha
+      FROM reached AS r
+     CROSS JOIN LATERAL (SELECT c.parents FROM scm.git_commits AS c
+                          WHERE c.repo_id = %(repo_id)s AND c.commit_sha = r.sha LIMIT 1) AS c
+     CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+)
+SELECT sha FROM reached WHERE sha = ANY (%(shas)s)
+"""
+
 # Everything that any ref reaches, in one go; then both flags that are wrong.
 _MARK = """
 WITH RECURSIVE reached (sha) AS (
@@ -308,6 +322,12 @@ def any_unreachable(conn: Connection, repo_id: int, tips: Collection[str]) -> bo
     """True if one of these commits is flagged as reached by no ref."""
     params = {"repo_id": repo_id, "tips": list(tips)}
     return conn.execute(_ANY_UNREACHABLE, params).fetchone() is not None
+
+
+def reached(conn: Connection, repo_id: int, shas: Iterable[str]) -> set[str]:
+    """Those of ``shas`` that some branch or tag reaches, as far as commits are stored."""
+    rows = conn.execute(_REACHED, {"repo_id": repo_id, "shas": list(shas)})
+    return {row["sha"] for row in rows}
 
 
 def mark_unreachable(conn: Connection, repo_id: int) -> int:

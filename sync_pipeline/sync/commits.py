@@ -30,8 +30,8 @@ from sync_pipeline.sync.project import ProjectVisit
 
 _LISTINGS = 3
 _TIPS_AT_ONCE = 500
-# Which of more refs than these were merged before they went is not asked for one by one.
-_DELETED_ASKED_FOR = 20
+# Of more refs than these it is not asked one by one what became of their commits.
+_ASKED_ONE_BY_ONE = 20
 _SWEEP_EVERY = timedelta(days=1)
 # Errors of one commit, which stays owed; everything else is an error of the job.
 _STILL_OWED = OWN_ERRORS | {"no_object"}
@@ -107,6 +107,7 @@ class CommitWork:
         main = ordered[0].tip if ordered else None
         todo = [ref for ref in ordered if ref.covered_tip != ref.tip]
         known: set[str] = set()
+        rewritten: bool | None = None
         for number, ref in enumerate(todo):
             if number % _TIPS_AT_ONCE == 0:
                 known |= self._covered(one.tip for one in todo[number : number + _TIPS_AT_ONCE])
@@ -116,9 +117,24 @@ class CommitWork:
             if found := self._covered([ref.tip]):
                 known |= found
             else:
-                self._walk(ref.tip, ref.covered_tip or (main if ref.tip != main else None), readable)
+                if ref.tip == main:
+                    self._walk(ref.tip, ref.covered_tip, readable)
+                    continue
+                if rewritten is None:
+                    rewritten = self._is_rewritten(ordered[0])
+                # Where all of history was rewritten, old tips have nothing in common with the new ones.
+                self._walk(ref.tip, main if rewritten else ref.covered_tip or main, readable)
         self._conclude(readable, known, deleted, main)
         return readable
+
+    def _is_rewritten(self, main: refs.StoredRef) -> bool:
+        """Whether ``main``, which is covered, no longer leads to where it led at the last visit."""
+        with self._database.connection() as conn:
+            return any(
+                not refs.is_ancestor(conn, self._repo_id, old, new)
+                for kind, name, old, new in refs.unjudged(conn, self._repo_id)
+                if (kind, name) == (main.kind, main.name)
+            )
 
     def _record(self, listing: RefListing, readable: TimeWindow) -> list[str]:
         """Store where the refs lead now; returns the last tips of those that are gone."""
@@ -238,11 +254,17 @@ class CommitWork:
         """Every ref is covered: say so, judge what moved, and flag what no ref reaches any more."""
         before = self._visit.before[self._attempt.job_type]
         with self._database.connection() as conn:
+            unjudged = refs.unjudged(conn, self._repo_id)
+            # Following parents to the root for each of many takes too long: most were left by all refs.
+            old_tips = {old for _, _, old, _ in unjudged}
+            near = old_tips
+            if len(old_tips) > _ASKED_ONE_BY_ONE:
+                near = refs.reached(conn, self._repo_id, old_tips)
             moves = [
-                (kind, name, old, new, not refs.is_ancestor(conn, self._repo_id, old, new))
-                for kind, name, old, new in refs.unjudged(conn, self._repo_id)
+                (kind, name, old, new, old not in near or not refs.is_ancestor(conn, self._repo_id, old, new))
+                for kind, name, old, new in unjudged
             ]
-            lost = len(deleted) > _DELETED_ASKED_FOR or any(
+            lost = len(deleted) > _ASKED_ONE_BY_ONE or any(
                 main is None or not refs.is_ancestor(conn, self._repo_id, old, main) for old in deleted
             )
             found = bool(known) and refs.any_unreachable(conn, self._repo_id, known)

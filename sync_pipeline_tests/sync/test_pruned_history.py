@@ -1,4 +1,4 @@
-"""Walks whose ends the server cleans away while they are read: nothing is complete that is not."""
+"""History that is rewritten or cleaned away: nothing is complete that is not, and nothing read in vain."""
 
 from __future__ import annotations
 
@@ -86,3 +86,40 @@ def test_many_refs_on_stored_commits_are_covered_at_once(forge: Forge) -> None:
     assert forge.gitlab.journal.count(r"repository/commits") == 1
     (row,) = forge.rows("SELECT count(*) FROM scm.refs WHERE covered_tip IS DISTINCT FROM tip")
     assert row["count"] == 0
+
+
+def test_after_a_rewrite_of_everything_each_branch_costs_its_own_commits_only(forge: Forge) -> None:
+    def make(word: str) -> None:
+        rewrite(forge, "main", 300, word)
+        main = forge.git.resolve("refs/heads/main")
+        assert main is not None
+        for number in range(25):
+            name = f"b{number:02}"
+            forge.git.commit(name, f"{word} {number}\n", files={name: word}, parents=[main])
+
+    make("old")
+    assert forge.commits().succeeded
+    old = shas(forge)
+    # One branch goes on as it was; it is no part of the rewrite.
+    kept = forge.git.resolve("refs/heads/b00")
+    assert kept is not None
+    make("new")
+    more = forge.git.commit("b00", "More\n", files={"more": "1"}, parents=[kept])
+    forge.git.set_ref("refs/heads/b00", more)
+    forge.tick()
+    forge.gitlab.journal.clear()
+    report = forge.commits()
+    assert report.succeeded, report.error
+    assert stored_shas(forge) == old | shas(forge)
+    # Five requests for the new main; b00 against it is all of the old line; the others are one commit each.
+    assert forge.gitlab.journal.count(r"repository/commits") <= 5 + 4 + 24
+    events = forge.rows(
+        "SELECT name, event FROM scm.ref_events WHERE event IN ('moved', 'forced') ORDER BY 1"
+    )
+    assert {e["name"]: e["event"] for e in events} == {
+        "main": "forced",
+        "b00": "moved",
+        **{f"b{number:02}": "forced" for number in range(1, 25)},
+    }
+    lost = forge.rows("SELECT commit_sha FROM scm.git_commits WHERE unreachable_since IS NOT NULL")
+    assert {row["commit_sha"] for row in lost} == old - shas(forge)
