@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
+from pydantic import SecretStr
 
 from sync_pipeline.catalog import parse_root
 from sync_pipeline.operations.discovery import add_root
@@ -134,8 +135,15 @@ def test_a_refused_token_is_not_sent_again(forge: Forge) -> None:
     assert token.secret not in stop.reason
     assert tick(forge).startswith("not asked: ")
     assert forge.asked() == []
-    # The plan holds the instance back as well.
+    # The plan holds the instance back as well, until another token is in force.
     assert forge.site.schedule() == []
+    forge.site.settings = forge.site.settings.model_copy(
+        update={"gitlab_token": SecretStr(forge.gitlab.token(forge.user).secret)}
+    )
+    assert tick(forge).startswith("listed 1 of the membership")
+    requests = forge.site.schedule()
+    assert [request.job_name for request in requests] == ["sync_commits", "sync_merge_requests"]
+    assert all(forge.site.start(request).success for request in requests)
 
 
 def test_a_server_in_trouble_costs_one_request_a_tick_and_no_hint(forge: Forge) -> None:
