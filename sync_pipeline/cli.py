@@ -935,7 +935,7 @@ def watermark_reset(
 
 @watermark_app.command("set")
 def watermark_set(
-    repo: Annotated[str, typer.Argument(metavar="SPEC", help="svn:<url>, a repo_id or a slug.")],
+    repo: Annotated[str, typer.Argument(metavar="SPEC", help=_NAMES)],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
     start_rev: Annotated[int | None, typer.Option("--start-rev", help="SVN: first revision.")] = None,
     end_rev: Annotated[int | None, typer.Option("--end-rev", help="SVN: last revision, included.")] = None,
