@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from sync_pipeline import __version__, cli
+from sync_pipeline.model import JobRequest, JobType, Mode, Trigger
 from sync_pipeline.operations import registration
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
-from sync_pipeline.settings import Settings
+from sync_pipeline.settings import Settings, load_settings
+from sync_pipeline.store import leases
 from sync_pipeline.store.database import Database
+from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests import builders
 
 SECRET = "hunter2-never-shown"
@@ -44,6 +51,7 @@ COMMANDS = (
     "watermark events",
     "runner incremental",
     "runner backfill",
+    "repair remap",
     "ui",
     "up",
     "doctor",
@@ -152,7 +160,16 @@ def test_every_command_that_prints_data_can_print_json(scm: Scm, command: str) -
 
 @pytest.mark.parametrize(
     "command",
-    ["db migrate", "db rollback", "repo add", "repo retire", "root add", "root retire", "runner backfill"],
+    [
+        "db migrate",
+        "db rollback",
+        "repo add",
+        "repo retire",
+        "root add",
+        "root retire",
+        "runner backfill",
+        "repair remap",
+    ],
 )
 def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) -> None:
     assert "--dry-run" in scm(*command.split(), "--help").out
@@ -526,6 +543,80 @@ def test_a_repository_whose_source_is_gone_is_one_line(
     with on_database.connection() as conn:
         number = builders.register(conn)
     scm("runner", "backfill", "--repo", str(number)).refused(3, "file:///srv/paint")
+
+
+def test_facts_are_derived_anew_without_a_server(
+    scm: Scm, on_database: Database, told: list[str], gitlab: GitLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project,) = gitlab.projects.values()
+    author = next(iter(gitlab.users.values()))
+    gitlab.clock.fixed = datetime.now(UTC) - timedelta(hours=1)
+    gitlab.comment(gitlab.open_merge_request(project, author=author, title="Right"), author, "Hello")
+    gitlab.clock.fixed = None
+    assert scm("repo", "add", "gitlab:platform/api").code == 0
+    syncer = Syncer(on_database, load_settings())
+    for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS):
+        assert syncer.run(JobRequest(1, job_type, Mode.INCREMENTAL, Trigger.RUNNER, "test", "test")).succeeded
+    monkeypatch.delenv("SCM_GITLAB_URL")
+    monkeypatch.delenv("GITLAB_TOKEN")
+    asked = len(gitlab.journal.entries)
+    with on_database.connection() as conn:
+        conn.execute("UPDATE scm.mrs SET title = 'Wrong'")
+        conn.execute("UPDATE scm.review_events SET raw = '{}'")
+    remap = ("repair", "remap", "--repo", "platform_api_1")
+    before = jobs_of(on_database)
+    assert scm(*remap, "--dry-run") == Done(
+        0,
+        "gitlab:1 commits: 0 of 0 rows would change\n"
+        "gitlab:1 merge_requests: 1 of 1 rows would change\n"
+        "gitlab:1 reviews: 0 of 1 rows would change, 1 cannot be read\n",
+        "",
+    )
+    assert jobs_of(on_database) == before
+    tried = scm(*remap, "--job", "mrs", "--dry-run", "--json").json
+    assert (tried["rows_read"], tried["rows_to_change"], tried["dry_run"]) == (1, 1, True)
+    scm(*remap, "--job", "mrs", "--since", "2100-01-01").refused(3, "--since 2100-01-01 is in the future")
+    one = scm(*remap, "--job", "mrs", "--since", "2001-01-01", "--json").json
+    assert (one["status"], one["updated"], one["calls"], one["exit_code"]) == ("success", 1, 0, 0)
+    assert one["window"] == {"since": "2001-01-01T00:00:00+00:00", "until": None}
+    every = scm(*remap)
+    assert (every.code, every.err) == (0, "")
+    assert every.out.splitlines()[1:] == [
+        "gitlab:1 merge_requests repair: success; 0 inserted, 0 updated, 1 unchanged",
+        "gitlab:1 reviews repair: success; 0 inserted, 0 updated, 0 unchanged, 1 quarantined",
+    ]
+    assert len(gitlab.journal.entries) == asked
+    scm(*remap, "--job", "revisions").refused(3, "has no revisions")
+    scm(*remap, "--job", "nonsense").refused(3, "unknown job type")
+    with on_database.connection() as conn:
+        svn = builders.register(conn)
+    scm("repair", "remap", "--repo", str(svn)).refused(3, "only facts of GitLab keep the raw")
+
+
+def test_ctrl_c_stops_it_politely(on_database: Database) -> None:
+    with on_database.connection() as conn:
+        origin = datetime(2024, 1, 1, tzinfo=UTC)
+        repo = builders.register_project(conn, "https://gitlab.example", 1, "a/b", origin=origin)
+        leases.ensure(conn, repo, JobType.COMMITS)
+        held = leases.acquire(
+            conn, repo_id=repo, job_type=JobType.COMMITS, waiter=uuid4(), who="me", priority=0, length=300
+        )
+        assert held is not None
+        command = [sys.executable, "-m", "sync_pipeline", "repair", "remap", "--repo", str(repo)]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        )
+        deadline = time.monotonic() + 60
+        while conn.execute("SELECT 1 FROM scm.sync_lock_waiters").fetchone() is None:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (130, "")
+        assert err == "scm-sync: stopped between two batches; what was committed stays\n"
+        job = conn.execute("SELECT status, last_error_code AS code FROM scm.sync_jobs").fetchall()
+        assert job == [{"status": "dead", "code": "cancelled"}]
 
 
 def test_the_runner_syncs_for_real_and_tells_how_it_went(
