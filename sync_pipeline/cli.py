@@ -80,7 +80,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")]
 Repo = Annotated[str, typer.Option("--repo", metavar="SPEC", help=_NAMES)]
 Job = Annotated[
-    str | None, typer.Option("--job", metavar="TYPE", help="Job type; default: the repository's first.")
+    str | None,
+    typer.Option(
+        "--job",
+        metavar="TYPE",
+        help="Job type; default: all of the repository, where one is needed the first.",
+    ),
 ]
 
 

@@ -244,7 +244,7 @@ def outcome_of(report: JobReport) -> Outcome:
         return Outcome.SUCCESS
     if report.run_status is RunStatus.INTERRUPTED:
         return Outcome.CANCELLED
-    if report.job_status in (JobStatus.PENDING, JobStatus.RUNNING):
+    if report.run_status is not RunStatus.FAILED and report.job_status is not JobStatus.DEAD:
         return Outcome.SKIPPED
     return Outcome.PARTIAL if report.covered or report.counts.changed else Outcome.FAILED
 

@@ -27,22 +27,48 @@ def console_at(level: str) -> dict[str, Any]:
     return {"loggers": {"console": {"config": {"log_level": level}}}}
 
 
-def family_jobs(repositories: Sequence[Repository]) -> list[UnresolvedAssetJobDefinition]:
+def family_jobs(
+    repositories: Sequence[Repository],
+) -> list[UnresolvedAssetJobDefinition | dg.JobDefinition]:
     """The jobs of a code location, also of an empty one: a name that vanishes breaks its callers."""
-    return [
-        dg.define_asset_job(
-            family.job_name,
-            selection=dg.AssetSelection.assets(
-                *(
-                    asset_key(repository, job_type)
-                    for repository in repositories
-                    if repository.kind is family.kind
-                    for job_type in family.job_types
-                )
-            ),
-            description=f"Sync {_WHAT[family]}. With a partition (or a range of them): that window of every "
-            "repository. Without: what is new since the watermark.",
-            executor_def=dg.in_process_executor,
-        )
-        for family in Family
+    return [_job(family, repositories) for family in Family]
+
+
+def _job(
+    family: Family, repositories: Sequence[Repository]
+) -> UnresolvedAssetJobDefinition | dg.JobDefinition:
+    keys = [
+        asset_key(repository, job_type)
+        for repository in repositories
+        if repository.kind is family.kind
+        for job_type in family.job_types
     ]
+    if not keys:
+        return _nothing(family)
+    return dg.define_asset_job(
+        family.job_name,
+        selection=dg.AssetSelection.assets(*keys),
+        description=f"Sync {_WHAT[family]}. With a partition (or a range of them): that window of every "
+        "repository. Without: what is new since the watermark.",
+        executor_def=dg.in_process_executor,
+    )
+
+
+def _nothing(family: Family) -> dg.JobDefinition:
+    """A job without any asset would succeed without doing anything, and whoever called it would be misled."""
+    line = (
+        f"no repository of this code location has {_WHAT[family]}: SCM_ONLY names one of another kind, "
+        "or none is registered"
+    )
+
+    @dg.op(name=f"{family.job_name}_has_nothing")
+    def has_nothing() -> None:
+        raise dg.Failure(line, allow_retries=False)
+
+    @dg.job(
+        name=family.job_name, description=f"Not possible here: {line}.", executor_def=dg.in_process_executor
+    )
+    def nothing() -> None:
+        has_nothing()
+
+    return nothing

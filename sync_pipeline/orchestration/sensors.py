@@ -64,7 +64,7 @@ _RUN_PRIORITY = {Mode.INCREMENTAL: "10", Mode.PROBE: "10", Mode.REPAIR: "0", Mod
 def scheduler_sensor(
     repositories: Sequence[Repository],
     days: dg.DailyPartitionsDefinition,
-    jobs: Sequence[UnresolvedAssetJobDefinition],
+    jobs: Sequence[UnresolvedAssetJobDefinition | dg.JobDefinition],
     settings: Settings,
 ) -> dg.SensorDefinition:
     """The sensor that starts what is due for the repositories of this code location."""

@@ -13,12 +13,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import hashlib
 import json
 import os
 import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -142,7 +144,7 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
     secret = token(settings)
     environment = {**os.environ, **environment_variables(settings), POOLS_VARIABLE: "1"}
     stop = threading.Event()
-    with _only_one(settings, secret), _signals(stop), _private_folder() as folder:
+    with _only_one(settings, secret), _signals(stop), _private_folder(settings) as folder:
         place = folder / "code.sock"
         workspace = folder / "workspace.yaml"
         workspace.write_text(
@@ -307,9 +309,15 @@ def _signals(stop: threading.Event) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _private_folder() -> Iterator[Path]:
-    """A folder with a short name that only its owner can enter: a socket's path ends at 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="scm-up-", dir="/tmp"))
+def _private_folder(settings: Settings) -> Iterator[Path]:
+    """A folder with a short name that only its owner can enter: a socket's path ends at 107 bytes. It is the
+    same at every start, because Dagster knows sensors and their ticks by the place of the code server."""
+    mark = hashlib.sha256(f"{os.getuid()} {settings.state_dir}".encode()).hexdigest()[:12]
+    folder = Path("/tmp") / f"scm-up-{mark}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    there = folder.lstat()
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o077:
+        raise ConfigurationError(f"{folder} belongs to somebody else; remove it")
     try:
         yield folder
     finally:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 from sync_pipeline import cli
 from sync_pipeline.errors import SyncError
+from sync_pipeline.orchestration import ui
 from sync_pipeline.sandbox import sample_gitlab
 from sync_pipeline.settings import load_settings
 
@@ -22,7 +23,7 @@ def main() -> None:
             settings = load_settings()
             folder = settings.state_dir / "samples"
             where = sample_gitlab.place(folder)
-            if where is not None and not settings.gitlab_servers():
+            if where is not None and not settings.gitlab_servers() and ui.running(settings) is None:
                 stack.enter_context(sample_gitlab.start(folder))
                 os.environ["SCM_GITLAB_URL"], os.environ["SCM_GITLAB_TOKEN"] = where.url, where.token
         except SyncError as error:

@@ -314,7 +314,8 @@ class Attempt:
         error = self.error or error or next(iter(self.done.failures), None)
         if isinstance(error, LeaseHeld) or (error is not None and error.code in _WAITS):
             # The job waits for the next starter and keeps its attempts.
-            return self._report(error, self.put_back(error), RunStatus.INTERRUPTED)
+            run_status = RunStatus.INTERRUPTED if isinstance(error, LeaseHeld) else RunStatus.FAILED
+            return self._report(error, self.put_back(error, run_status), run_status)
         job_status, run_status, backoff, free = JobStatus.COMPLETED, RunStatus.COMPLETED, 0.0, False
         if error is not None:
             run_status = RunStatus.FAILED
@@ -368,12 +369,13 @@ class Attempt:
                 detail=str(error)[:2000],
             )
 
-    def put_back(self, cause: BaseException) -> JobStatus:
-        """Leave the job as if this attempt had not been. A job that a person started stays stopped. Returns
-        what the job is now."""
+    def put_back(self, cause: BaseException, run_status: RunStatus = RunStatus.INTERRUPTED) -> JobStatus:
+        """Leave the job as if this attempt had not been. What a person started and somebody stopped stays
+        stopped. Returns what the job is now."""
+        waits = isinstance(cause, LeaseHeld) or (isinstance(cause, SyncError) and cause.code in _WAITS)
         by_a_person = self.claim.trigger in (Trigger.UI, Trigger.CI, Trigger.RUNNER)
         # Nobody but the command that made it would take up what derives rows from their raw.
-        stopped = by_a_person and (self.request.from_raw or not isinstance(cause, LeaseHeld))
+        stopped = by_a_person and (self.request.from_raw or not waits)
         status = JobStatus.DEAD if stopped else JobStatus.PENDING
         try:
             with self.database.connection() as conn:
@@ -381,7 +383,7 @@ class Attempt:
                     conn,
                     self.claim,
                     job_status=status,
-                    run_status=RunStatus.INTERRUPTED,
+                    run_status=run_status,
                     calls=self.done.calls,
                     head_rev=self.done.head,
                     error_code=cause.code if isinstance(cause, SyncError) else Cancelled.code,
