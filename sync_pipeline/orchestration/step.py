@@ -27,7 +27,7 @@ import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 
-from sync_pipeline.errors import Cancelled, SyncError
+from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import (
     Counts,
     JobReport,
@@ -66,7 +66,8 @@ from sync_pipeline.sync.readers import Readers
 _log = logging.getLogger(__name__)
 
 REFUSED = "refused"
-"""Metadata of the failure of a step that could not begin: the code of the error."""
+"""Metadata of the failure of a step where nothing went wrong but what somebody has to set right first: the
+code of that error."""
 
 Selected = Sequence[tuple[Repository, tuple[JobType, ...]]]
 """What a run is for: repositories, each with its job types in the order of the family."""
@@ -102,12 +103,14 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One request of one repository, and what came of it: a report, or a line that says why there is none."""
+    """One request of one repository, and what came of it: a report, or a line that says why there is none.
+    ``refused`` is the code of the error where somebody has to set something right first."""
 
     repository: Repository
     request: JobRequest
     report: JobReport | None = None
     error: str | None = None
+    refused: str | None = None
     stopped: bool = False
 
     @property
@@ -141,6 +144,7 @@ class Step:
     observer: Observer
     cancel: threading.Event = field(default_factory=threading.Event)
     errors: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     heads: dict[int, int] = field(default_factory=dict)
@@ -272,7 +276,7 @@ class Step:
         self, syncer: Syncer, work: _Work, deadline: float | None, finished: queue.Queue[_Piece | None]
     ) -> None:
         try:
-            hopeless: dict[JobType, str] = {}
+            hopeless: dict[JobType, _Piece] = {}
             for group in work.groups:
                 if self.cancel.is_set():
                     break
@@ -282,15 +286,15 @@ class Step:
                         finished.put(replace(piece, stopped=True))
                     continue
                 for piece in pieces:
-                    if piece.request.job_type in hopeless:
-                        finished.put(replace(piece, error=f"not tried: {hopeless[piece.request.job_type]}"))
+                    if (cause := hopeless.get(piece.request.job_type)) is not None:
+                        error = f"not tried: {cause.error or 'not finished'}"
+                        finished.put(replace(piece, error=error, refused=cause.refused))
                 todo = [piece for piece in pieces if piece.request.job_type not in hopeless]
                 for done in self._sync_together(syncer, todo) if todo else ():
                     finished.put(done)
                     code = done.report.error_code if done.report else None
                     if done.report is None or (not done.report.succeeded and code in _HOPELESS):
-                        why = done.error or (done.report.error if done.report else None)
-                        hopeless[done.request.job_type] = why or "not finished"
+                        hopeless[done.request.job_type] = done
         except Cancelled:
             pass
         finally:
@@ -308,7 +312,8 @@ class Step:
         except Cancelled:
             raise
         except SyncError as error:
-            return [replace(piece, error=str(error)) for piece in pieces]
+            refused = error.code if isinstance(error, ConfigurationError) else None
+            return [replace(piece, error=str(error), refused=refused) for piece in pieces]
         except Exception as error:
             _log.exception("%s failed in an unforeseen way", pieces[0].name)
             return [replace(piece, error=f"{type(error).__name__}: {error}") for piece in pieces]
@@ -370,6 +375,8 @@ class Step:
             self._materialize(piece.repository, report)
         if report is None or not report.succeeded:
             self.errors.append(f"{piece.name}: {piece.error or 'not finished'}")
+            if piece.refused is not None:
+                self.refusals.append(piece.refused)
             if len(self.errors) <= _ERROR_LINES:
                 self.context.log.error(self.errors[-1])
 
@@ -465,9 +472,10 @@ class Step:
         if self.errors:
             more = len(self.errors) - _ERROR_LINES
             text = "; ".join(self.errors[:_ERROR_LINES]) + (f"; and {more} more" if more > 0 else "")
-            raise dg.Failure(
-                text, metadata={"errors": dg.MetadataValue.json(self.errors[:200])}, allow_retries=False
-            )
+            metadata: dict[str, Any] = {"errors": dg.MetadataValue.json(self.errors[:200])}
+            if len(self.refusals) == len(self.errors):
+                metadata[REFUSED] = self.refusals[0]
+            raise dg.Failure(text, metadata=metadata, allow_retries=False)
 
 
 def refused(error: SyncError) -> dg.Failure:

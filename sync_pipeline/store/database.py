@@ -77,6 +77,9 @@ class Database:
                 "application_name": "sync_pipeline",
                 "connect_timeout": max(2, int(timeout)),
                 "keepalives_idle": 30,
+                # A prepared SELECT * fails for good once a migration has added a column, and so would the
+                # jobs that run meanwhile.
+                "prepare_threshold": None,
             },
             min_size=0,
             max_size=max_size,

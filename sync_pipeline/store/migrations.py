@@ -7,9 +7,10 @@ and the marker row that says which environment a database belongs to. The schema
 
 from __future__ import annotations
 
+import functools
 import glob
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,9 +25,11 @@ from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend
 from yoyo.migrations import MigrationList
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.store.database import describe
+from sync_pipeline.store.database import Connection, describe
 
 _ANSWER_SECONDS = 10
+# What was applied, in order.
+_APPLIED = "SELECT migration_id FROM migrations._yoyo_migration ORDER BY applied_at_utc, migration_id"
 # Any constant will do, as long as every version of this program takes the same one.
 _ADVISORY_LOCK = 7_215_034_461
 
@@ -76,7 +79,7 @@ def migrate(url: str, environment: str) -> list[str]:
     with _backend(url) as backend:
         state = _compare(backend.connection, environment)
         if state.status in (SchemaStatus.WRONG_ENVIRONMENT, SchemaStatus.TOO_NEW):
-            raise ConfigurationError(state.problem, code=state.status)
+            raise ConfigurationError(state.problem, code=state.status.value)
         applied = []
         for migration in backend.to_apply(_files()):
             with _explained(f"migration {migration.id} failed and was undone"):
@@ -99,7 +102,7 @@ def rollback(url: str, steps: int = 1) -> list[str]:
     with _backend(url) as backend:
         state = _compare(backend.connection, None)
         if state.unknown:
-            raise ConfigurationError(state.problem, code=state.status)
+            raise ConfigurationError(state.problem, code=state.status.value)
         undone = []
         for migration in backend.to_rollback(_files())[:steps]:
             with _explained(f"rollback of {migration.id} failed and was undone"):
@@ -118,9 +121,22 @@ def check(url: str, environment: str) -> SchemaState:
 def require(url: str, environment: str) -> None:
     """Raise ConfigurationError with one line and the remedy unless the schema is exactly the one this program
     was written for and the database belongs to ``environment``."""
+    _known(sql_folder())
     state = check(url, environment)
     if state.status is not SchemaStatus.UP_TO_DATE:
-        raise ConfigurationError(state.problem, code=state.status)
+        raise ConfigurationError(state.problem, code=state.status.value)
+
+
+def require_current(conn: Connection) -> None:
+    """Raise ConfigurationError as :func:`require` does if the schema was migrated or rolled back since this
+    process began to work on it. One small query, for whoever is about to take another job."""
+    try:
+        applied = [row["migration_id"] for row in conn.execute(_APPLIED)]
+    except psycopg.errors.UndefinedTable:
+        applied = []
+    state = _judge(_known(sql_folder()), applied)
+    if state.status is not SchemaStatus.UP_TO_DATE:
+        raise ConfigurationError(state.problem, code=state.status.value)
 
 
 def create_database(server_url: str, name: str) -> None:
@@ -208,10 +224,21 @@ def _files() -> Any:
     return MigrationList(sorted(found, key=lambda migration: migration.id))
 
 
+@functools.cache
+def _known(folder: Path) -> tuple[str, ...]:
+    """Ids of the migrations in ``folder`` when this process first looked: a newer version may be installed
+    over a program that still runs."""
+    names = (path.name for path in (folder / "migrations").glob("*.sql"))
+    return tuple(sorted(name.removesuffix(".sql") for name in names if not name.endswith(".rollback.sql")))
+
+
 def _compare(conn: psycopg.Connection[Any], environment: str | None) -> SchemaState:
-    known = [migration.id for migration in _files()]
-    applied = _applied(conn)
-    marked = _marked(conn)
+    return _judge([migration.id for migration in _files()], _applied(conn), _marked(conn), environment)
+
+
+def _judge(
+    known: Sequence[str], applied: Sequence[str], marked: str | None = None, environment: str | None = None
+) -> SchemaState:
     pending = tuple(name for name in known if name not in applied)
     unknown = tuple(name for name in applied if name not in known)
     status, problem = SchemaStatus.UP_TO_DATE, ""
@@ -241,11 +268,7 @@ def _applied(conn: psycopg.Connection[Any]) -> list[str]:
     row = conn.execute("SELECT to_regclass('migrations._yoyo_migration') IS NOT NULL").fetchone()
     if row is None or not row[0]:
         return []
-    # What was applied, in order.
-    rows = conn.execute(
-        "SELECT migration_id FROM migrations._yoyo_migration ORDER BY applied_at_utc, migration_id"
-    ).fetchall()
-    return [name for (name,) in rows]
+    return [name for (name,) in conn.execute(_APPLIED)]
 
 
 def _marked(conn: psycopg.Connection[Any]) -> str | None:

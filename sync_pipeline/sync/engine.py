@@ -33,7 +33,7 @@ from sync_pipeline.model import (
     Repository,
 )
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, leases, repos
+from sync_pipeline.store import jobs, leases, migrations, repos
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.attempt import Attempt, Work, carry_out, database_error
 from sync_pipeline.sync.commits import CommitWork
@@ -99,7 +99,8 @@ class Syncer:
         setting ``wait_limit`` and then reports that job's result, or who holds it.
 
         Raises Cancelled after ``cancel`` was set and the job was put back; ConfigurationError if the
-        request cannot be served at all (unknown or retired repository, no database).
+        request cannot be served at all (unknown or retired repository, no database, or one that was
+        migrated since this process began).
         """
         said = None if progress is None else lambda job_type, counts: progress(counts)
         return self.run_together([request], cancel=cancel, progress=said)[0]
@@ -129,6 +130,7 @@ class Syncer:
         progress: Callable[[JobType, Counts], None] | None,
     ) -> list[JobReport]:
         with self._database.connection() as conn:
+            migrations.require_current(conn)
             repo = repos.get(conn, requests[0].repo_id)
             if repo.lifecycle is not Lifecycle.ACTIVE and not requests[0].from_raw:
                 raise ConfigurationError(
@@ -234,6 +236,8 @@ class Syncer:
         waiting = False
         while True:
             with self._database.connection() as conn:
+                # Somebody may have waited for hours until it is his turn.
+                migrations.require_current(conn)
                 claim = jobs.claim(
                     conn,
                     job_id,

@@ -1,0 +1,227 @@
+"""Upgrades: a database of an earlier version keeps every row and goes on, and programs that run meanwhile
+stop politely.
+
+``fixtures/upgrade/0001.sql`` holds what version 0.1.0 left: *paint* with its live revisions, a backfill of
+r1..r40 and the pending one of its first block; *odds* with a log message that was edited after it was read;
+*worn* with a damaged revision whose paths are owed; *away* with a revision in quarantine and a failed job;
+*old*, retired. The tests build the same repositories again and give them the UUIDs that the database knows.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from sync_pipeline import __version__
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import JobStatus, Mode
+from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import migrations, proofs
+from sync_pipeline.store.database import Database
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_tests.builders import register_source, request
+from sync_pipeline_tests.conftest import ENVIRONMENT
+from sync_pipeline_tests.end_to_end.conftest import commit
+
+DUMP = Path(__file__).parent / "fixtures" / "upgrade" / "0001.sql"
+FACTS = ("svn_revisions", "svn_changed_paths", "svn_revision_versions")
+ACTIVE = ("paint", "odds", "worn", "away")
+
+Rows = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    """The folder that the repositories of the dump are in now."""
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def old_url(empty_database_url: str, samples: Path) -> str:
+    """A database as version 0.1.0 left it."""
+    text = DUMP.read_text(encoding="utf-8").replace("file:///srv/samples", samples.as_uri())
+    with psycopg.connect(empty_database_url, autocommit=True) as conn:
+        # Roles belong to the server and not to a dump of the database.
+        conn.execute(
+            "DO $$ BEGIN CREATE ROLE scm_reader NOLOGIN;"
+            " EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$"
+        )
+        conn.execute(text.encode())
+    return empty_database_url
+
+
+@pytest.fixture
+def upgraded(old_url: str, samples: Path) -> Iterator[Database]:
+    """The same, migrated, with the repositories in their places."""
+    migrations.migrate(old_url, ENVIRONMENT)
+    svn_samples.large(samples / "paint", 1020, 2)
+    svn_samples.create(samples / "odds", svn_samples.odd())
+    svn_samples.create(samples / "worn", svn_samples.growing(20, paths=2))
+    svn_samples.create(samples / "away", svn_samples.growing(5, paths=1))
+    message = samples / "message"
+    message.write_text("Clean up, said better")
+    subprocess.run(["svnadmin", "setrevprop", samples / "odds", "-r", "6", "svn:log", message], check=True)
+    damaged = samples / "worn" / "db" / "revs" / "0" / "17"
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"\0" * damaged.stat().st_size)
+    with Database(old_url) as database:
+        for name, repo in rows_of(database, "SELECT url, svn_uuid FROM scm.repos WHERE lifecycle = 'active'"):
+            subprocess.run(["svnadmin", "setuuid", samples / Path(name).name, repo], check=True)
+        yield database
+
+
+def rows_of(database: Database, query: str, **values: Any) -> list[tuple[Any, ...]]:
+    """The rows of a query, as tuples."""
+    with database.connection() as conn:
+        return [tuple(row.values()) for row in conn.execute(query, values)]
+
+
+def contents(url: str) -> Rows:
+    """Every row of every table of ours."""
+    tables = "SELECT oid::regclass::text AS name FROM pg_class WHERE relkind = 'r' AND relnamespace IN"
+    tables += " ('scm'::regnamespace, 'identity'::regnamespace) ORDER BY 1"
+    with psycopg.connect(url, autocommit=True, row_factory=dict_row) as conn:
+        names = [row["name"] for row in conn.execute(tables)]
+        return {name: conn.execute(f"TABLE {name}".encode()).fetchall() for name in names}
+
+
+def told(rows: list[dict[str, Any]], columns: set[str]) -> list[str]:
+    """Rows in a form and order to compare, of these columns only."""
+    return sorted(str({name: row[name] for name in sorted(columns)}) for row in rows)
+
+
+def schema(url: str) -> list[str]:
+    """The schema as SQL, without yoyo's own and without the random words that pg_dump puts around it."""
+    command = ["pg_dump", "--schema-only", "--exclude-schema=migrations", f"--dbname={url}"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return [line for line in text.splitlines() if not line.startswith("\\")]
+
+
+def test_a_database_of_an_earlier_version_migrates_and_loses_nothing(old_url: str, database_url: str) -> None:
+    before = contents(old_url)
+    filled = {name.removeprefix("scm.") for name, rows in before.items() if rows}
+    assert filled >= {
+        *FACTS,
+        "repos",
+        "sync_jobs",
+        "sync_runs",
+        "sync_batches",
+        "sync_watermarks",
+        "obligations",
+    }
+    assert {job["status"] for job in before["scm.sync_jobs"]} == {"pending", "completed", "failed"}
+    with pytest.raises(ConfigurationError, match=r"lacks migration 0002\.gitlab; run: scm-sync db migrate"):
+        migrations.require(old_url, ENVIRONMENT)
+    applied = migrations.migrate(old_url, ENVIRONMENT)
+    assert applied[0] == "0002.gitlab"
+    migrations.require(old_url, ENVIRONMENT)
+    after = contents(old_url)
+    for name, rows in before.items():
+        columns = set(rows[0]) if rows else set()
+        assert told(after[name], columns) == told(rows, columns), name
+    assert schema(old_url) == schema(database_url), "it is now as if it had been new"
+
+
+def test_after_an_upgrade_nothing_is_read_as_changed_and_what_was_missing_arrives(
+    upgraded: Database, samples: Path
+) -> None:
+    repos = {
+        str(url).rpartition("/")[2]: repo_id
+        for url, repo_id in rows_of(upgraded, "SELECT url, repo_id FROM scm.repos")
+    }
+    before = contents(upgraded.url)
+    syncer = Syncer(upgraded, Settings(sweep_interval=0.001))
+    for name in ACTIVE:
+        report = syncer.run(request(repos[name]))
+        assert report.succeeded, report.error
+        # The sweep stores the revision that the earlier version had to set aside.
+        assert report.counts.changed == (name == "away"), name
+    assert rows_of(upgraded, "SELECT 1 FROM scm.quarantine WHERE resolved_at IS NULL") == []
+    after = contents(upgraded.url)
+    for table in (f"scm.{name}" for name in FACTS):
+        columns = set(before[table][0])
+        assert set(told(before[table], columns)) <= set(told(after[table], columns)), table
+    # The job that the earlier version queued is the one that is done now.
+    [(queued,)] = rows_of(upgraded, "SELECT job_id FROM scm.sync_jobs WHERE status = 'pending'")
+    report = syncer.run(request(repos["paint"], Mode.BACKFILL, window=(1, 1001)))
+    assert (report.job_id, report.job_status) == (queued, JobStatus.COMPLETED)
+    assert report.counts.inserted == 960
+    for name in ACTIVE[:2]:
+        commit(samples / name, "news")
+        assert syncer.run(request(repos[name])).counts.inserted == 1
+    versions = rows_of(upgraded, "SELECT DISTINCT code_version FROM scm.sync_runs ORDER BY 1")
+    assert versions == [("0.1.0",), (__version__,)]
+    covered = dict(rows_of(upgraded, "SELECT repo_id, covered_revs::text FROM scm.sync_watermarks"))
+    assert covered[repos["paint"]] == "{[1,1022)}"
+    with upgraded.connection() as conn:
+        assert proofs.failures(conn) == {}
+
+
+# A migration while jobs run ------------------------------------------------------------------------------
+
+_LATER = """#!/bin/sh
+# Stands before svn; in front of the sixth log somebody migrates the database to a later version.
+case " $* " in *" log "*)
+    echo log >>"$SCM_TEST_FOLDER/logs"
+    if [ "$(wc -l <"$SCM_TEST_FOLDER/logs")" -eq 6 ]; then
+        psql -q -v ON_ERROR_STOP=1 -f "$SCM_TEST_FOLDER/later.sql" "$SCM_DATABASE_URL" || exit 1
+    fi ;;
+esac
+PATH=$SCM_TEST_PATH exec svn "$@"
+"""
+
+
+def test_a_job_outlives_a_migration_and_the_next_one_is_refused(database: Database, tmp_path: Path) -> None:
+    svn_samples.large(tmp_path / "repository", 8000, 1)
+    with database.connection() as conn:
+        repo_id = register_source(conn, tmp_path / "repository")
+    tables = [name for name in contents(database.url) if name.startswith("scm.")]
+    later = [f"ALTER TABLE {name} ADD COLUMN later text;" for name in tables]
+    later += ["INSERT INTO migrations._yoyo_migration VALUES ('x', '9999.later', now() + interval '1 day');"]
+    (tmp_path / "later.sql").write_text("\n".join(["BEGIN;", *later, "COMMIT;"]))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "svn").write_text(_LATER)
+    (programs / "svn").chmod(0o755)
+    variables = {
+        **os.environ,
+        "SCM_DATABASE_URL": database.url,
+        "SCM_ENVIRONMENT": ENVIRONMENT,
+        "SCM_STATE_DIR": str(tmp_path / "state"),
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "SCM_TEST_PATH": os.environ["PATH"],
+        "SCM_TEST_FOLDER": str(tmp_path),
+    }
+    command = [sys.executable, "-m", "sync_pipeline", "runner", "backfill"]
+    done = subprocess.run(
+        [*command, "--repo", str(repo_id), "--start-rev", "1"],
+        env=variables,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "the database has migration 9999.later, which this program does not know" in done.stderr
+    # Whatever was begun is complete; what was not begun is not touched.
+    ended = rows_of(
+        database,
+        "SELECT status, count(*), sum(attempts)::int FROM scm.sync_jobs GROUP BY status",
+    )
+    assert ended == [("completed", 6, 6)]
+    assert rows_of(database, "SELECT count(*) FROM scm.svn_revisions") == [(6000,)]
+    assert rows_of(database, "SELECT status, count(*) FROM scm.sync_runs GROUP BY status") == [
+        ("completed", 6)
+    ]
