@@ -171,8 +171,8 @@ def dagster_home(settings: Settings) -> Path:
 
 
 def config_file(name: str) -> Path:
-    """``dagster.yaml`` or ``workspace.yaml``: inside the installed package, or at the top of the source
-    tree."""
+    """``dagster.yaml``, ``workspace.yaml`` or ``repos.example.toml``: inside the installed package, or at the
+    top of the source tree."""
     package = Path(__file__).resolve().parent.parent
     for path in (package / "_config" / name, package.parent / name):
         if path.is_file():

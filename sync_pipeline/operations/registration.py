@@ -28,7 +28,7 @@ from sync_pipeline.model import (
     Visit,
     Window,
 )
-from sync_pipeline.operations import projects
+from sync_pipeline.operations import environment, projects
 from sync_pipeline.operations.projects import ClientOf, Estimate
 from sync_pipeline.settings import Settings, parse_toml
 from sync_pipeline.store import jobs, repos, watermarks
@@ -317,7 +317,8 @@ def read_list(path: Path) -> tuple[Listed, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigurationError(f"there is no file {path}; copy repos.example.toml") from None
+        example = environment.config_file("repos.example.toml")
+        raise ConfigurationError(f"there is no file {path}; copy {example}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path} is not UTF-8; save it as UTF-8") from None
     except OSError as error:
