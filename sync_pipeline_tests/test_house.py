@@ -6,12 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from sync_pipeline import __version__
 from sync_pipeline.operations import environment
 from sync_pipeline.settings import load_settings
 from sync_pipeline.store import migrations
@@ -120,7 +122,7 @@ def test_the_wheel_has_everything_that_the_program_reads(tmp_path: Path) -> None
     program = (
         "from sync_pipeline.store import migrations; from sync_pipeline.operations import environment;"
         "print(migrations.sql_folder(), environment.config_file('dagster.yaml'),"
-        " environment.config_file('workspace.yaml'), sep='\\n')"
+        " environment.config_file('workspace.yaml'), environment.config_file('repos.example.toml'), sep='\\n')"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -130,11 +132,21 @@ def test_the_wheel_has_everything_that_the_program_reads(tmp_path: Path) -> None
         text=True,
         timeout=60,
     )
-    assert done.stdout.split("\n")[:3] == [
+    assert done.stdout.splitlines() == [
         str(package / "_sql"),
         str(package / "_config" / "dagster.yaml"),
         str(package / "_config" / "workspace.yaml"),
+        str(package / "_config" / "repos.example.toml"),
     ]
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert versions[0] == __version__
+    assert versions == sorted(
+        versions, key=lambda text: [int(part) for part in text.split(".")], reverse=True
+    )
+    assert "version" in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dynamic"]
 
 
 def test_dagster_accepts_its_configuration(database_url: str, tmp_path: Path) -> None:
