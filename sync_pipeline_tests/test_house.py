@@ -122,7 +122,8 @@ def test_the_wheel_has_everything_that_the_program_reads(tmp_path: Path) -> None
     program = (
         "from sync_pipeline.store import migrations; from sync_pipeline.operations import environment;"
         "print(migrations.sql_folder(), environment.config_file('dagster.yaml'),"
-        " environment.config_file('workspace.yaml'), environment.config_file('repos.example.toml'), sep='\\n')"
+        " environment.config_file('workspace.yaml'), environment.config_file('repos.example.toml'),"
+        " sep='\\n')"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

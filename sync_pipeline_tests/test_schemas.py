@@ -1,0 +1,151 @@
+"""The published JSON schemas against real documents of the runner: SVN and GitLab, planned, done, failed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema.exceptions import ValidationError
+from referencing import Registry, Resource
+
+from sync_pipeline import cli
+from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
+from sync_pipeline.sandbox.gitlab.generator import generate
+from sync_pipeline.store.database import Database, database_time
+from sync_pipeline_tests.builders import register_project, register_source
+from sync_pipeline_tests.conftest import ENVIRONMENT
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "schemas"
+SCHEMAS: dict[str, Any] = {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+JOB, RUN, RESULT = "runner-job.json", "runner-run.json", "runner-result.json"
+
+formats = FormatChecker(())
+
+
+@formats.checks("date-time", raises=ValueError)
+def is_date_time(value: object) -> bool:
+    """True for a time with its zone."""
+    return not isinstance(value, str) or datetime.fromisoformat(value).tzinfo is not None
+
+
+REGISTRY: Registry[Any] = Registry().with_resources(
+    (name, Resource.from_contents(schema)) for name, schema in SCHEMAS.items()
+)
+
+Runner = Callable[..., dict[str, Any]]
+
+
+def validate(document: Any, name: str = RESULT) -> None:
+    """Raises ValidationError unless the document is as the schema says."""
+    schema = SCHEMAS[name]
+    Draft202012Validator(schema, registry=REGISTRY, format_checker=formats).validate(document)
+
+
+def described(document: dict[str, Any]) -> None:
+    """Assert that the schemas say something about every key."""
+    several = "jobs" in document
+    for one in document["jobs"] if several else [document]:
+        schema = SCHEMAS[JOB if "dry_run" in one else RUN]["properties"]
+        assert set(one) <= set(schema)
+        for chunks in ("chunks", "chunk_results"):
+            for chunk in one.get(chunks, ()):
+                assert set(chunk) <= set(schema[chunks]["items"]["properties"])
+    if several:
+        kind = SCHEMAS[RESULT]["$defs"]["jobs" if "dry_run" in document else "runs"]
+        assert set(document) <= set(kind["properties"])
+
+
+@pytest.fixture
+def runner(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Runner:
+    """Runs ``scm-sync runner ... --json`` and returns its document, which is as the schemas say."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCM_DATABASE_URL", database.url)
+    monkeypatch.setenv("SCM_ENVIRONMENT", ENVIRONMENT)
+    monkeypatch.setenv("SCM_STATE_DIR", str(tmp_path / "state"))
+
+    def run(*arguments: object) -> dict[str, Any]:
+        capsys.readouterr()
+        code = cli.run(["runner", *map(str, arguments), "--json"])
+        out, err = capsys.readouterr()
+        document: dict[str, Any] = json.loads(out or "null")
+        assert document is not None, err
+        validate(document)
+        described(document)
+        assert document["exit_code"] == code
+        return document
+
+    return run
+
+
+def test_the_schemas_are_schemas() -> None:
+    assert {JOB, RUN, RESULT} <= set(SCHEMAS)
+    for schema in SCHEMAS.values():
+        assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$schema"]
+        assert schema["additionalProperties"] is True
+        Draft202012Validator.check_schema(schema)
+
+
+def test_documents_of_subversion(database: Database, runner: Runner, tmp_path: Path) -> None:
+    svn_samples.large(tmp_path / "paint", 1100, 1)
+    with database.connection() as conn:
+        repo = register_source(conn, tmp_path / "paint", origin=1001)
+    plan = runner("backfill", "--repo", repo, "--dry-run")
+    assert (plan["head"], plan["total_chunks"], plan["missing_items"]) == (1100, 2, 1100)
+    assert runner("incremental", "--repo", repo)["watermark_after"] == 1101
+    done = runner("backfill", "--repo", repo, "--start-rev", 900, "--end-rev", 1010)
+    assert [chunk["status"] for chunk in done["chunk_results"]] == ["success", "success"]
+    assert runner("backfill", "--repo", repo, "--start-rev", 1001)["message"] == "nothing new"
+    (tmp_path / "paint").rename(tmp_path / "away")
+    failed = runner("incremental", "--repo", repo)
+    assert (failed["status"], failed["exit_code"], failed["window"]) == ("failed", 2, None)
+
+    # What comes later and is not known here is kept; what contradicts is found.
+    validate(done | {"later": {"a": 1}})
+    contradictions: list[dict[str, Any]] = [
+        {"status": "fine"},
+        {"exit_code": 7},
+        {"window": {"start_rev": 1}},
+        {"started_at": "yesterday"},
+        {"chunk_results": [{}]},
+    ]
+    for wrong in contradictions:
+        with pytest.raises(ValidationError):
+            validate(done | wrong)
+    for document in (done, plan, failed):
+        for key in document:
+            if key not in ("dry_run", "jobs"):
+                with pytest.raises(ValidationError):
+                    validate({name: value for name, value in document.items() if name != key})
+
+
+def test_documents_of_gitlab(database: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    gitlab = GitLab()
+    group, user = gitlab.group("team1"), gitlab.user("user1")
+    gitlab.add_member(group, user, DEVELOPER)
+    with serve(gitlab) as server, database.connection() as conn:
+        now = database_time(conn)
+        project = generate(
+            gitlab, group, merge_requests=3, notes=1, path="app", beginning=now - timedelta(days=5), tie=1
+        )
+        repo = register_project(conn, server.url, project.id, "team1/app", origin=now - timedelta(days=30))
+        monkeypatch.setenv("SCM_GITLAB_URL", server.url)
+        monkeypatch.setenv("SCM_GITLAB_TOKEN", gitlab.token(user).secret)
+        several = runner("incremental", "--repo", repo)
+        assert [one["job"] for one in several["jobs"]] == ["commits", "merge_requests", "reviews"]
+        window = ("--since", "2020-01-01", "--until", "2020-02-01")
+        plan = runner("backfill", "--repo", repo, *window, "--dry-run")
+        assert {one["job"]: one["missing_days"] for one in plan["jobs"]}["reviews"] == 31
+        done = runner("backfill", "--repo", repo, "--job", "mrs", "--last-days", 2)
+        assert (done["job"], done["total_chunks"]) == ("merge_requests", 1)
+        monkeypatch.setenv("SCM_GITLAB_TOKEN", "glpat-wrong-token-0123456789")
+        assert runner("backfill", "--repo", repo, *window)["status"] != "success"
