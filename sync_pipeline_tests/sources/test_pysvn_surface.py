@@ -312,4 +312,4 @@ def test_open_files_do_not_pile_up(svn_repository: Factory) -> None:
     before = psutil.Process().num_fds()
     for _ in range(5):
         assert len(list(client.iter_log(url, discover_changed_paths=True))) == 3
-    assert psutil.Process().num_fds() == before
+    assert psutil.Process().num_fds() <= before
