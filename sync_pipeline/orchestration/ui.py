@@ -11,7 +11,6 @@ folder of its owner only.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -48,7 +47,13 @@ _DATABASE_ANSWERS_MS = 15_000
 _POOL_RECYCLE = 3600
 _POOL_MAX_OVERFLOW = 20
 _POLL_MS = 2000
-_PR_SET_PDEATHSIG = 1
+# Becomes a program that ends when its parent ends. A function between fork and exec could do the same, but a
+# fork meets the threads of gRPC in any state: seen to hang for ever, and to abort.
+_WITH_PARENT = """import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +221,8 @@ def _child(
 ) -> subprocess.Popen[bytes]:
     """A child in a process group of its own that does not outlive us, however we end. It writes to ``log``,
     begun anew, or to where we write."""
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-    def die_with_parent() -> None:
-        if libc is not None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
+    if sys.platform == "linux":
+        command = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command]
     with contextlib.nullcontext() if log is None else log.open("wb") as output:
         return subprocess.Popen(
             command,
@@ -230,7 +231,6 @@ def _child(
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,
         )
 
 

@@ -60,7 +60,6 @@ class Installed:
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             text=True,
         )
 
@@ -110,12 +109,12 @@ def test_a_wheel_does_everything_in_an_empty_folder(installed: Installed, tmp_pa
 
     commit(tmp_path / "odds", "news")
     page = installed.start("scm-sync", "up")
-    execute = ("dagster", "job", "execute", "-m", "sync_pipeline.definitions", "-j", "sync_revisions")
-    installed.run("python", "-m", *execute)
-    url = json.loads(installed.run("scm-sync", "env", "--json"))["SCM_DATABASE_URL"]
-    with psycopg.connect(url) as conn:
-        assert conn.execute("SELECT max(rev_num), count(*) FROM scm.svn_revisions").fetchone() == (9, 9)
     try:
+        execute = ("dagster", "job", "execute", "-m", "sync_pipeline.definitions", "-j", "sync_revisions")
+        installed.run("python", "-m", *execute)
+        url = json.loads(installed.run("scm-sync", "env", "--json"))["SCM_DATABASE_URL"]
+        with psycopg.connect(url) as conn:
+            assert conn.execute("SELECT max(rev_num), count(*) FROM scm.svn_revisions").fetchone() == (9, 9)
         assert page.stdout is not None
         assert "/?token=" in page.stdout.readline()
     finally:
