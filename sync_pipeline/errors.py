@@ -35,6 +35,12 @@ class AccessDenied(Permanent):
 
     code = "denied"
 
+    @property
+    def is_of_the_token(self) -> bool:
+        """True if it is the token that is refused or may not do what we need: then everything is refused that
+        is asked with it, not only what was asked for."""
+        return self.code in ("credential", "scope")
+
 
 class SourceGone(Permanent):
     """There is nothing at the address any more, or never was."""

@@ -92,8 +92,7 @@ class CommitBatch:
 
     ``page`` counts from 1; a walk of the same tip may go on at ``next_page`` later, None at the end.
     ``tip_read``: the tip was in this page or an earlier one. ``complete``: with this page everything of the
-    walk is read and the answers can be believed. ``joins_covered``: a commit of this page has ``covered`` as
-    a parent; a walk without any such page is the mark of a force push."""
+    walk is read and the answers can be believed."""
 
     tip: str | None
     covered: str | None
@@ -102,7 +101,6 @@ class CommitBatch:
     rows: tuple[CommitRow, ...]
     tip_read: bool
     complete: bool
-    joins_covered: bool
     date: datetime | None
     quarantined: tuple[QuarantinedRow, ...] = ()
     obligations: tuple[Obligation, ...] = ()

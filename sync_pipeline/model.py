@@ -168,11 +168,6 @@ class TimeWindow:
         """True if it holds no time at all."""
         return self.since == self.until
 
-    def overlap(self, other: TimeWindow) -> TimeWindow:
-        """What both hold; empty where they hold nothing together."""
-        since = max(self.since, other.since)
-        return TimeWindow(since, max(since, min(self.until, other.until)))
-
 
 Window = RevisionWindow | TimeWindow
 

@@ -215,7 +215,7 @@ def _one_merge_request(client: Client, project_id: int, sort: str) -> tuple[Fiel
     try:
         response = client.api.http_request("get", path, query_data=dict(query), obey_rate_limit=False)
     except (AccessDenied, SourceGone) as error:
-        if error.code in ("credential", "scope"):
+        if isinstance(error, AccessDenied) and error.is_of_the_token:
             raise
         return None, None
     rows = response.json()

@@ -153,9 +153,9 @@ def _covered(row: Mapping[str, Any], watermark: int | datetime | None) -> Docume
 
 
 def _lag(judged: Judged) -> float | None:
-    """Seconds since the later of the watermark and the last complete look."""
-    times = [t for t in (judged.facts.watermark, judged.facts.verified_at) if isinstance(t, datetime)]
-    return max(0.0, round((judged.judged_at - max(times)).total_seconds(), 3)) if times else None
+    """Seconds since what is stored was known to be complete."""
+    fresh = judged.facts.fresh_at
+    return None if fresh is None else max(0.0, round((judged.judged_at - fresh).total_seconds(), 3))
 
 
 def _extent(windows: Sequence[Window]) -> Document:

@@ -13,10 +13,7 @@ from sync_pipeline.errors import AccessDenied, ConfigurationError, SyncError
 from sync_pipeline.store import credentials as store
 from sync_pipeline.store.credentials import Stop
 from sync_pipeline.store.database import Connection
-from sync_pipeline.sync.readers import Readers
-
-# A token that is refused, or that may not do what we need, is refused everywhere.
-_OF_THE_TOKEN = frozenset({"credential", "scope"})
+from sync_pipeline.sync.readers import Readers, not_configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +32,7 @@ class Credentials:
     def problem(self, instance: str) -> str | None:
         """Why nothing can be read from a GitLab server at this moment, as one line; None if it can."""
         if instance not in self.instances:
-            return (
-                f"no GitLab is configured for {instance}; set SCM_GITLAB_URL and SCM_GITLAB_TOKEN, or add a "
-                "[[gitlab]] table to the TOML file"
-            )
+            return not_configured(instance)
         stop = self.stopped.get(instance)
         return stop.reason if stop is not None else self.unusable.get(instance)
 
@@ -63,5 +57,5 @@ def in_force(conn: Connection, readers: Readers) -> Credentials:
 def note(conn: Connection, readers: Readers, instance: str, error: SyncError) -> None:
     """Stop the token in force if ``error`` says that the server refuses it: one that sees a refused token too
     often bans the address."""
-    if isinstance(error, AccessDenied) and error.code in _OF_THE_TOKEN:
+    if isinstance(error, AccessDenied) and error.is_of_the_token:
         store.stop(conn, instance, readers.fingerprint(instance), str(error))

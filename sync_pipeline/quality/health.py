@@ -83,6 +83,13 @@ class Facts:
     poorer: int
     credential: str | None = None
 
+    @property
+    def fresh_at(self) -> datetime | None:
+        """Until when what is stored is known to be complete: the later of watermark and verified-at; a
+        watermark in revisions says nothing about time."""
+        times = [t for t in (self.verified_at, self.watermark) if isinstance(t, datetime)]
+        return max(times, default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -108,7 +115,7 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         found[_REASON_OF_ACCESS[facts.access]] = facts.access_detail or f"the source says: {facts.access}"
     elif facts.hint_code in _REASON_OF_HINT:
         found[_REASON_OF_HINT[facts.hint_code]] = facts.hint_error or "the latest quick look failed"
-    fresh = _latest(facts.verified_at, facts.watermark)
+    fresh = facts.fresh_at
     if fresh is None:
         found[Reason.NEVER_SYNCED] = "no look at the source has been complete yet"
     elif now - fresh > stale_after:
@@ -188,12 +195,6 @@ def _facts(row: dict[str, Any], credentials: Credentials) -> Facts:
         poorer=row["poorer"],
         credential=credentials.problem(row["instance"]) if row["kind"] == Kind.GITLAB else None,
     )
-
-
-def _latest(verified_at: datetime | None, watermark: int | datetime | None) -> datetime | None:
-    """Freshness is the later of the two; a watermark in revisions says nothing about time."""
-    times = [t for t in (verified_at, watermark) if isinstance(t, datetime)]
-    return max(times, default=None)
 
 
 def _windows(windows: Sequence[Window]) -> str:

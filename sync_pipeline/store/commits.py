@@ -27,19 +27,16 @@ VALUES (%(repo_id)s, %(tip)s, %(covered)s, %(generation)s)
 ON CONFLICT (repo_id, tip, covered, generation) DO UPDATE
    SET next_page = CASE WHEN w.completed_at IS NULL THEN w.next_page ELSE 1 END,
        tip_read = w.completed_at IS NULL AND w.tip_read,
-       joined = w.completed_at IS NULL AND w.joined,
        completed_at = NULL
-RETURNING walk_id, tip, covered, next_page, tip_read, joined
+RETURNING walk_id, tip, covered, next_page, tip_read
 """
 
 _TURN = """
-UPDATE scm.ref_walks SET next_page = %(next_page)s, tip_read = %(tip_read)s, joined = %(joined)s
- WHERE walk_id = %(walk_id)s
+UPDATE scm.ref_walks SET next_page = %(next_page)s, tip_read = %(tip_read)s WHERE walk_id = %(walk_id)s
 """
 
 _COMPLETE = """
-UPDATE scm.ref_walks SET tip_read = TRUE, joined = %(joined)s, completed_at = now()
- WHERE walk_id = %(walk_id)s
+UPDATE scm.ref_walks SET tip_read = TRUE, completed_at = now() WHERE walk_id = %(walk_id)s
 """
 
 # Tips that need no walk: a complete one of this generation went through them.
@@ -129,14 +126,13 @@ SELECT count(*) AS commits FROM scm.git_commits WHERE repo_id = %(repo_id)s AND 
 @dataclass(frozen=True, slots=True)
 class Walk:
     """A reading of all that ``tip`` reaches and ``covered`` does not (None: to the root), and where it goes
-    on: at ``next_page``; ``tip_read`` and ``joined`` are what its pages have shown so far."""
+    on: at ``next_page``; ``tip_read`` once a page has held the tip."""
 
     walk_id: int
     tip: str
     covered: str | None
     next_page: int
     tip_read: bool
-    joined: bool
 
 
 def begin_walk(conn: Connection, *, repo_id: int, tip: str, covered: str | None, generation: int) -> Walk:
@@ -148,15 +144,14 @@ def begin_walk(conn: Connection, *, repo_id: int, tip: str, covered: str | None,
     return Walk(**row)
 
 
-def turn_page(conn: Connection, walk_id: int, *, next_page: int, tip_read: bool, joined: bool) -> None:
+def turn_page(conn: Connection, walk_id: int, *, next_page: int, tip_read: bool) -> None:
     """The pages before ``next_page`` are stored."""
-    params = {"walk_id": walk_id, "next_page": next_page, "tip_read": tip_read, "joined": joined}
-    conn.execute(_TURN, params)
+    conn.execute(_TURN, {"walk_id": walk_id, "next_page": next_page, "tip_read": tip_read})
 
 
-def complete_walk(conn: Connection, walk_id: int, *, joined: bool) -> None:
+def complete_walk(conn: Connection, walk_id: int) -> None:
     """The last page is stored: the whole history of every commit of the walk is."""
-    conn.execute(_COMPLETE, {"walk_id": walk_id, "joined": joined})
+    conn.execute(_COMPLETE, {"walk_id": walk_id})
 
 
 def covered_tips(conn: Connection, repo_id: int, generation: int, tips: Sequence[str]) -> set[str]:

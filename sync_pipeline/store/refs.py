@@ -18,9 +18,9 @@ from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import flags, payload, recordset, storable
 
 _STORED = """
-SELECT kind, name, tip, target, covered_tip, is_default, deleted_at IS NOT NULL AS deleted, moved_at
+SELECT kind, name, tip, target, covered_tip, is_default
   FROM scm.refs
- WHERE repo_id = %(repo_id)s AND (deleted_at IS NULL OR %(deleted)s)
+ WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
  ORDER BY kind, name
 """
 
@@ -117,6 +117,13 @@ WITH RECURSIVE reached (sha) AS (
 SELECT TRUE AS found FROM reached WHERE sha = %(ancestor)s LIMIT 1
 """
 
+# A ref that leads again to what no ref reached: its flags have to go.
+_ANY_UNREACHABLE = """
+SELECT 1 FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(tips)s) AND unreachable_since IS NOT NULL
+ LIMIT 1
+"""
+
 # Those of some commits that any ref reaches.
 _REACHED = """
 WITH RECURSIVE reached (sha) AS (
@@ -154,14 +161,10 @@ UPDATE scm.git_commits AS c SET unreachable_since = CASE WHEN w.lost THEN now() 
 
 _ROWS_AT_ONCE = 500
 
-Move = tuple[RefKind, str, str | None, str | None]
-"""Kind, name, old tip, new tip."""
-
 
 @dataclass(frozen=True, slots=True)
 class StoredRef:
-    """A row of ``scm.refs``. ``covered_tip`` is the latest tip of it whose whole history is stored;
-    ``moved_at`` is the database's clock when its tip was last seen to change."""
+    """A row of ``scm.refs``. ``covered_tip`` is the latest tip of it whose whole history is stored."""
 
     kind: RefKind
     name: str
@@ -169,25 +172,11 @@ class StoredRef:
     target: str
     covered_tip: str | None
     is_default: bool
-    deleted: bool
-    moved_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class RefChanges:
-    """What a listing changed. ``read`` refs came, ``written`` rows changed (also where nothing but a message
-    or a protection did)."""
-
-    created: tuple[Move, ...]
-    moved: tuple[Move, ...]
-    deleted: tuple[Move, ...]
-    read: int
-    written: int
-
-
-def stored_refs(conn: Connection, repo_id: int, *, deleted: bool = False) -> list[StoredRef]:
-    """The branches and tags of the latest listing by kind and name; with ``deleted`` also those that were."""
-    rows = conn.execute(_STORED, {"repo_id": repo_id, "deleted": deleted})
+def stored_refs(conn: Connection, repo_id: int) -> list[StoredRef]:
+    """The branches and tags of the latest listing by kind and name."""
+    rows = conn.execute(_STORED, {"repo_id": repo_id})
     return [StoredRef(**(row | {"kind": RefKind(row["kind"])})) for row in rows]
 
 
@@ -198,34 +187,26 @@ def record_listing(
     batch_id: int,
     rows: Sequence[RefRow],
     observed_at: datetime | None,
-) -> RefChanges:
+) -> list[str]:
     """Write a complete listing: the refs that changed, and events of those that were created or deleted.
-    Moves wait for :func:`judge`. ``observed_at`` is the server's clock at the listing."""
+    Moves wait for :func:`judge`. ``observed_at`` is the server's clock at the listing. Returns the last tips
+    of those that are gone."""
     known = {(row["kind"], row["name"]): row for row in conn.execute(_KNOWN, {"repo_id": repo_id})}
     listed = {(column["kind"], column["name"]): column for column in map(_columns, rows)}
-    created: list[Move] = []
-    moved: list[Move] = []
-    changed: list[dict[str, Any]] = []
-    for key, column in listed.items():
-        before = known.get(key)
-        if before is not None and not before["deleted"]:
-            if all(before[name] == column[name] for name in before.keys() & column.keys()):
-                continue
-            if before["tip"] != column["tip"]:
-                moved.append((RefKind(key[0]), key[1], before["tip"], column["tip"]))
-        else:
-            created.append((RefKind(key[0]), key[1], None, column["tip"]))
-        changed.append(column)
-    deleted: list[Move] = [
-        (RefKind(kind), name, before["tip"], None)
-        for (kind, name), before in known.items()
-        if (kind, name) not in listed and not before["deleted"]
+    live = {key: before for key, before in known.items() if not before["deleted"]}
+    changed = [
+        column
+        for key, column in listed.items()
+        if (before := live.get(key)) is None
+        or any(before[name] != column[name] for name in before.keys() & column.keys())
     ]
+    created = [_event(*key, None, column["tip"]) for key, column in listed.items() if key not in live]
+    deleted = [_event(*key, before["tip"], None) for key, before in live.items() if key not in listed]
     params: dict[str, Any] = {"repo_id": repo_id, "batch_id": batch_id, "observed_at": observed_at}
     _send(conn, _WRITE, params, changed)
-    _send(conn, _DELETE, params, ({"kind": kind, "name": name} for kind, name, _, _ in deleted))
-    _send(conn, _EVENTS, params, [_event(*one) for one in (*created, *deleted)])
-    return RefChanges(tuple(created), tuple(moved), tuple(deleted), len(listed), len(changed) + len(deleted))
+    _send(conn, _DELETE, params, deleted)
+    _send(conn, _EVENTS, params, [*created, *deleted])
+    return [event["old_tip"] for event in deleted]
 
 
 def set_aside(conn: Connection, repo_id: int) -> set[str]:
@@ -254,9 +235,9 @@ def _columns(row: RefRow) -> dict[str, Any]:
     }
 
 
-def _event(kind: RefKind, name: str, old_tip: str | None, new_tip: str | None) -> dict[str, Any]:
+def _event(kind: str, name: str, old_tip: str | None, new_tip: str | None) -> dict[str, Any]:
     event = "created" if old_tip is None else "deleted"
-    return {"kind": str(kind), "name": name, "event": event, "old_tip": old_tip, "new_tip": new_tip}
+    return {"kind": kind, "name": name, "event": event, "old_tip": old_tip, "new_tip": new_tip}
 
 
 def _send(conn: Connection, query: str, params: dict[str, Any], rows: Iterable[dict[str, Any]]) -> None:
@@ -308,14 +289,6 @@ def is_ancestor(conn: Connection, repo_id: int, ancestor: str, descendant: str) 
     """Whether ``ancestor`` is reachable from ``descendant``, or is it, as far as commits are stored."""
     params = {"repo_id": repo_id, "ancestor": ancestor, "descendant": descendant}
     return conn.execute(_IS_ANCESTOR, params).fetchone() is not None
-
-
-# A ref that leads again to what no ref reached: its flags have to go.
-_ANY_UNREACHABLE = """
-SELECT 1 FROM scm.git_commits
- WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(tips)s) AND unreachable_since IS NOT NULL
- LIMIT 1
-"""
 
 
 def any_unreachable(conn: Connection, repo_id: int, tips: Collection[str]) -> bool:

@@ -1,7 +1,7 @@
 """Pages as they arrive from a source, stored in chunks.
 
-Belongs here: reading one page ahead while the one before is stored, and giving the lease back between two
-chunks, so that whoever waits may write.
+Belongs here: reading one page ahead while the one before is stored, giving the lease back between two chunks,
+so that whoever waits may write, and doing a chunk again whose lease was lost.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _LEASES_LOST = 3
 
 Page = TypeVar("Page")
 Held = TypeVar("Held")
+Result = TypeVar("Result")
 
 
 def store_in_chunks(
@@ -29,24 +30,34 @@ def store_in_chunks(
     rows: int,
 ) -> None:
     """Store each page under the lease, which is taken anew after about ``rows`` rows; ``store`` returns how
-    many a page had. A page whose lease was lost is stored again under a new one, a few times. Raises what
-    reading and storing raise; pages stored before that stay."""
+    many a page had. A page whose lease was lost is stored again under a new one. Raises what reading and
+    storing raise; pages stored before that stay."""
     with closing(ahead(pages)) as waiting:
         page = next(waiting, None)
-        lost = 0
+
+        def chunk() -> None:
+            nonlocal page
+            with lease() as held:
+                left = rows
+                while page is not None and left > 0:
+                    left -= store(held, page)
+                    page = next(waiting, None)
+
         while page is not None:
-            try:
-                with lease() as held:
-                    left = rows
-                    while page is not None and left > 0:
-                        left -= store(held, page)
-                        page = next(waiting, None)
-            except LeaseLost as gone:
-                # Of the lease alone: a claim that is lost ends the job.
-                lost += 1
-                if type(gone) is not LeaseLost or lost >= _LEASES_LOST:
-                    raise
-                _log.warning("%s", gone)
+            despite_lost_leases(chunk)
+
+
+def despite_lost_leases(work: Callable[[], Result]) -> Result:
+    """What ``work`` returns, which takes a lease and may be done again: so it is, a few times, where that
+    lease was lost. A claim that is lost ends the job: that is raised."""
+    for _ in range(_LEASES_LOST - 1):
+        try:
+            return work()
+        except LeaseLost as lost:
+            if type(lost) is not LeaseLost:
+                raise
+            _log.warning("%s", lost)
+    return work()
 
 
 def ahead(items: Iterator[Page]) -> Generator[Page, None, None]:

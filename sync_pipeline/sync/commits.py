@@ -8,13 +8,13 @@ the first old-dated commit.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 from sync_pipeline.errors import RowUnreadable, SourceGone, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitBatch, CommitRow, RefKind, RefListing
 from sync_pipeline.model import Counts, Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.policy.freshness import is_worth_an_event
+from sync_pipeline.policy.windows import overlap
 from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
@@ -100,9 +100,7 @@ class CommitWork:
 
     def _cover(self, listing: RefListing) -> TimeWindow:
         readable = self._visit.readable(listing.date)
-        deleted = self._record(listing, readable)
-        with self._database.connection() as conn:
-            stored = refs.stored_refs(conn, self._repo_id)
+        stored, deleted = self._record(listing, readable)
         ordered = sorted(stored, key=lambda r: (not r.is_default, r.kind is RefKind.TAG, r.name))
         main = ordered[0].tip if ordered else None
         todo = [ref for ref in ordered if ref.covered_tip != ref.tip]
@@ -136,8 +134,10 @@ class CommitWork:
                 if (kind, name) == (main.kind, main.name)
             )
 
-    def _record(self, listing: RefListing, readable: TimeWindow) -> list[str]:
-        """Store where the refs lead now; returns the last tips of those that are gone."""
+    def _record(
+        self, listing: RefListing, readable: TimeWindow
+    ) -> tuple[Sequence[refs.StoredRef], Sequence[str]]:
+        """Store where the refs lead now; returns them, and the last tips of those that are gone."""
         with self._database.connection() as conn:
             stored = refs.stored_refs(conn, self._repo_id)
             aside_before = refs.set_aside(conn, self._repo_id)
@@ -145,11 +145,11 @@ class CommitWork:
         before = {(r.kind, r.name): (r.tip, r.target, r.is_default) for r in stored}
         now = {(r.kind, r.name): (r.tip, r.target, r.is_default) for r in listing.refs}
         if before == now and aside_before == aside_now:
-            return []
+            return stored, []
         deleted: list[str] = []
 
         def store(conn: Connection, batch_id: int) -> Counts:
-            changes = refs.record_listing(
+            deleted[:] = refs.record_listing(
                 conn,
                 repo_id=self._repo_id,
                 batch_id=batch_id,
@@ -157,12 +157,12 @@ class CommitWork:
                 observed_at=listing.date,
             )
             refs.resolve(conn, self._repo_id, aside_before - aside_now)
-            deleted.extend(old_tip for _, _, old_tip, _ in changes.deleted if old_tip is not None)
             return Counts()
 
         with self._attempt.lease() as lease:
             self._attempt.write(lease, store, window=readable, quarantined=listing.quarantined)
-        return deleted
+        with self._database.connection() as conn:
+            return refs.stored_refs(conn, self._repo_id), deleted
 
     def _covered(self, tips: Iterable[str]) -> set[str]:
         """Those of ``tips`` whose whole history is stored."""
@@ -181,7 +181,6 @@ class CommitWork:
             if batch.covered != walk.covered:
                 # The answer about the range could not be believed: the tip is read whole.
                 walk = self._begin(tip, None)
-            walk = replace(walk, joined=walk.joined or batch.joins_covered)
             self._store(lease, batch, window, walk)
             return len(batch.rows)
 
@@ -225,7 +224,7 @@ class CommitWork:
             if walk is None:
                 return
             if batch.complete:
-                commits.complete_walk(conn, walk.walk_id, joined=walk.joined)
+                commits.complete_walk(conn, walk.walk_id)
                 refs.cover(conn, self._repo_id, [walk.tip])
             else:
                 # An answer without its tip is not believed; the next look begins it again.
@@ -234,7 +233,6 @@ class CommitWork:
                     walk.walk_id,
                     next_page=batch.next_page or 1,
                     tip_read=batch.tip_read and batch.next_page is not None,
-                    joined=walk.joined,
                 )
 
         self._attempt.write_rows(
@@ -307,9 +305,9 @@ class CommitWork:
         window = self._attempt.claim.window
         if not isinstance(window, TimeWindow):
             return
-        part = window.overlap(readable)
-        self._attempt.done.beyond_head = part.is_empty
-        if part.is_empty:
+        part = overlap(window, readable)
+        self._attempt.done.beyond_head = part is None
+        if part is None:
             return
         if self._attempt.rereads:
 
@@ -345,4 +343,4 @@ class CommitWork:
             if error.code not in _STILL_OWED:
                 raise
             owed = (Obligation(sha, detail, str(error)),)
-        return CommitBatch(None, None, 1, None, rows, False, False, False, None, set_aside, owed)
+        return CommitBatch(None, None, 1, None, rows, False, False, None, set_aside, owed)

@@ -18,6 +18,7 @@ from sync_pipeline.errors import Cancelled, ClaimLost, LeaseLost, RowUnreadable,
 from sync_pipeline.gitlab_rows import MergeRequestBatch, MergeRequestRow, ReviewSet
 from sync_pipeline.model import BEGINNING, Counts, JobType, Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.policy.freshness import is_worth_an_event
+from sync_pipeline.policy.windows import merged, overlap
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.fields import payload, quarantined
 from sync_pipeline.sources.gitlab.merge_requests import Head, MergeRequestReader
@@ -100,17 +101,19 @@ class MergeRequestWork:
     def _windows(self, readable: TimeWindow) -> Iterable[TimeWindow]:
         """What is to be read: for live syncing from the watermark on, with the overlap; else what is missing
         of the window, or all of it where it is read again."""
-        overlap = timedelta(seconds=self._settings.overlap)
+        again = timedelta(seconds=self._settings.overlap)
         found: list[TimeWindow] = []
         with self._database.connection() as conn:
             for attempt in self._attempts:
                 window = attempt.claim.window
                 if isinstance(window, TimeWindow):
-                    part = window.overlap(readable)
-                    attempt.done.beyond_head = part.is_empty
+                    part = overlap(window, readable)
+                    attempt.done.beyond_head = part is None
+                    if part is None:
+                        continue
                     if attempt.rereads:
                         found.append(part)
-                    elif not part.is_empty:
+                    else:
                         missing = watermarks.missing(conn, self._repo.repo_id, attempt.job_type, part)
                         found += [gap for gap in missing if isinstance(gap, TimeWindow)]
                     continue
@@ -120,9 +123,9 @@ class MergeRequestWork:
                 if before.verified_at is not None:
                     # A server whose clock was set back has not passed the watermark again yet.
                     since = min(since, readable.until - (self._visit.looked_at - before.verified_at))
-                since = max(BEGINNING, min(since, readable.until) - overlap)
+                since = max(BEGINNING, min(since, readable.until) - again)
                 found.append(TimeWindow(since, readable.until))
-        return joined(found)
+        return merged(found)
 
     # -- the list -----------------------------------------------------------------------------------------
 
@@ -380,16 +383,3 @@ class MergeRequestWork:
 
 def _describe_review(one: ReviewSet) -> tuple[str, bytes]:
     return f"{one.mr_iid}", payload([dict(event.raw) for event in one.events])
-
-
-def joined(windows: Iterable[TimeWindow]) -> list[TimeWindow]:
-    """The same time as ``windows`` in windows that do not touch, in order, without empty ones."""
-    found: list[TimeWindow] = []
-    for window in sorted(windows):
-        if window.is_empty:
-            continue
-        if found and window.since <= found[-1].until:
-            found[-1] = TimeWindow(found[-1].since, max(found[-1].until, window.until))
-        else:
-            found.append(window)
-    return found

@@ -19,7 +19,6 @@ from sync_pipeline.store.database import database_time
 from sync_pipeline.sync.attempt import Attempt
 
 _MOVED_SHOWS = timedelta(days=1)
-_STOPS_THE_CREDENTIAL = frozenset({"credential", "scope"})
 
 
 class ProjectVisit:
@@ -126,6 +125,6 @@ class ProjectVisit:
 
     def note(self, error: SyncError) -> None:
         """Remember a token that the server refused, so that nothing else is started with it."""
-        if isinstance(error, AccessDenied) and error.code in _STOPS_THE_CREDENTIAL:
+        if isinstance(error, AccessDenied) and error.is_of_the_token:
             with self._database.connection() as conn:
                 credentials.stop(conn, self._repo.instance, self._fingerprint, str(error))

@@ -62,10 +62,15 @@ class Readers:
         try:
             return self._servers[instance]
         except KeyError:
-            raise ConfigurationError(
-                f"no GitLab is configured for {instance}; set SCM_GITLAB_URL and SCM_GITLAB_TOKEN, "
-                "or add a [[gitlab]] table to the TOML file"
-            ) from None
+            raise ConfigurationError(not_configured(instance)) from None
+
+
+def not_configured(instance: str) -> str:
+    """What to say where the settings know no GitLab server with this key."""
+    return (
+        f"no GitLab is configured for {instance}; set SCM_GITLAB_URL and SCM_GITLAB_TOKEN, "
+        "or add a [[gitlab]] table to the TOML file"
+    )
 
 
 def svn_reader(

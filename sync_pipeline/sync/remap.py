@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
 import psycopg
 
-from sync_pipeline.errors import Cancelled, ConfigurationError, LeaseLost, RowUnreadable
+from sync_pipeline.errors import Cancelled, ConfigurationError, RowUnreadable
 from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVersion, Origin, ReviewEventRow
 from sync_pipeline.model import (
     BEGINNING,
@@ -40,11 +41,11 @@ from sync_pipeline.store.commits import STATS_UNREAD
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.raw import ESCAPED
 from sync_pipeline.sync.attempt import Attempt, database_error, is_about_a_row
+from sync_pipeline.sync.chunks import despite_lost_leases
 
 BATCH_ROWS = 500
 """Rows that one transaction changes at most, but for a merge request that alone has more children."""
 
-_LEASES_LOST = 3
 _NO_END = datetime.max.replace(tzinfo=UTC)
 _UNMAPPABLE = "unmappable"
 
@@ -132,30 +133,23 @@ class RemapWork:
         """Everything that the job asks for, a page under a lease of its own: what was read before somebody
         else could write is not written after it. See :class:`sync_pipeline.sync.attempt.Work`."""
         after: Any = None
-        lost = 0
-        while True:
-            try:
-                with self._attempt.lease() as lease:
-                    with self._attempt.database.connection() as conn:
-                        page = self._facts.page(conn, after)
-                    if page is None:
-                        return
-                    for part, aside in _parts(page):
-                        self._attempt.write_rows(
-                            lease,
-                            part,
-                            self._store,
-                            describe=lambda row: (self._facts.keys(row)[0], self._facts.payload(row)),
-                            window=self._window,
-                            quarantined=aside,
-                        )
-            except LeaseLost as gone:
-                # Of the lease alone: a claim that is lost ends the job.
-                lost += 1
-                if type(gone) is not LeaseLost or lost >= _LEASES_LOST:
-                    raise
-                continue
+        while (page := despite_lost_leases(partial(self._derive, after))) is not None:
             after = page.last
+
+    def _derive(self, after: Any) -> _Page[Any] | None:
+        with self._attempt.lease() as lease:
+            with self._attempt.database.connection() as conn:
+                page = self._facts.page(conn, after)
+            for part, aside in _parts(page) if page is not None else ():
+                self._attempt.write_rows(
+                    lease,
+                    part,
+                    self._store,
+                    describe=lambda row: (self._facts.keys(row)[0], self._facts.payload(row)),
+                    window=self._window,
+                    quarantined=aside,
+                )
+            return page
 
     def _store(self, conn: Connection, batch_id: int, rows: Sequence[Any]) -> Counts:
         counts = self._facts.put(conn, batch_id, rows)

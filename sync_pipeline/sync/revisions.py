@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 import psycopg
 
 from sync_pipeline.errors import (
     Cancelled,
-    ClaimLost,
     LeaseHeld,
     LeaseLost,
     Permanent,
@@ -40,6 +40,7 @@ from sync_pipeline.store import aside, facts, leases, watermarks
 from sync_pipeline.store.database import database_time
 from sync_pipeline.sync import identity
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error, is_about_a_row
+from sync_pipeline.sync.chunks import despite_lost_leases
 from sync_pipeline.sync.source import RevisionSource
 
 _log = logging.getLogger(__name__)
@@ -168,22 +169,15 @@ class RevisionWork:
         """Chunk by chunk. A chunk that fails is a gap; the others go on, unless the source is down."""
         base = size = self._settings.chunk_revisions
         first = window.first
-        failed_in_a_row = leases_lost = 0
+        failed_in_a_row = 0
         while first < window.end:
             chunk = RevisionWindow(first, min(first + size, window.end))
             rows_before = self.done.counts.read
             try:
-                self._read_chunk(chunk)
+                despite_lost_leases(partial(self._read_chunk, chunk))
                 failed_in_a_row = 0
-            except (ClaimLost, LeaseHeld, Cancelled, Permanent):
+            except (LeaseLost, LeaseHeld, Cancelled, Permanent):
                 raise
-            except LeaseLost as lost:
-                # The job is still ours: the chunk is read again under a new fence.
-                _log.warning("%s %s: %s", self._repo.slug, chunk, lost)
-                leases_lost += 1
-                if leases_lost >= _STOP_AFTER_FAILED_CHUNKS:
-                    raise
-                continue
             except SyncError as failure:
                 self.done.failures.append(failure)
                 failed_in_a_row += 1

@@ -147,16 +147,15 @@ def test_a_walk_goes_on_where_it_was_and_begins_again_after_its_end(database: Da
         repo = project(conn)
         values: dict[str, Any] = {"repo_id": repo, "tip": sha("b"), "covered": sha("a"), "generation": 1}
         first = commits.begin_walk(conn, **values)
-        assert (first.next_page, first.tip_read, first.joined) == (1, False, False)
-        commits.turn_page(conn, first.walk_id, next_page=4, tip_read=True, joined=True)
+        assert (first.next_page, first.tip_read) == (1, False)
+        commits.turn_page(conn, first.walk_id, next_page=4, tip_read=True)
         again = commits.begin_walk(conn, **values)
-        assert again == replace(first, next_page=4, tip_read=True, joined=True)
+        assert again == replace(first, next_page=4, tip_read=True)
         others = [values | {"covered": None}, values | {"generation": 2}, values | {"tip": sha("c")}]
         assert len({first.walk_id, *(commits.begin_walk(conn, **v).walk_id for v in others)}) == 4
-        commits.complete_walk(conn, first.walk_id, joined=False)
-        assert conn.execute("SELECT joined FROM scm.ref_walks WHERE completed_at IS NOT NULL").fetchall() == [
-            {"joined": False}
-        ]
+        commits.complete_walk(conn, first.walk_id)
+        done = conn.execute("SELECT walk_id FROM scm.ref_walks WHERE completed_at IS NOT NULL").fetchall()
+        assert done == [{"walk_id": first.walk_id}]
         assert commits.begin_walk(conn, **values) == first
 
 
@@ -169,7 +168,7 @@ def test_a_tip_is_covered_once_the_walk_that_stored_it_is_complete(database: Dat
         first = walk(conn, repo, "c")
         store(conn, repo, commit("c", "b"), commit("b", "a"), commit("a"), walk_id=first)
         assert commits.covered_tips(conn, repo, 1, tips) == set()
-        commits.complete_walk(conn, first, joined=False)
+        commits.complete_walk(conn, first)
         assert commits.covered_tips(conn, repo, 1, tips) == set(tips[:3])
         assert commits.covered_tips(conn, repo, 2, tips) == set()
         assert commits.covered_tips(conn, other, 1, tips) == set()
@@ -195,7 +194,7 @@ def test_a_walk_takes_over_what_proves_nothing_and_only_that(database: Database)
         good = walk(conn, repo, "c")
         store(conn, repo, *rows, walk_id=good)
         assert walk_of("a") == good
-        commits.complete_walk(conn, good, joined=False)
+        commits.complete_walk(conn, good)
         store(conn, repo, *rows, walk_id=broken)
         assert walk_of("a") == good
         store(conn, repo, *rows, walk_id=walk(conn, repo, "b", generation=2))
@@ -208,7 +207,7 @@ def test_a_hole_in_a_complete_history_is_found(database: Database) -> None:
         first = walk(conn, repo, "c")
         store(conn, repo, commit("c", "b"), commit("b", "a"), walk_id=first)
         assert proofs.failures(conn) == {}  # nothing is claimed yet
-        commits.complete_walk(conn, first, joined=False)
+        commits.complete_walk(conn, first)
         assert [row["missing"] for row in proofs.failures(conn)["history"]] == [sha("a")]
         bad = QuarantinedRow(sha("a"), "unstorable", "refused", b"x")
         aside.quarantine(conn, repo_id=repo, job_type=JobType.COMMITS, batch_id=1, rows=[bad])

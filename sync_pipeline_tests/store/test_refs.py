@@ -15,7 +15,7 @@ B, T = RefKind.BRANCH, RefKind.TAG
 _batches = count(1)
 
 
-def record(conn: Connection, repo: int, *rows: RefRow) -> refs.RefChanges:
+def record(conn: Connection, repo: int, *rows: RefRow) -> list[str]:
     with conn.transaction():
         return refs.record_listing(conn, repo_id=repo, batch_id=next(_batches), rows=rows, observed_at=START)
 
@@ -48,28 +48,26 @@ def test_a_listing_creates_moves_and_deletes_and_an_equal_one_writes_nothing(dat
     with database.connection() as conn:
         repo, other = project(conn), project(conn, 43)
         record(conn, other, ref("main", "z"))
-        first = record(conn, repo, ref("main", "a"), ref("v1", "a"), tag)
-        assert set(first.created) == {
-            (B, "main", None, sha("a")),
-            (B, "v1", None, sha("a")),
-            (T, "v1", None, sha("a")),
-        }
-        assert (first.moved, first.deleted, first.read, first.written) == ((), (), 3, 3)
+        assert record(conn, repo, ref("main", "a"), ref("v1", "a"), tag) == []
+        assert sorted(events(conn)[1:]) == [
+            ("created", "main", None, sha("a")),
+            ("created", "v1", None, sha("a")),
+            ("created", "v1", None, sha("a")),
+        ]
         query = "SELECT *, xmin::text FROM scm.refs ORDER BY repo_id, kind, name"
         before = conn.execute(query).fetchall()
         assert before[2]["flags"] == ["escaped"]
-        same = record(conn, repo, ref("main", "a", raw={"merged": True}), ref("v1", "a"), tag)
-        assert (same.created, same.moved, same.deleted, same.written) == ((), (), (), 0)
+        assert record(conn, repo, ref("main", "a", raw={"merged": True}), ref("v1", "a"), tag) == []
         assert conn.execute(query).fetchall() == before
+        assert len(events(conn)) == 4
 
-        second = record(conn, repo, ref("main", "b"), replace(tag, message="Two"))
-        assert second.moved == ((B, "main", sha("a"), sha("b")),)
-        assert second.deleted == ((B, "v1", sha("a"), None),)
-        assert (second.created, second.read, second.written) == ((), 2, 3)
+        assert record(conn, repo, ref("main", "b"), replace(tag, message="Two")) == [sha("a")]
+        assert refs.unjudged(conn, repo) == [(B, "main", sha("a"), sha("b"))]
+        written = [row["name"] for row in conn.execute(query) if row not in before]
+        assert written == ["main", "v1", "v1"]
         assert tips(conn, repo) == {"main": sha("b"), "v1": sha("a")}
         assert tips(conn, other) == {"main": sha("z")}
-        gone = [one.name for one in refs.stored_refs(conn, repo, deleted=True) if one.deleted]
-        assert gone == ["v1"]
+        assert [row["kind"] for row in conn.execute(query) if row["deleted_at"] is not None] == ["branch"]
         assert events(conn)[4:] == [("deleted", "v1", sha("a"), None)]
 
 
@@ -79,7 +77,8 @@ def test_only_a_new_tip_is_a_move(database: Database) -> None:
         repo = project(conn)
         record(conn, repo, ref("main", "a"))
         before = conn.execute(moved_at).fetchall()
-        assert record(conn, repo, ref("main", "a", is_protected=True)).written == 1
+        record(conn, repo, ref("main", "a", is_protected=True))
+        assert conn.execute("SELECT is_protected FROM scm.refs").fetchall() == [{"is_protected": True}]
         assert conn.execute(moved_at).fetchall() == before
         record(conn, repo, ref("main", "b"))
         assert conn.execute(moved_at).fetchall() != before
@@ -117,17 +116,16 @@ def test_a_ref_that_is_gone_unjudged_and_comes_back_is_deleted_and_created(datab
         record(conn, repo, ref("main", "a"))
         assert refs.unjudged(conn, repo) == []
         judge(conn, repo, "topic", "a", "b", forced=False)
-        assert record(conn, repo, ref("main", "a"), ref("topic", "c")).created == (
-            (B, "topic", None, sha("c")),
-        )
+        record(conn, repo, ref("main", "a"), ref("topic", "c"))
         assert refs.unjudged(conn, repo) == []
         assert [e[0] for e in events(conn)] == ["created", "created", "deleted", "created"]
+        assert events(conn)[-1] == ("created", "topic", None, sha("c"))
         assert proofs.failures(conn) == {}
 
 
 def test_every_live_ref_with_a_covered_tip_is_covered(database: Database) -> None:
     def covered() -> dict[str, str | None]:
-        return {one.name: one.covered_tip for one in refs.stored_refs(conn, repo, deleted=True)}
+        return {row["name"]: row["covered_tip"] for row in conn.execute("SELECT * FROM scm.refs")}
 
     with database.connection() as conn:
         repo = project(conn)

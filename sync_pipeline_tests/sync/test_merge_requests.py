@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sync_pipeline.model import BEGINNING, Access, JobStatus, JobType, Mode, RunStatus, TimeWindow
+from sync_pipeline.model import BEGINNING, Access, JobStatus, JobType, Mode, RunStatus, TimeWindow, Trigger
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sandbox.gitlab.generator import generate
 from sync_pipeline.sandbox.gitlab.recorded import load_recorded
@@ -289,6 +289,18 @@ def test_a_refused_token_stops_itself_and_no_job_loses_an_attempt(forge: Forge, 
     assert first.succeeded
     assert second.succeeded
     assert row(forge, MR).access is Access.OK
+
+
+def test_a_command_with_a_wrong_token_stops_nothing_that_runs_unattended(
+    forge: Forge, opened: MergeRequest
+) -> None:
+    good = forge.settings.gitlab_token
+    forge.other_settings(gitlab_token=type(good)("glpat-wrong"))
+    report, _ = forge.both(trigger=Trigger.RUNNER)
+    assert (report.job_status, report.run_status) == (JobStatus.PENDING, RunStatus.FAILED)
+    forge.other_settings(gitlab_token=good)
+    assert forge.both()[0].job_id == report.job_id
+    assert forge.rows("SELECT 1 FROM scm.sync_jobs WHERE status <> 'completed'") == []
 
 
 def test_a_switched_off_feature_is_a_state_and_its_history_waits(forge: Forge) -> None:

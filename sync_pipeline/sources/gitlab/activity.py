@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sync_pipeline.sources.gitlab.fields import Fields
+from sync_pipeline.sources.gitlab.front import projects_of
 from sync_pipeline.sources.gitlab.paging import PER_PAGE, rows
 from sync_pipeline.sources.gitlab.transport import Client
 
@@ -27,18 +28,9 @@ class Activity:
 def newest_activity(client: Client, group_id: int | None) -> Activity:
     """The projects of a group and all groups below it that were active last; with None those of which the
     token's user is a member. Raises as the transport does."""
-    query: dict[str, str | int] = {
-        "order_by": "last_activity_at",
-        "sort": "desc",
-        "simple": "true",
-        "per_page": PER_PAGE,
-    }
-    if group_id is None:
-        path, query = "/projects", query | {"membership": "true"}
-    else:
-        path = f"/groups/{group_id:d}/projects"
-        query |= {"include_subgroups": "true", "with_shared": "false"}
-    answer = client.get(path, query)
+    path, query = projects_of(group_id)
+    newest = {"order_by": "last_activity_at", "sort": "desc", "simple": "true", "per_page": str(PER_PAGE)}
+    answer = client.get(path, query | newest)
     found: dict[int, datetime] = {}
     for row in rows(answer, path):
         fields = Fields(row)

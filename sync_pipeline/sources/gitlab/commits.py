@@ -156,7 +156,6 @@ class CommitReader:
             rows=tuple(found),
             tip_read=tip_read,
             complete=last and tip_read,
-            joins_covered=covered is not None and any(covered in row.parents for row in found),
             date=answer.date,
             quarantined=tuple(aside),
             obligations=tuple(_owed(row) for row in found) if without else (),

@@ -66,16 +66,21 @@ def look_at_project(client: Client, project: int | str) -> ProjectLook:
     return _project(answer.data, answer.date)
 
 
+def projects_of(group_id: int | None) -> tuple[str, dict[str, str]]:
+    """Path and query of the list of all projects of a group and the groups below it; with None of those that
+    the token's user is a member of."""
+    if group_id is None:
+        return "/projects", {"membership": "true"}
+    return f"/groups/{group_id:d}/projects", {"include_subgroups": "true", "with_shared": "false"}
+
+
 def list_projects(client: Client, group_id: int | None) -> Iterator[ProjectLook]:
     """Every project of a group and all groups below it, archived ones too; with None every project that the
     token's user is a member of. Raises as the transport does."""
-    query = {"order_by": "id", "sort": "asc"}
+    path, query = projects_of(group_id)
     if group_id is None:
-        path, query = "/projects", query | {"membership": "true", "pagination": "keyset"}
-    else:
-        path = f"/groups/{group_id:d}/projects"
-        query |= {"include_subgroups": "true", "with_shared": "false"}
-    for answer in pages(client, path, query):
+        query["pagination"] = "keyset"
+    for answer in pages(client, path, query | {"order_by": "id", "sort": "asc"}):
         for row in answer.data:
             yield _project(row, answer.date)
 

@@ -148,23 +148,23 @@ def test_a_full_last_page_is_followed_by_an_empty_one(site: Site) -> None:
     assert batches[-1].complete
 
 
-def test_a_push_costs_the_range_only_and_joins_what_is_covered(site: Site) -> None:
+def test_a_push_costs_the_range_only(site: Site) -> None:
     old = many(site.git, "main", 120)
     site.git.commit("main", "Pushed late\n", date="1000000000 +0000")
     new = site.git.commit("main", "On top\n")
     (batch,) = reader(site).read_tip(new, old)
     assert sorted(row.title or "" for row in batch.rows) == ["On top", "Pushed late"]
-    assert (batch.covered, batch.complete, batch.joins_covered) == (old, True, True)
+    assert (batch.covered, batch.complete) == (old, True)
     assert batch.rows[-1].committed_at is not None
 
 
-def test_a_force_push_is_seen_by_a_range_that_joins_nothing(site: Site) -> None:
+def test_the_range_of_a_force_push_is_what_is_new(site: Site) -> None:
     base = site.git.commit("main", "Base\n")
     old = site.git.commit("main", "Old\n")
     new = site.git.commit("main", "Rewritten\n", parents=[base])
     (batch,) = reader(site).read_tip(new, old)
     assert [row.sha for row in batch.rows] == [new]
-    assert (batch.complete, batch.joins_covered) == (True, False)
+    assert batch.complete
 
 
 @pytest.mark.parametrize("missing", [200, 404])
