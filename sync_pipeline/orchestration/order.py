@@ -44,8 +44,8 @@ a few nobody could start anything."""
 class Order:
     """What to do for every repository of a run.
 
-    ``windows`` is empty for an incremental. ``partitions`` are those of the run, oldest first; those of an
-    incremental only carry it. ``exact``: the windows were named one by one, they are not the partitions.
+    ``windows`` is empty for an incremental, whose partition only carries it. ``exact``: the windows were
+    named one by one, they are not the partitions.
     ``from_ledger``: do the waiting jobs inside ``windows``, make no new ones.
     """
 
@@ -53,7 +53,6 @@ class Order:
     trigger: Trigger
     actor: str
     reason: str
-    partitions: tuple[Window, ...]
     windows: tuple[Window, ...]
     exact: bool = False
     update_watermark: bool = False
@@ -88,7 +87,6 @@ def read_order(tags: Mapping[str, str], known: Partitions) -> Order:
         trigger=trigger,
         actor=tags.get(ACTOR_TAG) or tags.get(_USER_TAG) or str(trigger),
         reason=tags.get(REASON_TAG) or _reason(tags, trigger),
-        partitions=partitions,
         windows=windows,
         exact=exact,
         update_watermark=tags.get(UPDATE_WATERMARK_TAG) == "true",

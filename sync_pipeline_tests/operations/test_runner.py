@@ -372,3 +372,14 @@ def test_coverage_to_set_needs_both_bounds_and_commits_are_never_set() -> None:
     ):
         with pytest.raises(ConfigurationError, match=line):
             runner.coverage_to_set(PROJECT, job_type, bounds, 0, NOW)
+
+
+def test_a_job_that_failed_and_waits_is_a_failure_and_one_that_somebody_else_has_is_skipped() -> None:
+    waits = replace(
+        GOOD, job_status=JobStatus.PENDING, run_status=RunStatus.FAILED, covered=(), counts=Counts()
+    )
+    assert runner.outcome_of(waits) is runner.Outcome.FAILED
+    held = replace(waits, job_status=JobStatus.RUNNING, run_status=RunStatus.RUNNING)
+    assert runner.outcome_of(held) is runner.Outcome.SKIPPED
+    given_back = replace(waits, run_status=RunStatus.INTERRUPTED)
+    assert runner.outcome_of(given_back) is runner.Outcome.CANCELLED

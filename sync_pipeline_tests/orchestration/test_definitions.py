@@ -199,3 +199,13 @@ print(len(defs.get_repository_def().assets_defs_by_key))
     )
     assert done.stdout.strip() == "1", done.stderr
     assert "Warning" not in done.stderr
+
+
+def test_a_job_without_anything_to_sync_fails_instead_of_looking_done() -> None:
+    job = location(PAINT).get_job("sync_merge_requests")
+    result = job.execute_in_process(instance=dg.DagsterInstance.ephemeral(), raise_on_error=False)
+    assert not result.success
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    told = failed.step_failure_data.user_failure_data
+    assert told is not None
+    assert "no repository of this code location has GitLab merge requests" in str(told.description)

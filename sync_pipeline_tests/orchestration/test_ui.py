@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
+import pytest
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.orchestration import ui
+from sync_pipeline.settings import Settings
 
 # gRPC has threads in this process; whatever forks then may hang for ever.
 _PARENT = """import os, signal, sys
@@ -30,3 +36,16 @@ def test_a_child_needs_no_fork_and_ends_with_its_parent() -> None:
         parent.stdin.write("\n")
         parent.stdin.flush()
         child.wait(timeout=30)
+
+
+def test_the_place_of_the_code_server_is_the_same_at_every_start_and_private(tmp_path: Path) -> None:
+    ours, other = Settings(state_dir=tmp_path), Settings(state_dir=tmp_path / "other")
+    with ui._private_folder(ours) as first, ui._private_folder(other) as elsewhere:
+        assert first != elsewhere
+        assert first.stat().st_mode & 0o777 == 0o700
+    assert not first.exists()
+    with ui._private_folder(ours) as again:
+        assert again == first
+        again.chmod(0o755)
+        with pytest.raises(ConfigurationError, match="remove it"), ui._private_folder(ours):
+            pass
