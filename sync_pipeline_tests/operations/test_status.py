@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sync_pipeline import cli_reports
+from sync_pipeline.cli import reports
 from sync_pipeline.model import (
     BEGINNING,
     JobRequest,
@@ -248,17 +248,17 @@ def test_what_a_terminal_shows(database: Database, project: int) -> None:
         cover(conn, paint, JobType.REVISIONS, RevisionWindow(1, 11), RevisionWindow(1001, 1401))
     document = status(database, SETTINGS)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(cli_reports.status_table(document))
+    console.print(reports.status_table(document))
     text = console.export_text()
     assert re.search(r"unhealthy │ file:///srv/paint +│ revisions +│ r1001 to r1400 +│ 0 s +│ 1 gap ", text)
     assert re.search(r"healthy +│ platform/api +│ commits +│ the beginning to 20", text)
-    (line,) = cli_reports.status_explanations(document)
+    (line,) = reports.status_explanations(document)
     assert line == (
         "file:///srv/paint revisions: gap: not covered and no job will fill it: r11..r1000 (990 revisions)"
     )
-    assert cli_reports.status_summary(document).startswith(
+    assert reports.status_summary(document).startswith(
         "2 repositories; units: 1 healthy, 2 waiting, 1 unhealthy; jobs: "
     )
-    row = cli_reports.status_rows(document)[0]
+    row = reports.status_rows(document)[0]
     assert row["gaps"] == "1 window, 990 revisions: r11..r1000"
     assert row["queued"] == ""

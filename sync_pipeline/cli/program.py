@@ -1461,7 +1461,7 @@ def up_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = F
 def doctor_command(as_json: AsJson = False) -> int:
     """Check everything that has to be right, with a remedy for what is not; exit code 0 all is well,
     1 warnings, 2 failures."""
-    from sync_pipeline import cli_reports
+    from sync_pipeline.cli import reports
     from sync_pipeline.operations import doctor
     from sync_pipeline.orchestration.diagnosis import dagster_checks
 
@@ -1471,10 +1471,10 @@ def doctor_command(as_json: AsJson = False) -> int:
     elif sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(cli_reports.doctor_table(document))
-        print(cli_reports.doctor_summary(document))
+        Console().print(reports.doctor_table(document))
+        print(reports.doctor_summary(document))
     else:
-        _print_rows(cli_reports.doctor_rows(document))
+        _print_rows(reports.doctor_rows(document))
     return int(document["exit_code"])
 
 
@@ -1504,7 +1504,7 @@ def status_command(
     as_json: AsJson = False,
 ) -> None:
     """Show how complete and how fresh each (repository, job type) is, the worst first."""
-    from sync_pipeline import cli_reports
+    from sync_pipeline.cli import reports
     from sync_pipeline.model import JobType
     from sync_pipeline.operations import runner, status
     from sync_pipeline.operations.registration import find_repository
@@ -1529,13 +1529,9 @@ def status_command(
     if sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(cli_reports.status_table(document))
-        for line in cli_reports.status_explanations(document):
+        Console().print(reports.status_table(document))
+        for line in reports.status_explanations(document):
             print(line)
     else:
-        _print_rows(cli_reports.status_rows(document))
-    print(cli_reports.status_summary(document))
-
-
-if __name__ == "__main__":
-    main()
+        _print_rows(reports.status_rows(document))
+    print(reports.status_summary(document))
