@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 
 from sync_pipeline import __version__, cli
-from sync_pipeline.cli import program
+from sync_pipeline.cli import repositories, roots
 from sync_pipeline.model import JobRequest, JobType, Mode, Trigger
 from sync_pipeline.operations import registration
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
@@ -122,7 +122,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         registration.export_catalog(database, settings)
         seen.append("told")
 
-    monkeypatch.setattr(program, "_after_catalog_change", tell)
+    for group in (repositories, roots):
+        monkeypatch.setattr(group, "after_catalog_change", tell)
     return seen
 
 

@@ -1,7 +1,7 @@
 """How the reports of ``scm-sync doctor`` and ``scm-sync status`` look to a person.
 
 Belongs here: rows, lines and colours made from their documents. Does not belong here: commands and options
-(:mod:`sync_pipeline.cli.program`), and what is in a document.
+(:mod:`sync_pipeline.cli.installation`), and what is in a document.
 """
 
 from __future__ import annotations

@@ -1,0 +1,152 @@
+"""``scm-sync db``: the database as such.
+
+Belongs here: its schema, the proofs over its records, and the embedded server. Does not belong here: what
+the rows mean.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sync_pipeline.cli.shared import (
+    FAILED,
+    SUCCESS,
+    AsJson,
+    DryRun,
+    group,
+    open_database,
+    print_json,
+    print_rows,
+    read_settings,
+)
+from sync_pipeline.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sync_pipeline.settings import Settings
+
+app = group("The database: its schema and the embedded server.")
+
+
+@app.command("migrate")
+def db_migrate(as_json: AsJson = False, dry_run: DryRun = False) -> None:
+    """Bring the schema up to date."""
+    from sync_pipeline.operations import environment
+    from sync_pipeline.store import migrations
+
+    settings = read_settings()
+    url = environment.resolve_urls(settings).database_url
+    if dry_run:
+        state = migrations.check(url, settings.environment)
+        if state.status in (migrations.SchemaStatus.TOO_NEW, migrations.SchemaStatus.WRONG_ENVIRONMENT):
+            raise ConfigurationError(state.problem)
+        names = list(state.pending)
+    else:
+        names = migrations.migrate(url, settings.environment)
+    _print_migrations("would apply" if dry_run else "applied", names, as_json)
+
+
+@app.command("check")
+def db_check(as_json: AsJson = False) -> None:
+    """Say whether the schema fits this program; exit code 3 if not."""
+    from sync_pipeline.operations import environment
+    from sync_pipeline.store import migrations
+
+    settings = read_settings()
+    state = migrations.check(environment.resolve_urls(settings).database_url, settings.environment)
+    fits = state.status is migrations.SchemaStatus.UP_TO_DATE
+    if as_json:
+        print_json(
+            {
+                "status": str(state.status),
+                "problem": state.problem or None,
+                "pending": state.pending,
+                "unknown": state.unknown,
+            }
+        )
+    elif fits:
+        print("the schema is up to date")
+    if not fits:
+        raise ConfigurationError(state.problem)
+
+
+@app.command("verify")
+def db_verify(as_json: AsJson = False) -> int:
+    """Prove that the records agree with each other: coverage with its events, runs with their batches,
+    revisions with their paths; exit code 2 if not."""
+    from sync_pipeline.store import proofs
+
+    with open_database(read_settings()) as database, database.connection() as conn:
+        found = proofs.failures(conn)
+    if as_json:
+        print_json({"passed": not found, "proofs": proofs.names(), "failures": found})
+    else:
+        for name in proofs.names():
+            print(f"{name}: {f'{len(found[name])} rows disagree' if name in found else 'all is well'}")
+            print_rows(found.get(name, [])[:20])
+    return FAILED if found else SUCCESS
+
+
+@app.command("rollback")
+def db_rollback(
+    steps: Annotated[int, typer.Option("--steps", min=1, help="How many migrations to undo.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Undo the newest migrations; their tables and rows are gone afterwards."""
+    from sync_pipeline.operations import environment
+    from sync_pipeline.store import migrations
+
+    settings = read_settings()
+    url = environment.resolve_urls(settings).database_url
+    state = migrations.check(url, settings.environment)
+    if state.status is migrations.SchemaStatus.WRONG_ENVIRONMENT:
+        raise ConfigurationError(state.problem)
+    names = list(reversed(state.applied))[:steps]
+    if not dry_run:
+        if names and not yes and sys.stdin.isatty():
+            typer.confirm(f"Undo {', '.join(names)} and delete what is in its tables?", abort=True, err=True)
+        names = migrations.rollback(url, steps)
+    _print_migrations("would undo" if dry_run else "undid", names, as_json)
+
+
+def _print_migrations(what: str, names: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        print_json({what.replace(" ", "_"): names})
+    else:
+        print(f"{what} {', '.join(names)}" if names else "nothing to do")
+
+
+@app.command("start")
+def db_start(as_json: AsJson = False) -> None:
+    """Start the embedded server, unless it runs, and print its URL."""
+    from sync_pipeline.operations import environment
+
+    url = environment.ensure_server(_embedded(read_settings()))
+    if as_json:
+        print_json({"database_url": url})
+    else:
+        print(url)
+
+
+@app.command("stop")
+def db_stop() -> None:
+    """Stop the embedded server; its data stays."""
+    from sync_pipeline.operations import environment
+
+    environment.stop_server(_embedded(read_settings()))
+
+
+def _embedded(settings: Settings) -> Path:
+    from sync_pipeline.operations import environment
+
+    if settings.database_url not in ("", environment.embedded_url(settings.state_dir)):
+        raise ConfigurationError(
+            "SCM_DATABASE_URL names a server of yours; unset it to use the embedded one, or start yours"
+        )
+    return settings.state_dir

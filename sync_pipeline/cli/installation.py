@@ -1,0 +1,133 @@
+"""The commands about the installation as a whole: ``env``, ``ui``, ``up``, ``doctor`` and ``status``.
+
+Belongs here: what has no group of its own. Does not belong here: how the reports look to a person
+(:mod:`sync_pipeline.cli.reports`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sync_pipeline.cli.shared import NAMES, AsJson, open_database, print_json, print_rows, read_settings
+from sync_pipeline.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sync_pipeline.model import JobType
+    from sync_pipeline.operations.doctor import DagsterChecks, Finding
+
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="For viewers: nothing can be started.")]
+
+
+def env_command(as_json: AsJson = False) -> None:
+    """Print what a shell needs: eval "$(scm-sync env)"."""
+    from sync_pipeline.operations import environment
+
+    variables = environment.environment_variables(read_settings())
+    if as_json:
+        print_json(variables)
+    else:
+        print(environment.shell_exports(variables), end="")
+
+
+def ui_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = False) -> None:
+    """Serve the Dagster UI behind a token."""
+    settings = read_settings()
+    with open_database(settings):
+        pass  # one clear line now instead of a page full of errors later
+    from sync_pipeline.orchestration import ui
+
+    ui.serve(settings, host=host, port=port, read_only=read_only)
+
+
+def up_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = False) -> None:
+    """Serve the Dagster UI and run the daemon with its sensors."""
+    settings = read_settings()
+    with open_database(settings):
+        pass
+    from sync_pipeline.orchestration import ui
+
+    ui.up(settings, host=host, port=port, read_only=read_only)
+
+
+def doctor_command(as_json: AsJson = False) -> int:
+    """Check everything that has to be right, with a remedy for what is not; exit code 0 all is well,
+    1 warnings, 2 failures."""
+    from sync_pipeline.cli import reports
+    from sync_pipeline.operations import doctor
+    from sync_pipeline.orchestration.diagnosis import dagster_checks
+
+    document = doctor.document(_examined(dagster_checks, quiet=as_json or not sys.stderr.isatty()))
+    if as_json:
+        print_json(document)
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(reports.doctor_table(document))
+        print(reports.doctor_summary(document))
+    else:
+        print_rows(reports.doctor_rows(document))
+    return int(document["exit_code"])
+
+
+def _examined(dagster_checks: DagsterChecks, *, quiet: bool) -> list[Finding]:
+    """What the doctor finds; on a terminal it says meanwhile what it waits for."""
+    from sync_pipeline.operations import doctor
+
+    if quiet:
+        return list(doctor.examine(dagster_checks))
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("looking") as line:
+
+        def show(waiting: Sequence[str]) -> None:
+            line.update(escape(f"looking at {', '.join(dict.fromkeys(waiting))}"))
+
+        return list(doctor.examine(dagster_checks, show))
+
+
+def status_command(
+    repo: Annotated[str | None, typer.Option("--repo", metavar="SPEC", help=NAMES)] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="TYPE", help="Job type; default: all of them.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how complete and how fresh each (repository, job type) is, the worst first."""
+    from sync_pipeline.cli import reports
+    from sync_pipeline.model import JobType
+    from sync_pipeline.operations import runner, status
+    from sync_pipeline.operations.registration import find_repository
+
+    settings = read_settings()
+    job_types: tuple[JobType, ...] | None = None
+    try:
+        job_types = None if job is None else (JobType.parse(job),)
+    except ValueError as error:
+        raise ConfigurationError(f"--job: {error}") from None
+    with open_database(settings) as database:
+        repository = None if repo is None else find_repository(database, repo)
+        if repository is not None and job is not None:
+            job_types = runner.job_types_for(repository, job)  # refuses one that it does not have
+        document = status.status(database, settings, repository, job_types)
+    if as_json:
+        print_json(document)
+        return
+    if not document["units"]:
+        print("no repositories; add one: scm-sync repo add <spec>", file=sys.stderr)
+        return
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(reports.status_table(document))
+        for line in reports.status_explanations(document):
+            print(line)
+    else:
+        print_rows(reports.status_rows(document))
+    print(reports.status_summary(document))

@@ -1,0 +1,206 @@
+"""What the commands have in common.
+
+Belongs here: exit codes, the types of options that several groups take, the way to the settings, the database
+and the name of the person, a polite stop, and how rows, facts, documents, progress and complaints are
+printed. Does not belong here: a command, or an option of a single one.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from sync_pipeline.model import Counts
+    from sync_pipeline.operations.registration import ReaderFactory, Visitor
+    from sync_pipeline.settings import Settings
+    from sync_pipeline.store.database import Database
+
+SUCCESS, PARTIAL, FAILED, CONFIGURATION, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 130, 141
+
+Row = Mapping[str, object]
+
+NAMES = "svn:<url>, gitlab:<id, path or url>, a repo_id or a slug."
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")]
+Repo = Annotated[str, typer.Option("--repo", metavar="SPEC", help=NAMES)]
+RepoArgument = Annotated[str, typer.Argument(metavar="SPEC", help=NAMES)]
+Job = Annotated[
+    str | None,
+    typer.Option(
+        "--job",
+        metavar="TYPE",
+        help="Job type; default: all of the repository, where one is needed the first.",
+    ),
+]
+
+
+def group(help_text: str) -> typer.Typer:
+    """A command group that leaves errors and its looks to the program."""
+    return typer.Typer(
+        help=help_text,
+        no_args_is_help=False,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+
+def read_settings() -> Settings:
+    """The settings in force. Raises ConfigurationError for a wrong one."""
+    from sync_pipeline.settings import load_settings
+
+    return load_settings()
+
+
+@contextmanager
+def open_database(settings: Settings) -> Iterator[Database]:
+    """The migrated database that the settings name; the embedded one is started."""
+    from sync_pipeline.operations import environment
+    from sync_pipeline.store import migrations
+    from sync_pipeline.store.database import Database
+
+    url = environment.resolve_urls(settings).database_url
+    migrations.require(url, settings.environment)
+    with Database(url) as database:
+        yield database
+
+
+def visitor_for(settings: Settings) -> ReaderFactory:
+    """What opens the SVN repository of a URL, to look at it before it is in the catalog."""
+
+    def visitor(url: str) -> Visitor:
+        from sync_pipeline.sync.readers import svn_reader
+
+        return svn_reader(settings, url)
+
+    return visitor
+
+
+def actor() -> str:
+    """Who runs the command, for the ledger: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def now() -> datetime:
+    """This moment, in UTC."""
+    return datetime.now(UTC)
+
+
+def after_catalog_change(settings: Settings, database: Database) -> None:
+    """Write the snapshot and tell Dagster; the catalog itself is already right."""
+    from sync_pipeline.orchestration.catalog_changes import after_catalog_change
+
+    after_catalog_change(settings, database)
+
+
+@contextmanager
+def stopped_politely() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, for work that looks at it between two steps; the second one ends
+    the work where it is."""
+    cancel = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(*_: object) -> None:
+        if cancel.is_set():
+            raise KeyboardInterrupt
+        cancel.set()
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield cancel
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def progress(as_json: bool, changed: str) -> Iterator[Callable[[Counts], None] | None]:
+    """Shows counts on a terminal as they grow, and what ``changed`` says of those that count as such; None
+    where nobody looks."""
+    if as_json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task("starting")
+
+        def show(counts: Counts) -> None:
+            bar.update(line, description=f"{counts.read} rows read, {counts.changed} {changed}")
+
+        yield show
+
+
+def print_json(document: object) -> None:
+    """One document of ``--json``; times as text."""
+    print(json.dumps(document, indent=2, default=str, ensure_ascii=False))
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """A table on a terminal; elsewhere plain lines, columns parted by tabs, with a header."""
+    if not rows:
+        return
+    cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+    if not sys.stdout.isatty():
+        for line in [list(rows[0]), *cells]:
+            print("\t".join(re.sub(r"\s", " ", cell) for cell in line))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*rows[0])
+    for line in cells:
+        table.add_row(*map(Text, line))
+    Console().print(table)
+
+
+def print_facts(facts: Row) -> None:
+    """One fact a line."""
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        print(f"{name:<{width}}  {'' if value is None else value}")
+
+
+def finish_runner(document: Mapping[str, Any], as_json: bool) -> int:
+    """Print what the runner did, a line per job, and return its exit code; its errors go to stderr."""
+    code = int(document["exit_code"])
+    if as_json:
+        print_json(document)
+    for one in document.get("jobs", [document]):
+        if not as_json:
+            what = f"{one['repo']} {one['job']} {one['phase']}: {one['status']}"
+            if "total_chunks" in one:
+                what += f", {one['success_chunks']} of {one['total_chunks']} chunks"
+            print(f"{what}; {one['message']}")
+        if one["exit_code"] and one["error"]:
+            complain(f"{one['repo']} {one['job']}: {one['error']}", code)
+    return code
+
+
+def complain(message: str, code: int) -> int:
+    """One line on stderr, without what may be a password in a URL."""
+    line = re.sub(r"(://[^\s/:@]*):[^\s/@]*@", r"\1:***@", " ".join(message.split()))
+    with suppress(BrokenPipeError):
+        print(f"scm-sync: {line}", file=sys.stderr)
+    return code
