@@ -159,6 +159,33 @@ UPDATE scm.git_commits AS c SET unreachable_since = CASE WHEN w.lost THEN now() 
  WHERE c.git_commit_id = w.git_commit_id
 """
 
+# Parents that are not stored. Where every ref is covered these are rows that the server could not give, or
+# that are in quarantine.
+_MISSING_PARENTS = """
+SELECT DISTINCT p.sha
+  FROM scm.git_commits AS c
+ CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+ WHERE c.repo_id = %(repo_id)s
+   AND NOT EXISTS (SELECT FROM scm.git_commits AS o WHERE o.repo_id = c.repo_id AND o.commit_sha = p.sha)
+ LIMIT %(limit)s
+"""
+
+# Tips of refs that are covered but not stored themselves.
+_MISSING_TIPS = """
+SELECT DISTINCT r.tip AS sha
+  FROM scm.refs AS r
+ WHERE r.repo_id = %(repo_id)s AND r.deleted_at IS NULL AND r.covered_tip = r.tip
+   AND NOT EXISTS (SELECT FROM scm.git_commits AS o WHERE o.repo_id = r.repo_id AND o.commit_sha = r.tip)
+ LIMIT %(limit)s
+"""
+
+# Places in a walk of rows that could not be given; their names are not known.
+_NAMELESS = """
+SELECT natural_key FROM scm.quarantine
+ WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL AND reason = %(reason)s
+   AND natural_key LIKE '%%:%%'
+"""
+
 _ROWS_AT_ONCE = 500
 
 
@@ -310,3 +337,18 @@ def mark_unreachable(conn: Connection, repo_id: int) -> int:
     Measured with 200,000 commits in one line: 3 s, and 1.2 s more for each 10,000 flags that change.
     """
     return conn.execute(_MARK, {"repo_id": repo_id}).rowcount
+
+
+def missing(conn: Connection, repo_id: int, limit: int) -> list[str]:
+    """At most ``limit`` commits that are known by a child or as the tip of a covered ref, and are not stored.
+    Where there is one, nobody can say what is reached through it. Only right while the whole history of every
+    ref is stored."""
+    params = {"repo_id": repo_id, "limit": limit}
+    found = {row["sha"] for query in (_MISSING_TIPS, _MISSING_PARENTS) for row in conn.execute(query, params)}
+    return sorted(found)[:limit]
+
+
+def nameless(conn: Connection, repo_id: int, reason: str) -> list[str]:
+    """The keys in quarantine of rows without a name that were set aside for ``reason``."""
+    params = {"repo_id": repo_id, "reason": reason}
+    return [row["natural_key"] for row in conn.execute(_NAMELESS, params)]

@@ -212,7 +212,7 @@ def line_of(forge: Forge, count: int) -> None:
 
 def test_a_walk_that_broke_off_goes_on_where_it_was(forge: Forge) -> None:
     line_of(forge, 520)
-    forge.gitlab.faults.add(r"commits\?.*[?&]page=4(&|$)", faults.server_error(), times=None)
+    forge.gitlab.faults.add(r"commits\?.*[?&]page=4(&|$)", faults.Reset(), times=None)
     report = forge.commits()
     assert report.job_status is JobStatus.FAILED
     assert len(stored_shas(forge)) == 300

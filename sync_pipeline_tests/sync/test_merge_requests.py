@@ -156,7 +156,7 @@ def test_a_chunk_that_broke_off_keeps_its_pages_and_goes_on(forge: Forge) -> Non
     project = generate(forge.gitlab, forge.group, merge_requests=350, notes=0, tie=3)
     repo = register_project(forge.conn, forge.server.url, project.id, "team1/large", origin=START)
     everything = {"repo_id": repo, "window": ("1990-01-01", "2024-05-01")}
-    forge.gitlab.faults.add(r"merge_requests\?", faults.server_error(), times=None, skip=2)
+    forge.gitlab.faults.add(r"merge_requests\?", faults.Reset(), times=None, skip=2)
     report = forge.syncer.run(forge.request(MR, Mode.BACKFILL, **everything))
     assert report.job_status is JobStatus.FAILED
     # Each page begins a little before the end of the one before it.

@@ -65,7 +65,7 @@ def test_a_whole_walk_in_place_of_a_range_goes_on_where_it_broke_off(forge: Forg
     assert forge.commits().succeeded
     rewrite(forge, "main", 450, "new")
     prune(forge)()
-    forge.gitlab.faults.add(r"commits\?.*[?&]page=4(&|$)", faults.server_error(), times=None)
+    forge.gitlab.faults.add(r"commits\?.*[?&]page=4(&|$)", faults.Reset(), times=None)
     forge.tick()
     assert forge.commits().job_status is JobStatus.FAILED
     assert len(stored_shas(forge)) == 303

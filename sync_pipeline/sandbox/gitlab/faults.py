@@ -76,7 +76,15 @@ class Do:
     after: bool = False
 
 
-Fault = Answer | Truncated | Reset | Slow | ForeignLink | WithoutHeaders | Do
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """Fail with status 500 where the true body matches a regular expression: a row that the server cannot
+    give spoils every page that it is on."""
+
+    pattern: bytes
+
+
+Fault = Answer | Truncated | Reset | Slow | ForeignLink | WithoutHeaders | Do | Poison
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from sync_pipeline.sandbox.gitlab.faults import (
     Do,
     Fault,
     ForeignLink,
+    Poison,
     Reset,
     Slow,
     Truncated,
@@ -130,6 +131,8 @@ class Front:
                 reply.set(name, value)
         if isinstance(fault, ForeignLink) and (link := reply.get("Link")):
             reply.set("Link", re.sub(r"<https?://[^/>]+", f"<{fault.base}", link))
+        if isinstance(fault, Poison) and re.search(fault.pattern, reply.body):
+            reply = _made(server_error())
         if isinstance(fault, WithoutHeaders):
             for name in fault.names:
                 reply.drop(name)

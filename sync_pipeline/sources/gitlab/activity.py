@@ -12,7 +12,8 @@ from datetime import datetime
 
 from sync_pipeline.sources.gitlab.fields import Fields
 from sync_pipeline.sources.gitlab.front import projects_of
-from sync_pipeline.sources.gitlab.paging import PER_PAGE, rows
+from sync_pipeline.sources.gitlab.paging import rows
+from sync_pipeline.sources.gitlab.pieces import PER_PAGE
 from sync_pipeline.sources.gitlab.transport import Client
 
 

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, Transient
+from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitBatch, CommitRow
 from sync_pipeline.model import Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.sources.gitlab.fields import commit, quarantined
-from sync_pipeline.sources.gitlab.paging import PER_PAGE, rows, stamp
+from sync_pipeline.sources.gitlab.paging import rows, stamp
+from sync_pipeline.sources.gitlab.pieces import PER_PAGE, UNLISTED, Hole, in_pieces, is_too_hard
 from sync_pipeline.sources.gitlab.transport import Answer, Client, project_path
 
-# What a page without statistics may get round: counting the lines of huge commits takes the server too long.
-_TOO_HARD = frozenset({"server_error", "timeout", "content_too_large", "incomplete"})
 _GIVE_UP_AFTER = 2
 # After so many pages without them statistics are tried again, then after twice as many, and so on: a server
 # that was restarted is no server that cannot count.
@@ -99,13 +98,30 @@ class CommitReader:
 
     def _begins_with(self, tip: str, query: dict[str, Any]) -> bool:
         """Whether the server still has both ends of a walk."""
-        answer = self._client.get(self._path, {**query, "per_page": 1, "page": 1})
+        try:
+            answer = self._client.get(self._path, {**query, "per_page": 1, "page": 1})
+        except (Transient, Permanent) as error:
+            # There is a row that it cannot give.
+            if is_too_hard(error):
+                return True
+            raise
         return any(isinstance(row, dict) and row.get("id") == tip for row in rows(answer, self._path))
 
     def _pages(self, query: dict[str, Any], page: int) -> Iterator[tuple[int, Answer, bool]]:
-        """Number, answer, and whether statistics were left out, of each page."""
+        """Number, answer, and whether statistics were left out, of each page; a :class:`Hole` in the place of
+        a row that the server cannot give."""
+        size = PER_PAGE if page == 1 else 0
         while True:
-            answer, without = self._page({**query, "per_page": PER_PAGE, "page": page})
+            asked = {**query, "per_page": PER_PAGE, "page": page}
+            try:
+                answer, without = self._page(asked)
+                size = size or len(rows(answer, self._path))
+            except (Transient, Permanent) as error:
+                if not is_too_hard(error):
+                    raise
+                # Some servers give fewer rows than they are asked for; then a page begins elsewhere.
+                size = size or len(self._listed({**asked, "page": page - 1}).data)
+                answer, without = self._in_pieces(asked, page, error, size), False
             yield page, answer, without
             if answer.next_query is None or not answer.data:
                 return
@@ -122,12 +138,27 @@ class CommitReader:
                 self._failed_stats = 0
                 return answer, False
             except (Transient, Permanent) as error:
-                if error.code not in _TOO_HARD:
+                # Counting the lines of huge commits takes the server too long.
+                if not is_too_hard(error):
                     raise
                 self._failed_stats += 1
                 if self._failed_stats >= _GIVE_UP_AFTER:
                     self._spared = _SPARED * 2 ** (self._failed_stats - _GIVE_UP_AFTER)
         return self._client.get(self._path, query), True
+
+    def _listed(self, query: dict[str, Any]) -> Answer:
+        answer = self._client.get(self._path, query)
+        rows(answer, self._path)
+        return answer
+
+    def _in_pieces(self, query: dict[str, Any], page: int, error: SyncError, size: int) -> Answer:
+        counted = {**query, "with_stats": "true"} if self._stats else query
+
+        def ask(number: int, count: int) -> Answer:
+            return self._listed({**counted, "page": number, "per_page": count})
+
+        found = in_pieces(ask, page, error, size)
+        return Answer(found.rows, {"page": [str(page + 1)]} if found.more else None, found.date)
 
     def _batch(
         self,
@@ -142,6 +173,11 @@ class CommitReader:
         found: list[CommitRow] = []
         aside: list[QuarantinedRow] = []
         for index, data in enumerate(rows(answer, self._path)):
+            if isinstance(data, Hole):
+                aside.append(QuarantinedRow(f"{tip}:{page}:{index}", UNLISTED, data.error, b""))
+                # A walk begins with its tip, and one that cannot be believed is empty.
+                tip_read = tip_read or (data.place == 0 and len(answer.data) > 1)
+                continue
             try:
                 found.append(commit(data))
             except RowUnreadable as error:

@@ -15,42 +15,87 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from sync_pipeline.errors import Transient
+from sync_pipeline.errors import Permanent, SyncError, Transient
 from sync_pipeline.model import TimeWindow
+from sync_pipeline.sources.gitlab.pieces import PER_PAGE, Hole, Pieces, in_pieces, is_too_hard
 from sync_pipeline.sources.gitlab.transport import Answer, Client, Params
-
-PER_PAGE = 100
-"""Rows of a page: the most that GitLab gives."""
 
 # The API shows milliseconds of what the database keeps in microseconds.
 _STEP = timedelta(milliseconds=1)
 _MAX_PASSES = 10
+_MAX_EMPTY = 100
+_MAX_LOOKS = 4
 
 Key = tuple[int, datetime]
 """A version of a row: its id and the time it was updated at."""
 
 
 def pages(
-    client: Client, path: str, params: Params | None = None, *, empty_ends: bool = False
+    client: Client,
+    path: str,
+    params: Params | None = None,
+    *,
+    empty_ends: bool = False,
+    holes: list[Hole] | None = None,
 ) -> Iterator[Answer]:
     """All pages of a list. A short page is not the last one, an empty one only with ``empty_ends``: branches,
-    tags and commits announce a page behind the last. Raises as :meth:`Client.get`, and Transient where the
+    tags and commits announce a page behind the last.
+
+    With ``holes`` a page that cannot be given is read in pieces, and the rows that are to blame are added
+    there; that is for lists which are paged by number. Raises as :meth:`Client.get`, and Transient where the
     server sends us in circles."""
     query: dict[str, Any] = {"per_page": PER_PAGE, **(params or {})}
     asked: set[str] = set()
+    size = PER_PAGE
+    empty = 0
     while True:
         if (page := repr(sorted(query.items()))) in asked:
             raise Transient(f"GET {path}: the server links from a page back to it", code="paging_loop")
         asked.add(page)
-        answer = client.get(path, query)
-        rows(answer, path)
+        try:
+            answer = client.get(path, query)
+        except (Transient, Permanent) as error:
+            number = _number(query)
+            if holes is None or number is None or not is_too_hard(error):
+                raise
+            ask = partial(_ask, client, path, query)
+            found = in_pieces(ask, number, error, size)
+            holes += found.holes
+            following = {"page": [str(number + 1)]} if found.more else None
+            answer = Answer([row for row in found.rows if not isinstance(row, Hole)], following, found.date)
+        else:
+            size = max(len(rows(answer, path)), 1)
         yield answer
         if answer.next_query is None or (empty_ends and not answer.data):
             return
+        empty = 0 if answer.data else empty + 1
+        _check_empty(empty, path)
         query = {**query, **answer.next_query}
+
+
+def _number(query: Mapping[str, Any]) -> int | None:
+    """The number of the page that ``query`` asks for; None where that is no matter of numbers."""
+    page = query.get("page", 1)
+    text = str(page[0] if isinstance(page, list) and page else page)
+    return int(text) if text.isdecimal() and "pagination" not in query else None
+
+
+def _ask(client: Client, path: str, query: Mapping[str, Any], page: int, per_page: int) -> Answer:
+    answer = client.get(path, {**query, "page": page, "per_page": per_page})
+    rows(answer, path)
+    return answer
+
+
+def _check_empty(number: int, path: str) -> None:
+    """So many empty pages in a row are no list that thins out but one without an end."""
+    if number > _MAX_EMPTY:
+        raise Transient(
+            f"GET {path}: the server announces one empty page after the other", code="paging_loop"
+        )
 
 
 def rows(answer: Answer, path: str) -> list[Any]:
@@ -78,6 +123,7 @@ class Position:
     last_pass: frozenset[Key] | None = None
     passes: int = 0
     until: datetime | None = None
+    empty: int = 0
 
 
 def start(window: TimeWindow) -> Position:
@@ -96,11 +142,12 @@ def step(position: Position, keys: Sequence[Key], more: bool) -> Position | None
         raise Transient("the server does not filter by updated_at; the list cannot be read", code="unordered")
     seen = position.seen | frozenset(keys)
     if position.tie:
-        return _tied(replace(position, seen=seen, read=position.read | frozenset(keys)), more)
+        empty = 0 if keys else position.empty + 1
+        return _tied(replace(position, seen=seen, read=position.read | frozenset(keys), empty=empty), more)
     if not more:
         return None
     if not keys:
-        return replace(position, page=position.page + 1)
+        return replace(position, page=position.page + 1, empty=position.empty + 1)
     last = keys[-1][1]
     after = last - _STEP
     if after > position.after:
@@ -128,13 +175,25 @@ def _from(seen: frozenset[Key], after: datetime) -> frozenset[Key]:
 
 
 @dataclass(frozen=True, slots=True)
+class Unlisted:
+    """Rows that the server cannot give: one after the other, updated from ``since`` to ``until``, both
+    inclusive."""
+
+    since: datetime
+    until: datetime
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimedPage:
     """Rows that were not handed out before, oldest first. Once they and all earlier ones are stored,
-    everything updated before ``covered_until`` is. ``date`` is the server's clock at the answer."""
+    everything updated before ``covered_until`` is, but what is ``unlisted``. ``date`` is the server's clock
+    at the answer."""
 
     rows: list[Any]
     covered_until: datetime
     date: datetime | None
+    unlisted: tuple[Unlisted, ...] = ()
 
 
 def by_time(
@@ -143,10 +202,14 @@ def by_time(
     params: Params,
     window: TimeWindow,
     key: Callable[[Any], Key | None],
+    sketch: Params | None = None,
 ) -> Iterator[TimedPage]:
     """The rows of ``path`` updated in ``window``, each version once; ``params`` must order by ``updated_at``,
     ascending. ``key`` gives the version of a row, None where it has none: such rows are handed out whenever
-    they are seen."""
+    they are seen.
+
+    A page that cannot be given is read in pieces. ``sketch`` are parameters by which the server says less of
+    a row: with them a row that is to blame is asked for again, and handed out as it comes then."""
     position: Position | None = start(window)
     while position is not None:
         query: dict[str, Any] = {
@@ -156,13 +219,83 @@ def by_time(
             "updated_before": stamp(position.before),
             "page": position.page,
         }
-        answer = client.get(path, query)
-        found = [(row, key(row)) for row in rows(answer, path)]
-        fresh = {version: row for row, version in found if version and version not in position.seen}
-        unkeyed = [row for row, version in found if version is None]
-        position = step(position, [version for _, version in found if version], answer.next_query is not None)
+        unlisted: tuple[Unlisted, ...] = ()
+        try:
+            answer = client.get(path, query)
+        except (Transient, Permanent) as error:
+            if not is_too_hard(error):
+                raise
+            found = _at_rest(partial(_pieces, client, path, query, error, sketch), key)
+            listed, unlisted, more = _without_holes(found, position, key)
+            date = found.date
+        else:
+            listed, more, date = rows(answer, path), answer.next_query is not None, answer.date
+        keyed = [(row, key(row)) for row in listed]
+        fresh = {version: row for row, version in keyed if version and version not in position.seen}
+        unkeyed = [row for row, version in keyed if version is None]
+        position = step(position, [version for _, version in keyed if version], more)
+        if position is not None:
+            _check_empty(position.empty, path)
         covered = window.until if position is None else min(max(position.after, window.since), window.until)
-        yield TimedPage([*fresh.values(), *unkeyed], covered, answer.date)
+        yield TimedPage([*fresh.values(), *unkeyed], covered, date, unlisted)
+
+
+def _pieces(
+    client: Client, path: str, query: Mapping[str, Any], error: SyncError, sketch: Params | None
+) -> Pieces:
+    """The page of ``query`` in pieces, with sketches in the place of holes where they can be had."""
+    found = in_pieces(partial(_ask, client, path, query), query["page"], error)
+    listed: list[Any] = []
+    for row in found.rows:
+        if isinstance(row, Hole) and sketch is not None:
+            try:
+                answer = _ask(client, path, {**query, **sketch}, row.place + 1, 1)
+            except (Transient, Permanent) as again:
+                if not is_too_hard(again):
+                    raise
+            else:
+                listed += answer.data
+                continue
+        listed.append(row)
+    return replace(found, rows=listed)
+
+
+def _at_rest(look: Callable[[], Pieces], key: Callable[[Any], Key | None]) -> Pieces:
+    """What two looks in a row agree on: while a page is read by number, a row that leaves makes another one
+    fall between two pieces."""
+    before: list[Key | None] | None = None
+    for _ in range(_MAX_LOOKS):
+        found = look()
+        now = [None if isinstance(row, Hole) else key(row) for row in found.rows]
+        if now == before:
+            return found
+        before = now
+    raise Transient("rows keep changing while a page is read in pieces", code="unstable")
+
+
+def _without_holes(
+    found: Pieces, position: Position, key: Callable[[Any], Key | None]
+) -> tuple[list[Any], tuple[Unlisted, ...], bool]:
+    """The rows of ``found``, its holes as the times between them, and whether there is more."""
+    listed = list(found.rows)
+    if found.more and not position.tie and any(key(row) for row in listed if not isinstance(row, Hole)):
+        # What comes after the last time seen is asked for again, and then it is known what is behind it.
+        while isinstance(listed[-1], Hole):
+            listed.pop()
+    unlisted: list[Unlisted] = []
+    since = position.after
+    hole: Hole | None = None
+    for row in listed:
+        if isinstance(row, Hole):
+            hole = hole or row
+        elif version := key(row):
+            if hole is not None:
+                unlisted.append(Unlisted(since, version[1], hole.error))
+                hole = None
+            since = version[1]
+    if hole is not None:
+        unlisted.append(Unlisted(since, position.before, hole.error))
+    return [row for row in listed if not isinstance(row, Hole)], tuple(unlisted), found.more
 
 
 def stamp(moment: datetime) -> str:
