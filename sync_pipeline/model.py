@@ -285,7 +285,8 @@ class JobRequest:
     """What somebody wants to be synced. ``window`` is None for an incremental job: the engine then reads from
     the watermark to the source's end. ``reread`` reads also what is already covered. ``from_raw`` (mode
     ``repair``) derives stored rows anew from their raw and asks no source; its window is of facts, not of
-    coverage."""
+    coverage. ``quarantine`` (mode ``repair``) are the entries of quarantine to be tried again, and nothing
+    else."""
 
     repo_id: int
     job_type: JobType
@@ -298,6 +299,12 @@ class JobRequest:
     reread: bool = False
     priority: int = 100
     from_raw: bool = False
+    quarantine: tuple[int, ...] = ()
+
+    @property
+    def is_one_off(self) -> bool:
+        """True if only whoever asked for it repeats it: nobody else would know what it is about."""
+        return self.from_raw or bool(self.quarantine)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Annotated
 import typer
 
 from sync_pipeline import __version__
-from sync_pipeline.cli import database, installation, repair, repositories, roots, runner, watermarks
+from sync_pipeline.cli import admin, database, installation, repair, repositories, roots, runner, watermarks
 from sync_pipeline.cli.shared import CLOSED_PIPE, CONFIGURATION, FAILED, INTERRUPTED, SUCCESS, complain, group
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 
@@ -38,6 +38,7 @@ app.add_typer(repositories.catalog_app, name="catalog")
 app.add_typer(watermarks.app, name="watermark")
 app.add_typer(runner.app, name="runner")
 app.add_typer(repair.app, name="repair")
+app.add_typer(admin.app, name="admin")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

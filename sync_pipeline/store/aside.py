@@ -1,16 +1,20 @@
 """Quarantine and obligations: what could not be stored, and what is still owed.
 
-Belongs here: writing both in the batch's transaction, and finding the obligations that are due. They are
-resolved by the module that stores the row or the detail after all.
+Belongs here: writing both in the batch's transaction, finding the obligations that are due, and looking
+through quarantine. They are resolved by the module that stores the row or the detail after all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
 
-from sync_pipeline.model import JobType, Obligation, QuarantinedRow
+from sync_pipeline.model import JobType, Obligation, QuarantinedRow, Window
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.windows import from_ranges
 
 _QUARANTINE = """
 INSERT INTO scm.quarantine AS q (repo_id, job_type, natural_key, reason, detail, payload, batch_id)
@@ -36,6 +40,55 @@ SELECT natural_key, detail FROM scm.obligations
  ORDER BY not_before
  LIMIT %(limit)s
 """
+
+# A look through quarantine, the latest met first; the number of all that fit comes with each row. The payload
+# is left out: it may be large.
+_ENTRIES = """
+SELECT q.quarantine_id, q.repo_id, q.job_type, q.natural_key, q.reason, q.detail,
+       length(q.payload) AS payload_bytes, q.batch_id, q.seen, q.created_at, q.last_seen_at, q.resolved_at,
+       b.revs, b.period, b.run_id, count(*) OVER () AS total
+  FROM scm.quarantine AS q
+  LEFT JOIN scm.sync_batches AS b USING (batch_id)
+ WHERE (%(ids)s::bigint[] IS NULL OR q.quarantine_id = ANY (%(ids)s))
+   AND (%(repo_id)s::bigint IS NULL OR q.repo_id = %(repo_id)s)
+   AND (%(job_type)s::text IS NULL OR q.job_type = %(job_type)s)
+   AND (%(reason)s::text IS NULL OR q.reason = %(reason)s)
+   AND (%(resolved)s OR q.resolved_at IS NULL)
+ ORDER BY q.last_seen_at DESC, q.quarantine_id DESC
+ LIMIT %(limit)s
+"""
+
+_PAYLOAD = "SELECT payload FROM scm.quarantine WHERE quarantine_id = %(id)s"
+
+# The source was asked for all that the row could be among, and it is there no more.
+_RESOLVE = """
+UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail, 1900)
+ WHERE quarantine_id = ANY (%(ids)s) AND resolved_at IS NULL
+"""
+
+GONE = "no longer at the source; "
+"""How the detail of an entry begins that left quarantine without being stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of quarantine without its payload. ``window`` is that of the batch that last met it, None
+    where that is unknown; ``run_id`` is the run of that batch."""
+
+    quarantine_id: int
+    repo_id: int
+    job_type: JobType
+    natural_key: str
+    reason: str
+    detail: str
+    payload_bytes: int
+    batch_id: int | None
+    run_id: UUID | None
+    window: Window | None
+    seen: int
+    created_at: datetime
+    last_seen_at: datetime
+    resolved_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +140,44 @@ def due(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> list[D
     """At most ``limit`` obligations whose next try has come, the longest waiting first."""
     params = {"repo_id": repo_id, "job_type": str(job_type), "limit": limit}
     return [Due(r["natural_key"], r["detail"]) for r in conn.execute(_DUE, params)]
+
+
+def entries(
+    conn: Connection,
+    *,
+    ids: Sequence[int] | None = None,
+    repo_id: int | None = None,
+    job_type: JobType | None = None,
+    reason: str | None = None,
+    resolved: bool = False,
+    limit: int | None = None,
+) -> tuple[list[Entry], int]:
+    """Entries of quarantine that fit every filter, the latest met first, at most ``limit``; and how many fit
+    in all. Those that were stored after all only with ``resolved``."""
+    params = {
+        "ids": None if ids is None else list(ids),
+        "repo_id": repo_id,
+        "job_type": None if job_type is None else str(job_type),
+        "reason": reason,
+        "resolved": resolved,
+        "limit": limit,
+    }
+    rows = conn.execute(_ENTRIES, params).fetchall()
+    return [_entry(row) for row in rows], rows[0]["total"] if rows else 0
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    values = {name: row[name] for name in row if name in Entry.__dataclass_fields__}
+    window = from_ranges(row["revs"], row["period"])
+    return Entry(**values | {"job_type": JobType(row["job_type"]), "window": window})
+
+
+def payload_of(conn: Connection, quarantine_id: int) -> bytes:
+    """The row as received, after redaction; empty where the entry is none."""
+    row = conn.execute(_PAYLOAD, {"id": quarantine_id}).fetchone()
+    return bytes(row["payload"]) if row is not None else b""
+
+
+def resolve(conn: Connection, ids: Sequence[int]) -> None:
+    """These entries leave quarantine although nothing was stored: their rows are no longer at the source."""
+    conn.execute(_RESOLVE, {"ids": list(ids), "gone": GONE})

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from sync_pipeline import __version__
-from sync_pipeline.errors import ClaimLost
+from sync_pipeline.errors import ClaimLost, LeaseHeld
 from sync_pipeline.model import (
     Counts,
     JobReport,
@@ -34,11 +34,11 @@ HISTORY_PRIORITY = 900
 
 # Makes the job unless an active one of the same (repository, job type, mode, window) is there.
 _ENQUEUE = """
-INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, from_raw, priority,
+INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, from_raw, quarantine_ids, priority,
                            max_attempts, generation, trigger, actor, reason, config_hash, code_version)
 SELECT %(repo_id)s, %(job_type)s, %(mode)s, %(revs)s, %(period)s, %(reread)s, %(from_raw)s,
-       %(priority)s, %(max_attempts)s, w.generation, %(trigger)s, %(actor)s, %(reason)s, %(config_hash)s,
-       %(code_version)s
+       %(quarantine_ids)s::bigint[], %(priority)s, %(max_attempts)s, w.generation, %(trigger)s, %(actor)s,
+       %(reason)s, %(config_hash)s, %(code_version)s
   FROM scm.sync_watermarks AS w
  WHERE w.repo_id = %(repo_id)s AND w.job_type = %(job_type)s
 ON CONFLICT (repo_id, job_type, mode, revs, period) WHERE status IN ('pending', 'running', 'failed')
@@ -59,8 +59,18 @@ UPDATE scm.sync_jobs
    AND revs IS NOT DISTINCT FROM %(revs)s::int8range
    AND period IS NOT DISTINCT FROM %(period)s::tstzrange
    AND from_raw = %(from_raw)s
+   AND quarantine_ids IS NOT DISTINCT FROM %(quarantine_ids)s::bigint[]
    AND status IN ('pending', 'running', 'failed')
 RETURNING job_id
+"""
+
+# The active job that keeps a new one out.
+_ACTIVE = """
+SELECT job_id FROM scm.sync_jobs
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s
+   AND revs IS NOT DISTINCT FROM %(revs)s::int8range
+   AND period IS NOT DISTINCT FROM %(period)s::tstzrange
+   AND status IN ('pending', 'running', 'failed')
 """
 
 # The claim: a waiting job, or one whose owner's claim ran out or whose owner is known to be gone. A crash
@@ -268,7 +278,7 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
     """Make the job that ``request`` asks for, or find the active one that is the same work.
 
     An active job takes over a smaller priority and the wish to re-read. Raises LookupError if the
-    (repository, job type) is not registered.
+    (repository, job type) is not registered, LeaseHeld while a job of another kind has the same window.
     """
     params = {
         "repo_id": request.repo_id,
@@ -276,6 +286,7 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
         "mode": str(request.mode),
         "reread": request.reread,
         "from_raw": request.from_raw,
+        "quarantine_ids": sorted(request.quarantine) or None,
         "priority": request.priority,
         "max_attempts": max_attempts,
         "trigger": str(request.trigger),
@@ -289,6 +300,10 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
         row = conn.execute(_ENQUEUE, params).fetchone() or conn.execute(_JOIN, params).fetchone()
         if row is not None:
             return UUID(str(row["job_id"]))
+    if conn.execute(_ACTIVE, params).fetchone() is not None:
+        raise LeaseHeld(
+            f"another {request.mode} of the same window is under way that does other work; try again later"
+        )
     raise LookupError(f"repository {request.repo_id} has no {request.job_type}")
 
 

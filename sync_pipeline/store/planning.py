@@ -45,18 +45,19 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.lifecycle, 
 """
 
 # Active jobs of the plan: every incremental and every running one, and the most urgent of the others. Not
-# those that derive rows from their raw: started from here, they would read the source.
+# those of one person's command: started from here, they would read their window at the source.
 _JOBS = """
 SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
        claim_expires_at, created_at
   FROM scm.sync_jobs
- WHERE (status = 'running' AND NOT from_raw)
+ WHERE (status = 'running' AND NOT from_raw AND quarantine_ids IS NULL)
     OR (status IN ('pending', 'failed') AND mode IN ('incremental', 'probe'))
 UNION ALL
 (SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
         claim_expires_at, created_at
    FROM scm.sync_jobs
   WHERE status IN ('pending', 'failed') AND mode NOT IN ('incremental', 'probe') AND NOT from_raw
+    AND quarantine_ids IS NULL
   ORDER BY priority, created_at
   LIMIT %(jobs_looked_at)s)
 """
@@ -69,6 +70,7 @@ _WAITING = """
 SELECT repo_id, job_type, mode, revs, period, reread, priority, trigger, actor, reason
   FROM scm.sync_jobs
  WHERE repo_id = ANY (%(repo_ids)s) AND job_type = %(job_type)s AND mode = %(mode)s AND NOT from_raw
+   AND quarantine_ids IS NULL
    AND (revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange)
    AND (status = 'pending'
         OR (status = 'failed' AND (not_before IS NULL OR not_before <= now()))

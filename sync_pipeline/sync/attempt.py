@@ -357,7 +357,12 @@ class Attempt:
             access = Access.REPLACED
         elif isinstance(error, AccessDenied):
             access = Access.DENIED
-        elif isinstance(error, SourceGone) and error.code in _GONE and job_status is JobStatus.DEAD:
+        elif (
+            isinstance(error, SourceGone)
+            and error.code in _GONE
+            and job_status is JobStatus.DEAD
+            and not self.request.is_one_off
+        ):
             # One look is no proof; the attempts of a job are spread over minutes.
             access = Access.GONE
         if access is not None:
@@ -374,8 +379,7 @@ class Attempt:
         stopped. Returns what the job is now."""
         waits = isinstance(cause, LeaseHeld) or (isinstance(cause, SyncError) and cause.code in _WAITS)
         by_a_person = self.claim.trigger in (Trigger.UI, Trigger.CI, Trigger.RUNNER)
-        # Nobody but the command that made it would take up what derives rows from their raw.
-        stopped = by_a_person and (self.request.from_raw or not waits)
+        stopped = by_a_person and (self.request.is_one_off or not waits)
         status = JobStatus.DEAD if stopped else JobStatus.PENDING
         try:
             with self.database.connection() as conn:

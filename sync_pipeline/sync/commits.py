@@ -8,6 +8,7 @@ the first old-dated commit.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from sync_pipeline.errors import RowUnreadable, SourceGone, SyncError, Transient
@@ -18,15 +19,17 @@ from sync_pipeline.policy.windows import overlap
 from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
-from sync_pipeline.sources.gitlab.fields import payload, quarantined
+from sync_pipeline.sources.gitlab.fields import is_sha, payload, quarantined
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import aside, commits, refs, watermarks
+from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt
 from sync_pipeline.sync.chunks import store_in_chunks
 from sync_pipeline.sync.project import ProjectVisit
+from sync_pipeline.sync.retry import Outcome
 
 _LISTINGS = 3
 _TIPS_AT_ONCE = 500
@@ -35,6 +38,8 @@ _ASKED_ONE_BY_ONE = 20
 _SWEEP_EVERY = timedelta(days=1)
 # Errors of one commit, which stays owed; everything else is an error of the job.
 _STILL_OWED = OWN_ERRORS | {"no_object"}
+# Keys of quarantine that are of refs.
+_REF_KEYS = ("branch:", "tag:")
 
 
 class CommitWork:
@@ -296,6 +301,69 @@ class CommitWork:
 
         with self._attempt.lease() as lease:
             self._attempt.write(lease, store, window=readable, covered=(readable,))
+
+    # -- quarantine ---------------------------------------------------------------------------------------
+
+    def retry(self, entries: Sequence[Entry]) -> Outcome:
+        """Ask again for the commits and refs of ``entries``. See :class:`sync_pipeline.sync.retry.Retries`.
+
+        A commit is asked for by its name. What came without one is looked for in the whole history of the
+        tip, or in the days, that it was met in; refs are listed as in every visit."""
+        outcome = Outcome()
+        try:
+            with self._visit.watched():
+                look = self._visit.look()
+                if self._visit.is_disabled(self._attempt):
+                    return outcome
+                readable = self._visit.readable(None)
+                if any(entry.natural_key.startswith(_REF_KEYS) for entry in entries):
+                    self._read_refs(look)
+                nameless: dict[str, list[Entry]] = {}
+                for entry in entries:
+                    if is_sha(entry.natural_key):
+                        self._retry_commit(entry.natural_key, readable, outcome)
+                    elif not entry.natural_key.startswith(_REF_KEYS):
+                        place = entry.natural_key.partition(":")[0]
+                        if not is_sha(place):
+                            place = str(entry.window)
+                        nameless.setdefault(place, []).append(entry)
+                for place, some in nameless.items():
+                    self._retry_nameless(place, some, readable, outcome)
+        finally:
+            self._attempt.done.calls = self._client.calls
+        return outcome
+
+    def _retry_commit(self, sha: str, readable: TimeWindow, outcome: Outcome) -> None:
+        batch = self._settled(sha, "stats")
+        owed = [one for one in batch.obligations if batch.rows]
+        if not batch.rows and not batch.quarantined:
+            outcome.unread[sha] = batch.obligations[0].error
+            return
+        with self._attempt.lease() as lease:
+            self._store(lease, replace(batch, obligations=tuple(owed)), readable)
+
+    def _retry_nameless(
+        self, place: str, entries: Sequence[Entry], readable: TimeWindow, outcome: Outcome
+    ) -> None:
+        window = entries[0].window
+        if is_sha(place):
+            pages = self._reader.read_tip(place, None, first_page=1, tip_read=False, whole=lambda: (1, False))
+        elif isinstance(window, TimeWindow):
+            pages = self._reader.read_days(window)
+        else:
+            return
+
+        def store(lease: Lease, batch: CommitBatch) -> int:
+            self._store(lease, batch, readable)
+            return len(batch.rows)
+
+        keys = [entry.natural_key for entry in entries]
+        try:
+            store_in_chunks(pages, self._attempt.lease, store, self._rows)
+        except SourceGone as gone:
+            outcome.unread |= dict.fromkeys(keys, str(gone))
+        else:
+            outcome.absent.update(keys)
 
     # -- days and details ---------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from sync_pipeline.sync.merge_requests import MergeRequestWork
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.readers import Readers
 from sync_pipeline.sync.remap import RemapWork
+from sync_pipeline.sync.retry import RetryWork
 from sync_pipeline.sync.revisions import Look, RevisionWork
 from sync_pipeline.sync.source import Sources
 from sync_pipeline.sync.worker import is_gone, process_identity, worker_name
@@ -165,8 +166,7 @@ class Syncer:
             return jobs.enqueue(
                 conn,
                 request,
-                # What derives rows from their raw is repeated by whoever started it and by nobody else.
-                max_attempts=1 if request.from_raw else self._settings.job_max_attempts,
+                max_attempts=1 if request.is_one_off else self._settings.job_max_attempts,
                 config_hash=settings_hash(self._settings),
             )
         except LookupError:
@@ -201,9 +201,15 @@ class Syncer:
         return carry_out(attempts, lambda: self._work(repo, attempts, cancel))
 
     def _work(self, repo: Repository, attempts: Sequence[Attempt], cancel: threading.Event) -> Work:
-        job_type = attempts[0].job_type
         if attempts[0].request.from_raw:
             return RemapWork(attempts[0])
+        work = self._reading(repo, attempts, cancel)
+        return RetryWork(attempts[0], work) if attempts[0].request.quarantine else work
+
+    def _reading(
+        self, repo: Repository, attempts: Sequence[Attempt], cancel: threading.Event
+    ) -> RevisionWork | CommitWork | MergeRequestWork:
+        job_type = attempts[0].job_type
         if job_type is JobType.REVISIONS:
             return RevisionWork(attempts[0], self._sources.svn(repo, cancel.is_set), self._looks)
         client = self._sources.gitlab(repo.instance, cancel.is_set)

@@ -7,6 +7,7 @@ of them may fail without the other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ from sync_pipeline.sources.gitlab.merge_requests import Head, MergeRequestReader
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import aside, merge_requests, reviews, watermarks
+from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error
 from sync_pipeline.sync.chunks import store_in_chunks
 from sync_pipeline.sync.project import ProjectVisit
+from sync_pipeline.sync.retry import Outcome
 
 _SWEEP_EVERY = timedelta(days=1)
 _SWEPT_PER_VISIT = 100
@@ -225,7 +228,8 @@ class MergeRequestWork:
                 describe=_describe_review,
                 window=window,
                 covered=covered,
-                quarantined=[entry for one in sets for entry in one.quarantined],
+                # Of a merge request that cannot be read the review is not read either.
+                quarantined=[*batch.quarantined, *(entry for one in sets for entry in one.quarantined)],
                 obligations=[owed for one in sets for owed in one.obligations],
             )
             return
@@ -361,6 +365,68 @@ class MergeRequestWork:
         with attempt.lease() as lease:
             self._write(attempt, lease, _Page(batch), readable)
 
+    # -- quarantine ---------------------------------------------------------------------------------------
+
+    def retry(self, entries: Sequence[Entry]) -> Outcome:
+        """Ask again for the merge requests of ``entries``, with all that belongs to them. See
+        :class:`sync_pipeline.sync.retry.Retries`.
+
+        A merge request is asked for by its number; one that came without it is looked for where it was
+        met."""
+        outcome = Outcome()
+        (attempt,) = self._attempts
+        with self._counted(attempt), self._visit.watched():
+            self._visit.look()
+            if self._visit.is_disabled(attempt):
+                return outcome
+            readable = self._visit.readable(None)
+            numbered = {entry.natural_key: iid for entry in entries if (iid := _iid(entry)) is not None}
+            if numbered:
+                iids = sorted(set(numbered.values()))
+                answers = self._reader.read_some(iids, self._known)
+                came, sets = self._read_again(attempt, answers, readable, fully=True)
+                for key, iid in numbered.items():
+                    if iid not in came:
+                        outcome.unread[key] = (
+                            "the server does not list the merge request, or not in a form that can be stored"
+                        )
+                    elif iid in sets and _is_absent(key, sets[iid]):
+                        outcome.absent.add(key)
+            places: dict[TimeWindow, set[str]] = {}
+            for entry in entries:
+                if entry.natural_key not in numbered and isinstance(entry.window, TimeWindow):
+                    places.setdefault(entry.window, set()).add(entry.natural_key)
+            for window, keys in places.items():
+                if (part := overlap(window, readable)) is not None:
+                    self._read_again(attempt, self._reader.read(part, self._known), part)
+                    outcome.absent |= keys
+        return outcome
+
+    def _read_again(
+        self,
+        attempt: Attempt,
+        batches: Iterator[MergeRequestBatch],
+        window: TimeWindow,
+        *,
+        fully: bool = False,
+    ) -> tuple[set[int], dict[int, ReviewSet]]:
+        """Store what comes for one attempt, without a word about coverage; returns which merge requests came,
+        and their reviews."""
+        came: set[int] = set()
+        sets: dict[int, ReviewSet] = {}
+
+        def store(leases: Mapping[JobType, Lease], page: _Page) -> int:
+            if page.error is not None:
+                raise page.error
+            self._write(attempt, leases[attempt.job_type], page, window)
+            came.update(row.iid for row in page.batch.rows)
+            sets.update({one.mr_iid: one for one in page.sets})
+            return len(page.batch.rows)
+
+        pages = self._pages(batches, fully=fully)
+        store_in_chunks(pages, self._leases, store, self._settings.chunk_rows)
+        return came, sets
+
     # -- both together ------------------------------------------------------------------------------------
 
     @contextmanager
@@ -379,6 +445,20 @@ class MergeRequestWork:
         finally:
             inner = sum(one.done.calls for one in self._all) - already
             attempt.done.calls += self._client.calls - before - inner
+
+
+def _iid(entry: Entry) -> int | None:
+    """The number of the merge request that an entry is about."""
+    first = entry.natural_key.partition(":")[0]
+    # No digits but these: others are numbers for Python as well.
+    return int(first) if re.fullmatch(r"[0-9]{1,18}", first) else None
+
+
+def _is_absent(key: str, one: ReviewSet) -> bool:
+    """Whether the row that quarantine calls ``key`` is no longer among the review of its merge request."""
+    event_id = key.partition(":")[2]
+    is_there = any(event.event_id == event_id for event in one.events)
+    return not is_there and event_id.partition(":")[0] in {str(origin) for origin in one.whole}
 
 
 def _describe_review(one: ReviewSet) -> tuple[str, bytes]:

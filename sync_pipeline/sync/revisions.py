@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -37,10 +37,12 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.policy.chunking import next_size
 from sync_pipeline.store import aside, facts, leases, watermarks
+from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import database_time
 from sync_pipeline.sync import identity
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error, is_about_a_row
 from sync_pipeline.sync.chunks import despite_lost_leases
+from sync_pipeline.sync.retry import Outcome
 from sync_pipeline.sync.source import RevisionSource
 
 _log = logging.getLogger(__name__)
@@ -105,6 +107,19 @@ class RevisionWork:
             self._settle_obligations()
             self._sweep(before, visit)
         self._record_visit(visit, looked_at)
+
+    def retry(self, entries: Sequence[Entry]) -> Outcome:
+        """Read the revisions of ``entries`` again. See :class:`sync_pipeline.sync.retry.Retries`."""
+        try:
+            with self._database.connection() as conn:
+                before = watermarks.get(conn, self._repo.repo_id, self._job_type)
+            head = self._look(before).visit.head
+            for window in _runs(int(entry.natural_key) for entry in entries):
+                if window.first <= head:
+                    self._read_window(RevisionWindow(window.first, min(window.end, head + 1)))
+        finally:
+            self.done.calls = self._source.calls
+        return Outcome()
 
     def _look(self, before: watermarks.WatermarkRow) -> Look:
         """Pin HEAD and make sure that this is still the repository that we know. Raises SourceReplaced.
@@ -198,10 +213,10 @@ class RevisionWork:
                         self._write(lease, batch)
                     timeouts = 0
                 except WindowTooHard as hard:
-                    timeouts = timeouts + 1 if hard.code == "timeout" else 0
+                    timeouts = timeouts + 1 if hard.code in _SOURCE_IS_DOWN else 0
                     if timeouts >= _STOP_AFTER_TIMEOUTS:
                         # Not this window is slow but the server; the ledger's longer wait helps more.
-                        raise Transient(f"{timeouts} times in a row: {hard}", code="timeout") from None
+                        raise Transient(f"{timeouts} times in a row: {hard}", code=hard.code) from None
                     if len(window) == 1:
                         _log.info("%s %s: %s; reading it another way", self._repo.slug, window, hard)
                         self._write(lease, self._source.read_single(window.first))
@@ -306,6 +321,17 @@ class RevisionWork:
     def _seconds_since(self, moment: datetime) -> float:
         with self._database.connection() as conn:
             return (database_time(conn) - moment).total_seconds()
+
+
+def _runs(rev_nums: Iterable[int]) -> list[RevisionWindow]:
+    """The numbers as windows of neighbours, in order."""
+    found: list[RevisionWindow] = []
+    for number in sorted(rev_nums):
+        if found and number <= found[-1].end:
+            found[-1] = RevisionWindow(found[-1].first, number + 1)
+        else:
+            found.append(RevisionWindow(number, number + 1))
+    return found
 
 
 def _halves(window: RevisionWindow) -> list[RevisionWindow]:

@@ -20,6 +20,7 @@ _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Python also takes forms that are no times of a server, and offsets such as +13:75.
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?[0-5]\d)")
 _LONGEST_KEY = 500
+_LARGEST = 2**63 - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -73,8 +74,11 @@ class Fields:
             self.flags.add("invalid_unicode")
 
     def integer(self, name: str) -> int | None:
-        """A whole number."""
+        """A whole number that fits into 64 bits; another one is flagged."""
         value: int | None = self._typed(name, int)
+        if value is not None and not -_LARGEST - 1 <= value <= _LARGEST:
+            self.flags.add("bad_type")
+            return None
         return value
 
     def boolean(self, name: str) -> bool | None:
@@ -122,7 +126,8 @@ class Fields:
         """A whole number that the row cannot be without."""
         value = self.integer(name)
         if value is None:
-            raise RowUnreadable(f"the row has no {name}", payload=payload(self.data))
+            found = "no" if self.data.get(name) is None else "no usable"
+            raise RowUnreadable(f"the row has {found} {name}", payload=payload(self.data))
         return value
 
     def sorted_flags(self) -> tuple[str, ...]:

@@ -1,0 +1,182 @@
+"""``scm-sync admin``: what a person looks after.
+
+Belongs here: quarantine shown and retried. Does not belong here: what a document says
+(:mod:`sync_pipeline.operations.quarantine`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sync_pipeline.cli.shared import (
+    NAMES,
+    SUCCESS,
+    AsJson,
+    DryRun,
+    actor,
+    complain,
+    group,
+    open_database,
+    print_facts,
+    print_json,
+    print_rows,
+    read_settings,
+    stopped_politely,
+)
+
+if TYPE_CHECKING:
+    from sync_pipeline.operations.quarantine import Filter
+    from sync_pipeline.store.database import Database
+
+_LARGEST = 2**63 - 1
+
+app = group("What a person looks after.")
+quarantine_app = group("Rows of the sources that could not be stored.")
+app.add_typer(quarantine_app, name="quarantine")
+
+OfRepo = Annotated[str | None, typer.Option("--repo", metavar="SPEC", help=f"Only of this one: {NAMES}")]
+OfJob = Annotated[str | None, typer.Option("--job", metavar="TYPE", help="Only of this job type.")]
+OfReason = Annotated[
+    str | None, typer.Option("--reason", metavar="WORD", help="Only with this reason, such as unstorable.")
+]
+
+
+@quarantine_app.command("list")
+def quarantine_list(
+    repo: OfRepo = None,
+    job: OfJob = None,
+    reason: OfReason = None,
+    resolved: Annotated[
+        bool, typer.Option("--all", help="Also entries that have left quarantine, because they were stored.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest met, so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List what could not be stored, the latest met first."""
+    from sync_pipeline.operations import quarantine
+
+    with open_database(read_settings()) as database:
+        wanted = _filter(database, None, repo, job, reason, resolved=resolved)
+        document = quarantine.listing(database, wanted, limit)
+    if as_json:
+        print_json(document)
+        return
+    entries: Sequence[Mapping[str, Any]] = document["entries"]
+    columns: tuple[str, ...] = ("id", "repo", "job", "key", "reason", "seen", "last_seen_at", "detail")
+    if resolved:
+        columns = (*columns, "resolved_at")
+    print_rows([{name: _shown(entry[name]) for name in columns} for entry in entries])
+    if not entries and sys.stdout.isatty():
+        print("nothing is in quarantine")
+    elif len(entries) < document["total"]:
+        complain(f"{len(entries)} of {document['total']} entries are shown; see --limit", SUCCESS)
+
+
+@quarantine_app.command("show")
+def quarantine_show(
+    entry: Annotated[int, typer.Argument(metavar="ID", min=1, max=_LARGEST, help="Id of an entry.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show an entry with the row as it was received; what a terminal might take for a command is written
+    out."""
+    from sync_pipeline.operations import quarantine
+
+    with open_database(read_settings()) as database:
+        document = quarantine.shown(database, entry)
+    if as_json:
+        print_json(document)
+        return
+    payload = document.pop("payload")
+    del document["payload_base64"]
+    document["window"] = " to ".join(str(end) for end in (document["window"] or {}).values()) or None
+    document["retry"] = document.pop("how")
+    print_facts({name: _shown(value) for name, value in document.items()})
+    print(f"\n{payload}")
+
+
+@quarantine_app.command("retry")
+def quarantine_retry(
+    entries: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[ID]...", min=1, max=_LARGEST, help="Entries by their ids."),
+    ] = None,
+    repo: OfRepo = None,
+    job: OfJob = None,
+    only_reason: Annotated[
+        str | None, typer.Option("--only", metavar="WORD", help="Only entries with this reason.")
+    ] = None,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why you retry; it is recorded with your name.")
+    ] = "scm-sync admin quarantine retry",
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Ask the source again for the rows of these entries, or of all of a repository, and store them. Exit
+    code 0: none is left, 1: some are, 2: all are."""
+    from sync_pipeline.errors import ConfigurationError
+    from sync_pipeline.operations import quarantine
+    from sync_pipeline.sync.engine import Syncer
+
+    if not entries and repo is None:
+        raise ConfigurationError("name entries by their ids, or a repository with --repo")
+    settings = read_settings()
+    with open_database(settings) as database:
+        wanted = _filter(database, tuple(entries) if entries else None, repo, job, only_reason)
+        if dry_run:
+            document = quarantine.plan(database, wanted)
+        else:
+            with stopped_politely() as cancel:
+                document = quarantine.retry(
+                    database,
+                    Syncer(database, settings),
+                    wanted,
+                    actor=actor(),
+                    reason=reason,
+                    cancel=cancel,
+                )
+    code = int(document["exit_code"])
+    if as_json:
+        print_json(document)
+        return code
+    told = (
+        ("id", "repo", "job", "key", "how") if dry_run else ("id", "repo", "job", "key", "outcome", "detail")
+    )
+    print_rows([{name: _shown(one[name]) for name in told} for one in document["entries"]])
+    if not document["entries"]:
+        print("nothing of it is in quarantine")
+    for one in document["jobs"]:
+        if not dry_run and one["error"]:
+            complain(f"{one['repo']} {one['job']}: {one['error']}", code)
+    return code
+
+
+def _filter(
+    database: Database,
+    ids: tuple[int, ...] | None,
+    repo: str | None,
+    job: str | None,
+    reason: str | None,
+    *,
+    resolved: bool = False,
+) -> Filter:
+    from sync_pipeline.errors import ConfigurationError
+    from sync_pipeline.model import JobType
+    from sync_pipeline.operations.quarantine import Filter
+    from sync_pipeline.operations.registration import find_repository
+
+    try:
+        job_type = None if job is None else JobType.parse(job)
+    except ValueError as error:
+        raise ConfigurationError(f"--job: {error}") from None
+    repository = None if repo is None else find_repository(database, repo)
+    return Filter(ids, repository, job_type, reason, resolved)
+
+
+def _shown(value: object) -> object:
+    from sync_pipeline.operations.quarantine import visible
+
+    return visible(value) if isinstance(value, str) else value

@@ -1,0 +1,306 @@
+"""Quarantine for people: what is set aside, what it looks like, and another try to store it.
+
+Belongs here: the documents of ``scm-sync admin quarantine``, which ``docs/quarantine.md`` describes, how a
+payload is shown, and which jobs a retry makes. Does not belong here: how rows are read again
+(:mod:`sync_pipeline.sync.retry`), and how a document looks on a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from base64 import b64encode
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sync_pipeline import __version__
+from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.model import JobReport, JobRequest, JobType, Lifecycle, Repository
+from sync_pipeline.operations.texts import plain_window
+from sync_pipeline.store import aside, repos
+from sync_pipeline.store.aside import Entry
+from sync_pipeline.store.database import Connection, Database, database_time
+from sync_pipeline.sync import remap
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.retry import RAW
+from sync_pipeline.sync.retry import request as retry_request
+
+STORED, GONE, REMAINS, FAILED = "stored", "gone", "remains", "failed"
+"""What became of an entry: stored, no longer at the source, set aside again, or not tried to the end."""
+
+_SUCCESS, _PARTIAL, _NOTHING = 0, 1, 2
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which entries are meant: those that fit everything that is set. ``resolved``: also those that have
+    left quarantine."""
+
+    ids: tuple[int, ...] | None = None
+    repository: Repository | None = None
+    job_type: JobType | None = None
+    reason: str | None = None
+    resolved: bool = False
+
+
+def listing(database: Database, wanted: Filter, limit: int) -> Document:
+    """The entries that fit, the latest met first, at most ``limit``, and how many there are."""
+    with database.connection() as conn:
+        found, total = _find(conn, wanted, limit)
+        known = _repositories(conn)
+        now = database_time(conn)
+    return {
+        "version": __version__,
+        "generated_at": now.isoformat(),
+        "total": total,
+        "entries": [_plain(entry, known) for entry in found],
+    }
+
+
+def shown(database: Database, quarantine_id: int) -> Document:
+    """One entry with its payload. Raises ConfigurationError where there is none."""
+    with database.connection() as conn:
+        found, _ = _find(conn, Filter(ids=(quarantine_id,), resolved=True), None)
+        known = _repositories(conn)
+        payload = aside.payload_of(conn, quarantine_id)
+    if not found:
+        raise _unknown([quarantine_id])
+    return _plain(found[0], known) | {
+        "how": how(found[0]),
+        "payload": readable(payload),
+        "payload_base64": b64encode(payload).decode("ascii"),
+    }
+
+
+def readable(payload: bytes) -> str:
+    """A payload as a text that no terminal takes for a command: JSON is indented; what is not UTF-8 and what
+    is not visible is written as ``\\xe9``, ``\\x1b`` or ``\\u202e``. Lines and tabs stay."""
+    text = payload.decode("utf-8", "backslashreplace")
+    # An answer of svn, or JSON that was cut, stays as it is.
+    with suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(text), indent=2)
+    return visible(text, keep="\n\t")
+
+
+def visible(text: str, keep: str = "") -> str:
+    """``text`` with everything that a terminal does not show as a character written out, but for ``keep``."""
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode("ascii")
+        for one in text
+    )
+
+
+def how(entry: Entry) -> str:
+    """In what way a retry reads the row of an entry again, in words."""
+    key, _, _rest = entry.natural_key.partition(":")
+    if entry.natural_key.startswith(RAW):
+        return "derive the rows of the repository anew from their stored raw"
+    if entry.job_type is JobType.REVISIONS:
+        return f"read r{entry.natural_key} again"
+    if entry.job_type is JobType.COMMITS:
+        if key in ("branch", "tag"):
+            return "list branches and tags again"
+        return f"ask for commit {key}" if not _rest else f"read all that {key} leads to again"
+    if not (key.isascii() and key.isdigit()):
+        return "read the window in which it was met again"
+    what = "the review of merge request" if entry.job_type is JobType.REVIEWS else "merge request"
+    return f"read {what} !{key} again"
+
+
+def plan(database: Database, wanted: Filter) -> Document:
+    """What :func:`retry` would do; nothing is changed. Raises ConfigurationError as that does."""
+    entries, known = _chosen(database, wanted)
+    rows = [_plain(entry, known) | {"how": how(entry)} for entry in entries]
+    groups = _groups(entries)
+    return {
+        "dry_run": True,
+        "entries": rows,
+        "jobs": [
+            {
+                "repo": known[some[0].repo_id].spec,
+                "job": str(some[0].job_type),
+                "entries": len(some),
+                "from_raw": some[0].natural_key.startswith(RAW),
+            }
+            for some in groups
+        ],
+        "summary": {"entries": len(rows)},
+        "exit_code": _SUCCESS,
+    }
+
+
+def retry(
+    database: Database,
+    syncer: Syncer,
+    wanted: Filter,
+    *,
+    actor: str,
+    reason: str,
+    cancel: threading.Event | None = None,
+) -> Document:
+    """Try to store the entries that fit again: one job of mode ``repair`` for each (repository, job type),
+    with ``actor`` and ``reason`` in the ledger. An entry whose row is stored, or is no longer there, leaves
+    quarantine; else it stays, met once more.
+
+    The document's ``exit_code`` is 0 where none is left, 1 where some are, 2 where all are. Raises
+    ConfigurationError for entries that do not exist or are of a retired repository, Cancelled after
+    ``cancel`` was set.
+    """
+    entries, known = _chosen(database, wanted)
+    jobs: list[Document] = []
+    errors: dict[int, str] = {}
+    for some in _groups(entries):
+        first = some[0]
+        ours = [entry.quarantine_id for entry in some]
+        repository = known[first.repo_id]
+        try:
+            report = syncer.run(_request(database, repository, some, actor, reason), cancel=cancel)
+        except Cancelled:
+            raise
+        except SyncError as error:
+            errors |= dict.fromkeys(ours, str(error))
+            jobs.append(_job(repository, first.job_type, None, error))
+        else:
+            if not report.succeeded:
+                errors |= dict.fromkeys(ours, report.error or "the job did not succeed")
+            jobs.append(_job(repository, first.job_type, report, None))
+    with database.connection() as conn:
+        ids = tuple(entry.quarantine_id for entry in entries)
+        after, _ = _find(conn, Filter(ids=ids, resolved=True), None)
+    now = {entry.quarantine_id: entry for entry in after}
+    rows = []
+    for entry in entries:
+        current = now.get(entry.quarantine_id, entry)
+        outcome = _outcome(current, entry.quarantine_id in errors)
+        row = _plain(current, known) | {"outcome": outcome}
+        rows.append(row | {"error": errors.get(entry.quarantine_id) if outcome == FAILED else None})
+    counts = {name: sum(row["outcome"] == name for row in rows) for name in (STORED, GONE, REMAINS, FAILED)}
+    done = counts[STORED] + counts[GONE]
+    code = _SUCCESS if done == len(rows) else _PARTIAL if done else _NOTHING
+    return {
+        "dry_run": False,
+        "entries": rows,
+        "jobs": jobs,
+        "summary": {"entries": len(rows), **counts},
+        "exit_code": code,
+    }
+
+
+def _outcome(entry: Entry, failed: bool) -> str:
+    if entry.resolved_at is None:
+        return FAILED if failed else REMAINS
+    return GONE if entry.detail.startswith(aside.GONE) else STORED
+
+
+def _request(
+    database: Database, repository: Repository, entries: Sequence[Entry], actor: str, reason: str
+) -> JobRequest:
+    first = entries[0]
+    if first.natural_key.startswith(RAW):
+        return remap.request(repository, first.job_type, None, actor=actor, reason=reason)
+    with database.connection() as conn:
+        return retry_request(conn, entries, actor=actor, reason=reason)
+
+
+def _job(
+    repository: Repository, job_type: JobType, report: JobReport | None, error: SyncError | None
+) -> Document:
+    counts = report.counts if report else None
+    return {
+        "repo": repository.spec,
+        "job": str(job_type),
+        "job_id": str(report.job_id) if report else None,
+        "run_id": str(report.run_id) if report and report.run_id else None,
+        "status": str(report.job_status) if report else None,
+        "error_code": report.error_code if report else error.code if error else None,
+        "error": report.error if report else str(error) if error else None,
+        "read": counts.read if counts else 0,
+        "inserted": counts.inserted if counts else 0,
+        "updated": counts.updated if counts else 0,
+        "unchanged": counts.unchanged if counts else 0,
+        "quarantined": counts.quarantined if counts else 0,
+        "calls": report.calls if report else 0,
+    }
+
+
+def _chosen(database: Database, wanted: Filter) -> tuple[list[Entry], dict[int, Repository]]:
+    """The open entries to be retried. Raises ConfigurationError where one that is named does not exist, has
+    left quarantine, or is of a repository that is no longer synced."""
+    with database.connection() as conn:
+        entries, _ = _find(conn, wanted, None)
+        known = _repositories(conn)
+        if wanted.ids is not None:
+            there, _ = _find(conn, Filter(ids=wanted.ids, resolved=True), None)
+            if missing := sorted(set(wanted.ids) - {entry.quarantine_id for entry in there}):
+                raise _unknown(missing)
+            if done := [entry.quarantine_id for entry in there if entry.resolved_at is not None]:
+                raise ConfigurationError(
+                    f"{_named(sorted(done))} left quarantine already; see: scm-sync admin quarantine list"
+                )
+    for entry in entries:
+        repository = known[entry.repo_id]
+        if repository.lifecycle is not Lifecycle.ACTIVE and not entry.natural_key.startswith(RAW):
+            raise ConfigurationError(
+                f"{repository.spec} is retired; add it again with `scm-sync repo add {repository.spec}` "
+                "to retry its rows"
+            )
+    return sorted(entries, key=lambda entry: entry.quarantine_id), known
+
+
+def _groups(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """What one job tries: the entries of one (repository, job type); those of stored raws on their own."""
+    found: dict[tuple[int, JobType, bool], list[Entry]] = {}
+    for entry in entries:
+        key = entry.repo_id, entry.job_type, entry.natural_key.startswith(RAW)
+        found.setdefault(key, []).append(entry)
+    return list(found.values())
+
+
+def _find(conn: Connection, wanted: Filter, limit: int | None) -> tuple[list[Entry], int]:
+    return aside.entries(
+        conn,
+        ids=wanted.ids,
+        repo_id=None if wanted.repository is None else wanted.repository.repo_id,
+        job_type=wanted.job_type,
+        reason=wanted.reason,
+        resolved=wanted.resolved,
+        limit=limit,
+    )
+
+
+def _repositories(conn: Connection) -> dict[int, Repository]:
+    return {one.repo_id: one for one in repos.list_all(conn)}
+
+
+def _unknown(ids: Sequence[int]) -> ConfigurationError:
+    return ConfigurationError(
+        f"quarantine has no {_named(ids)}; see: scm-sync admin quarantine list --all", code="unknown_entry"
+    )
+
+
+def _named(ids: Sequence[int]) -> str:
+    return f"{'entry' if len(ids) == 1 else 'entries'} {', '.join(map(str, ids))}"
+
+
+def _plain(entry: Entry, known: dict[int, Repository]) -> Document:
+    return {
+        "id": entry.quarantine_id,
+        "repo_id": entry.repo_id,
+        "repo": known[entry.repo_id].spec,
+        "job": str(entry.job_type),
+        "key": entry.natural_key,
+        "reason": entry.reason,
+        "detail": entry.detail,
+        "seen": entry.seen,
+        "first_seen_at": entry.created_at.isoformat(),
+        "last_seen_at": entry.last_seen_at.isoformat(),
+        "resolved_at": entry.resolved_at.isoformat() if entry.resolved_at else None,
+        "batch_id": entry.batch_id,
+        "run_id": str(entry.run_id) if entry.run_id else None,
+        "window": plain_window(entry.window),
+        "payload_bytes": entry.payload_bytes,
+    }

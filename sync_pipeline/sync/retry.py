@@ -1,0 +1,125 @@
+"""Rows in quarantine tried again: what one attempt at it does.
+
+Belongs here: the order of things, and what becomes of an entry whose row was not met this time. How a row is
+read again is the matter of each job type (:mod:`sync_pipeline.sync.revisions`,
+:mod:`~sync_pipeline.sync.commits`, :mod:`~sync_pipeline.sync.merge_requests`). The source is always asked: a
+payload may have been redacted or cut, and the row may have been mended. Only what a stored raw could not be
+read from (keys that begin with ``raw:``) is another work, that of :mod:`sync_pipeline.sync.remap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sync_pipeline.model import (
+    BEGINNING,
+    Counts,
+    JobRequest,
+    Mode,
+    QuarantinedRow,
+    RevisionWindow,
+    TimeWindow,
+    Trigger,
+    Window,
+)
+from sync_pipeline.store import aside
+from sync_pipeline.store.aside import Entry
+from sync_pipeline.store.database import Connection, database_time
+from sync_pipeline.sync.attempt import Attempt
+
+RAW = "raw:"
+"""Keys of quarantine that begin so are of stored raws, not of rows of the source."""
+
+
+@dataclass
+class Outcome:
+    """What reading again has shown about rows that did not come. ``absent``: everything that the row could be
+    among was read, and it is not there. ``unread``: why the row could not be looked for, by its key."""
+
+    absent: set[str] = field(default_factory=set)
+    unread: dict[str, str] = field(default_factory=dict)
+
+
+class Retries(Protocol):
+    """The work of a job type that can read single rows again."""
+
+    def retry(self, entries: Sequence[Entry]) -> Outcome:
+        """Read again what ``entries`` are about and store it, or set it aside again."""
+        ...
+
+
+def request(conn: Connection, entries: Sequence[Entry], *, actor: str, reason: str) -> JobRequest:
+    """The request to try open entries of one (repository, job type) again. Its window is where they came
+    from."""
+    revisions = [w for entry in entries if isinstance(w := entry.window, RevisionWindow)]
+    times = [w for entry in entries if isinstance(w := entry.window, TimeWindow)]
+    window: Window
+    if revisions:
+        window = RevisionWindow(min(w.first for w in revisions), max(w.end for w in revisions))
+    elif times:
+        window = TimeWindow(min(w.since for w in times), max(w.until for w in times))
+    else:
+        window = TimeWindow(BEGINNING, database_time(conn))
+    return JobRequest(
+        repo_id=entries[0].repo_id,
+        job_type=entries[0].job_type,
+        mode=Mode.REPAIR,
+        trigger=Trigger.RUNNER,
+        actor=actor,
+        reason=reason,
+        window=window,
+        quarantine=tuple(sorted(entry.quarantine_id for entry in entries)),
+    )
+
+
+class RetryWork:
+    """Tries entries of quarantine again for one attempt."""
+
+    def __init__(self, attempt: Attempt, work: Retries) -> None:
+        self._attempt = attempt
+        self._work = work
+
+    def run(self) -> None:
+        """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
+        before = self._open()
+        if before:
+            outcome = self._work.retry(before)
+            seen = {entry.quarantine_id: entry.seen for entry in before}
+            left = [entry for entry in self._open() if entry.seen == seen.get(entry.quarantine_id)]
+            if left and not self._attempt.done.failures:
+                self._conclude(left, outcome)
+
+    def _open(self) -> list[Entry]:
+        with self._attempt.database.connection() as conn:
+            found, _ = aside.entries(conn, ids=self._attempt.request.quarantine)
+        return found
+
+    def _conclude(self, left: Sequence[Entry], outcome: Outcome) -> None:
+        """Entries whose rows did not come: they leave quarantine where nothing is there any more, and else
+        stay, as met once more."""
+        gone = [entry.quarantine_id for entry in left if entry.natural_key in outcome.absent]
+        kept = [entry for entry in left if entry.natural_key not in outcome.absent]
+        rows = self._kept(kept, outcome.unread)
+
+        def store(conn: Connection, batch_id: int) -> Counts:
+            aside.resolve(conn, gone)
+            return Counts()
+
+        window = self._attempt.claim.window
+        assert window is not None
+        with self._attempt.lease() as lease:
+            self._attempt.write(lease, store, window=window, quarantined=rows)
+
+    def _kept(self, entries: Sequence[Entry], unread: Mapping[str, str]) -> list[QuarantinedRow]:
+        with self._attempt.database.connection() as conn:
+            return [
+                QuarantinedRow(
+                    entry.natural_key,
+                    entry.reason,
+                    unread.get(entry.natural_key, entry.detail),
+                    aside.payload_of(conn, entry.quarantine_id),
+                )
+                for entry in entries
+            ]
