@@ -20,6 +20,7 @@ from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.fields import is_sha, payload, quarantined
+from sync_pipeline.sources.gitlab.pieces import UNLISTED
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import aside, commits, refs, watermarks
@@ -35,6 +36,7 @@ _LISTINGS = 3
 _TIPS_AT_ONCE = 500
 # Of more refs than these it is not asked one by one what became of their commits.
 _ASKED_ONE_BY_ONE = 20
+_UNLISTED_AT_ONCE = 50
 _SWEEP_EVERY = timedelta(days=1)
 # Errors of one commit, which stays owed; everything else is an error of the job.
 _STILL_OWED = OWN_ERRORS | {"no_object"}
@@ -54,6 +56,7 @@ class CommitWork:
         self._reader = CommitReader(client, visit.project_id)
         self._rows = attempt.settings.chunk_rows
         self._all_gone = False
+        self._came_late = False
 
     def run(self) -> None:
         """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
@@ -127,6 +130,7 @@ class CommitWork:
                     rewritten = self._is_rewritten(ordered[0])
                 # Where all of history was rewritten, old tips have nothing in common with the new ones.
                 self._walk(ref.tip, main if rewritten else ref.covered_tip or main, readable)
+        self._find_unlisted(readable)
         self._conclude(readable, known, deleted, main)
         return readable
 
@@ -251,6 +255,35 @@ class CommitWork:
             also=turn,
         )
 
+    def _find_unlisted(self, readable: TimeWindow) -> None:
+        """Commits that no page could be given with: their children name them, and each is asked for by
+        itself. What does not come then is owed and set aside under its name."""
+        with self._database.connection() as conn:
+            places = refs.nameless(conn, self._repo_id, UNLISTED)
+        if not places and not self._came_late:
+            return
+        asked: set[str] = set()
+        while len(asked) < _UNLISTED_AT_ONCE:
+            with self._database.connection() as conn:
+                found = set(refs.missing(conn, self._repo_id, _UNLISTED_AT_ONCE)) - asked
+            if not found:
+                break
+            for sha in sorted(found):
+                batch = self._settled(sha, "stats")
+                if not batch.rows and not batch.quarantined:
+                    unlisted = QuarantinedRow(sha, UNLISTED, batch.obligations[0].error, b"")
+                    batch = replace(batch, quarantined=(unlisted,))
+                with self._attempt.lease() as lease:
+                    self._store(lease, batch, readable)
+            asked |= found
+
+        def named(conn: Connection, batch_id: int) -> Counts:
+            refs.resolve(conn, self._repo_id, places)
+            return Counts()
+
+        with self._attempt.lease() as lease:
+            self._attempt.write(lease, named, window=readable)
+
     def _conclude(
         self, readable: TimeWindow, known: Collection[str], deleted: Collection[str], main: str | None
     ) -> None:
@@ -271,11 +304,15 @@ class CommitWork:
                 main is None or not refs.is_ancestor(conn, self._repo_id, old, main) for old in deleted
             )
             found = bool(known) and refs.any_unreachable(conn, self._repo_id, known)
-        sweeps = before.swept_at is None or self._visit.looked_at - before.swept_at >= _SWEEP_EVERY
-        marks = lost or found or sweeps or any(forced for *_, forced in moves)
+            sweeps = before.swept_at is None or self._visit.looked_at - before.swept_at >= _SWEEP_EVERY
+            marks = lost or found or sweeps or any(forced for *_, forced in moves)
+            if marks and refs.missing(conn, self._repo_id, 1):
+                # Behind a commit that is not stored nothing looks reached. What was forced shows later.
+                marks = False
+                moves = [move for move in moves if not move[-1]]
         changed = self._attempt.done.batches > 0
         worth = is_worth_an_event(before.watermark, readable.until)
-        if not (known or moves or marks or changed or worth):
+        if not (known or moves or marks or sweeps or changed or worth):
             return
 
         def store(conn: Connection, batch_id: int) -> Counts:
@@ -294,6 +331,7 @@ class CommitWork:
                 )
             if marks:
                 refs.mark_unreachable(conn, self._repo_id)
+            if marks or sweeps:
                 watermarks.record_sweep(
                     conn, repo_id=self._repo_id, job_type=self._attempt.job_type, sweep_rev=1
                 )
@@ -394,7 +432,10 @@ class CommitWork:
         for item in due:
             batch = self._settled(item.natural_key, item.detail)
             with self._attempt.lease() as lease:
+                before = self._attempt.done.counts.inserted
                 self._store(lease, batch, self._visit.readable(None))
+                # Its parents may not be stored either.
+                self._came_late = self._came_late or self._attempt.done.counts.inserted > before
 
     def _settled(self, sha: str, detail: str) -> CommitBatch:
         rows: tuple[CommitRow, ...] = ()

@@ -1,0 +1,95 @@
+"""Commits that a server cannot list, histories that are rewritten, dates that cannot be: nothing is lost, and
+nothing is invented."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from sync_pipeline.model import JobType
+from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.store import proofs, watermarks
+from sync_pipeline_tests.sync.conftest import Forge
+from sync_pipeline_tests.sync.test_commits import git, shas, stored, stored_shas, truth
+
+_ASIDE = """
+SELECT natural_key, reason FROM scm.quarantine WHERE resolved_at IS NULL AND job_type = 'commits'
+"""
+_OWED = "SELECT natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL AND job_type = 'commits'"
+_EVENTS = "SELECT name, event FROM scm.ref_events WHERE event <> 'created' ORDER BY event_id"
+_UNREACHABLE = "SELECT commit_sha FROM scm.git_commits WHERE unreachable_since IS NOT NULL"
+
+
+def many(forge: Forge, count: int) -> list[str]:
+    """So many commits in one line, oldest first."""
+    texts = [f"Number {number}." for number in range(count)]
+    lines = [
+        f"commit refs/heads/main\ncommitter U <u@example.test> {1714000000 + number} +0000\n"
+        f"data {len(text)}\n{text}\n"
+        for number, text in enumerate(texts)
+    ]
+    command = ["git", "-C", str(forge.git.path), "fast-import", "--quiet"]
+    subprocess.run(command, input="".join(lines).encode(), check=True)
+    return git(forge.git, "rev-list", "--reverse", "main").decode().split()
+
+
+def due_now(forge: Forge) -> None:
+    forge.conn.execute("UPDATE scm.obligations SET not_before = now() - interval '1 second'")
+
+
+@pytest.mark.parametrize("bad", [0, 19, 118, 119], ids=["root", "edge", "under-tip", "tip"])
+@pytest.mark.parametrize("is_given_alone", [True, False], ids=["given-alone", "never-given"])
+def test_a_commit_that_spoils_every_page_it_is_on_holds_up_no_other(
+    forge: Forge, bad: int, is_given_alone: bool
+) -> None:
+    line = many(forge, 120)
+    poison = faults.Poison(rb"Number %d\." % bad)
+    where = r"/repository/commits\?" if is_given_alone else r"/repository/commits"
+    forge.gitlab.faults.add(where, poison, times=None)
+    report = forge.commits()
+    assert report.succeeded, report.error
+    left = [] if is_given_alone else [line[bad]]
+    assert stored_shas(forge) == set(line) - set(left)
+    assert [r["natural_key"] for r in forge.rows(_ASIDE)] == left
+    assert [r["natural_key"] for r in forge.rows(_OWED) if r["natural_key"] in left] == left
+    assert watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).watermark is not None
+    # Work goes on, and nothing looks forced or lost because its parent is not there.
+    forge.git.commit("main", "Next\n", files={"n": "1\n"})
+    forge.tick()
+    assert forge.commits().succeeded
+    assert stored_shas(forge) == shas(forge) - set(left)
+    assert forge.rows(_UNREACHABLE) == []
+    forge.gitlab.faults.clear()
+    due_now(forge)
+    forge.tick()
+    assert forge.commits().succeeded
+    forge.tick()
+    assert forge.commits().succeeded
+    assert stored_shas(forge) == shas(forge)
+    assert forge.rows(_ASIDE) == []
+    assert {r["event"] for r in forge.rows(_EVENTS)} == {"moved"}
+    assert forge.rows(_UNREACHABLE) == []
+    assert proofs.failures(forge.conn) == {}
+
+
+def test_two_commits_in_a_row_that_cannot_be_given_come_one_after_the_other(forge: Forge) -> None:
+    line = many(forge, 30)
+    forge.gitlab.faults.add("/repository/commits", faults.Poison(rb"Number [67]\."), times=None)
+    assert forge.commits().succeeded
+    assert line[7] not in stored_shas(forge)
+    forge.gitlab.faults.clear()
+    due_now(forge)
+    forge.tick()
+    assert forge.commits().succeeded
+    assert stored(forge) == truth(forge.git)
+    assert forge.rows(_ASIDE) == []
+
+
+def test_a_server_that_fails_for_every_page_is_down_and_no_row_is_to_blame(forge: Forge) -> None:
+    many(forge, 30)
+    forge.gitlab.faults.add(r"/repository/commits", faults.server_error(), times=None)
+    report = forge.commits()
+    assert (report.error_code, str(report.job_status)) == ("server_error", "failed")
+    assert forge.rows(_ASIDE) == []
+    assert watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).covered == ()
