@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -535,7 +536,7 @@ def test_a_dry_run_shows_what_is_missing_and_writes_nothing(
         }
     ]
     assert (plan["head"], plan["missing_items"], plan["exit_code"]) == (3, 2, 0)
-    assert "2 revisions in 1 blocks are missing; HEAD is r3" in scm(*command).out
+    assert "2 revisions in 1 block missing; HEAD is r3; about 3 svn commands" in scm(*command).out
     assert jobs_of(on_database) == 0
 
 
@@ -648,6 +649,50 @@ def test_the_runner_syncs_for_real_and_tells_how_it_went(
     assert (failed.code, failed.json["exit_code"], failed.json["status"]) == (2, 2, "failed")
     assert failed.json["error"]
     assert failed.err.count("\n") == 1
+
+
+def test_a_loop_goes_round_and_on_where_a_round_failed(
+    on_database: Database, repository_url: str, tmp_path: Path
+) -> None:
+    """The second round finds the source gone, the third finds it again; the code tells of all of them."""
+    with on_database.connection() as conn:
+        repo = builders.register_source(conn, tmp_path / "paint")
+    options = ["--loop", "--loop-interval", "0", "--max-iterations", "4", "--json"]
+    command = [sys.executable, "-m", "sync_pipeline", "runner", "incremental", "--repo", str(repo), *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    assert process.stdout is not None
+    rounds = [json.loads(process.stdout.readline())]
+    (tmp_path / "paint").rename(tmp_path / "away")
+    while (rounds[-1]["status"]) == "success":
+        rounds.append(json.loads(process.stdout.readline()))
+    (tmp_path / "away").rename(tmp_path / "paint")
+    out, err = process.communicate(timeout=60)
+    rounds += map(json.loads, out.splitlines())
+    assert (len(rounds), rounds[0]["items_synced"], process.returncode) == (4, 3, 1)
+    assert {one["status"] for one in rounds} == {"success", "failed"}
+    assert len(err.splitlines()) == sum(one["status"] == "failed" for one in rounds)
+
+
+def test_a_loop_that_waits_ends_at_once_and_well_when_it_is_stopped(
+    on_database: Database, repository_url: str, tmp_path: Path
+) -> None:
+    with on_database.connection() as conn:
+        repo = builders.register_source(conn, tmp_path / "paint")
+    options = ["--loop", "--loop-interval", "600"]
+    command = [sys.executable, "-m", "sync_pipeline", "runner", "incremental", "--repo", str(repo), *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert re.match(
+        r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ svn:\S+ revisions incremental: success; 3 inserted", first
+    )
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.splitlines()[-1]) == (0, "scm-sync: stopped after 1 round")
 
 
 def test_a_person_can_reset_and_set_what_counts_as_complete(scm: Scm, on_database: Database) -> None:

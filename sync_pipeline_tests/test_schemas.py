@@ -101,7 +101,13 @@ def test_documents_of_subversion(database: Database, runner: Runner, tmp_path: P
         repo = register_source(conn, tmp_path / "paint", origin=1001)
     plan = runner("backfill", "--repo", repo, "--dry-run")
     assert (plan["head"], plan["total_chunks"], plan["missing_items"]) == (1100, 2, 1100)
+    # Nothing was read from this server yet, so nobody knows how fast it is.
+    assert plan["expected"] == {"rows": 1100, "requests": 4, "seconds": None, "problem": None}
+    live = runner("incremental", "--repo", repo, "--dry-run")
+    assert (live["phase"], live["missing_items"], live["expected"]["requests"]) == ("incremental", 100, 3)
     assert runner("incremental", "--repo", repo)["watermark_after"] == 1101
+    plan = runner("backfill", "--repo", repo, "--dry-run")
+    assert (plan["missing_items"], plan["expected"]["seconds"] > 0) == (1000, True)
     done = runner("backfill", "--repo", repo, "--start-rev", 900, "--end-rev", 1010)
     assert [chunk["status"] for chunk in done["chunk_results"]] == ["success", "success"]
     assert runner("backfill", "--repo", repo, "--start-rev", 1001)["message"] == "nothing new"
@@ -140,7 +146,15 @@ def test_documents_of_gitlab(database: Database, runner: Runner, monkeypatch: py
         repo = register_project(conn, server.url, project.id, "team1/app", origin=now - timedelta(days=30))
         monkeypatch.setenv("SCM_GITLAB_URL", server.url)
         monkeypatch.setenv("SCM_GITLAB_TOKEN", gitlab.token(user).secret)
+        live = {
+            one["job"]: one["expected"] for one in runner("incremental", "--repo", repo, "--dry-run")["jobs"]
+        }
+        assert live["merge_requests"]["rows"] == live["reviews"]["rows"] == 3
+        assert live["reviews"]["seconds"] > 0
         several = runner("incremental", "--repo", repo)
+        assert sum(one["calls"] for one in several["jobs"][1:]) <= sum(
+            live[job]["requests"] for job in ("merge_requests", "reviews")
+        )
         assert [one["job"] for one in several["jobs"]] == ["commits", "merge_requests", "reviews"]
         window = ("--since", "2020-01-01", "--until", "2020-02-01")
         plan = runner("backfill", "--repo", repo, *window, "--dry-run")
@@ -149,3 +163,5 @@ def test_documents_of_gitlab(database: Database, runner: Runner, monkeypatch: py
         assert (done["job"], done["total_chunks"]) == ("merge_requests", 1)
         monkeypatch.setenv("SCM_GITLAB_TOKEN", "glpat-wrong-token-0123456789")
         assert runner("backfill", "--repo", repo, *window)["status"] != "success"
+        refused = runner("backfill", "--repo", repo, "--job", "mrs", *window, "--dry-run")
+        assert "the token is missing or wrong" in refused["expected"]["problem"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sync_pipeline.cli.progress import shown
 from sync_pipeline.cli.shared import (
     SUCCESS,
     AsJson,
@@ -22,7 +23,6 @@ from sync_pipeline.cli.shared import (
     now,
     open_database,
     print_json,
-    progress,
     read_settings,
     stopped_politely,
 )
@@ -94,7 +94,7 @@ def _remap(
     reason = "scm-sync repair remap"
     request = remap.request(repository, job_type, since, actor=actor(), reason=reason)
     started_at = now()
-    with progress(as_json, "changed") as show, stopped_politely() as cancel:
+    with shown("remap", quiet=as_json, changed="changed") as show, stopped_politely() as cancel:
         report = Syncer(database, settings).run(request, cancel=cancel, progress=show)
     return runner.remap_document(
         repository, job_type, report, since=since, started_at=started_at, finished_at=now()
@@ -112,6 +112,6 @@ def _would_remap(
     from sync_pipeline.operations import runner
     from sync_pipeline.sync import remap
 
-    with progress(as_json, "would change") as show, stopped_politely() as cancel:
+    with shown("remap", quiet=as_json, changed="would change") as show, stopped_politely() as cancel:
         counts = remap.look_ahead(database, repository, job_type, since, cancel=cancel, progress=show)
     return runner.remap_plan_document(repository, job_type, counts, since=since)

@@ -1,17 +1,20 @@
 """``scm-sync runner``: sync one repository now, in this process.
 
-Belongs here: what is new, and a range of revisions or of time, with the plan that a dry run shows. Does not
-belong here: deriving facts anew from what is stored (:mod:`sync_pipeline.cli.repair`).
+Belongs here: what is new, once or in a loop, and a range of revisions or of time; the plan before, progress
+meanwhile, and where it stopped. Does not belong here: deriving facts anew from what is stored
+(:mod:`sync_pipeline.cli.repair`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sync_pipeline.cli.shared import (
+    INTERRUPTED,
     SUCCESS,
     AsJson,
     DryRun,
@@ -19,62 +22,94 @@ from sync_pipeline.cli.shared import (
     Repo,
     Row,
     actor,
+    complain,
     finish_runner,
     group,
     now,
     open_database,
     print_json,
     print_rows,
-    progress,
     read_settings,
     visitor_for,
 )
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 
 if TYPE_CHECKING:
-    from sync_pipeline.model import JobReport, JobType, Repository, Window
+    from sync_pipeline.model import JobReport, JobType, Mode, Repository, Window
+    from sync_pipeline.operations.plans import Plan
     from sync_pipeline.operations.runner import Bounds
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
 
 app = group("Sync one repository now, in this process.")
 
+Windows = Mapping["JobType", "Sequence[Window]"]
+
 
 @app.command("incremental")
-def runner_incremental(repo: Repo, job: Job = None, as_json: AsJson = False) -> int:
+def runner_incremental(
+    repo: Repo,
+    job: Job = None,
+    loop: Annotated[bool, typer.Option("--loop", help="Again and again, until it is stopped.")] = False,
+    loop_interval: Annotated[
+        float | None,
+        typer.Option("--loop-interval", metavar="SECONDS", help="Pause between two rounds; default 60."),
+    ] = None,
+    max_iterations: Annotated[
+        int | None, typer.Option("--max-iterations", metavar="N", help="Rounds after which the loop ends.")
+    ] = None,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> int:
     """Sync what is new, up to the end of the source."""
-    from sync_pipeline.model import Mode
     from sync_pipeline.operations import registration, runner
-    from sync_pipeline.policy.families import by_family
 
+    runner.check_loop(loop, loop_interval, max_iterations)
     settings = read_settings()
     with open_database(settings) as database:
         repository = _active(registration.find_repository(database, repo))
-    wanted = runner.job_types_for(repository, job)
-    _need_server(settings, repository)
-    documents = []
-    for _, job_types in by_family(wanted):
-        started_at = now()
-        reports = _execute(
-            settings,
-            repo_ids=[repository.repo_id],
-            job_types=job_types,
-            mode=Mode.INCREMENTAL,
-            windows=None,
-            update_watermark=False,
-            as_json=as_json,
-        )
-        documents += [
-            runner.incremental_document(
-                repository,
-                job_type,
-                [report for report in reports if report.job_type is job_type],
-                started_at=started_at,
-                finished_at=now(),
-            )
-            for job_type in job_types
-        ]
-    return finish_runner(runner.together(documents), as_json)
+        wanted = runner.job_types_for(repository, job)
+        _need_server(settings, repository)
+        if dry_run:
+            return _print_plans(_live_plans(settings, database, repository, wanted), as_json)
+        if not loop:
+            plans = _announced(settings, database, repository, wanted, as_json)
+            done = _Sync(settings, database, repository, as_json).incremental(wanted, plans)
+            return finish_runner(done, as_json)
+
+        def once() -> dict[str, Any]:
+            return _Sync(settings, database, repository, as_json).incremental(wanted, {})
+
+        return _loop(once, 60.0 if loop_interval is None else loop_interval, max_iterations, as_json)
+
+
+def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None, as_json: bool) -> int:
+    """Rounds with a pause between them; one that fails does not end them. Returns the exit code of all."""
+    from sync_pipeline.operations import runner
+    from sync_pipeline.operations.texts import counted
+
+    outcomes: list[runner.Outcome] = []
+    try:
+        while most is None or len(outcomes) < most:
+            if outcomes:
+                threading.Event().wait(interval)
+            try:
+                document = once()
+            except SyncError as error:
+                # What is wrong from the start a person has to set right; later it may pass.
+                if not outcomes and isinstance(error, ConfigurationError):
+                    raise
+                complain(f"{error}; trying again in {interval:g} s", runner.FAILED)
+                outcomes.append(runner.Outcome.FAILED)
+                continue
+            outcomes.append(runner.Outcome(document["status"]))
+            code = finish_runner(document, as_json, round_at=now())
+            if code == INTERRUPTED:
+                return code
+    except KeyboardInterrupt:
+        # Between two rounds, where there is nothing to give back.
+        complain(f"stopped after {counted(len(outcomes), 'round')}", SUCCESS)
+    return runner.exit_code(runner.outcome_of_all(outcomes))
 
 
 @app.command("backfill")
@@ -103,8 +138,7 @@ def runner_backfill(
     dry_run: DryRun = False,
 ) -> int:
     """Sync a range of revisions or of time; without bounds everything that is missing up to now."""
-    from sync_pipeline.operations import registration, runner
-    from sync_pipeline.store import watermarks
+    from sync_pipeline.operations import plans, registration, runner
 
     bounds = runner.Bounds(start_rev, end_rev, since, until, last_days, last_hours)
     settings = read_settings()
@@ -113,38 +147,21 @@ def runner_backfill(
         wanted = runner.job_types_for(repository, job)
         runner.check_bounds(repository, bounds)
         window, head = _backfill_window(settings, repository, bounds)
-        with database.connection() as conn:
-            plans = {
-                job_type: runner.plan_backfill(
-                    window, watermarks.missing(conn, repository.repo_id, job_type, window)
-                )
-                for job_type in wanted
-            }
+        found = plans.plan(database, settings, repository, wanted, window, head=head, now=now())
         if dry_run:
-            document = runner.together(
-                [
-                    runner.plan_document(repository, job_type, window, head, plan)
-                    for job_type, plan in plans.items()
-                ]
-            )
-            if as_json:
-                print_json(document)
-            else:
-                for one in document.get("jobs", [document]):
-                    _print_plan(one)
-            return SUCCESS
+            return _print_plans(found, as_json)
+        _announce(found, as_json)
         only_missing = not bounds.given and not update_watermark
-        windows = {
-            job_type: runner.windows_to_read(window, plan, only_missing) for job_type, plan in plans.items()
-        }
-        documents = _backfill(settings, database, repository, windows, update_watermark, as_json)
-    return finish_runner(runner.together(documents), as_json)
+        windows = {plan.job_type: plans.windows_to_read(window, plan.chunks, only_missing) for plan in found}
+        sync = _Sync(settings, database, repository, as_json, update_watermark)
+        document = sync.backfill(windows, {plan.job_type: plan for plan in found})
+    return finish_runner(document, as_json)
 
 
 def _backfill_window(settings: Settings, repository: Repository, bounds: Bounds) -> tuple[Window, int | None]:
     """The window that is meant, and HEAD, for which SVN has to be asked."""
     from sync_pipeline.model import Kind
-    from sync_pipeline.operations import registration, runner
+    from sync_pipeline.operations import runner
 
     if repository.kind is not Kind.SVN:
         window = runner.time_window(bounds, now())
@@ -153,57 +170,8 @@ def _backfill_window(settings: Settings, repository: Repository, bounds: Bounds)
     start_rev, end_rev = bounds.start_rev, bounds.end_rev
     # A wrong order is told before the source is asked.
     runner.backfill_window(start_rev, end_rev, head=max(start_rev or 1, end_rev or 1))
-    head = registration.visit_source(repository.url, visitor_for(settings)).head
+    head = _head(settings, repository)
     return runner.backfill_window(start_rev, end_rev, head), head
-
-
-def _backfill(
-    settings: Settings,
-    database: Database,
-    repository: Repository,
-    windows: Mapping[JobType, Sequence[Window]],
-    update_watermark: bool,
-    as_json: bool,
-) -> list[dict[str, Any]]:
-    """Read the windows of each job type; those that are read together and miss the same go in one run."""
-    from sync_pipeline.model import Mode
-    from sync_pipeline.operations import runner
-    from sync_pipeline.policy.windows import hull
-    from sync_pipeline.store import watermarks
-
-    documents: list[dict[str, Any]] = []
-    for job_types in runner.read_together(windows):
-        todo = windows[job_types[0]]
-        with database.connection() as conn:
-            before = {j: watermarks.get(conn, repository.repo_id, j) for j in job_types}
-        started_at = now()
-        reports: list[JobReport] = []
-        if todo:
-            reports = _execute(
-                settings,
-                repo_ids=[repository.repo_id],
-                job_types=job_types,
-                mode=Mode.BACKFILL,
-                windows=todo,
-                update_watermark=update_watermark,
-                as_json=as_json,
-            )
-        for job_type in job_types:
-            with database.connection() as conn:
-                after = watermarks.get(conn, repository.repo_id, job_type)
-            was = before[job_type]
-            documents.append(
-                runner.backfill_document(
-                    repository,
-                    job_type,
-                    [report for report in reports if report.job_type is job_type],
-                    window=hull(todo),
-                    watermark_updated=(was.origin, was.watermark) != (after.origin, after.watermark),
-                    started_at=started_at,
-                    finished_at=now(),
-                )
-            )
-    return documents
 
 
 def _need_server(settings: Settings, repository: Repository) -> None:
@@ -225,29 +193,64 @@ def _active(repository: Repository) -> Repository:
     return repository
 
 
-def _execute(settings: Settings, *, as_json: bool, **what: Any) -> list[JobReport]:
-    """Run the asset job in this process, with a progress line on a terminal."""
-    from sync_pipeline.orchestration.run import execute
+def _head(settings: Settings, repository: Repository) -> int:
+    from sync_pipeline.operations import registration
 
-    reason = f"scm-sync runner {what['mode']}"
-    with progress(as_json, "new or changed") as show:
-        return execute(settings, **what, actor=actor(), reason=reason, progress=show)
+    return registration.visit_source(repository.url, visitor_for(settings)).head
 
 
-def _print_plan(document: Mapping[str, Any]) -> None:
-    revisions = document["head"] is not None
-    print_rows([_plan_row(chunk, revisions) for chunk in document["chunks"]])
-    if revisions:
-        missing = f"{document['missing_items']} revisions in {document['missing_chunks']} blocks"
-        print(f"{missing} are missing; HEAD is r{document['head']}")
-    else:
-        missing = f"{document['missing_days']:g} days in {document['missing_chunks']} stretches"
-        print(f"{document['repo']} {document['job']}: {missing} are missing")
+# The plan -----------------------------------------------------------------------------------------------
 
 
-def _plan_row(chunk: Mapping[str, Any], revisions: bool) -> Row:
+def _live_plans(
+    settings: Settings, database: Database, repository: Repository, wanted: Sequence[JobType]
+) -> Sequence[Plan]:
+    """What is new means. Raises what the source says."""
+    from sync_pipeline.model import Kind
+    from sync_pipeline.operations import plans
+
+    head = _head(settings, repository) if repository.kind is Kind.SVN else None
+    return plans.plan(database, settings, repository, wanted, None, head=head, now=now())
+
+
+def _announced(
+    settings: Settings, database: Database, repository: Repository, wanted: Sequence[JobType], as_json: bool
+) -> Mapping[JobType, Plan]:
+    """The plans of what is new, shown; none where the source does not answer, which the run will tell."""
+    try:
+        found = _live_plans(settings, database, repository, wanted)
+    except SyncError:
+        return {}
+    _announce(found, as_json)
+    return {plan.job_type: plan for plan in found}
+
+
+def _announce(found: Sequence[Plan], as_json: bool) -> None:
+    """Say before it starts what is missing and what it takes."""
+    from sync_pipeline.operations.plans import plan_line
+
+    for plan in found:
+        if plan.missing and not as_json:
+            complain(plan_line(plan), SUCCESS)
+
+
+def _print_plans(found: Sequence[Plan], as_json: bool) -> int:
+    from sync_pipeline.operations import runner
+    from sync_pipeline.operations.plans import plan_document, plan_line
+
+    documents = [plan_document(plan) for plan in found]
+    if as_json:
+        print_json(runner.together(documents))
+        return SUCCESS
+    for plan, document in zip(found, documents, strict=True):
+        print_rows([_plan_row(chunk) for chunk in document["chunks"]])
+        print(plan_line(plan))
+    return SUCCESS
+
+
+def _plan_row(chunk: Mapping[str, Any]) -> Row:
     window = chunk["window"]
-    if not revisions:
+    if "since" in window:
         row = {"chunk": chunk["chunk_index"], "since": window["since"], "until": window["until"]}
         return row | {"state": chunk["state"]}
     return {
@@ -256,3 +259,138 @@ def _plan_row(chunk: Mapping[str, Any], revisions: bool) -> Row:
         "state": chunk["state"],
         "missing": sum(gap["end_rev"] - gap["start_rev"] + 1 for gap in chunk["missing"]),
     }
+
+
+# The run ------------------------------------------------------------------------------------------------
+
+
+class _Sync:
+    """One sync of a repository: the job types one group after the other, until somebody stops it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        repository: Repository,
+        as_json: bool,
+        update_watermark: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._repository = repository
+        self._as_json = as_json
+        self._update_watermark = update_watermark
+        self._stopped = False
+
+    def incremental(self, wanted: Sequence[JobType], plans: Mapping[JobType, Plan]) -> dict[str, Any]:
+        """Sync what is new; returns the document."""
+        from sync_pipeline.model import Mode
+        from sync_pipeline.operations import runner
+        from sync_pipeline.policy.families import by_family
+
+        documents = []
+        for _, job_types in by_family(tuple(wanted)):
+            started_at = now()
+            reports = self._execute(Mode.INCREMENTAL, job_types, None, plans)
+            for job_type in job_types:
+                document = runner.incremental_document(
+                    self._repository,
+                    job_type,
+                    [report for report in reports if report.job_type is job_type],
+                    started_at=started_at,
+                    finished_at=now(),
+                )
+                plan = plans.get(job_type)
+                documents.append(
+                    self._told(document, job_type, [plan.window] if plan and plan.window else [])
+                )
+        return runner.together(documents)
+
+    def backfill(self, windows: Windows, plans: Mapping[JobType, Plan]) -> dict[str, Any]:
+        """Read the windows of each job type; those that are read together and miss the same go in one run.
+        Returns the document."""
+        from sync_pipeline.model import Mode
+        from sync_pipeline.operations import runner
+        from sync_pipeline.operations.plans import read_together
+        from sync_pipeline.store import watermarks
+
+        documents = []
+        for job_types in read_together(windows):
+            todo = windows[job_types[0]]
+            with self._database.connection() as conn:
+                before = {j: watermarks.get(conn, self._repository.repo_id, j) for j in job_types}
+            started_at = now()
+            reports = self._execute(Mode.BACKFILL, job_types, todo, plans) if todo else []
+            for job_type in job_types:
+                with self._database.connection() as conn:
+                    after = watermarks.get(conn, self._repository.repo_id, job_type)
+                was = before[job_type]
+                document = runner.backfill_document(
+                    self._repository,
+                    job_type,
+                    [report for report in reports if report.job_type is job_type],
+                    windows=todo,
+                    watermark_updated=(was.origin, was.watermark) != (after.origin, after.watermark),
+                    started_at=started_at,
+                    finished_at=now(),
+                )
+                documents.append(self._told(document, job_type, todo))
+        return runner.together(documents)
+
+    def _told(self, document: dict[str, Any], job_type: JobType, windows: Sequence[Window]) -> dict[str, Any]:
+        """``document``, or what it is once somebody stopped the run."""
+        from sync_pipeline.operations import runner
+        from sync_pipeline.store import watermarks
+
+        if not self._stopped:
+            return document
+        with self._database.connection() as conn:
+            missing = [
+                gap
+                for window in windows
+                for gap in watermarks.missing(conn, self._repository.repo_id, job_type, window)
+            ]
+        return runner.stopped_document(document, missing)
+
+    def _execute(
+        self,
+        mode: Mode,
+        job_types: Sequence[JobType],
+        windows: Sequence[Window] | None,
+        plans: Mapping[JobType, Plan],
+    ) -> list[JobReport]:
+        """Run the asset job in this process and show how it moves, unless somebody stopped an earlier one."""
+        from sync_pipeline.cli.progress import of_rows, shown
+        from sync_pipeline.operations.runner import chunk_line
+        from sync_pipeline.orchestration.run import execute
+
+        reports: list[JobReport] = []
+        if self._stopped:
+            return reports
+        first = job_types[0]
+        plan = plans.get(first)
+        what = f"{self._repository.spec} {' and '.join(job_types)}"
+
+        def ended(report: JobReport) -> None:
+            reports.append(report)
+            if windows is not None and len(windows) > 1 and not self._as_json:
+                done = sum(one.job_type is report.job_type for one in reports)
+                complain(chunk_line(self._repository, report, done, len(windows)), SUCCESS)
+
+        with shown(what, quiet=self._as_json, total=plan.expected.rows if plan else None) as show:
+            try:
+                execute(
+                    self._settings,
+                    repo_ids=[self._repository.repo_id],
+                    job_types=job_types,
+                    mode=mode,
+                    windows=windows,
+                    update_watermark=self._update_watermark,
+                    actor=actor(),
+                    reason=f"scm-sync runner {mode}",
+                    on_counts=of_rows(show, first),
+                    on_report=ended,
+                )
+            except Cancelled:
+                self._stopped = True
+        return reports

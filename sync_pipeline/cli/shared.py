@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from sync_pipeline.model import Counts
     from sync_pipeline.operations.registration import ReaderFactory, Visitor
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
@@ -131,29 +130,9 @@ def stopped_politely() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def progress(as_json: bool, changed: str) -> Iterator[Callable[[Counts], None] | None]:
-    """Shows counts on a terminal as they grow, and what ``changed`` says of those that count as such; None
-    where nobody looks."""
-    if as_json or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        line = bar.add_task("starting")
-
-        def show(counts: Counts) -> None:
-            bar.update(line, description=f"{counts.read} rows read, {counts.changed} {changed}")
-
-        yield show
-
-
-def print_json(document: object) -> None:
-    """One document of ``--json``; times as text."""
-    print(json.dumps(document, indent=2, default=str, ensure_ascii=False))
+def print_json(document: object, *, in_line: bool = False) -> None:
+    """One document of ``--json``; times as text. ``in_line``: as a line of its own, where others follow."""
+    print(json.dumps(document, indent=None if in_line else 2, default=str, ensure_ascii=False), flush=in_line)
 
 
 def print_rows(rows: Sequence[Row]) -> None:
@@ -182,17 +161,19 @@ def print_facts(facts: Row) -> None:
         print(f"{name:<{width}}  {'' if value is None else value}")
 
 
-def finish_runner(document: Mapping[str, Any], as_json: bool) -> int:
-    """Print what the runner did, a line per job, and return its exit code; its errors go to stderr."""
+def finish_runner(document: Mapping[str, Any], as_json: bool, round_at: datetime | None = None) -> int:
+    """Print what the runner did, a line per job, and return its exit code; its errors go to stderr.
+    ``round_at`` is when a round of a loop ended: it stands before the lines, and a document is one line."""
     code = int(document["exit_code"])
     if as_json:
-        print_json(document)
+        print_json(document, in_line=round_at is not None)
+    when = f"{round_at:%Y-%m-%dT%H:%M:%SZ} " if round_at is not None else ""
     for one in document.get("jobs", [document]):
         if not as_json:
-            what = f"{one['repo']} {one['job']} {one['phase']}: {one['status']}"
+            what = f"{when}{one['repo']} {one['job']} {one['phase']}: {one['status']}"
             if "total_chunks" in one:
                 what += f", {one['success_chunks']} of {one['total_chunks']} chunks"
-            print(f"{what}; {one['message']}")
+            print(f"{what}; {one['message']}", flush=round_at is not None)
         if one["exit_code"] and one["error"]:
             complain(f"{one['repo']} {one['job']}: {one['error']}", code)
     return code

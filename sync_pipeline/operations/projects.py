@@ -51,7 +51,9 @@ _MOST_YEARS_APART = 90
 # Something else than a GitLab answers; asking again later would not help.
 _NO_GITLAB = frozenset({"not_json", "redirect"})
 _ROWS_OF_A_PAGE = 100
-_REQUESTS_OF_A_MERGE_REQUEST = 7
+
+REQUESTS_OF_CHILDREN = {JobType.MERGE_REQUESTS: 2, JobType.REVIEWS: 6}
+"""Requests that the children of one changed merge request take at most, where no list of them is long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +199,12 @@ def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
     started = clock()
     newest, total = _one_merge_request(client, project_id, "desc")
     merge_requests = total if total is not None else newest.integer("iid") if newest else 0
-    commits = _commits(client, project_id)
+    commits = count_commits(client, project_id)
     pace = (clock() - started) / max(client.calls - asked, 1)
     counted = merge_requests or 0
-    requests = _pages(counted) + _REQUESTS_OF_A_MERGE_REQUEST * counted + _pages(commits if commits else 0)
+    requests = (
+        _pages(counted) + sum(REQUESTS_OF_CHILDREN.values()) * counted + _pages(commits if commits else 0)
+    )
     return Estimate(merge_requests, commits, requests, requests * pace / parallel / 3600)
 
 
@@ -208,9 +212,25 @@ def _pages(rows: int) -> int:
     return max(1, -(-rows // _ROWS_OF_A_PAGE))
 
 
-def _one_merge_request(client: Client, project_id: int, sort: str) -> tuple[Fields | None, int | None]:
+def count_merge_requests(client: Client, project_id: int, window: TimeWindow) -> int | None:
+    """How many merge requests were last changed in ``window``; None where the server does not say. Takes one
+    request."""
+    query: Params = {"updated_after": window.since.isoformat(), "updated_before": window.until.isoformat()}
+    return _one_merge_request(client, project_id, "asc", query)[1]
+
+
+def _one_merge_request(
+    client: Client, project_id: int, sort: str, only: Params | None = None
+) -> tuple[Fields | None, int | None]:
     """The first or last merge request, and how many there are; None where the server does not say."""
-    query: Params = {"scope": "all", "state": "all", "order_by": "created_at", "sort": sort, "per_page": 1}
+    query = {
+        "scope": "all",
+        "state": "all",
+        "order_by": "created_at",
+        "sort": sort,
+        "per_page": 1,
+        **(only or {}),
+    }
     path = project_path(project_id, "merge_requests")
     try:
         response = client.api.http_request("get", path, query_data=dict(query), obey_rate_limit=False)
@@ -223,8 +243,8 @@ def _one_merge_request(client: Client, project_id: int, sort: str) -> tuple[Fiel
     return Fields(first) if isinstance(first, dict) else None, whole(response.headers.get("X-Total"))
 
 
-def _commits(client: Client, project_id: int) -> int | None:
-    """How many commits the default branch has; None where the server does not say."""
+def count_commits(client: Client, project_id: int) -> int | None:
+    """How many commits the default branch has; None where the server does not say. Takes one request."""
     answer = client.get(project_path(project_id), {"statistics": "true"})
     return Fields(Fields(answer.data).object("statistics") or {}).integer("commit_count")
 

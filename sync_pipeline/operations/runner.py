@@ -1,20 +1,18 @@
 """What ``scm-sync runner`` decides and reports; the run itself is a Dagster run of the asset job.
 
-Belongs here: which window a backfill means and why one is refused, the plan of a dry run, and the documents
-that scripts read, with their exit codes. Pure functions only. Does not belong here: reading anything,
+Belongs here: which window a backfill means and why one is refused, and the documents that scripts read, with
+their exit codes. Pure functions only. Does not belong here: the plan (:mod:`sync_pipeline.operations.plans`),
 executing (``orchestration.run``), printing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any
 
-from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import (
     BEGINNING,
@@ -31,11 +29,13 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.policy.families import FAMILY_OF, Family
-from sync_pipeline.policy.windows import bounds, hull, overlap
+from sync_pipeline.operations.texts import plain_mark, plain_window, shown_window
+from sync_pipeline.policy.windows import hull, merged
 
-SUCCESS, PARTIAL, FAILED, CONFIGURATION = 0, 1, 2, 3
+SUCCESS, PARTIAL, FAILED, CONFIGURATION, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes of every command."""
+
+_SHOWN_WINDOWS = 3
 
 
 class Outcome(StrEnum):
@@ -46,16 +46,6 @@ class Outcome(StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"
     CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedChunk:
-    """A piece of a backfill, counted from 0, and what of it is not covered yet: a block of revisions, or a
-    stretch of time that is missing or covered as a whole."""
-
-    index: int
-    window: Window
-    missing: tuple[Window, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,42 +169,6 @@ def backfill_window(start_rev: int | None, end_rev: int | None, head: int) -> Re
     return RevisionWindow(start_rev or 1, (head if end_rev is None else end_rev) + 1)
 
 
-def plan_backfill(window: Window, missing: Iterable[Window]) -> tuple[PlannedChunk, ...]:
-    """``window`` in the pieces that are planned, each with its part of ``missing``: revisions by blocks, time
-    where covered and missing meet."""
-    gaps = sorted(missing, key=bounds)
-    pieces: Iterable[Window]
-    if isinstance(window, RevisionWindow):
-        pieces = catalog.blocks(window)
-    else:
-        edges = sorted({*bounds(window), *(edge for gap in gaps for edge in bounds(gap))})
-        pieces = [
-            TimeWindow(since, until)
-            for since, until in pairwise(edges)
-            if window.since <= since and until <= window.until
-        ]
-    return tuple(
-        PlannedChunk(index, piece, tuple(part for gap in gaps if (part := overlap(gap, piece)) is not None))
-        for index, piece in enumerate(pieces)
-    )
-
-
-def windows_to_read(window: Window, plan: Sequence[PlannedChunk], only_missing: bool) -> tuple[Window, ...]:
-    """What the engine is asked for. It reads only what is missing anyway; asked for by name, a window is a
-    job also where nothing is missing. Time is one window and not a job per stretch."""
-    if only_missing:
-        return tuple(chunk.window for chunk in plan if chunk.missing)
-    return tuple(chunk.window for chunk in plan) if isinstance(window, RevisionWindow) else (window,)
-
-
-def read_together(windows: Mapping[JobType, Sequence[Window]]) -> list[tuple[JobType, ...]]:
-    """The job types in groups that one run reads: of one family, with the same windows."""
-    found: dict[tuple[Family, tuple[Window, ...]], list[JobType]] = {}
-    for job_type, todo in windows.items():
-        found.setdefault((FAMILY_OF[job_type], tuple(todo)), []).append(job_type)
-    return [tuple(job_types) for job_types in found.values()]
-
-
 def coverage_to_set(
     repository: Repository, job_type: JobType, given: Bounds, head: int, now: datetime
 ) -> Window:
@@ -249,6 +203,17 @@ def outcome_of(report: JobReport) -> Outcome:
     return Outcome.PARTIAL if report.covered or report.counts.changed else Outcome.FAILED
 
 
+def check_loop(loop: bool, interval: float | None, most: int | None) -> None:
+    """Refuse options of a loop that make no sense. Raises ConfigurationError."""
+    for name, value in (("--loop-interval", interval), ("--max-iterations", most)):
+        if value is not None and not loop:
+            raise ConfigurationError(f"{name} is of a loop; add --loop, or leave it out")
+    if interval is not None and not 0 <= interval <= 86_400:
+        raise ConfigurationError(f"--loop-interval {interval:g}: write seconds from 0 to 86400")
+    if most is not None and most < 1:
+        raise ConfigurationError(f"--max-iterations {most}: write a number from 1 on")
+
+
 def outcome_of_all(outcomes: Sequence[Outcome]) -> Outcome:
     """How several chunks ended together; no chunk at all is a success with nothing to do."""
     different = set(outcomes) or {Outcome.SUCCESS}
@@ -279,44 +244,71 @@ def backfill_document(
     job_type: JobType,
     reports: Sequence[JobReport],
     *,
-    window: Window | None,
+    windows: Sequence[Window],
     watermark_updated: bool,
     started_at: datetime,
     finished_at: datetime,
 ) -> dict[str, Any]:
     """The document of ``runner backfill``; a chunk is one job: a block of revisions or a stretch of time.
-    ``window`` is None if nothing was missing, ``watermark_updated`` says that the origin or the watermark is
-    another one now."""
-    document = _document(Mode.BACKFILL, repository, job_type, reports, window, started_at, finished_at)
+    ``windows`` were to be read, none if nothing was missing; one without a report was not tried.
+    ``watermark_updated`` says that the origin or the watermark is another one now."""
+    document = _document(Mode.BACKFILL, repository, job_type, reports, hull(windows), started_at, finished_at)
+    chunks = [_chunk_result(report.window, outcome_of(report), report) for report in reports]
+    done = [report.window for report in reports]
+    chunks += [_chunk_result(window, Outcome.SKIPPED, None) for window in windows if window not in done]
     # They arrive in the order in which they ended.
-    reports = sorted(
-        reports, key=lambda report: (report.window is not None, report.window and bounds(report.window))
-    )
-    outcomes = [outcome_of(report) for report in reports]
+    chunks.sort(key=lambda chunk: tuple((chunk["window"] or {}).values()))
+    statuses = [chunk["status"] for chunk in chunks]
+    good, part = statuses.count(str(Outcome.SUCCESS)), statuses.count(str(Outcome.PARTIAL))
     document |= {
-        "total_chunks": len(reports),
-        "success_chunks": outcomes.count(Outcome.SUCCESS),
-        "partial_chunks": outcomes.count(Outcome.PARTIAL),
-        "failed_chunks": sum(
-            outcome in (Outcome.FAILED, Outcome.SKIPPED, Outcome.CANCELLED) for outcome in outcomes
-        ),
+        "total_chunks": len(chunks),
+        "success_chunks": good,
+        "partial_chunks": part,
+        "failed_chunks": len(chunks) - good - part,
         "total_items_synced": document["items_synced"],
         "total_items_skipped": document["items_skipped"],
         "total_items_failed": document["quarantined"],
-        "chunk_results": [
-            {
-                "chunk_index": index,
-                "status": str(outcome),
-                "synced_count": report.counts.changed,
-                "window": _bounds(report.window),
-                "error": report.error,
-            }
-            for index, (report, outcome) in enumerate(zip(reports, outcomes, strict=True))
-        ],
+        "chunk_results": [{"chunk_index": index, **chunk} for index, chunk in enumerate(chunks)],
         "errors": [report.error for report in reports if report.error],
         "watermark_updated": watermark_updated,
     }
     return document
+
+
+def _chunk_result(window: Window | None, outcome: Outcome, report: JobReport | None) -> dict[str, Any]:
+    return {
+        "status": str(outcome),
+        "synced_count": report.counts.changed if report else 0,
+        "window": plain_window(window),
+        "error": report.error if report else "not tried",
+    }
+
+
+def chunk_line(repository: Repository, report: JobReport, done: int, total: int) -> str:
+    """One line for people on a chunk that ended, the ``done``-th of ``total``."""
+    where = shown_window(report.window) if report.window is not None else "what is new"
+    message = _message(outcome_of(report), report.counts, report.error)
+    how = f"{outcome_of(report)}; {message}"
+    return f"{repository.spec} {report.job_type} {where}: {how} ({done} of {total} chunks)"
+
+
+def stopped_document(document: Mapping[str, Any], missing: Sequence[Window]) -> dict[str, Any]:
+    """``document`` of what a person stopped, with what was to be read and is still ``missing``."""
+    error = "stopped between two batches; what was committed stays"
+    missing = merged(missing)
+    if missing:
+        more = len(missing) - _SHOWN_WINDOWS
+        where = ", ".join(shown_window(window) for window in missing[:_SHOWN_WINDOWS])
+        if more > 0:
+            where += f" and {more} more"
+        error += f"; still missing: {where}; the same command goes on there"
+    return {
+        **document,
+        "status": str(Outcome.CANCELLED),
+        "error": error,
+        "exit_code": INTERRUPTED,
+        "missing": [plain_window(window) for window in missing],
+    }
 
 
 def remap_document(
@@ -355,48 +347,6 @@ def _from(since: datetime | None) -> dict[str, str | None]:
     return {"since": since.isoformat() if since else None, "until": None}
 
 
-def plan_document(
-    repository: Repository,
-    job_type: JobType,
-    window: Window,
-    head: int | None,
-    plan: Sequence[PlannedChunk],
-) -> dict[str, Any]:
-    """The document of ``runner backfill --dry-run``. ``head`` is None where there is none."""
-    gaps = [gap for chunk in plan for gap in chunk.missing]
-    missing: dict[str, Any] = (
-        {"missing_items": sum(len(gap) for gap in gaps if isinstance(gap, RevisionWindow))}
-        if isinstance(window, RevisionWindow)
-        else {"missing_days": _days(gaps)}
-    )
-    return {
-        "phase": str(Mode.BACKFILL),
-        "repo": repository.spec,
-        "job": str(job_type),
-        "dry_run": True,
-        "head": head,
-        "window": _bounds(window),
-        "total_chunks": len(plan),
-        "missing_chunks": sum(bool(chunk.missing) for chunk in plan),
-        **missing,
-        "chunks": [
-            {
-                "chunk_index": chunk.index,
-                "window": _bounds(chunk.window),
-                "state": "missing" if chunk.missing else "covered",
-                "missing": [_bounds(gap) for gap in chunk.missing],
-            }
-            for chunk in plan
-        ],
-        "exit_code": SUCCESS,
-    }
-
-
-def _days(windows: Iterable[Window]) -> float:
-    lengths = (w.until - w.since for w in windows if isinstance(w, TimeWindow))
-    return round(sum(lengths, timedelta()) / timedelta(days=1), 2)
-
-
 def together(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The document over those of several job types, which are its ``jobs``; ``job`` is None. A single one
     stands for itself."""
@@ -407,9 +357,10 @@ def together(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if "dry_run" in first:
         return found | {"dry_run": True, "exit_code": SUCCESS, "jobs": [*documents]}
     outcome = outcome_of_all([Outcome(document["status"]) for document in documents])
+    stopped = any(document["exit_code"] == INTERRUPTED for document in documents)
     errors = [f"{document['job']}: {document['error']}" for document in documents if document["error"]]
     return found | {
-        "status": str(outcome),
+        "status": str(Outcome.CANCELLED if stopped else outcome),
         "items_synced": sum(document["items_synced"] for document in documents),
         "items_skipped": sum(document["items_skipped"] for document in documents),
         "message": "; ".join(f"{document['job']}: {document['message']}" for document in documents),
@@ -417,7 +368,7 @@ def together(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "started_at": min(document["started_at"] for document in documents),
         "finished_at": max(document["finished_at"] for document in documents),
         "vfacts_refreshed": False,
-        "exit_code": exit_code(outcome),
+        "exit_code": INTERRUPTED if stopped else exit_code(outcome),
         "jobs": [*documents],
     }
 
@@ -448,14 +399,16 @@ def _document(
         # scm.v_facts is a plain view: it is always current.
         "vfacts_refreshed": False,
         "exit_code": exit_code(outcome),
-        "window": _bounds(window) if window else _bounds(*(w for report in reports for w in report.covered)),
+        "window": plain_window(window)
+        if window
+        else plain_window(*(w for report in reports for w in report.covered)),
         "inserted": counts.inserted,
         "updated": counts.updated,
         "unchanged": counts.unchanged,
         "quarantined": counts.quarantined,
         "calls": sum(report.calls for report in reports),
-        "watermark_before": _plain(reports[0].watermark_before if reports else None),
-        "watermark_after": _plain(reports[-1].watermark_after if reports else None),
+        "watermark_before": plain_mark(reports[0].watermark_before if reports else None),
+        "watermark_after": plain_mark(reports[-1].watermark_after if reports else None),
     }
 
 
@@ -466,16 +419,3 @@ def _message(outcome: Outcome, counts: Counts, error: str | None) -> str:
     if counts.quarantined:
         rows += f", {counts.quarantined} quarantined"
     return rows if error is None else f"{rows}; {error}"
-
-
-def _bounds(*windows: Window | None) -> dict[str, int] | dict[str, str] | None:
-    whole = hull([window for window in windows if window is not None])
-    if isinstance(whole, RevisionWindow):
-        return {"start_rev": whole.first, "end_rev": whole.end - 1}
-    if isinstance(whole, TimeWindow):
-        return {"since": whole.since.isoformat(), "until": whole.until.isoformat()}
-    return None
-
-
-def _plain(watermark: int | datetime | None) -> int | str | None:
-    return watermark.isoformat() if isinstance(watermark, datetime) else watermark

@@ -24,6 +24,7 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
+from sync_pipeline.operations.texts import plain_mark
 from sync_pipeline.quality import credentials, health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.health import Judged
@@ -109,15 +110,15 @@ def _unit(row: Mapping[str, Any], judged: Judged, in_force: Credentials, queued_
         "access": {
             "state": str(facts.access),
             "detail": facts.access_detail,
-            "since": _plain(row["access_since"]),
+            "since": plain_mark(row["access_since"]),
         },
         "credential": facts.credential
-        and {"problem": facts.credential, "stopped_at": _plain(stop.stopped_at if stop else None)},
-        "origin": _plain(row["origin_time"] if row["origin_rev"] is None else row["origin_rev"]),
+        and {"problem": facts.credential, "stopped_at": plain_mark(stop.stopped_at if stop else None)},
+        "origin": plain_mark(row["origin_time"] if row["origin_rev"] is None else row["origin_rev"]),
         "covered": _covered(row, facts.watermark),
-        "watermark": _plain(facts.watermark),
-        "verified_at": _plain(facts.verified_at),
-        "visited_at": _plain(facts.visited_at),
+        "watermark": plain_mark(facts.watermark),
+        "verified_at": plain_mark(facts.verified_at),
+        "visited_at": plain_mark(facts.visited_at),
         "lag_seconds": _lag(judged),
         "head_rev": facts.head,
         "revisions_behind": max(0, facts.head + 1 - facts.watermark)
@@ -145,8 +146,8 @@ def _covered(row: Mapping[str, Any], watermark: int | datetime | None) -> Docume
         first = row["covered_from_time"]
         whole = first <= BEGINNING
         return {
-            "from": None if whole else _plain(first),
-            "to": _plain(watermark),
+            "from": None if whole else plain_mark(first),
+            "to": plain_mark(watermark),
             "from_beginning": whole,
         }
     return None
@@ -176,8 +177,8 @@ def _window(window: Window) -> Document:
     if isinstance(window, RevisionWindow):
         return {"start_rev": window.first, "end_rev": window.end - 1}
     return {
-        "since": None if window.since <= BEGINNING else _plain(window.since),
-        "until": _plain(window.until),
+        "since": None if window.since <= BEGINNING else plain_mark(window.since),
+        "until": plain_mark(window.until),
     }
 
 
@@ -188,8 +189,8 @@ def _last_run(row: Mapping[str, Any]) -> Document | None:
     return {
         "mode": row["run_mode"],
         "status": row["run_status"],
-        "started_at": _plain(started),
-        "finished_at": _plain(finished),
+        "started_at": plain_mark(started),
+        "finished_at": plain_mark(finished),
         "seconds": None if finished is None else round((finished - started).total_seconds(), 3),
         **{
             name: row[f"run_{name}"]
@@ -210,7 +211,3 @@ def _worst_first(unit: Document) -> tuple[int, int, float, str, str]:
         unit["path"],
         unit["job_type"],
     )
-
-
-def _plain(value: int | datetime | None) -> int | str | None:
-    return value.isoformat() if isinstance(value, datetime) else value

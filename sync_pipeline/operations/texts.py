@@ -1,11 +1,14 @@
-"""Lengths of time, moments and sizes in words for people.
+"""Lengths of time, moments, sizes and windows, in words for people and in values for documents.
 
-Belongs here: pure functions that reports share. Does not belong here: what a document for programs holds.
+Belongs here: pure functions that reports and documents share. Does not belong here: a whole one of them.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+
+from sync_pipeline.model import RevisionWindow, TimeWindow, Window
+from sync_pipeline.policy.windows import hull
 
 _UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3600, 3600, "h"), (120, 60, "min"))
 
@@ -26,3 +29,40 @@ def moment(text: str) -> str:
 def counted(number: int, thing: str, things: str = "") -> str:
     """``1 gap``, ``2,000 gaps``."""
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def plain_window(*windows: Window | None) -> dict[str, int] | dict[str, str] | None:
+    """The hull of ``windows`` as documents have it: inclusive revisions, or ISO times; None for none."""
+    whole = hull([window for window in windows if window is not None])
+    if isinstance(whole, RevisionWindow):
+        return {"start_rev": whole.first, "end_rev": whole.end - 1}
+    if isinstance(whole, TimeWindow):
+        return {"since": whole.since.isoformat(), "until": whole.until.isoformat()}
+    return None
+
+
+def shown_window(window: Window) -> str:
+    """A window for people: ``r1..r1000``, ``2024-01-01 00:00 to 2024-01-02 00:00``."""
+    if isinstance(window, RevisionWindow):
+        return f"r{window.first}..r{window.end - 1}"
+    return f"{window.since:%Y-%m-%d %H:%M} to {window.until:%Y-%m-%d %H:%M}"
+
+
+def plain_mark(watermark: int | datetime | None) -> int | str | None:
+    """A watermark as documents have it: a revision or an ISO time."""
+    return watermark.isoformat() if isinstance(watermark, datetime) else watermark
+
+
+def pace(done: int, total: int | None, seconds: float) -> str:
+    """How far work is: ``3,400 of 12,000 rows read (28 %), 1,133 rows/s, about 8 s left``. ``total`` is None
+    where nobody knows it; nothing is said of a rate before a second is over."""
+    rate = done / seconds if seconds >= 1 else 0.0
+    words = [f"{counted(done, 'row')} read"]
+    if total:
+        part = min(done, total)
+        words = [f"{done:,} of {counted(total, 'row')} read ({100 * part // total} %)"]
+    if rate:
+        words.append(f"{rate:,.0f} rows/s" if rate >= 10 else f"{rate:.1f} rows/s")
+    if total and rate and done < total:
+        words.append(f"about {age((total - done) / rate)} left")
+    return ", ".join(words)

@@ -78,18 +78,25 @@ def execute(
     actor: str,
     reason: str,
     update_watermark: bool = False,
-    progress: Callable[[Counts], None] | None = None,
+    on_counts: Callable[[Mapping[JobType, Counts]], None] = lambda _: None,
+    on_report: Callable[[JobReport], None] = lambda _: None,
 ) -> list[JobReport]:
     """Sync these job types, all of one family, of these repositories; returns how each job ended, in the
     order in which they ended.
 
     ``windows`` of revisions are cut at the edges of blocks, a job each, those of time are a job as they are;
-    None for an incremental. ``progress`` gets the counts over everything so far, from several threads.
+    None for an incremental. ``on_counts`` gets the counts over everything so far, from several threads;
+    ``on_report`` each report at once, so that an interruption loses none.
     Raises ConfigurationError before anything is touched, SyncError if no job could be made, Cancelled after
     an interruption.
     """
     [(family, job_types)] = by_family(tuple(job_types))
     reports: list[JobReport] = []
+
+    def ended(report: JobReport) -> None:
+        reports.append(report)
+        on_report(report)
+
     with (
         dagster_environment(settings) as variables,
         quiet_dagster(),
@@ -103,7 +110,7 @@ def execute(
             revisions = [w for w in windows or () if isinstance(w, RevisionWindow)]
             ensure_blocks(instance, database, max((w.end - 1 for w in revisions), default=1))
         partitions = partitions_of(family, instance, day_partitions(first_day(snapshot, settings)))
-        observer = Observer(_total(progress), reports.append)
+        observer = Observer(_total(on_counts), ended)
         defs = build_defs(
             settings=settings,
             snapshot=snapshot,
@@ -159,19 +166,18 @@ def _partition_tags(partitions: Partitions, windows: Sequence[Window]) -> Mappin
 
 
 def _total(
-    progress: Callable[[Counts], None] | None,
+    on_counts: Callable[[Mapping[JobType, Counts]], None],
 ) -> Callable[[int, JobType, Window | None, Counts], None]:
-    """Each job reports its own counts so far; the caller wants the sum of all."""
-    if progress is None:
-        return lambda *_: None
+    """Each job reports its own counts so far; the caller wants the sums."""
     lock = threading.Lock()
-    seen: dict[tuple[object, ...], Counts] = {}
+    jobs: dict[tuple[object, ...], Counts] = {}
+    total: dict[JobType, Counts] = {}
 
     def add(repo_id: int, job_type: JobType, window: Window | None, counts: Counts) -> None:
         with lock:
-            seen[repo_id, job_type, window] = counts
-            total = sum(seen.values(), Counts())
-        progress(total)
+            jobs[repo_id, job_type, window] = counts
+            total[job_type] = sum((c for key, c in jobs.items() if key[1] is job_type), Counts())
+            on_counts(dict(total))
 
     return add
 

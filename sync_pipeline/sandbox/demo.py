@@ -12,7 +12,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -136,7 +136,7 @@ def run(settings: Settings, console: Console) -> list[Line]:
                 windows=[RevisionWindow(1, max(heads.values()) + 1)],
                 actor="demo",
                 reason="demo",
-                progress=told,
+                on_counts=_after(Counts(), told),
             )
         lines += [line(database, r, JobType.REVISIONS, heads[r.repo_id], done) for r in repositories]
         for job_types in ([JobType.COMMITS], [JobType.MERGE_REQUESTS, JobType.REVIEWS]):
@@ -159,7 +159,7 @@ def everything(
     """Live syncing of the projects, then the history before it that is still missing."""
     what: dict[str, Any] = {"job_types": job_types, "actor": "demo", "reason": "demo"}
     ids = [project.repo_id for project in projects]
-    reports = execute(settings, repo_ids=ids, mode=Mode.INCREMENTAL, progress=told, **what)
+    reports = execute(settings, repo_ids=ids, mode=Mode.INCREMENTAL, on_counts=_after(Counts(), told), **what)
     seen = sum((report.counts for report in reports), Counts())
     for project in projects:
         with database.connection() as conn:
@@ -173,15 +173,15 @@ def everything(
                 repo_ids=[project.repo_id],
                 mode=Mode.BACKFILL,
                 windows=list(missing),
-                progress=_after(seen, told),
+                on_counts=_after(seen, told),
                 **what,
             )
             seen = sum((report.counts for report in reports), Counts())
     return reports
 
 
-def _after(seen: Counts, told: Callable[[Counts], None]) -> Callable[[Counts], None]:
-    return lambda counts: told(seen + counts)
+def _after(seen: Counts, told: Callable[[Counts], None]) -> Callable[[Mapping[JobType, Counts]], None]:
+    return lambda counts: told(sum(counts.values(), seen))
 
 
 def sample(path: Path, name: str) -> str:

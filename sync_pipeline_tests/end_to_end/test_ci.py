@@ -138,8 +138,11 @@ def test_an_interrupted_runner_stops_between_batches_and_says_so(shared: Install
     process.send_signal(signal.SIGINT)
     output, complaint = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert output == ""
-    assert "what was committed stays" in complaint
+    document = json.loads(output)
+    first = shared.stored(repo_id)[-1] + 1
+    assert (document["status"], document["exit_code"]) == ("cancelled", 130)
+    assert document["missing"] == [{"start_rev": first, "end_rev": 1000}]
+    assert f"stays; still missing: r{first}..r1000; the same command goes on there" in complaint
     assert len(complaint.strip().splitlines()) == 1
     [row] = shared.rows("SELECT status FROM scm.sync_jobs WHERE repo_id = %(id)s", id=repo_id)
     assert row["status"] != "running"

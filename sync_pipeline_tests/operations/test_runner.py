@@ -25,8 +25,9 @@ from sync_pipeline.model import (
     RevisionWindow,
     RunStatus,
     TimeWindow,
+    Window,
 )
-from sync_pipeline.operations import runner
+from sync_pipeline.operations import plans, runner, texts
 from sync_pipeline.operations.runner import Bounds, Outcome
 from sync_pipeline.policy.windows import hull
 
@@ -76,10 +77,18 @@ STOPPED = replace(HALF, job_status=JobStatus.PENDING, run_status=RunStatus.INTER
 
 
 def backfill(*reports: JobReport, **options: Any) -> dict[str, Any]:
-    chosen: dict[str, Any] = {"window": RevisionWindow(1, 2001), "watermark_updated": False, **options}
+    windows = [report.window for report in reports]
+    chosen: dict[str, Any] = {"windows": windows, "watermark_updated": False, **options}
     return runner.backfill_document(
         REPOSITORY, JobType.REVISIONS, reports, started_at=START, finished_at=END, **chosen
     )
+
+
+def plan_document(
+    repository: Repository, job_type: JobType, window: Window, head: int | None, chunks: Any
+) -> dict[str, Any]:
+    nothing = plans.Expected(None, None, None)
+    return plans.plan_document(plans.Plan(repository, job_type, Mode.BACKFILL, window, head, chunks, nothing))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +167,7 @@ def test_the_exit_code_of_a_backfill_follows_from_all_its_blocks(
 
 
 def test_a_backfill_with_nothing_missing_says_so() -> None:
-    document = backfill(window=None)
+    document = backfill()
     assert document["message"] == "nothing new"
     assert document["window"] is None
     assert document["total_chunks"] == 0
@@ -202,13 +211,13 @@ def test_an_empty_repository_has_an_empty_window() -> None:
 
 def test_a_plan_says_block_by_block_what_is_missing() -> None:
     missing = [RevisionWindow(900, 1101), RevisionWindow(2500, 2501)]
-    plan = runner.plan_backfill(RevisionWindow(1, 2601), missing)
+    plan = plans.plan_backfill(RevisionWindow(1, 2601), missing)
     assert [block.missing for block in plan] == [
         (RevisionWindow(900, 1001),),
         (RevisionWindow(1001, 1101),),
         (RevisionWindow(2500, 2501),),
     ]
-    document = runner.plan_document(REPOSITORY, JobType.REVISIONS, RevisionWindow(1, 2601), 2600, plan)
+    document = plan_document(REPOSITORY, JobType.REVISIONS, RevisionWindow(1, 2601), 2600, plan)
     assert (document["total_chunks"], document["missing_chunks"], document["missing_items"]) == (3, 3, 202)
     assert hull(missing) == RevisionWindow(900, 2501)
     assert hull([]) is None
@@ -218,7 +227,7 @@ def test_a_plan_says_block_by_block_what_is_missing() -> None:
 def test_a_plan_misses_exactly_what_is_missing(revisions: set[int], first: int, length: int) -> None:
     window = RevisionWindow(first, first + length)
     inside = {revision for revision in revisions if first <= revision < first + length}
-    plan = runner.plan_backfill(window, [RevisionWindow(r, r + 1) for r in sorted(inside)])
+    plan = plans.plan_backfill(window, [RevisionWindow(r, r + 1) for r in sorted(inside)])
     gaps = [gap for block in plan for gap in block.missing if isinstance(gap, RevisionWindow)]
     assert [r for gap in gaps for r in range(gap.first, gap.end)] == sorted(inside)
     blocks = [block.window for block in plan if isinstance(block.window, RevisionWindow)]
@@ -305,8 +314,8 @@ def test_bounds_that_contradict_each_other_or_do_not_exist_are_refused_in_one_li
 
 def test_time_is_planned_where_covered_and_missing_meet() -> None:
     window = TimeWindow(day(1), day(10))
-    plan = runner.plan_backfill(window, [TimeWindow(day(1), day(2)), TimeWindow(day(5), day(6))])
-    document = runner.plan_document(PROJECT, MRS, window, None, plan)
+    plan = plans.plan_backfill(window, [TimeWindow(day(1), day(2)), TimeWindow(day(5), day(6))])
+    document = plan_document(PROJECT, MRS, window, None, plan)
     assert [
         (c["state"], c["window"]["since"][:10], c["window"]["until"][:10]) for c in document["chunks"]
     ] == [
@@ -317,15 +326,15 @@ def test_time_is_planned_where_covered_and_missing_meet() -> None:
     ]
     assert (document["missing_chunks"], document["missing_days"], document["head"]) == (2, 2.0, None)
     missing = [TimeWindow(day(1), day(2)), TimeWindow(day(5), day(6))]
-    assert list(runner.windows_to_read(window, plan, only_missing=True)) == missing
-    assert runner.windows_to_read(window, plan, only_missing=False) == (window,)
+    assert list(plans.windows_to_read(window, plan, only_missing=True)) == missing
+    assert plans.windows_to_read(window, plan, only_missing=False) == (window,)
 
 
 def test_what_misses_the_same_is_read_in_one_run() -> None:
     same, other = [TimeWindow(day(1), day(2))], [TimeWindow(day(1), day(3))]
     commits = JobType.COMMITS
-    assert runner.read_together({commits: same, MRS: same, REVIEWS: same}) == [(commits,), (MRS, REVIEWS)]
-    assert runner.read_together({MRS: same, REVIEWS: other}) == [(MRS,), (REVIEWS,)]
+    assert plans.read_together({commits: same, MRS: same, REVIEWS: same}) == [(commits,), (MRS, REVIEWS)]
+    assert plans.read_together({MRS: same, REVIEWS: other}) == [(MRS,), (REVIEWS,)]
 
 
 def timed(job_type: JobType, **changes: Any) -> JobReport:
@@ -383,3 +392,64 @@ def test_a_job_that_failed_and_waits_is_a_failure_and_one_that_somebody_else_has
     assert runner.outcome_of(held) is runner.Outcome.SKIPPED
     given_back = replace(waits, run_status=RunStatus.INTERRUPTED)
     assert runner.outcome_of(given_back) is runner.Outcome.CANCELLED
+
+
+def test_a_chunk_that_was_not_tried_is_told_as_such() -> None:
+    windows = [GOOD.window, BAD.window, RevisionWindow(2001, 3001)]
+    document = backfill(GOOD, BAD, windows=windows)
+    counted = [document[f"{name}_chunks"] for name in ("total", "success", "partial", "failed")]
+    assert counted == [3, 1, 0, 2]
+    assert [chunk["error"] for chunk in document["chunk_results"]] == [None, BAD.error, "not tried"]
+
+
+def test_a_stopped_run_says_where_and_ends_as_interrupted() -> None:
+    missing = [RevisionWindow(first, first + 10) for first in (501, 1001, 1501, 2001)]
+    document = runner.stopped_document(backfill(GOOD), missing)
+    assert (document["status"], document["exit_code"], document["items_synced"]) == ("cancelled", 130, 7)
+    assert "still missing: r501..r510, r1001..r1010, r1501..r1510 and 1 more;" in document["error"]
+    assert document["missing"][3] == {"start_rev": 2001, "end_rev": 2010}
+    whole = runner.together([backfill(GOOD) | {"job": "commits"}, document])
+    assert (whole["status"], whole["exit_code"]) == ("cancelled", 130)
+
+
+@pytest.mark.parametrize(
+    ("loop", "interval", "most", "part"),
+    [
+        (False, 5.0, None, "--loop-interval is of a loop; add --loop"),
+        (False, None, 3, "--max-iterations is of a loop; add --loop"),
+        (True, -1.0, None, "--loop-interval -1: write seconds from 0 to 86400"),
+        (True, 1e9, None, "--loop-interval"),
+        (True, None, 0, "--max-iterations 0: write a number from 1 on"),
+    ],
+)
+def test_a_loop_that_makes_no_sense_is_refused(
+    loop: bool, interval: float | None, most: int | None, part: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=part):
+        runner.check_loop(loop, interval, most)
+    runner.check_loop(True, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "words"),
+    [
+        (0, None, 0.2, "0 rows read"),
+        (1, None, 10, "1 row read, 0.1 rows/s"),
+        (3400, 12000, 2, "3,400 of 12,000 rows read (28 %), 1,700 rows/s, about 5 s left"),
+        (12000, 12000, 60, "12,000 of 12,000 rows read (100 %), 200 rows/s"),
+        # What is read again for safety may be more than was expected.
+        (13000, 12000, 60, "13,000 of 12,000 rows read (100 %), 217 rows/s"),
+    ],
+)
+def test_progress_tells_rate_and_what_is_left(
+    done: int, total: int | None, seconds: float, words: str
+) -> None:
+    assert texts.pace(done, total, seconds) == words
+
+
+def test_requests_of_a_plan_follow_from_its_rows() -> None:
+    revisions = [RevisionWindow(1, 2501), RevisionWindow(3001, 3002)]
+    assert plans.requests_for(JobType.REVISIONS, 2501, revisions, 1000) == 2 + 3 + 1
+    assert plans.requests_for(JobType.COMMITS, 201, [], 1000) == 3 + 3
+    assert plans.requests_for(MRS, 150, [], 1000) == 1 + 2 + 150 * 2
+    assert plans.requests_for(REVIEWS, None, [], 1000) is None

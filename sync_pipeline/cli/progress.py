@@ -1,0 +1,79 @@
+"""How a long command shows that it moves: a bar on a terminal, now and then a line elsewhere.
+
+Belongs here: what is drawn where and how often. Does not belong here: what the numbers mean; the words are
+those of :mod:`sync_pipeline.operations.texts`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sync_pipeline.cli.shared import SUCCESS, complain
+from sync_pipeline.operations.texts import pace
+
+if TYPE_CHECKING:
+    from sync_pipeline.model import Counts, JobType
+
+Show = Callable[["Counts"], None]
+
+LINE_SECONDS = 10.0
+"""Without a terminal, how long nothing is said of work that goes on."""
+
+
+@contextmanager
+def shown(
+    what: str, *, quiet: bool, total: int | None = None, changed: str = "new or changed"
+) -> Iterator[Show]:
+    """Shows counts as they grow, with rate and, where the ``total`` of rows is known, the time that is left.
+    ``changed`` says what those are that count as such. On a terminal a bar that goes away; elsewhere a line
+    every ten seconds, none where ``quiet``. May be called from several threads."""
+    started = time.monotonic()
+
+    def text(counts: Counts) -> str:
+        words = pace(counts.read, total, time.monotonic() - started)
+        return f"{what}: {words}, {counts.changed:,} {changed}"
+
+    if not sys.stderr.isatty():
+        yield (lambda _: None) if quiet else _lines(text, started)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    columns = (SpinnerColumn(), BarColumn(20), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task(f"{what}: starting", total=total)
+        yield lambda counts: bar.update(line, description=text(counts), completed=counts.read)
+
+
+def _lines(text: Callable[[Counts], str], started: float) -> Show:
+    said = started
+    lock = threading.Lock()
+
+    def show(counts: Counts) -> None:
+        nonlocal said
+        with lock:
+            if time.monotonic() - said < LINE_SECONDS:
+                return
+            said = time.monotonic()
+        complain(text(counts), SUCCESS)
+
+    return show
+
+
+def of_rows(show: Show, first: JobType) -> Callable[[Mapping[JobType, Counts]], None]:
+    """Shows, of the counts of several job types, the rows read of the one that the total is of and the
+    changes of all."""
+    from dataclasses import replace
+
+    from sync_pipeline.model import Counts
+
+    def sums(counts: Mapping[JobType, Counts]) -> None:
+        whole = sum(counts.values(), Counts())
+        show(replace(whole, read=counts.get(first, Counts()).read))
+
+    return sums
