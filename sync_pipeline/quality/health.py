@@ -128,7 +128,8 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         what = _windows(facts.failed) if facts.failed else "the latest incremental"
         found[Reason.FAILED_WINDOW] = f"dead: {what}; {facts.last_error or 'no error was recorded'}"
     if facts.quarantined:
-        found[Reason.QUARANTINE] = f"{facts.quarantined} rows are set aside in scm.quarantine"
+        count = "1 row is" if facts.quarantined == 1 else f"{facts.quarantined} rows are"
+        found[Reason.QUARANTINE] = f"{count} set aside; see: scm-sync admin quarantine list"
     if facts.obligations:
         found[Reason.OBLIGATION] = f"{facts.obligations} details are owed, see scm.obligations"
     if facts.poorer:

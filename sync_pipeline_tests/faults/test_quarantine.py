@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import threading
+from base64 import b64decode
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
+from sync_pipeline import cli
+from sync_pipeline.catalog import instance_of
+from sync_pipeline.errors import Cancelled, LeaseHeld
+from sync_pipeline.model import Access, JobStatus, JobType, Mode
 from sync_pipeline.operations import quarantine
 from sync_pipeline.operations.quarantine import Filter
+from sync_pipeline.quality import health
+from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.quality.health import Reason
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
-from sync_pipeline.store import proofs
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import aside, facts, jobs, planning, proofs, repos, watermarks
+from sync_pipeline.store.database import Database
+from sync_pipeline.sync import remap
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.retry import request as retry_request
+from sync_pipeline_tests.builders import register_source, request
+from sync_pipeline_tests.conftest import ENVIRONMENT
+from sync_pipeline_tests.svn_fixtures import SvnRepository
 from sync_pipeline_tests.sync.conftest import Forge
+from sync_pipeline_tests.test_schemas import validate
 
+MR = JobType.MERGE_REQUESTS
 _OPEN = """
 SELECT job_type, natural_key, reason, seen FROM scm.quarantine
  WHERE resolved_at IS NULL ORDER BY job_type, natural_key
@@ -145,3 +169,233 @@ def test_a_row_stays_while_it_is_bad_and_is_stored_once_it_is_mended(
     assert proofs.failures(forge.conn) == {}
     forge.tick()
     assert all(report.succeeded for report in (forge.commits(), *forge.both()))
+
+
+def test_retry_takes_up_a_raw_that_cannot_be_read_and_the_review_that_was_refused(forge: Forge) -> None:
+    """A stored raw is derived anew and asks no server; a review refused as a whole is read again."""
+    opened(forge)
+    forge.conn.execute("ALTER TABLE scm.review_events ADD CONSTRAINT no_good CHECK (body <> 'Good')")
+    assert all(report.succeeded for report in forge.both())
+    (review,) = forge.rows(_OPEN)
+    assert (review["job_type"], review["natural_key"], review["reason"]) == ("reviews", "1", "unstorable")
+    forge.conn.execute("ALTER TABLE scm.review_events DROP CONSTRAINT no_good")
+    forge.conn.execute("UPDATE scm.mrs SET raw = raw - 'state'")
+    spoilt = forge.syncer.run(
+        remap.request(repos.get(forge.conn, forge.repo_id), MR, None, actor="a", reason="r")
+    )
+    assert spoilt.counts.quarantined == 1
+    forge.conn.execute("UPDATE scm.mrs SET raw = jsonb_set(raw, '{state}', '\"opened\"')")
+    forge.asked()
+    done = retry(forge)
+    assert (done["exit_code"], done["summary"]["stored"]) == (0, 2), done
+    assert forge.rows(_OPEN) == []
+    assert not forge.asked(r"merge_requests/1/versions")
+    assert len(forge.rows("SELECT 1 FROM scm.review_events WHERE body = 'Good'")) == 1
+
+
+def test_a_source_that_does_not_answer_changes_nothing_in_quarantine_and_no_state(forge: Forge) -> None:
+    opened(forge)
+    forge.gitlab.set_state(next(iter(forge.project.merge_requests.values())), "on fire")
+    forge.both()
+    before = forge.rows(_OPEN)
+    assert len(before) == 1
+    project = rf"/projects/{forge.project.id}([?]|$)"
+    for fault, code in (
+        (faults.server_error(), "server_error"),
+        (faults.json_answer(404, {"message": "404 Project Not Found"}), "not_found"),
+        (faults.json_answer(401, {"message": "401 Unauthorized"}), "credential"),
+    ):
+        forge.gitlab.faults.add(project, fault, times=None)
+        failed = retry(forge)
+        assert (failed["exit_code"], failed["entries"][0]["outcome"]) == (2, "failed")
+        assert failed["jobs"][0]["error_code"] == code
+        assert failed["jobs"][0]["status"] == "dead"
+        assert forge.rows(_OPEN) == before
+        forge.gitlab.faults.clear()
+    # One look is no proof that the project is gone, and a dead retry is no window that failed.
+    assert watermarks.get(forge.conn, forge.repo_id, MR).access is Access.OK
+    in_force = Credentials(frozenset({instance_of(forge.server.url)}), {}, {})
+    verdicts = health.read(forge.conn, timedelta(days=9999), in_force, [forge.repo_id])
+    (judged,) = (one for one in verdicts if one.facts.job_type is MR)
+    assert Reason.QUARANTINE in judged.health.reasons
+    assert not {Reason.FAILED_WINDOW, Reason.GONE, Reason.DENIED} & set(judged.health.reasons)
+
+
+def test_a_merge_request_that_is_gone_stays_with_the_reason_and_a_deleted_note_leaves(forge: Forge) -> None:
+    made = opened(forge)
+    forge.gitlab.set_state(made, "on fire")
+    made.notes[0].row["id"] = 2**70
+    forge.both()
+    assert len(forge.rows(_OPEN)) == 2
+    del made.notes[0]
+    done = retry(forge)
+    assert (done["exit_code"], done["summary"]["gone"], done["summary"]["remains"]) == (1, 1, 1)
+    del forge.project.merge_requests[made.iid]
+    (left,) = retry(forge)["entries"]
+    assert (left["outcome"], left["seen"]) == ("remains", 3)
+    assert "does not list the merge request" in left["detail"]
+    assert b"on fire" in aside.payload_of(forge.conn, left["id"])
+
+
+# Subversion, by the command line -------------------------------------------------------------------------
+
+
+@dataclass
+class Desk:
+    """Runs ``scm-sync admin quarantine`` for a repository with 12 revisions of which 5, 6 and 9 are bad."""
+
+    repository: SvnRepository
+    database: Database
+    repo_id: int
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: object, code: int = 0) -> tuple[str, str]:
+        self.capsys.readouterr()
+        assert cli.run(["admin", "quarantine", *map(str, arguments)]) == code
+        out, err = self.capsys.readouterr()
+        return out, err
+
+    def document(self, name: str, *arguments: object, code: int = 0) -> dict[str, Any]:
+        """The document of a command, which is as its schema says."""
+        found: dict[str, Any] = json.loads(self(*arguments, "--json", code=code)[0])
+        validate(found, f"quarantine-{name}.json")
+        return found
+
+
+@pytest.fixture
+def desk(
+    svn_repository: Callable[..., SvnRepository],
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Desk:
+    """See :class:`Desk`."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.chdir(tmp_path)
+    for name, value in {
+        "DATABASE_URL": database.url,
+        "ENVIRONMENT": ENVIRONMENT,
+        "STATE_DIR": "state",
+    }.items():
+        monkeypatch.setenv(f"SCM_{name}", value)
+    repository = svn_repository()
+    for number in range(12):
+        repository.commit_file(f"f{number}", message=f"Message {number + 1}")
+    refuse(database, "rev_num NOT IN (5, 6, 9)")
+    with database.connection() as conn:
+        repo_id = register_source(conn, repository.path)
+        report = Syncer(database, Settings()).run(request(repo_id))
+    assert (report.counts.inserted, report.counts.quarantined) == (9, 3)
+    return Desk(repository, database, repo_id, capsys)
+
+
+def refuse(database: Database, allowed: str) -> None:
+    """Let the database take only these revisions."""
+    with database.connection() as conn:
+        conn.execute("ALTER TABLE scm.svn_revisions DROP CONSTRAINT IF EXISTS picky")
+        conn.execute(f"ALTER TABLE scm.svn_revisions ADD CONSTRAINT picky CHECK ({allowed})".encode())
+
+
+def test_revisions_are_listed_shown_and_retried_by_the_command_line(desk: Desk) -> None:
+    listed = desk.document("list", "list")
+    assert (listed["total"], {one["key"] for one in listed["entries"]}) == (3, {"5", "6", "9"})
+    assert desk.document("list", "list", "--limit", 1)["total"] == 3
+    assert "1 of 3 entries" in desk("list", "--limit", 1)[1]
+    for narrow in (("--repo", desk.repo_id), ("--job", "svn"), ("--reason", "unstorable")):
+        assert desk.document("list", "list", *narrow)["total"] == 3
+    assert desk.document("list", "list", "--reason", "corrupt")["entries"] == []
+    assert desk("list")[0].splitlines()[0].split("\t")[:5] == ["id", "repo", "job", "key", "reason"]
+    ids = {one["key"]: one["id"] for one in listed["entries"]}
+
+    entry = desk.document("entry", "show", ids["5"])
+    assert json.loads(b64decode(entry["payload_base64"]))["message"] == "Message 5"
+    assert "Message 5" in desk("show", ids["5"])[0]
+
+    plan = desk.document("retry", "retry", "--repo", desk.repo_id, "--dry-run")
+    assert [one["how"] for one in plan["entries"]] == ["read r5 again", "read r6 again", "read r9 again"]
+    assert plan["jobs"][0]["entries"] == 3
+
+    refuse(desk.database, "rev_num <> 6")
+    desk("retry", ids["6"], code=2)
+    some = desk.document("retry", "retry", "--repo", desk.repo_id, "--reason", "mended", code=1)
+    assert some["summary"] == {"entries": 3, "stored": 2, "gone": 0, "remains": 1, "failed": 0}
+    (left,) = desk.document("list", "list")["entries"]
+    assert (left["key"], left["seen"]) == ("6", 3)
+    assert desk.document("list", "list", "--all")["total"] == 3
+    refuse(desk.database, "TRUE")
+    assert "stored" in desk("retry", ids["6"])[0]
+    assert desk.document("retry", "retry", "--repo", desk.repo_id)["entries"] == []
+    with desk.database.connection() as conn:
+        assert facts.count_revisions(conn, desk.repo_id) == 12
+        assert proofs.failures(conn) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["retry"], "name entries by their ids"),
+        (["retry", "999"], "quarantine has no entry 999"),
+        (["show", "999"], "quarantine has no entry 999"),
+        (["show", "many"], "valid integer"),
+        (["retry", "99999999999999999999"], "less than or equal"),
+        (["list", "--job", "nonsense"], "unknown job type 'nonsense'"),
+        (["list", "--repo", "svn:file:///nowhere"], "the catalog has no"),
+        (["list", "--limit", "0"], "greater than or equal"),
+    ],
+)
+def test_bad_input_is_one_line_and_touches_nothing(desk: Desk, arguments: list[str], says: str) -> None:
+    out, err = desk(*arguments, code=3)
+    assert (out, err.count("\n")) == ("", 1)
+    assert says in err
+    assert {one["seen"] for one in desk.document("list", "list")["entries"]} == {1}
+
+
+def test_a_retired_repository_a_resolved_entry_and_a_stop_are_told(desk: Desk) -> None:
+    with desk.database.connection() as conn:
+        first, *_ = aside.entries(conn, repo_id=desk.repo_id)[0]
+        aside.resolve(conn, [first.quarantine_id])
+        assert "left quarantine already" in desk("retry", first.quarantine_id, code=3)[1]
+        stop = threading.Event()
+        stop.set()
+        syncer = Syncer(desk.database, Settings())
+        with pytest.raises(Cancelled):
+            quarantine.retry(desk.database, syncer, Filter(), actor="jo", reason="r", cancel=stop)
+        repos.retire(conn, desk.repo_id, "over")
+        assert "is retired; add it again" in desk("retry", "--repo", desk.repo_id, code=3)[1]
+        rows = conn.execute("SELECT status FROM scm.sync_jobs WHERE quarantine_ids IS NOT NULL").fetchall()
+        assert [row["status"] for row in rows] == ["dead"]
+
+
+def test_what_is_shown_cannot_command_a_terminal(desk: Desk) -> None:
+    nasty = "\x1b]0;owned\x07\x1b[2J \x9b31m \u202egnp.exe\u2028".encode() + b"\xff\xfe\0<msg>\n\tend"
+    with desk.database.connection() as conn:
+        conn.execute(
+            "UPDATE scm.quarantine SET payload = %(nasty)s, detail = %(text)s WHERE natural_key = '5'",
+            {"nasty": nasty, "text": "a\x1b[31m"},
+        )
+    listed = {one["key"]: one for one in desk.document("list", "list")["entries"]}
+    for out, _ in (desk("show", listed["5"]["id"]), desk("list")):
+        assert all(one.isprintable() or one in "\n\t" for one in out), out
+    out, _ = desk("show", listed["5"]["id"])
+    assert "\\x1b]0;owned\\x07" in out
+    assert "\\u202egnp.exe\\u2028\\xff\\xfe\\x00<msg>\n\tend" in out
+    assert b64decode(desk.document("entry", "show", listed["5"]["id"])["payload_base64"]) == nasty
+
+
+def test_the_scheduler_leaves_a_retry_to_whoever_asked_for_it(desk: Desk) -> None:
+    """A worker that dies in a retry leaves a dead job behind, which nobody reads as a window."""
+    with desk.database.connection() as conn:
+        entries, _ = aside.entries(conn, repo_id=desk.repo_id)
+        wanted = retry_request(conn, entries, actor="jo", reason="r")
+        job_id = jobs.enqueue(conn, wanted, max_attempts=1)
+        assert jobs.enqueue(conn, wanted, max_attempts=1) == job_id
+        other = replace(wanted, quarantine=wanted.quarantine[:1])
+        with pytest.raises(LeaseHeld, match="does other work"):
+            jobs.enqueue(conn, other, max_attempts=1)
+        assert [job for job in planning.snapshot(conn).jobs if job["mode"] == Mode.REPAIR] == []
+        claim = jobs.claim(conn, job_id, worker="w", process="gone", length=0.0, dagster_run_id=None)
+        assert claim is not None
+        (owner,) = jobs.owners(conn, desk.repo_id, JobType.REVISIONS)
+        assert jobs.reap(conn, owner) in (JobStatus.DEAD, JobStatus.COMPLETED)
+    assert desk.document("retry", "retry", "--repo", desk.repo_id, code=2)["summary"]["remains"] == 3
