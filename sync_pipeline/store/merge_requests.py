@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVersion, Person
-from sync_pipeline.model import Counts, Obligation
+from sync_pipeline.model import Counts, JobType, Obligation
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import content_hash, flags, payload, recordset
 
@@ -143,6 +143,17 @@ WITH settled AS (
 UPDATE scm.quarantine SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = 'merge_requests' AND resolved_at IS NULL
    AND natural_key = ANY (%(keys)s)
+"""
+
+# The rows of the list between two times came after all, for one of the two job types.
+_FORGET_UNLISTED = """
+WITH settled AS (
+    UPDATE scm.obligations SET resolved_at = now()
+     WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
+       AND natural_key = %(key)s
+)
+UPDATE scm.quarantine SET resolved_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND natural_key = %(key)s
 """
 
 # Spares asking for versions and commits again; not where one of them is still owed.
@@ -372,6 +383,11 @@ def _details(row: MergeRequestRow) -> Iterable[str]:
         yield "commits"
     if row.versions is not None or row.base_sha is not None:
         yield "detail"
+
+
+def forget_unlisted(conn: Connection, repo_id: int, job_type: JobType, key: str) -> None:
+    """What was set aside and is owed under ``key`` came after all, or is set aside under other keys now."""
+    conn.execute(_FORGET_UNLISTED, {"repo_id": repo_id, "job_type": str(job_type), "key": key})
 
 
 def known_heads(

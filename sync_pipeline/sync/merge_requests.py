@@ -22,7 +22,14 @@ from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.policy.windows import merged, overlap
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.fields import payload, quarantined
-from sync_pipeline.sources.gitlab.merge_requests import Head, MergeRequestReader
+from sync_pipeline.sources.gitlab.merge_requests import (
+    LISTED,
+    Head,
+    MergeRequestReader,
+    owed_of_unlisted,
+    unlisted_window,
+)
+from sync_pipeline.sources.gitlab.pieces import UNLISTED
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import aside, merge_requests, reviews, watermarks
@@ -230,7 +237,10 @@ class MergeRequestWork:
                 covered=covered,
                 # Of a merge request that cannot be read the review is not read either.
                 quarantined=[*batch.quarantined, *(entry for one in sets for entry in one.quarantined)],
-                obligations=[owed for one in sets for owed in one.obligations],
+                obligations=[
+                    *(owed for one in sets for owed in one.obligations),
+                    *(owed_of_unlisted(row, "notes") for row in batch.quarantined if row.reason == UNLISTED),
+                ],
             )
             return
         attempt.write_rows(
@@ -327,12 +337,38 @@ class MergeRequestWork:
                 due = aside.due(conn, self._repo.repo_id, attempt.job_type, OBLIGATIONS_PER_RUN)
             owed: dict[int, list[str]] = {}
             for item in due:
-                owed.setdefault(int(item.natural_key), []).append(item.detail)
+                if item.detail == LISTED:
+                    self._list_again(attempt, item.natural_key, readable)
+                else:
+                    owed.setdefault(int(item.natural_key), []).append(item.detail)
             for iid, details in owed.items():
                 if attempt.job_type is not JobType.REVIEWS:
                     self._settle(attempt, iid, details, readable)
                 elif not self._read_some([iid], readable, [attempt]):
                     self._owe(attempt, iid, details, "the server no longer lists the merge request", readable)
+
+    def _list_again(self, attempt: Attempt, key: str, readable: TimeWindow) -> None:
+        """Try again to read what the list could not be given with, and of which only the time is known."""
+        window = unlisted_window(key)
+        assert window is not None
+        left: set[str] = set()
+
+        def batches() -> Iterator[MergeRequestBatch]:
+            for batch in self._reader.read(window, self._known):
+                left.update(row.natural_key for row in batch.quarantined)
+                yield batch
+
+        self._read_again(attempt, batches(), window)
+        if key in left:
+            return
+
+        def settled(conn: Connection, batch_id: int) -> Counts:
+            # Whatever could not be read this time either is owed under a key of its own.
+            merge_requests.forget_unlisted(conn, self._repo.repo_id, attempt.job_type, key)
+            return Counts()
+
+        with attempt.lease() as lease:
+            attempt.write(lease, settled, window=readable)
 
     def _owe(
         self, attempt: Attempt, iid: int, details: Sequence[str], error: str, readable: TimeWindow

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from sync_pipeline.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, SyncError, Transient
+from sync_pipeline.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
 from sync_pipeline.model import Obligation
 
 T = TypeVar("T")
@@ -41,19 +41,20 @@ class Owing:
             if error.code not in ("no_object", "no_route"):
                 raise
             if error.code == "no_object":
-                self._owe(natural_key, detail, error)
+                self.owe(natural_key, detail, f"{error.code}: {error}")
         except RowUnreadable as error:
-            self._owe(natural_key, detail, error)
+            self.owe(natural_key, detail, f"{error.code}: {error}")
         except (AccessDenied, Permanent, Transient) as error:
             if error.code not in OWN_ERRORS:
                 raise
-            self._owe(natural_key, detail, error)
+            self.owe(natural_key, detail, f"{error.code}: {error}")
             if len(self._found) > _TOO_MANY:
                 raise
         return None
 
-    def _owe(self, natural_key: str, detail: str, error: SyncError) -> None:
-        self._found.append(Obligation(natural_key, detail, f"{error.code}: {error}"))
+    def owe(self, natural_key: str, detail: str, error: str) -> None:
+        """Write down a detail that was read in part only."""
+        self._found.append(Obligation(natural_key, detail, error))
 
     @property
     def obligations(self) -> tuple[Obligation, ...]:

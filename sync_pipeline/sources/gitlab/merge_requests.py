@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sync_pipeline.errors import RowUnreadable
+from sync_pipeline.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
 from sync_pipeline.gitlab_rows import (
     CommitRow,
     MergeRequestBatch,
@@ -22,13 +22,19 @@ from sync_pipeline.gitlab_rows import (
     MergeRequestVersion,
 )
 from sync_pipeline.model import Obligation, QuarantinedRow, TimeWindow
-from sync_pipeline.sources.gitlab.children import Owing, side_by_side
+from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Owing, side_by_side
 from sync_pipeline.sources.gitlab.fields import Fields, commit, moment, payload, quarantined
-from sync_pipeline.sources.gitlab.paging import Key, by_time, pages, rows
+from sync_pipeline.sources.gitlab.paging import Key, by_time, pages, rows, stamp
+from sync_pipeline.sources.gitlab.pieces import UNLISTED, Hole
 from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
 
 _ORDER = {"state": "all", "scope": "all", "order_by": "updated_at", "sort": "asc"}
 _IIDS_AT_ONCE = 100
+# Begins the key in quarantine of what is known only by the times between which it was updated.
+_UPDATED = "updated:"
+
+LISTED = "list"
+"""What is owed of merge requests that are known only by the times between which they were updated."""
 
 Head = tuple[str | None, str | None]
 """Head and target branch of a merge request: while both stay, so do its versions and commits."""
@@ -52,11 +58,17 @@ class MergeRequestReader:
         """The merge requests updated in ``window``, each version of one once. ``known`` tells, for iids, the
         heads whose versions and commits are stored: they are not asked for again.
 
+        One that the list cannot be given with is asked for by itself. What does not come then either is set
+        aside, by its number or by the times between which it was updated (:func:`unlisted_window`), and is
+        owed: details ``detail`` and ``list``.
+
         Raises as the transport does; AccessDenied with code ``denied`` also where merge requests are
         disabled."""
         covered = window.since
-        for page in by_time(self._client, self._path, _ORDER, window, _key):
-            batch = self._batch(page.rows, page.date, known)
+        for page in by_time(self._client, self._path, _ORDER, window, _key, {"view": "simple"}):
+            single, unlisted = self._single([_iid(one.data) for one in page.sketches])
+            unlisted += [_between(one.since, one.until, one.error) for one in page.unlisted]
+            batch = self._batch([*page.rows, *single], page.date, known, unlisted)
             reached = TimeWindow(covered, page.covered_until) if page.covered_until > covered else None
             covered = page.covered_until
             yield replace(batch, window=window, covered=reached)
@@ -65,13 +77,16 @@ class MergeRequestReader:
         """The merge requests with these numbers as they are now, such as open ones or those whose branch
         moved; ``known`` as for :meth:`read`. One that is not in any batch was not found this once."""
         for first in range(0, len(iids), _IIDS_AT_ONCE):
-            query: Params = {
-                "state": "all",
-                "scope": "all",
-                "iids[]": list(iids[first : first + _IIDS_AT_ONCE]),
-            }
-            for answer in pages(self._client, self._path, query):
-                yield self._batch(rows(answer, self._path), answer.date, known)
+            left = list(iids[first : first + _IIDS_AT_ONCE])
+            query: Params = {"state": "all", "scope": "all", "iids[]": list(left)}
+            holes: list[Hole] = []
+            for answer in pages(self._client, self._path, query, holes=holes):
+                came = {_iid(data) for data in rows(answer, self._path)}
+                left = [iid for iid in left if iid not in came]
+                yield self._batch(answer.data, answer.date, known)
+            if holes:
+                single, unlisted = self._single(left)
+                yield self._batch(single, None, known, unlisted)
 
     def settle(self, iid: int) -> tuple[MergeRequestRow, tuple[Obligation, ...]]:
         """One merge request with its versions and commits, and what of them cannot be read. Raises as the
@@ -85,15 +100,15 @@ class MergeRequestReader:
         found: Sequence[Any],
         date: datetime | None,
         known: Known,
+        unlisted: Sequence[QuarantinedRow] = (),
     ) -> MergeRequestBatch:
         good: list[MergeRequestRow] = []
-        aside: list[QuarantinedRow] = []
+        aside = list(unlisted)
         for data in found:
             try:
                 good.append(merge_request(data))
             except RowUnreadable as error:
-                iid = data.get("iid") if isinstance(data, dict) else None
-                aside.append(quarantined(str(iid or "?"), error))
+                aside.append(quarantined(str(_iid(data) or "?"), error))
         stored = known([row.iid for row in good]) if good and self._children else {}
         owing = Owing()
 
@@ -104,7 +119,22 @@ class MergeRequestReader:
             return row if same == (row.head_sha, row.target_branch) else self._with_children(row, owing)
 
         complete = side_by_side(whole, good, self._parallel)
-        return MergeRequestBatch(None, tuple(complete), None, date, tuple(aside), owing.obligations)
+        owed = (*owing.obligations, *(owed_of_unlisted(row, "detail") for row in unlisted))
+        return MergeRequestBatch(None, tuple(complete), None, date, tuple(aside), owed)
+
+    def _single(self, iids: Sequence[Any]) -> tuple[list[Any], list[QuarantinedRow]]:
+        """Merge requests one by one, as they are, and those of them that do not come so either."""
+        found: list[Any] = []
+        unlisted: list[QuarantinedRow] = []
+        for iid in iids:
+            try:
+                found.append(self._client.get(f"{self._path}/{iid}").data)
+            except (SourceGone, AccessDenied, Permanent, Transient) as error:
+                if error.code in OWN_ERRORS:
+                    unlisted.append(QuarantinedRow(str(iid), UNLISTED, str(error), b""))
+                elif error.code != "no_object":
+                    raise
+        return found, unlisted
 
     def _with_children(self, row: MergeRequestRow, owing: Owing) -> MergeRequestRow:
         key = str(row.iid)
@@ -132,6 +162,30 @@ class MergeRequestReader:
         path = f"{self._path}/{iid}/commits"
         found = [commit(data) for page in pages(self._client, path) for data in rows(page, path)]
         return tuple({row.sha: row for row in found}.values())
+
+
+def _iid(data: Any) -> Any:
+    return data.get("iid") if isinstance(data, dict) else None
+
+
+def _between(since: datetime, until: datetime, error: str) -> QuarantinedRow:
+    return QuarantinedRow(f"{_UPDATED}{stamp(since)}/{stamp(until)}", UNLISTED, error, b"")
+
+
+def unlisted_window(natural_key: str) -> TimeWindow | None:
+    """Where what was set aside under ``natural_key`` is to be looked for again; None where that is the number
+    of a merge request."""
+    since, _, until = natural_key.removeprefix(_UPDATED).partition("/")
+    first, last = moment(since), moment(until)
+    if not natural_key.startswith(_UPDATED) or first is None or last is None:
+        return None
+    return TimeWindow(first, last + timedelta(milliseconds=1))
+
+
+def owed_of_unlisted(row: QuarantinedRow, detail: str) -> Obligation:
+    """What is owed of a merge request that did not come: ``detail`` where its number is known, else
+    :data:`LISTED`."""
+    return Obligation(row.natural_key, LISTED if row.natural_key.startswith(_UPDATED) else detail, row.detail)
 
 
 def _key(data: Any) -> Key | None:

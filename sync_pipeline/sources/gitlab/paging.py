@@ -185,14 +185,23 @@ class Unlisted:
 
 
 @dataclass(frozen=True, slots=True)
+class Sketch:
+    """The little that the server can say of a row that it cannot give, and why it cannot."""
+
+    data: Any
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimedPage:
     """Rows that were not handed out before, oldest first. Once they and all earlier ones are stored,
-    everything updated before ``covered_until`` is, but what is ``unlisted``. ``date`` is the server's clock
-    at the answer."""
+    everything updated before ``covered_until`` is, but for ``sketches`` and what is ``unlisted``. ``date`` is
+    the server's clock at the answer."""
 
     rows: list[Any]
     covered_until: datetime
     date: datetime | None
+    sketches: tuple[Sketch, ...] = ()
     unlisted: tuple[Unlisted, ...] = ()
 
 
@@ -209,7 +218,7 @@ def by_time(
     they are seen.
 
     A page that cannot be given is read in pieces. ``sketch`` are parameters by which the server says less of
-    a row: with them a row that is to blame is asked for again, and handed out as it comes then."""
+    a row: with them a row that is to blame is asked for again."""
     position: Position | None = start(window)
     while position is not None:
         query: dict[str, Any] = {
@@ -226,18 +235,30 @@ def by_time(
             if not is_too_hard(error):
                 raise
             found = _at_rest(partial(_pieces, client, path, query, error, sketch), key)
-            listed, unlisted, more = _without_holes(found, position, key)
-            date = found.date
+            listed, unlisted = _without_holes(found, position, key)
+            more, date = found.more, found.date
         else:
             listed, more, date = rows(answer, path), answer.next_query is not None, answer.date
-        keyed = [(row, key(row)) for row in listed]
+        keyed = [(row, _version(row, key)) for row in listed]
         fresh = {version: row for row, version in keyed if version and version not in position.seen}
-        unkeyed = [row for row, version in keyed if version is None]
+        new = [*fresh.values(), *(row for row, version in keyed if version is None)]
         position = step(position, [version for _, version in keyed if version], more)
         if position is not None:
             _check_empty(position.empty, path)
         covered = window.until if position is None else min(max(position.after, window.since), window.until)
-        yield TimedPage([*fresh.values(), *unkeyed], covered, date, unlisted)
+        yield TimedPage(
+            [row for row in new if not isinstance(row, Sketch)],
+            covered,
+            date,
+            tuple(row for row in new if isinstance(row, Sketch)),
+            unlisted,
+        )
+
+
+def _version(row: Any, key: Callable[[Any], Key | None]) -> Key | None:
+    if isinstance(row, Hole):
+        return None
+    return key(row.data if isinstance(row, Sketch) else row)
 
 
 def _pieces(
@@ -245,16 +266,18 @@ def _pieces(
 ) -> Pieces:
     """The page of ``query`` in pieces, with sketches in the place of holes where they can be had."""
     found = in_pieces(partial(_ask, client, path, query), query["page"], error)
+    if sketch is None:
+        return found
     listed: list[Any] = []
     for row in found.rows:
-        if isinstance(row, Hole) and sketch is not None:
+        if isinstance(row, Hole):
             try:
                 answer = _ask(client, path, {**query, **sketch}, row.place + 1, 1)
             except (Transient, Permanent) as again:
                 if not is_too_hard(again):
                     raise
             else:
-                listed += answer.data
+                listed += [Sketch(data, row.error) for data in answer.data]
                 continue
         listed.append(row)
     return replace(found, rows=listed)
@@ -266,7 +289,7 @@ def _at_rest(look: Callable[[], Pieces], key: Callable[[Any], Key | None]) -> Pi
     before: list[Key | None] | None = None
     for _ in range(_MAX_LOOKS):
         found = look()
-        now = [None if isinstance(row, Hole) else key(row) for row in found.rows]
+        now = [_version(row, key) for row in found.rows]
         if now == before:
             return found
         before = now
@@ -275,10 +298,10 @@ def _at_rest(look: Callable[[], Pieces], key: Callable[[Any], Key | None]) -> Pi
 
 def _without_holes(
     found: Pieces, position: Position, key: Callable[[Any], Key | None]
-) -> tuple[list[Any], tuple[Unlisted, ...], bool]:
-    """The rows of ``found``, its holes as the times between them, and whether there is more."""
+) -> tuple[list[Any], tuple[Unlisted, ...]]:
+    """The rows of ``found``, and its holes as the times between them."""
     listed = list(found.rows)
-    if found.more and not position.tie and any(key(row) for row in listed if not isinstance(row, Hole)):
+    if found.more and not position.tie and any(_version(row, key) for row in listed):
         # What comes after the last time seen is asked for again, and then it is known what is behind it.
         while isinstance(listed[-1], Hole):
             listed.pop()
@@ -288,14 +311,14 @@ def _without_holes(
     for row in listed:
         if isinstance(row, Hole):
             hole = hole or row
-        elif version := key(row):
+        elif version := _version(row, key):
             if hole is not None:
                 unlisted.append(Unlisted(since, version[1], hole.error))
                 hole = None
             since = version[1]
     if hole is not None:
         unlisted.append(Unlisted(since, position.before, hole.error))
-    return [row for row in listed if not isinstance(row, Hole)], tuple(unlisted), found.more
+    return [row for row in listed if not isinstance(row, Hole)], tuple(unlisted)
 
 
 def stamp(moment: datetime) -> str:

@@ -23,7 +23,7 @@ UNLISTED = "unlisted"
 _TEN = 10
 _TOO_HARD = frozenset({"server_error", "timeout", "incomplete", "content_too_large"})
 # So many pieces in a row without one answer are no accident of single rows, nor are so many rows of a page.
-_SERVER_IS_DOWN = 3
+_SERVER_IS_DOWN = 2
 _MOST_HOLES = 20
 
 Ask = Callable[[int, int], Answer]

@@ -27,6 +27,7 @@ from sync_pipeline.model import QuarantinedRow
 from sync_pipeline.sources.gitlab.children import Owing, side_by_side
 from sync_pipeline.sources.gitlab.fields import Fields, moment, person, quarantined
 from sync_pipeline.sources.gitlab.paging import named, pages, rows
+from sync_pipeline.sources.gitlab.pieces import Hole
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 # Both tell of one act of one request to the server.
@@ -138,10 +139,15 @@ class ReviewReader:
         key = str(iid)
         path = project_path(self._project_id, "merge_requests", iid)
         got = _Gathered()
-        if owing.attempt(key, "notes", partial(self._notes, path, merge_request, got)):
-            got.whole.add(Origin.NOTE)
+        details = {Origin.NOTE: ("notes", partial(self._notes, path, merge_request, got))}
         for origin in (Origin.STATE, Origin.LABEL, Origin.MILESTONE):
-            if owing.attempt(key, f"{origin}_events", partial(self._resource, path, iid, origin, got)):
+            details[origin] = (f"{origin}_events", partial(self._resource, path, iid, origin, got))
+        for origin, (detail, read) in details.items():
+            holes = owing.attempt(key, detail, read)
+            if holes:
+                # What the others say is kept.
+                owing.owe(key, detail, holes[0].error)
+            elif holes is not None:
                 got.whole.add(origin)
         events = told_once(got.events.values())
         approvals = owing.attempt(key, "approvals", lambda: self._approvals(path, events))
@@ -151,33 +157,36 @@ class ReviewReader:
             reviewers = owing.attempt(key, "reviewers", lambda: self._reviewers(path))
         return ReviewSet(iid, events, approvals, reviewers, frozenset(got.whole), tuple(got.aside))
 
-    def _notes(self, path: str, merge_request: MergeRequestRow, got: _Gathered) -> bool:
+    def _notes(self, path: str, merge_request: MergeRequestRow, got: _Gathered) -> list[Hole]:
         """All notes by their discussions; by themselves too where the discussions are not there or hold fewer
-        comments than the merge request counts."""
+        comments than the merge request counts. Returns what is still missing."""
         iid = merge_request.iid
+        holes: list[Hole] = []
         try:
             url = f"{path}/discussions"
-            for discussion in self._all(url):
+            for discussion in self._all(url, holes=holes):
                 within = Fields(discussion)
                 for index, data in enumerate(within.items("notes")):
                     got.add(
                         partial(note, data, iid, within.text("id"), index > 0), f"{iid}:note:{_number(data)}"
                     )
             expected = merge_request.user_notes_count or 0
-            if sum(not row.is_system for row in got.events.values()) >= expected:
-                return True
+            if not holes and sum(not row.is_system for row in got.events.values()) >= expected:
+                return []
         except SourceGone as error:
             if error.code not in ("no_route", "no_object"):
                 raise
-        for data in self._all(f"{path}/notes", {"sort": "asc", "order_by": "created_at"}):
+        holes = []
+        for data in self._all(f"{path}/notes", {"sort": "asc", "order_by": "created_at"}, holes):
             if f"note:{_number(data)}" not in got.events:
                 got.add(partial(note, data, iid, None, False), f"{iid}:note:{_number(data)}")
-        return True
+        return holes
 
-    def _resource(self, path: str, iid: int, origin: Origin, got: _Gathered) -> bool:
-        for data in self._all(f"{path}/resource_{origin}_events"):
+    def _resource(self, path: str, iid: int, origin: Origin, got: _Gathered) -> list[Hole]:
+        holes: list[Hole] = []
+        for data in self._all(f"{path}/resource_{origin}_events", holes=holes):
             got.add(partial(resource_event, data, iid, origin), f"{iid}:{origin}:{_number(data)}")
-        return True
+        return holes
 
     def _approvals(self, path: str, events: Sequence[ReviewEventRow]) -> tuple[ApprovalRow, ...]:
         data = named(self._client.get(f"{path}/approvals").data, f"{path}/approvals")
@@ -191,8 +200,10 @@ class ReviewReader:
                 found.append(ReviewerRow(who, fields.text("state"), fields.moment("created_at")))
         return tuple(found)
 
-    def _all(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[Any]:
-        for page in pages(self._client, path, params):
+    def _all(
+        self, path: str, params: Mapping[str, str] | None = None, holes: list[Hole] | None = None
+    ) -> Iterator[Any]:
+        for page in pages(self._client, path, params, holes=holes):
             yield from rows(page, path)
 
 

@@ -1,0 +1,145 @@
+"""Lists that move, spoil or lie while they are read: every row arrives, and what cannot is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from sync_pipeline.model import JobType
+from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.store import watermarks
+from sync_pipeline_tests.sync.conftest import Forge
+from sync_pipeline_tests.sync.test_merge_request_trouble import due_now, make, unread_for_days
+
+MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
+_STORED = "SELECT iid, title FROM scm.mrs WHERE repo_id = %(repo)s ORDER BY iid"
+_READ = "SELECT mr_iid FROM scm.mr_reviews WHERE repo_id = %(repo)s ORDER BY mr_iid"
+_ASIDE = """
+SELECT job_type, natural_key, reason FROM scm.quarantine WHERE resolved_at IS NULL
+ ORDER BY job_type, natural_key
+"""
+_OWED = """
+SELECT job_type, natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL
+ ORDER BY job_type, natural_key, detail
+"""
+
+
+def titles(forge: Forge) -> list[str]:
+    return [row["title"] for row in forge.rows(_STORED)]
+
+
+def spoil(forge: Forge, *numbers: int, where: str = r"merge_requests") -> None:
+    """Pages and answers with these merge requests fail; their titles are their numbers."""
+    some = b"|".join(b"%d" % number for number in numbers)
+    forge.gitlab.faults.add(where, faults.Poison(rb'"title":"(%s)"' % some), times=None)
+
+
+# What the server still gives of the bad row: itself, at least its number, or nothing.
+_GIVES = {"alone": r"merge_requests\?(?!.*view=simple)", "number": r"merge_requests(/|\?(?!.*view=simple))"}
+_GIVES["nothing"] = "merge_requests"
+
+
+@pytest.mark.parametrize("gives", _GIVES)
+@pytest.mark.parametrize("bad", [(0,), (12, 13), (29,)], ids=["first", "neighbours", "last"])
+def test_a_row_that_spoils_every_page_it_is_on_holds_up_no_other(
+    forge: Forge, bad: tuple[int, ...], gives: str
+) -> None:
+    made = make(forge, 30)
+    spoil(forge, *bad, where=_GIVES[gives])
+    reports = forge.both()
+    assert all(report.succeeded for report in reports), [report.error for report in reports]
+    left = [] if gives == "alone" else list(bad)
+    assert titles(forge) == [str(n) for n in range(30) if n not in left]
+    keys = {r["natural_key"] for r in forge.rows(_ASIDE)}
+    assert {r["natural_key"] for r in forge.rows(_OWED)} == keys
+    if gives == "number":
+        assert keys == {str(n + 1) for n in bad}
+    else:
+        assert len(keys) == (gives == "nothing")
+    assert {r["reason"] for r in forge.rows(_ASIDE)} <= {"unlisted"}
+    for job_type in (MR, REVIEWS):
+        assert watermarks.get(forge.conn, forge.repo_id, job_type).watermark is not None
+    # What happens meanwhile arrives, visit for visit.
+    for number in range(2):
+        forge.tick(minutes=1)
+        forge.gitlab.edit(made[20], title=f"Edited {number}")
+        forge.tick(minutes=2)
+        assert all(report.succeeded for report in forge.both())
+        assert f"Edited {number}" in titles(forge)
+    forge.gitlab.faults.clear()
+    for _ in range(2):
+        due_now(forge)
+        forge.tick()
+        assert all(report.succeeded for report in forge.both())
+    assert forge.rows(_OWED) == []
+    assert forge.rows(_ASIDE) == []
+    assert len(titles(forge)) == 30
+    assert [r["mr_iid"] for r in forge.rows(_READ)] == list(range(1, 31))
+
+
+def test_the_daily_look_gets_round_a_bad_row_too(forge: Forge) -> None:
+    make(forge, 12)
+    forge.both()
+    unread_for_days(forge)
+    spoil(forge, 5)
+    forge.tick()
+    reports = forge.both()
+    assert all(report.succeeded for report in reports), [report.error for report in reports]
+    unread = "SELECT iid FROM scm.mrs WHERE read_at < now() - interval '1 day'"
+    assert forge.rows(unread) == []  # it waits for the next day
+    assert {tuple(r.values()) for r in forge.rows(_ASIDE)} == {
+        ("merge_requests", "6", "unlisted"),
+        ("reviews", "6", "unlisted"),
+    }
+    forge.gitlab.faults.clear()
+    due_now(forge)
+    forge.tick()
+    forge.both()
+    assert forge.rows(_ASIDE) == forge.rows(_OWED) == []
+
+
+def test_rows_that_move_while_a_page_is_read_in_pieces_arrive(forge: Forge) -> None:
+    made = make(forge, 45)
+    spoil(forge, 7)
+    for step in range(4):
+        edit = faults.Do(lambda step=step: forge.gitlab.edit(made[step], title=f"Moved {step}"))
+        forge.gitlab.faults.rules.insert(0, faults.Rule(r"per_page=10&", edit, times=1, skip=step * 2 + 1))
+    forge.other_settings(overlap=0)
+    for _ in range(3):
+        reports = forge.both()
+        assert all(report.succeeded for report in reports), [report.error for report in reports]
+        forge.tick()
+    assert titles(forge) == [f"Moved {n}" if n < 4 else str(n) for n in range(45) if n != 7]
+
+
+def test_a_list_that_never_ends_is_an_error_and_covers_nothing(forge: Forge) -> None:
+    make(forge, 2)
+    endless = faults.json_answer(200, [], X_Next_Page="2")
+    forge.gitlab.faults.add(r"merge_requests\?", endless, times=None)
+    for report in forge.both():
+        assert (str(report.job_status), report.error_code) == ("failed", "paging_loop")
+    assert watermarks.get(forge.conn, forge.repo_id, MR).covered == ()
+
+
+@pytest.mark.parametrize("page", [r"/discussions\?", r"/resource_label_events\?", r"/notes\?|/discussions\?"])
+def test_one_note_or_event_that_cannot_be_given_hides_no_other(forge: Forge, page: str) -> None:
+    (request,) = make(forge, 1)
+    for number in range(14):
+        forge.gitlab.comment(request, forge.other, f"Comment {number}.")
+        forge.gitlab.add_label(forge.project, request, forge.user, f"label-{number}.")
+    forge.tick()
+    forge.gitlab.faults.add(page, faults.Poison(rb"(Comment |label-)6\."), times=None)
+    reports = forge.both()
+    assert all(report.succeeded for report in reports), [report.error for report in reports]
+    kinds = "SELECT event_type, count(*) AS n FROM scm.review_events GROUP BY 1"
+    counted = {r["event_type"]: r["n"] for r in forge.rows(kinds)}
+    detail = "label_events" if "label" in page else "notes"
+    comments = 13 if "/notes" in page else 14
+    assert counted == {"comment": comments, "label": 13 if detail == "label_events" else 14}
+    owed = [tuple(r.values()) for r in forge.rows(_OWED)]
+    assert owed == ([("reviews", "1", detail)] if 13 in counted.values() else [])
+    forge.gitlab.faults.clear()
+    due_now(forge)
+    forge.tick()
+    forge.both()
+    assert {r["event_type"]: r["n"] for r in forge.rows(kinds)} == {"comment": 14, "label": 14}
+    assert forge.rows(_OWED) == []
