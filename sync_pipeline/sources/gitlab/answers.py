@@ -122,11 +122,25 @@ def whole(text: str | None) -> int | None:
 
 
 def parsed(body: bytes) -> Any:
-    """``body`` as JSON. Raises ValueError where it is none."""
+    """``body`` as JSON. Bytes that are no UTF-8 become lone surrogates, numbers with thousands of digits
+    infinite, so that they spoil their own value only. Raises ValueError where it is no JSON."""
     try:
-        return json.loads(body)
+        try:
+            return json.loads(body)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:
+            text = body.decode("utf-8-sig", "surrogateescape")
+            return json.loads(text, parse_int=_integer)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _integer(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:  # Python converts no more than 4,300 digits
+        return float(digits)
 
 
 def is_json(headers: Mapping[str, str]) -> bool:

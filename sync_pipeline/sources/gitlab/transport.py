@@ -29,10 +29,10 @@ from urllib.parse import SplitResult, parse_qs, quote, urljoin, urlsplit, urluns
 import requests
 import tenacity
 import urllib3
-from requests.adapters import HTTPAdapter
 
 from sync_pipeline.errors import AccessDenied, Cancelled, ConfigurationError, Permanent, SyncError, Transient
 from sync_pipeline.sources.gitlab import answers
+from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
 
 if TYPE_CHECKING:
     import gitlab
@@ -45,6 +45,7 @@ _MAX_HOPS = 3
 _READ_BYTES = 64 * 1024
 # A refused token is not sent again for so many seconds: repeated refusals get the address banned.
 _REFUSED_SECONDS = 60.0
+_VARIABLES = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
 # Errors that asking again within seconds cannot help.
 _NOT_AGAIN = frozenset({"blocked", "redirect"})
 
@@ -174,7 +175,7 @@ class Instance:
         self.monotonic = monotonic
         self.now = now
         self.chance = chance
-        self.adapter = HTTPAdapter(pool_connections=4, pool_maxsize=32, max_retries=0)
+        self.adapter = AskingAdapter(pool_connections=4, pool_maxsize=32, max_retries=0)
         self._refused: tuple[str, float, str] | None = None
 
     def __repr__(self) -> str:
@@ -466,19 +467,26 @@ class _Session(requests.Session):
         failure: SyncError | None = None
         response: requests.Response | None = None
         body = b""
+
+        def go_on() -> None:
+            client.check_cancelled()
+            if instance.monotonic() - started > instance.total_timeout:
+                raise TimeoutError
+
         try:
-            response = instance.adapter.send(
-                request,
-                stream=True,
-                timeout=(instance.connect_timeout, instance.read_timeout),
-                verify=instance.ca_file or kwargs.get("verify") or True,
-                proxies=kwargs.get("proxies"),
-            )
-            body = self._body(request, response, started)
+            with asking(go_on):
+                response = instance.adapter.send(
+                    request,
+                    stream=True,
+                    timeout=(instance.connect_timeout, instance.read_timeout),
+                    verify=instance.ca_file or kwargs.get("verify") or True,
+                    proxies=kwargs.get("proxies"),
+                )
+                body = self._body(request, response)
         except SyncError as error:
             failure = error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            failure = _network_error(error, _shown(request))
+            failure = _network_error(error, _shown(request), _proxy(request, kwargs))
         seconds = instance.monotonic() - started
         if failure is not None:
             if response is not None:
@@ -504,8 +512,14 @@ class _Session(requests.Session):
             Feedback(endpoint, response.status_code, seconds, asked, remaining, limit)
         )
 
-    def _body(self, request: requests.PreparedRequest, response: requests.Response, started: float) -> bytes:
+    def _body(self, request: requests.PreparedRequest, response: requests.Response) -> bytes:
         """All of the body; a length that does not fit is raised by urllib3."""
+        if response.status_code < 200:
+            # The true answer comes behind it, and would be taken for that of the next request.
+            raise Transient(
+                f"{_shown(request)}: an interim answer ({response.status_code}), which nobody asked for",
+                code="incomplete",
+            )
         instance = self._instance
         pieces: list[bytes] = []
         size = 0
@@ -516,10 +530,6 @@ class _Session(requests.Session):
                 raise Permanent(
                     f"{_shown(request)}: more than {instance.max_answer_bytes} bytes",
                     code="content_too_large",
-                )
-            if instance.monotonic() - started > instance.total_timeout:
-                raise Transient(
-                    f"{_shown(request)}: not finished after {instance.total_timeout:g} s", code="timeout"
                 )
         response.raw.release_conn()
         return b"".join(pieces)
@@ -563,8 +573,15 @@ def _joined(url: str, location: str) -> str:
         return ""
 
 
-def _network_error(error: BaseException, where: str) -> SyncError:
-    """Our exception for what requests, urllib3 or the system raised while sending or reading."""
+def _proxy(request: requests.PreparedRequest, kwargs: Mapping[str, Any]) -> str | None:
+    """Which proxy a request goes through, for a person; None where it goes straight."""
+    proxy = requests.utils.select_proxy(request.url or "", kwargs.get("proxies"))
+    return None if proxy is None else answers.redact(proxy)
+
+
+def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncError:
+    """Our exception for what requests, urllib3 or the system raised while sending or reading; ``proxy`` is
+    what the request went through."""
     chain: list[BaseException] = []
     current: Any = error
     while isinstance(current, BaseException) and current not in chain:
@@ -572,7 +589,11 @@ def _network_error(error: BaseException, where: str) -> SyncError:
         reason = getattr(current, "reason", None)
         inner = [item for item in current.args if isinstance(item, BaseException)]
         current = reason if isinstance(reason, BaseException) else next(iter(inner), current.__cause__)
-    if any(isinstance(item, ssl.SSLCertVerificationError) for item in chain):
+
+    def met(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(item, kinds) for item in chain)
+
+    if met(ssl.SSLCertVerificationError):
         return Permanent(
             f"{where}: the certificate is not trusted; set SCM_CA_FILE to the PEM file of its authority",
             code="certificate",
@@ -580,18 +601,23 @@ def _network_error(error: BaseException, where: str) -> SyncError:
     names = " ".join(str(item) for item in chain)
     if "PEM" in names or "CA certificate bundle" in names or "CERTIFICATE_OR_CRL" in names:
         return ConfigurationError("the CA file cannot be used; set SCM_CA_FILE to a PEM file")
-    timeouts = (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)
+    behind = "" if proxy is None else f" through the proxy {proxy}"
     # urllib3 counts a refused connection among the timeouts.
-    refused = any(isinstance(item, urllib3.exceptions.NewConnectionError | ConnectionError) for item in chain)
-    if not refused and any(isinstance(item, timeouts) for item in chain):
-        return Transient(f"{where}: no answer in time", code="timeout")
-    if any(isinstance(item, requests.exceptions.InvalidURL | UnicodeError) for item in chain):
+    refused = met(urllib3.exceptions.NewConnectionError, ConnectionError)
+    if not refused and met(requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError):
+        return Transient(f"{where}: no answer in time{behind}", code="timeout")
+    no_url = (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, UnicodeError)
+    if proxy is not None and met(*no_url, requests.exceptions.InvalidProxyURL):
+        return ConfigurationError(f"{where}: the proxy {proxy} cannot be used; {_VARIABLES}")
+    if met(*no_url):
         return ConfigurationError(f"{where}: this is no URL; check it")
-    if any(
-        isinstance(item, requests.exceptions.ProxyError | urllib3.exceptions.ProxyError) for item in chain
-    ):
-        return Transient(f"{where}: the proxy does not let us through; check HTTPS_PROXY", code="connection")
-    broken = (urllib3.exceptions.ProtocolError, urllib3.exceptions.DecodeError)
-    if any(isinstance(item, broken) for item in chain):
-        return Transient(f"{where}: the connection broke before the answer was whole", code="connection")
-    return Transient(f"{where}: cannot be reached; check host, port and network", code="connection")
+    if met(requests.exceptions.ProxyError, urllib3.exceptions.ProxyError):
+        return Transient(
+            f"{where}: the proxy {proxy} does not let us through; {_VARIABLES}", code="connection"
+        )
+    invalid = (urllib3.exceptions.InvalidHeader, requests.exceptions.InvalidHeader)
+    if met(urllib3.exceptions.ProtocolError, urllib3.exceptions.DecodeError, *invalid):
+        return Transient(
+            f"{where}: the connection broke before the answer was whole{behind}", code="connection"
+        )
+    return Transient(f"{where}: cannot be reached{behind}; check host, port and network", code="connection")
