@@ -398,12 +398,19 @@ def test_a_revision_that_no_way_can_read_goes_to_quarantine(
     fake_svn: Callable[[str], str], tmp_path: Path
 ) -> None:
     (tmp_path / "answer").write_text(HEADER + '<logentry\n   revision="7">\n<msg>half')
-    reader = reader_of("svn://host/r", svn_command=fake_svn(f"cat '{tmp_path / 'answer'}'\n"))
-    batch = reader.read_single(7)
+    (tmp_path / "other").write_text(HEADER + ENTRY.format(1) + "</log>\n")
+    command = fake_svn(
+        f'case "$*" in *"-r 1:1"*) cat "{tmp_path / "other"}";; *) cat "{tmp_path / "answer"}";; esac\n'
+    )
+    batch = reader_of("svn://host/r", svn_command=command).read_single(7)
     assert list(batch.rows) == []
     (row,) = batch.quarantined
     assert (row.natural_key, row.reason) == ("7", "unparseable")
     assert b"half" in row.payload
+    # Where no other revision can be read either, the revision is not to blame.
+    (tmp_path / "other").write_text("")
+    with pytest.raises(Transient, match="answers no question"):
+        reader_of("svn://host/r", svn_command=command).read_single(7)
 
 
 @pytest.mark.parametrize(

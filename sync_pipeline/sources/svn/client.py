@@ -73,10 +73,16 @@ LOGIN_CODES = frozenset({170001, 215000, 215001, 215002, 215004})
 LOGIN_TRIES = 3
 UNTRUSTED = 230001
 PROPERTY_NOT_FOUND = 200017
+RELOCATED = 175011
+
+SYSTEM_CONFIGURATION = Path("/etc/subversion")
+"""Where svn reads what holds for every user of the machine."""
 
 _ERROR_LINE = re.compile(r"^svn: (?:warning: )?[EW](\d{6}): ?(.*)$")
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _PASSWORD = re.compile(r"^([^:/]+://[^:/@]*):[^/]*@")
+_PROXY = re.compile(r"^\s*http-proxy-host\s*[=:]", re.MULTILINE)
+_HTTP_URL = re.compile(r"https?://[^\s'/]+")
 _USER_INFO = re.compile(r"(?<=://)[^/\s@']*@")
 
 
@@ -89,7 +95,8 @@ class Client:
     authorities. ``trust_failures``: certificate failures to accept, as svn names them, separated by commas.
 
     Every method raises ClientError when svn refuses, WindowTooHard (codes ``timeout`` and ``too_large``)
-    when a limit is reached and ConfigurationError when svn is not installed.
+    when a limit is reached, Transient (code ``no_room``) when this machine is full and ConfigurationError
+    when svn is not installed. The password is shown to the host of the URL only, whatever that redirects to.
     """
 
     def __init__(
@@ -433,7 +440,7 @@ class Client:
                 answer = self._once(arguments, timeout)
                 if answer.status == 0:
                     return answer
-                error = _client_error(answer)
+                error = _client_error(answer, arguments[-1])
                 tries += 1
                 if tries > LOGIN_TRIES or not self._may_try_again(error, arguments[-1]):
                     raise error
@@ -450,6 +457,7 @@ class Client:
             command += ["--username", self._username]
         if self._password is not None:
             command.append("--password-from-stdin")
+            command += self._stay_at(arguments[-1])
         self.calls += 1
         try:
             return process.run(
@@ -464,6 +472,19 @@ class Client:
             raise ClientError(
                 "The operation was interrupted", [("The operation was interrupted", 200015)]
             ) from None
+
+    def _stay_at(self, where: str) -> Sequence[str]:
+        """Options that keep the password from every host but the one of ``where``: svn follows redirects and
+        shows it to whoever asks for one. Everything else is sent to a proxy that does not exist. Where a
+        real proxy is configured that cannot be said, so there svn does as it always does."""
+        host = _host(where)
+        if host is None or _has_proxy(Path(self._configuration())) or _has_proxy(SYSTEM_CONFIGURATION):
+            return []
+        return [
+            "--config-option=servers:global:http-proxy-host=127.0.0.1",
+            "--config-option=servers:global:http-proxy-port=0",
+            f"--config-option=servers:global:http-proxy-exceptions={host}",
+        ]
 
     def _cancelled(self) -> bool:
         return self.callback_cancel is not None and bool(self.callback_cancel())
@@ -497,9 +518,12 @@ class Client:
 
     def _configuration(self) -> str:
         if not self._config_dir:
-            folder = tempfile.mkdtemp(prefix="svn-config-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            write_configuration(Path(folder), self._ca_file)
+            try:
+                folder = tempfile.mkdtemp(prefix="svn-config-")
+                weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+                write_configuration(Path(folder), self._ca_file)
+            except OSError as error:
+                raise process.no_room(error) from None
             self._config_dir = folder
         return self._config_dir
 
@@ -511,6 +535,22 @@ def write_configuration(folder: Path, ca_file: str | Path | None) -> None:
     if ca_file is not None:
         servers += f"ssl-authority-files = {Path(ca_file).resolve()}\n"
     (folder / "servers").write_text(servers)
+
+
+def _host(where: str) -> str | None:
+    """The host of an http(s) target; None for every other one."""
+    scheme, _, rest = where.partition("://")
+    if scheme not in ("http", "https"):
+        return None
+    host = rest.partition("/")[0].rpartition("@")[2]
+    return (host if host.endswith("]") else re.sub(r":[0-9]*$", "", host)).strip("[]").lower()
+
+
+def _has_proxy(folder: Path) -> bool:
+    try:
+        return _PROXY.search((folder / "servers").read_text("utf-8", "replace")) is not None
+    except OSError:
+        return False
 
 
 def as_url(url_or_path: str) -> str:
@@ -543,12 +583,17 @@ def _revision(revision: Revision) -> Sequence[str]:
     return ["-r", text] if text else []
 
 
-def _client_error(answer: Answer) -> ClientError:
+def _client_error(answer: Answer, where: str) -> ClientError:
     errors: list[tuple[str, int]] = []
-    for line in _USER_INFO.sub("", answer.stderr).splitlines():
+    said = _USER_INFO.sub("", answer.stderr)
+    for line in said.splitlines():
         match = _ERROR_LINE.match(line)
         if match:
             errors.append((match[2], int(match[1])))
+    host = _host(where)
+    if host is not None and any(_host(found + "/") != host for found in _HTTP_URL.findall(said)):
+        # svn followed a redirect before it failed; it has no code of its own for that.
+        errors.append(("redirected to another host", RELOCATED))
     if not errors:
         errors = [(f"svn ended with exit status {answer.status}", 0)]
     return ClientError("\n".join(message for message, _ in errors), errors)

@@ -26,12 +26,15 @@ class Meaning(Enum):
     """What a failure of svn means, strongest first: of several codes the first one here decides."""
 
     CANCELLED = "cancelled"
+    NO_ROOM = "no_room"
     CERTIFICATE = "certificate"
     DENIED = "denied"
     MOVED = "moved"
+    REDIRECTED = "redirected"
     NO_SUCH_REVISION = "no_such_revision"
     NOT_FOUND = "not_found"
     CORRUPT = "corrupt"
+    MALFORMED = "malformed"
     BAD_URL = "bad_url"
     CONNECTION = "connection"
     UNKNOWN = "svn_failed"
@@ -39,6 +42,13 @@ class Meaning(Enum):
 
 MEANINGS: dict[int, tuple[str, Meaning]] = {
     200015: ("SVN_ERR_CANCELLED", Meaning.CANCELLED),
+    11: ("EAGAIN", Meaning.NO_ROOM),
+    12: ("ENOMEM", Meaning.NO_ROOM),
+    23: ("ENFILE", Meaning.NO_ROOM),
+    24: ("EMFILE", Meaning.NO_ROOM),
+    27: ("EFBIG", Meaning.NO_ROOM),
+    28: ("ENOSPC", Meaning.NO_ROOM),
+    122: ("EDQUOT", Meaning.NO_ROOM),
     230001: ("SVN_ERR_RA_SERF_SSL_CERT_UNTRUSTED", Meaning.CERTIFICATE),
     170001: ("SVN_ERR_RA_NOT_AUTHORIZED", Meaning.DENIED),
     170002: ("SVN_ERR_RA_UNKNOWN_AUTH", Meaning.DENIED),
@@ -52,8 +62,9 @@ MEANINGS: dict[int, tuple[str, Meaning]] = {
     220001: ("SVN_ERR_AUTHZ_UNREADABLE", Meaning.DENIED),
     220002: ("SVN_ERR_AUTHZ_PARTIALLY_READABLE", Meaning.DENIED),
     13: ("EACCES", Meaning.DENIED),
-    170011: ("SVN_ERR_RA_SESSION_URL_MISMATCH", Meaning.MOVED),
     175011: ("SVN_ERR_RA_DAV_RELOCATED", Meaning.MOVED),
+    170011: ("SVN_ERR_RA_SESSION_URL_MISMATCH", Meaning.REDIRECTED),
+    195019: ("SVN_ERR_CLIENT_CYCLE_DETECTED", Meaning.REDIRECTED),
     160006: ("SVN_ERR_FS_NO_SUCH_REVISION", Meaning.NO_SUCH_REVISION),
     195002: ("SVN_ERR_CLIENT_BAD_REVISION", Meaning.NO_SUCH_REVISION),
     160013: ("SVN_ERR_FS_NOT_FOUND", Meaning.NOT_FOUND),
@@ -90,6 +101,10 @@ MEANINGS: dict[int, tuple[str, Meaning]] = {
     200014: ("SVN_ERR_CHECKSUM_MISMATCH", Meaning.CORRUPT),
     200041: ("SVN_ERR_CORRUPT_PACKED_DATA", Meaning.CORRUPT),
     235000: ("SVN_ERR_ASSERTION_FAIL", Meaning.CORRUPT),
+    130002: ("SVN_ERR_XML_UNKNOWN_ENCODING", Meaning.MALFORMED),
+    130003: ("SVN_ERR_XML_MALFORMED", Meaning.MALFORMED),
+    130005: ("SVN_ERR_XML_UNEXPECTED_ELEMENT", Meaning.MALFORMED),
+    175009: ("SVN_ERR_RA_DAV_MALFORMED_DATA", Meaning.MALFORMED),
     125002: ("SVN_ERR_BAD_URL", Meaning.BAD_URL),
     125010: ("SVN_ERR_BAD_SERVER_SPECIFICATION", Meaning.BAD_URL),
     155007: ("SVN_ERR_WC_NOT_WORKING_COPY", Meaning.BAD_URL),
@@ -100,8 +115,11 @@ MEANINGS: dict[int, tuple[str, Meaning]] = {
     170012: ("SVN_ERR_RA_CANNOT_CREATE_TUNNEL", Meaning.CONNECTION),
     170013: ("SVN_ERR_RA_CANNOT_CREATE_SESSION", Meaning.CONNECTION),
     175002: ("SVN_ERR_RA_DAV_REQUEST_FAILED", Meaning.CONNECTION),
-    175009: ("SVN_ERR_RA_DAV_MALFORMED_DATA", Meaning.CONNECTION),
+    175003: ("SVN_ERR_RA_DAV_OPTIONS_REQ_FAILED", Meaning.CONNECTION),
+    175010: ("SVN_ERR_RA_DAV_RESPONSE_HEADER_BADNESS", Meaning.CONNECTION),
     175012: ("SVN_ERR_RA_DAV_CONN_TIMEOUT", Meaning.CONNECTION),
+    175014: ("SVN_ERR_RA_DAV_PRECONDITION_FAILED", Meaning.CONNECTION),
+    175015: ("SVN_ERR_RA_DAV_METHOD_NOT_ALLOWED", Meaning.CONNECTION),
     210002: ("SVN_ERR_RA_SVN_CONNECTION_CLOSED", Meaning.CONNECTION),
     210003: ("SVN_ERR_RA_SVN_IO_ERROR", Meaning.CONNECTION),
     210004: ("SVN_ERR_RA_SVN_MALFORMED_DATA", Meaning.CONNECTION),
@@ -115,15 +133,22 @@ MEANINGS: dict[int, tuple[str, Meaning]] = {
     113: ("EHOSTUNREACH", Meaning.CONNECTION),
 }
 
+NO_SUBVERSION = 175003
+"""A web server answers, but not the way Subversion's does."""
+
 CONNECTION_RANGES = (range(120_000, 121_000), range(670_000, 671_000), range(730_000, 731_000))
 """Codes of serf, of name resolution and of Windows sockets."""
 
 _ORDER = list(Meaning)
 
+# How Apache says that there is no repository of this name below its folder of repositories.
+_NO_REPOSITORY = frozenset({2, 170013})
+
 
 def meaning(codes: Iterable[int]) -> Meaning:
     """What these codes mean together."""
-    found = [Meaning.UNKNOWN]
+    codes = frozenset(codes)
+    found = [Meaning.NOT_FOUND if codes >= _NO_REPOSITORY else Meaning.UNKNOWN]
     for code in codes:
         if code in MEANINGS:
             found.append(MEANINGS[code][1])
@@ -146,6 +171,12 @@ def consequence(error: ClientError, url: str) -> SyncError:
     where = place(url)
     if what is Meaning.CANCELLED:
         return Cancelled(f"reading {where} was cancelled")
+    if what is Meaning.NO_ROOM:
+        return Transient(
+            f"svn ran out of room while it read {where} ({shown}); make room for temporary files, open files "
+            "or memory on this machine or on the server",
+            code=what.value,
+        )
     if what is Meaning.CERTIFICATE:
         return Permanent(
             f"the certificate of {where} is not trusted ({shown}); set SCM_CA_FILE to the PEM "
@@ -159,6 +190,11 @@ def consequence(error: ClientError, url: str) -> SyncError:
         )
     if what is Meaning.MOVED:
         return Permanent(f"{where} has moved ({shown}); register the new address", code="moved")
+    if what is Meaning.REDIRECTED:
+        return Transient(
+            f"{where} redirects elsewhere ({shown}); is there a login or maintenance page in front of it?",
+            code=what.value,
+        )
     if what is Meaning.NO_SUCH_REVISION:
         return Transient(
             f"{where} does not have the revision that was asked for ({shown}); look at the repository again",
@@ -168,8 +204,19 @@ def consequence(error: ClientError, url: str) -> SyncError:
         return SourceGone(f"there is no repository at {where} ({shown}); check the URL")
     if what is Meaning.CORRUPT:
         return Permanent(f"{where} is damaged ({shown}); run svnadmin verify on the server", code="corrupt")
+    if what is Meaning.MALFORMED:
+        return Transient(
+            f"{where} answers something that is not Subversion's ({shown}); is there a proxy or a login page "
+            "in front of it?",
+            code=what.value,
+        )
     if what is Meaning.BAD_URL:
         return ConfigurationError(f"{where} is not a URL that svn can read ({shown}); check the URL")
+    if NO_SUBVERSION in error.codes:
+        return Transient(
+            f"there is no Subversion server at {where} ({shown}); check the URL",
+            code=Meaning.CONNECTION.value,
+        )
     if what is Meaning.CONNECTION:
         return Transient(
             f"cannot reach {where} ({shown}); check host, port and network",

@@ -7,6 +7,7 @@ arguments mean and what the answer says.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -22,9 +23,11 @@ from typing import Any
 
 from plumbum import CommandNotFound, local
 
-from sync_pipeline.errors import Cancelled, ConfigurationError, WindowTooHard
+from sync_pipeline.errors import Cancelled, ConfigurationError, Transient, WindowTooHard
 
 STDERR_CAP = 64 * 1024
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+"""What the system says when disk, open files, memory or processes are used up."""
 POLL_SECONDS = 0.05
 
 
@@ -43,6 +46,12 @@ class AnswerFile:
     def size(self) -> int:
         """Bytes written so far."""
         return os.fstat(self.fd).st_size
+
+    @property
+    def fills_its_disk(self) -> bool:
+        """Whether nothing more can be written where it lies."""
+        disk = os.fstatvfs(self.fd)
+        return disk.f_bavail * disk.f_frsize < disk.f_bsize
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes ``[start, end)``, fewer only at the end of the file."""
@@ -115,10 +124,11 @@ def run(
 
     ``secret`` is written to its standard input, which then ends; without one the input is empty. Whatever
     goes wrong, also an interrupt, the whole process group is killed and reaped. Raises ConfigurationError
-    when the command is not installed, WindowTooHard (code ``timeout`` or ``too_large``) and Cancelled.
+    when the command is not installed, WindowTooHard (code ``timeout`` or ``too_large``), Cancelled, and
+    Transient (code ``no_room``) when this machine has no room for another file or process.
     """
-    answer, errors = AnswerFile(), AnswerFile()
     try:
+        answer, errors = AnswerFile(), AnswerFile()
         process: Any = local[command][tuple(arguments)].popen(
             stdin=subprocess.DEVNULL if secret is None else subprocess.PIPE,
             stdout=answer.fd,
@@ -130,6 +140,8 @@ def run(
         raise ConfigurationError(
             f"cannot run the command {command!r}; install the package subversion or correct the path"
         ) from None
+    except OSError as error:
+        raise no_room(error) from None
     try:
         if secret is not None:
             with suppress(BrokenPipeError):
@@ -142,7 +154,21 @@ def run(
         raise
     if answer.size > max_bytes:
         raise _too_large(max_bytes)
-    return Answer(process.returncode, answer, errors.read(0, STDERR_CAP).decode("utf-8", "replace"))
+    said = errors.read(0, STDERR_CAP).decode("utf-8", "replace")
+    if process.returncode and not said and answer.fills_its_disk:
+        raise no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    return Answer(process.returncode, answer, said)
+
+
+def no_room(error: OSError) -> Exception:
+    """What to raise for ``error``: itself, or Transient where it only says that something is used up."""
+    if error.errno not in NO_ROOM:
+        return error
+    return Transient(
+        f"no room for what svn answers: {error.strerror}; make room in {tempfile.gettempdir()}, or for open "
+        "files and processes of this machine",
+        code="no_room",
+    )
 
 
 def _wait(

@@ -42,6 +42,9 @@ PAYLOAD_CAP = 1 << 20
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
+# What is the revision's fault whatever stands between us and the server.
+_SURE = frozenset({Meaning.CORRUPT.value, "too_large"})
+
 SCHEMES = re.compile(r"(https?|file|svn(\+[A-Za-z0-9]+)?)://")
 
 
@@ -123,7 +126,7 @@ class SvnReader:
     def read_single(self, rev_num: int) -> Batch:
         """One hard revision: byte by byte, else without its paths and with an obligation, else as a
         quarantined row. Raises Transient, and the rest as :meth:`visit`, where the server and not the
-        revision is at fault.
+        revision is at fault: it answers for no other revision either.
         """
         window = RevisionWindow(rev_num, rev_num + 1)
         payload = b""
@@ -141,6 +144,14 @@ class SvnReader:
         except WindowTooHard as error:
             if error.code == "timeout":
                 raise Transient(f"r{rev_num} of {place(self._root)}: {error}", code="timeout") from None
+            if error.code == Meaning.CONNECTION.value:
+                # Under another code: the server is there for other revisions.
+                raise Transient(f"r{rev_num} of {place(self._root)}: {error}", code="svn_failed") from None
+            if error.code not in _SURE and not self._answers_logs(rev_num):
+                raise Transient(
+                    f"{place(self._root)} answers no question for its log: {error}",
+                    code=Meaning.CONNECTION.value,
+                ) from None
             return Batch(window, (), window, quarantined=(_quarantined(rev_num, error, payload),))
 
     def settle(self, natural_key: str, detail: str) -> Batch:
@@ -180,9 +191,39 @@ class SvnReader:
                 )
             )
         except ClientError as error:
-            if _is_hard(error):
-                raise _Hard(f"svn log failed on {window}: {_codes(error)}", meaning(error.codes)) from None
+            what = meaning(error.codes)
+            # Of damage svn is sure. Everything else may be the fault of whatever stands between us and the
+            # server, so a window is blamed only while another revision can be asked for.
+            if what is Meaning.CORRUPT or (_may_be_hard(error) and self._answers_logs(window.first)):
+                raise _Hard(f"svn log failed on {window}: {_codes(error)}", what) from None
+            if what is Meaning.NOT_FOUND:
+                # The front door was open a moment ago; the next look there tells whether it is gone.
+                raise Transient(
+                    f"{place(self._root)} answers, but not to the question for its log ({_codes(error)})",
+                    code=what.value,
+                ) from None
             raise consequence(error, self._root) from None
+
+    def _answers_logs(self, rev_num: int) -> bool:
+        """Whether another revision than ``rev_num`` can be asked for: its log arrives, or only a real server
+        can have refused it."""
+        other = number(1 if rev_num > 1 else 2)
+        try:
+            answer = self._client.log_answer(
+                self._root,
+                other,
+                other,
+                strict_node_history=False,
+                peg_revision=other,
+                revprops=(),
+                timeout=self._info_timeout,
+            )
+            JudgedLog(answer).expect(other.number, other.number + 1)
+        except ClientError as error:
+            return meaning(error.codes) in (Meaning.CORRUPT, Meaning.NO_SUCH_REVISION)
+        except WindowTooHard:
+            return False
+        return True
 
     def _lossless(self, judged: JudgedLog) -> tuple[dict[int, dict[str, bytes]], list[Obligation]]:
         """The exact properties of entries whose text looks as if svn had replaced control characters."""
@@ -300,7 +341,7 @@ class SvnReader:
                     value = self._client.revprop_bytes(name, self._root, number(rev_num))
                     data = data if value is None else value
                 except ClientError as error:
-                    if meaning(error.codes) is Meaning.CONNECTION:
+                    if meaning(error.codes) not in (Meaning.CORRUPT, Meaning.UNKNOWN):
                         owed.append(Obligation(str(rev_num), "message", _codes(error)))
                 except WindowTooHard as error:
                     owed.append(Obligation(str(rev_num), "message", f"{error.code}: {error}"))
@@ -330,16 +371,18 @@ class SvnReader:
 
 
 def _quarantined(rev_num: int, error: WindowTooHard, payload: bytes) -> QuarantinedRow:
-    reason = error.code if error.code in {"corrupt", "too_large"} else "unparseable"
+    reason = error.code if error.code in _SURE else "unparseable"
     return QuarantinedRow(str(rev_num), reason, str(error), payload)
 
 
-def _is_hard(error: ClientError) -> bool:
-    """Whether the revision is to blame, so that another way of reading it may work: the repository is
-    damaged there, or svn gives a reason that the table does not know. Without any reason (a killed process)
-    it is not."""
+def _may_be_hard(error: ClientError) -> bool:
+    """Whether the revisions of the window may be to blame, so that a smaller one or another way of reading
+    may work: svn stumbled over the answer, the answer broke off, or svn gives a reason that the table does
+    not know. Without any reason (a killed process) they are not."""
     what = meaning(error.codes)
-    return what is Meaning.CORRUPT or (what is Meaning.UNKNOWN and any(error.codes))
+    if what is Meaning.UNKNOWN:
+        return any(error.codes)
+    return what in (Meaning.MALFORMED, Meaning.CONNECTION, Meaning.NOT_FOUND)
 
 
 class _Hard(WindowTooHard):

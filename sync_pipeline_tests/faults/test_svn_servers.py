@@ -1,0 +1,392 @@
+"""Real Subversion servers that refuse, redirect, break off and answer nonsense: nothing is lost, nothing is
+invented, no password goes where it does not belong.
+
+Belongs here: Apache with mod_dav_svn, and what stands between a server and us. How single odd revisions are
+read is tested in :mod:`sync_pipeline_tests.sources.test_reader_nasty`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sync_pipeline.errors import AccessDenied, SourceGone, SyncError, Transient
+from sync_pipeline.model import JobStatus, Repository, RevisionRow, RevisionWindow, Visibility
+from sync_pipeline.sandbox.dumps import DumpWriter
+from sync_pipeline.sandbox.svn_samples import growing
+from sync_pipeline.settings import Settings
+from sync_pipeline.sources.svn import make_client
+from sync_pipeline.sources.svn.reader import SvnReader
+from sync_pipeline.store import proofs
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.readers import Readers, svn_reader
+from sync_pipeline_tests.builders import register_source, request
+from sync_pipeline_tests.faults import apache as web
+from sync_pipeline_tests.faults.apache import PASSWORD, USER, Apache, Middleman
+from sync_pipeline_tests.sources.truth import assert_equal
+from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, create_repository
+
+apache = web.apache
+
+DATE = "2020-01-02T03:04:05.678901Z"
+SMALL = Settings(chunk_revisions=20, job_max_attempts=9)
+
+
+class Impatient(Readers):
+    """Readers that ask a server once and not again within seconds."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._own = settings
+
+    def svn(self, repo: Repository, cancelled: Callable[[], bool]) -> SvnReader:
+        return svn_reader(self._own, repo.svn_root or repo.url, repo.svn_prefix, cancelled, attempts=1)
+
+
+def syncer(database: Database, settings: Settings) -> Syncer:
+    return Syncer(database, settings, Impatient(settings))
+
+
+def reader_of(url: str, **client: str | Path) -> SvnReader:
+    return SvnReader(make_client(**client), url, "", log_timeout=20, info_timeout=20, attempts=1)  # type: ignore[arg-type]
+
+
+def rows_of(reader: SvnReader, end: int) -> list[RevisionRow]:
+    (batch,) = reader.read(RevisionWindow(1, end))
+    return list(batch.rows)
+
+
+def stored(conn: Connection) -> list[dict[str, object]]:
+    """Everything that is known of revisions, but when and by which batch."""
+    return conn.execute(
+        "SELECT r.rev_num, r.author_raw, r.ts, r.message, r.visibility, r.flags, r.content_hash, p.path_no,"
+        "       p.path, p.action, p.kind, p.copyfrom_path, p.copyfrom_rev, p.text_mods, p.prop_mods"
+        "  FROM scm.svn_revisions AS r LEFT JOIN scm.svn_changed_paths AS p USING (repo_id, rev_num)"
+        " ORDER BY r.rev_num, p.path_no"
+    ).fetchall()
+
+
+def number(conn: Connection, query: str) -> int:
+    row = conn.execute(query).fetchone()
+    assert row is not None
+    return int(next(iter(row.values())))
+
+
+@pytest.fixture
+def code(apache: Apache, tmp_path: Path) -> SvnRepository:
+    """A repository of 40 revisions that Apache serves."""
+    return apache.repository(tmp_path.name, growing(40, paths=3))
+
+
+def nasty() -> bytes:
+    writer = (
+        DumpWriter().revision("m", "dev", DATE).directory("a b").directory("per%20cent").directory("at@2")
+    )
+    writer.revision("caf\xe9 \u4e16", "J\xfcrgen", DATE).node("a b/\u4e16\u754c#&<>\"'", text="x")
+    writer.revision(None, None, None).node("at@2/x@3", text="x")
+    writer.revision(b"latin \xe9", "dev", DATE).node("per%20cent/%41", text="x")
+    writer.revision("esc \x1b ?\\027 end\r\n", "dev", DATE).node("f", text="x")
+    writer.revision("", "", DATE).directory("empty")
+    return writer.dump()
+
+
+# What a healthy server says
+
+
+@pytest.mark.parametrize("way", ["svn", "http", "https", "login"])
+def test_every_kind_of_server_tells_the_same(
+    apache: Apache, tmp_path: Path, way: str, svnserve: SvnServers
+) -> None:
+    """Odd names, missing and broken properties: as they are on disk, over every protocol."""
+    if way == "svn":
+        repository = create_repository(tmp_path / "nasty").load(nasty())
+        reader = reader_of(svnserve(repository).url(repository))
+    else:
+        repository = apache.repository(f"{tmp_path.name}-nasty", nasty())
+        place, scheme = ("login", "http") if way == "login" else ("open", way)
+        reader = reader_of(
+            apache.url(f"{place}/{repository.path.name}", scheme=scheme),
+            username=USER,
+            password=PASSWORD,
+            ca_file=apache.certificate,
+        )
+    direct = reader_of(repository.url)
+    assert reader.visit().head == direct.visit().head == 6
+    for revision in range(1, 7):
+        theirs, ours = (_one(one, revision) for one in (reader, direct))
+        # A missing message may have been hidden, for all that a network tells.
+        assert theirs.visibility is (Visibility.PARTIAL if revision == 3 else Visibility.FULL)
+        for field in ("author_raw", "ts", "message", "flags", "raw"):
+            assert getattr(theirs, field) == getattr(ours, field), (revision, field)
+        assert list(theirs.paths) == list(ours.paths)
+
+
+def _one(reader: SvnReader, revision: int) -> RevisionRow:
+    try:
+        (batch,) = reader.read(RevisionWindow(revision, revision + 1))
+    except SyncError:
+        batch = reader.read_single(revision)
+    (row,) = batch.rows
+    return row
+
+
+def test_a_path_that_apache_cannot_write_down_costs_only_its_own_revision(
+    apache: Apache, tmp_path: Path, database: Database
+) -> None:
+    repository = apache.repository(tmp_path.name, growing(5))
+    repository.load(DumpWriter().revision("odd", "dev", DATE).node("odd\x01name", text="x").dump())
+    repository.load(DumpWriter().revision("after", "dev", DATE).node("after", text="x").dump())
+    with database.connection() as conn:
+        repo = register_source(conn, apache.url(f"open/{repository.path.name}"))
+        assert Syncer(database, SMALL).run(request(repo)).succeeded
+        assert number(conn, "SELECT count(*) FROM scm.svn_revisions") == 7
+        assert number(conn, "SELECT count(*) FROM scm.quarantine") == 0
+        odd = conn.execute("SELECT message, flags FROM scm.svn_revisions WHERE rev_num = 6").fetchone()
+        owed = conn.execute("SELECT natural_key, detail FROM scm.obligations").fetchall()
+        assert odd == {"message": "odd", "flags": ["changed_paths_unread"]}
+        assert owed == [{"natural_key": "6", "detail": "changed_paths"}]
+
+
+def test_hidden_and_half_hidden_revisions_are_marked_over_http_too(apache: Apache, tmp_path: Path) -> None:
+    writer = DumpWriter().revision("dirs", "dev", DATE).directory("open").directory("secret")
+    writer.revision("hidden", "dev", DATE).node("secret/a", text="x")
+    writer.revision("half", "dev", DATE).node("secret/b", text="x").node("open/b", text="x")
+    writer.revision("seen", "dev", DATE).node("open/c", text="x")
+    name = tmp_path.name
+    apache.repository(name, writer.dump())
+    apache.allow(f"[/]\n* = r\n[{name}:/secret]\n* =\n")
+    rows = rows_of(reader_of(apache.url(f"authz/{name}")), 5)
+    partial, hidden, full = Visibility.PARTIAL, Visibility.HIDDEN, Visibility.FULL
+    assert [row.visibility for row in rows] == [partial, hidden, partial, full]
+    assert (rows[1].author_raw, rows[1].ts, rows[1].message, list(rows[1].paths)) == (None, None, None, [])
+    assert [p.path for p in rows[2].paths] == ["/open/b"]
+    apache.allow(f"[/]\n* =\n[{name}:/open]\n* = r\n")
+    with pytest.raises(AccessDenied):
+        reader_of(apache.url(f"authz/{name}")).visit()
+    with pytest.raises(AccessDenied):
+        reader_of(apache.url(f"authz/{name}")).read_single(1)
+
+
+# Who may, and who is asked
+
+
+def test_a_certificate_that_nobody_signed_needs_the_bundle(apache: Apache, code: SvnRepository) -> None:
+    url = apache.url(f"open/{code.path.name}", scheme="https")
+    with pytest.raises(SyncError, match="SCM_CA_FILE") as caught:
+        reader_of(url).visit()
+    assert caught.value.code == "certificate"
+    assert reader_of(url, ca_file=apache.certificate).visit().head == 40
+    assert reader_of(url, trust_failures="unknown-ca").visit().head == 40
+    # Right authority, wrong name: the bundle is no reason to believe that.
+    with pytest.raises(SyncError) as caught:
+        reader_of(url.replace("localhost", "127.0.0.1"), ca_file=apache.certificate).visit()
+    assert caught.value.code == "certificate"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "code_", "line"),
+    [
+        ("login/{}", AccessDenied, "denied", "SCM_SVN_PASSWORD"),
+        ("open/{}-other", SourceGone, "not_found", "check the URL"),
+        ("", Transient, "connection", "no Subversion server"),
+        ("login-page/{}", Transient, "redirected", "login or maintenance page"),
+        ("circle", Transient, "redirected", "redirects elsewhere"),
+        ("stranger", SyncError, "moved", "register the new address"),
+    ],
+)
+def test_a_closed_front_door_is_said_in_one_line(
+    apache: Apache, code: SvnRepository, path: str, kind: type[SyncError], code_: str, line: str
+) -> None:
+    for login in ({}, {"username": USER, "password": "hunter2-wrong"}):
+        with pytest.raises(kind, match=line) as caught:
+            reader_of(apache.url(path.format(code.path.name)), **login).visit()
+        assert caught.value.code == code_
+        assert "\n" not in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_a_moved_repository_says_where_it_is(apache: Apache, code: SvnRepository) -> None:
+    """svn follows a permanent redirect; whoever looks then sees that the root is another one."""
+    visit = reader_of(apache.url(f"moved/{code.path.name}"), username=USER, password=PASSWORD).visit()
+    assert visit.root == apache.url(f"open/{code.path.name}")
+
+
+def test_a_redirect_does_not_carry_the_password_to_another_host(apache: Apache) -> None:
+    secret = base64.b64encode(f"{USER}:{PASSWORD}".encode())
+    with _curious(apache.stranger) as heard:
+        with pytest.raises(SyncError) as caught:
+            reader_of(apache.url("stranger"), username=USER, password=PASSWORD).visit()
+        assert caught.value.code == "moved"
+        with pytest.raises(SyncError):  # shows that somebody listens there
+            reader_of(f"http://127.0.0.1:{apache.stranger}/x", username=USER, password=PASSWORD).visit()
+    asked = [request for request in heard if b"/open" in request]
+    assert secret not in b"".join(asked)
+    assert secret in b"".join(heard)
+
+
+@contextlib.contextmanager
+def _curious(port: int) -> Iterator[list[bytes]]:
+    """A server that asks everybody for a password and remembers what it is told."""
+    heard: list[bytes] = []
+    answer = (
+        b'HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm="x"\r\nContent-Length: 0\r\n'
+        b"Connection: close\r\n\r\n"
+    )
+
+    def serve(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    heard.append(client.recv(1 << 16))
+                    client.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        yield heard
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+# Servers and what stands in front of them, while they work
+
+
+def _page(status: str, body: bytes = b"<html>Please log in.</html>") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+FAULTS: list[tuple[str, str, bytes, int]] = [
+    ("a login page", "answer", _page("200 OK"), 0),
+    ("not found", "answer", _page("404 Not Found"), 0),
+    ("method refused", "answer", _page("405 Method Not Allowed"), 0),
+    ("too many", "answer", _page("429 Too Many Requests"), 0),
+    ("an error", "answer", _page("500 Internal Server Error"), 0),
+    ("a gateway", "answer", _page("504 Gateway Timeout"), 0),
+    ("an empty log", "answer", _page("200 OK", b"<S:log-report xmlns:S='svn:'/>"), 0),
+    ("broken off", "cut", b"", 60),
+    ("a reset", "reset", b"", 0),
+    ("silence", "stall", b"", 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("server", "fault", "page", "after"),
+    [
+        pytest.param(server, *how, id=f"{name} ({server})")
+        for name, *how in FAULTS
+        for server in ("http", "svn")
+        # A page is what a web server answers.
+        if server == "http" or how[0] != "answer"
+    ],
+)
+def test_an_answer_that_is_none_is_no_answer(
+    apache: Apache,
+    code: SvnRepository,
+    svnserve: SvnServers,
+    database: Database,
+    server: str,
+    fault: str,
+    page: bytes,
+    after: int,
+) -> None:
+    """The front door is open, but questions for the log are not answered: nothing is stored, set aside or
+    covered, no attempt after the fault is gone is in vain, and then everything is there."""
+    upstream, path = apache.http, f"open/{code.path.name}"
+    if server == "svn":
+        serving = svnserve(code)
+        upstream, path = serving.port, code.path.name
+    with Middleman(upstream, fault, page, after) as between, database.connection() as conn:
+        url = f"{server}://localhost:{between.port}/{path}"
+        repo = register_source(conn, url)
+        impatient = SMALL.model_copy(update={"svn_log_timeout": 0.4 if fault == "stall" else 20.0})
+        report = syncer(database, impatient).run(request(repo))
+        assert report.job_status is JobStatus.FAILED, report
+        assert "\n" not in (report.error or "")
+        assert report.counts.read == 0
+        assert number(conn, "SELECT count(*) FROM scm.svn_revisions") == 0
+        assert number(conn, "SELECT count(*) FROM scm.quarantine") == 0
+        assert number(conn, "SELECT count(*) FROM scm.obligations") == 0
+        assert number(conn, "SELECT count(*) FROM scm.sync_watermarks WHERE isempty(covered_revs)") == 1
+        assert between.logs < 60
+        between.fault = ""
+        assert syncer(database, SMALL).run(request(repo)).counts.inserted == 40
+        assert proofs.failures(conn) == {}
+    assert_equal(rows_of(reader_of(code.url), 41), code)
+    with database.connection() as conn:
+        assert [row["rev_num"] for row in stored(conn) if row["path_no"] == 1] == list(range(1, 41))
+
+
+@pytest.mark.parametrize("server", ["http", "svn"])
+def test_a_server_whose_long_answers_break_off_is_read_in_short_ones(
+    apache: Apache,
+    code: SvnRepository,
+    svnserve: SvnServers,
+    database: Database,
+    server: str,
+) -> None:
+    """What a proxy with a time limit does, or a server that cannot hold a large log."""
+    upstream, path = apache.http, f"open/{code.path.name}"
+    if server == "svn":
+        serving = svnserve(code)
+        upstream, path = serving.port, code.path.name
+    with Middleman(upstream, "cut", b"", 4000) as between, database.connection() as conn:
+        repo = register_source(conn, f"{server}://localhost:{between.port}/{path}")
+        report = syncer(database, Settings(chunk_revisions=40)).run(request(repo))
+        assert (report.succeeded, report.counts.inserted) == (True, 40), report
+        assert number(conn, "SELECT count(*) FROM scm.obligations") == 0
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 KiB for temporary files."""
+    place = tmp_path / "tiny"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=1777", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_for_answers_costs_no_revision(
+    tiny: Path, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = create_repository(tmp_path / "repository").load(growing(40, paths=3))
+    monkeypatch.setattr("tempfile.tempdir", str(tiny))
+    with database.connection() as conn:
+        repo = register_source(conn, repository.path)
+        for left in (16384, 4096, 0):  # for the answer, for its first lines, for nothing
+            with (tiny / "rest").open("wb") as file, contextlib.suppress(OSError):
+                file.write(b"\0" * (65536 - 4096 - left))
+                file.flush()
+                file.write(b"\0" * (4096 if left == 0 else 0))
+            report = Syncer(database, SMALL).run(request(repo))
+            assert (report.job_status, report.error_code) == (JobStatus.FAILED, "no_room"), (left, report)
+            assert number(conn, "SELECT count(*) FROM scm.quarantine") == 0
+        (tiny / "rest").unlink()
+        Syncer(database, SMALL).run(request(repo))
+        assert number(conn, "SELECT count(*) FROM scm.svn_revisions") == 40
+
+
+@pytest.mark.parametrize("reason", ["E000028: No space left on device", "E000024: Too many open files"])
+def test_a_server_that_is_full_costs_no_revision(
+    fake_svn: Callable[[str], str], tmp_path: Path, reason: str
+) -> None:
+    command = fake_svn(f"echo '<log>'; echo \"svn: {reason}\" >&2; exit 1")
+    url = create_repository(tmp_path / "repository").load(growing(2)).url
+    reader = SvnReader(make_client(svn_command=command), url, "", log_timeout=9, info_timeout=9, attempts=1)
+    for ask in (lambda: list(reader.read(RevisionWindow(1, 3))), lambda: reader.read_single(1)):
+        with pytest.raises(Transient) as caught:
+            ask()
+        assert caught.value.code == "no_room"
