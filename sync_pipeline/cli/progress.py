@@ -32,35 +32,45 @@ def shown(
     """Shows counts as they grow, with rate and, where the ``total`` of rows is known, the time that is left.
     ``changed`` says what those are that count as such. On a terminal a bar that goes away; elsewhere a line
     every ten seconds, none where ``quiet``. May be called from several threads."""
-    started = time.monotonic()
-
-    def text(counts: Counts) -> str:
-        words = pace(counts.read, total, time.monotonic() - started)
-        return f"{what}: {words}, {counts.changed:,} {changed}"
-
+    text = _Text(total)
     if not sys.stderr.isatty():
-        yield (lambda _: None) if quiet else _lines(text, started)
+        yield (lambda _: None) if quiet else _lines(what, text, changed)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-    columns = (SpinnerColumn(), BarColumn(20), TextColumn("{task.description}", markup=False))
+    columns = (SpinnerColumn(), BarColumn(12), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task(f"{what}: starting", total=total)
-        yield lambda counts: bar.update(line, description=text(counts), completed=counts.read)
+        yield lambda counts: bar.update(line, description=text(counts.read), completed=counts.read)
 
 
-def _lines(text: Callable[[Counts], str], started: float) -> Show:
-    said = started
+class _Text:
+    """Rows in words. The rate is that since the first rows came: how long the start took says nothing."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._first: tuple[float, int] | None = None
+
+    def __call__(self, rows: int) -> str:
+        now = time.monotonic()
+        began, before = self._first = self._first or (now, rows)
+        rate = (rows - before) / (now - began) if now - began >= 1 else None
+        return pace(rows, self._total, rate)
+
+
+def _lines(what: str, text: _Text, changed: str) -> Show:
+    said = time.monotonic()
     lock = threading.Lock()
 
     def show(counts: Counts) -> None:
         nonlocal said
         with lock:
+            words = text(counts.read)
             if time.monotonic() - said < LINE_SECONDS:
                 return
             said = time.monotonic()
-        complain(text(counts), SUCCESS)
+        complain(f"{what}: {words}, {counts.changed:,} {changed}", SUCCESS)
 
     return show
 

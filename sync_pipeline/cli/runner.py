@@ -7,6 +7,7 @@ meanwhile, and where it stopped. Does not belong here: deriving facts anew from 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -373,7 +374,8 @@ class _Sync:
 
         def ended(report: JobReport) -> None:
             reports.append(report)
-            if windows is not None and len(windows) > 1 and not self._as_json:
+            plain = not self._as_json and not sys.stderr.isatty()
+            if plain and windows is not None and len(windows) > 1:
                 done = sum(one.job_type is report.job_type for one in reports)
                 complain(chunk_line(self._repository, report, done, len(windows)), SUCCESS)
 

@@ -53,16 +53,14 @@ def plain_mark(watermark: int | datetime | None) -> int | str | None:
     return watermark.isoformat() if isinstance(watermark, datetime) else watermark
 
 
-def pace(done: int, total: int | None, seconds: float) -> str:
-    """How far work is: ``3,400 of 12,000 rows read (28 %), 1,133 rows/s, about 8 s left``. ``total`` is None
-    where nobody knows it; nothing is said of a rate before a second is over."""
-    rate = done / seconds if seconds >= 1 else 0.0
-    words = [f"{counted(done, 'row')} read"]
+def pace(done: int, total: int | None, rate: float | None) -> str:
+    """How far work is: ``3,400 of 12,000 rows (28 %), 1,133 rows/s, 8 s left``. ``total`` is None where nobody
+    knows it, ``rate``, in rows a second, where there is none yet."""
+    words = [counted(done, "row")]
     if total:
-        part = min(done, total)
-        words = [f"{done:,} of {counted(total, 'row')} read ({100 * part // total} %)"]
+        words = [f"{done:,} of {counted(total, 'row')} ({100 * min(done, total) // total} %)"]
     if rate:
         words.append(f"{rate:,.0f} rows/s" if rate >= 10 else f"{rate:.1f} rows/s")
     if total and rate and done < total:
-        words.append(f"about {age((total - done) / rate)} left")
+        words.append(f"{age((total - done) / rate)} left")
     return ", ".join(words)
