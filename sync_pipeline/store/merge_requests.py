@@ -8,7 +8,7 @@ claim were checked. Their reviews are in :mod:`sync_pipeline.store.reviews`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVersion, Person
@@ -25,8 +25,9 @@ SELECT s.iid,
   LEFT JOIN scm.mrs AS m ON m.repo_id = %(repo_id)s AND m.iid = s.iid
 """
 
-# The upsert. The newer version of the source wins, then the later observation. What only versions say, and
-# sets of children, stay where they were not read; the same content changes nothing.
+# The upsert. The newer version of the source wins, then the later observation. A stored version that the
+# server's clock has not reached is no newer one: that clock was set back, or the time was never one. What
+# only versions say, and sets of children, stay where they were not read; the same content changes nothing.
 _UPSERT = """
 INSERT INTO scm.mrs AS m
        (repo_id, iid, gitlab_id, project_id, status, title, description, is_draft, author_id, author_username,
@@ -77,7 +78,8 @@ ON CONFLICT (repo_id, iid) DO UPDATE
        content_hash = EXCLUDED.content_hash, batch_id = EXCLUDED.batch_id, version = m.version + 1,
        deleted_at = NULL, stored_at = now()
  WHERE (m.updated_at < EXCLUDED.updated_at
-        OR (m.updated_at = EXCLUDED.updated_at AND m.batch_id <= EXCLUDED.batch_id))
+        OR (m.updated_at = EXCLUDED.updated_at AND m.batch_id <= EXCLUDED.batch_id)
+        OR (m.updated_at > %(server_now)s AND m.read_at < %(begun)s))
    AND (m.content_hash <> EXCLUDED.content_hash
         OR m.deleted_at IS NOT NULL
         OR coalesce(EXCLUDED.base_sha, m.base_sha) IS DISTINCT FROM m.base_sha
@@ -208,12 +210,15 @@ def store_merge_requests(
     batch_id: int,
     rows: Sequence[MergeRequestRow],
     owed: Sequence[Obligation] = (),
+    server_now: datetime | None = None,
+    begun: datetime | None = None,
 ) -> Counts:
     """Write merge requests and their children; returns what that changed, counted by the database.
 
     A changed set of versions or commits is an update of the merge request. ``owed`` are the details of these
-    rows that could not be read. One that comes twice is one row, the newer copy. Raises psycopg.Error where
-    the database refuses a row, such as one in a state that it does not know.
+    rows that could not be read. ``server_now`` is the server's clock at its answer, and ``begun`` the
+    database's before the server was asked. One that comes twice is one row, the newer copy. Raises
+    psycopg.Error where the database refuses a row, such as one in a state that it does not know.
     """
     once: dict[int, MergeRequestRow] = {}
     for row in rows:
@@ -225,6 +230,8 @@ def store_merge_requests(
     params: dict[str, Any] = {
         "repo_id": repo_id,
         "batch_id": batch_id,
+        "server_now": server_now,
+        "begun": begun,
         "rows": recordset(columns(row, children[row.iid]) for row in once.values()),
     }
     other = {row["iid"]: row for row in conn.execute(_CHANGED_SETS, params)}

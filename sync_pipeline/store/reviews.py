@@ -8,7 +8,8 @@ is for a confirmation to say.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,7 +21,8 @@ from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import ESCAPED, content_hash, flags, payload, recordset, storable
 
 # How completely each review was read. Returns those for which this is the latest look. Pages are read ahead:
-# a look at an older state of the merge request may be written after one at a newer state.
+# a look at an older state of the merge request may be written after one at a newer state. A state that the
+# server's clock has not reached is no newer one.
 _READING = """
 INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, mr_updated_at, whole, batch_id)
 SELECT %(repo_id)s, mr_iid, mr_updated_at, whole, %(batch_id)s
@@ -28,12 +30,21 @@ SELECT %(repo_id)s, mr_iid, mr_updated_at, whole, %(batch_id)s
 ON CONFLICT (repo_id, mr_iid) DO UPDATE
    SET mr_updated_at = EXCLUDED.mr_updated_at, whole = EXCLUDED.whole, batch_id = EXCLUDED.batch_id,
        read_at = now()
- WHERE r.batch_id <= EXCLUDED.batch_id AND r.mr_updated_at <= EXCLUDED.mr_updated_at
+ WHERE r.batch_id <= EXCLUDED.batch_id
+   AND (r.mr_updated_at <= EXCLUDED.mr_updated_at
+        OR (r.mr_updated_at > %(server_now)s AND r.read_at < %(begun)s))
 RETURNING mr_iid, (xmax = 0) AS first
 """
 
-# The upsert of events. The newer version of the source wins, then the later observation; the same content
-# changes nothing, unless it was missing meanwhile.
+# Where notes are in their discussions, for copies that do not say it.
+_DISCUSSIONS = """
+SELECT mr_iid, source_event_id, discussion_id, is_reply
+  FROM scm.review_events
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND discussion_id IS NOT NULL
+"""
+
+# The upsert of events. The newer version of the source wins, then the later observation, unless the server's
+# clock has not reached what is stored; the same content changes nothing, unless it was missing meanwhile.
 _UPSERT = """
 INSERT INTO scm.review_events AS e
        (repo_id, mr_iid, source_event_id, origin, event_type, reviewer_id, reviewer_username, reviewer_name,
@@ -64,7 +75,8 @@ ON CONFLICT (repo_id, mr_iid, source_event_id) DO UPDATE
        content_hash = EXCLUDED.content_hash, batch_id = EXCLUDED.batch_id, version = e.version + 1,
        missing_since = NULL, deleted_at = NULL, stored_at = now()
  WHERE (coalesce(e.updated_at < EXCLUDED.updated_at, FALSE)
-        OR (NOT coalesce(e.updated_at > EXCLUDED.updated_at, FALSE) AND e.batch_id <= EXCLUDED.batch_id))
+        OR (NOT coalesce(e.updated_at > EXCLUDED.updated_at, FALSE) AND e.batch_id <= EXCLUDED.batch_id)
+        OR (e.updated_at > %(server_now)s AND e.stored_at < %(begun)s))
    AND (e.content_hash <> EXCLUDED.content_hash OR e.missing_since IS NOT NULL OR e.deleted_at IS NOT NULL)
 RETURNING (xmax = 0) AS inserted
 """
@@ -156,11 +168,15 @@ UPDATE scm.quarantine SET resolved_at = now()
    AND natural_key = ANY (%(keys)s)
 """
 
-# Spares reading a review again that is complete as of this update of its merge request.
+# Spares reading a review again that is complete as of this update and this head of its merge request. A push
+# that resets approvals need not be an update: not where the merge request was written since, or moved on.
 _AS_OF = """
 SELECT r.mr_iid, r.mr_updated_at
-  FROM scm.mr_reviews AS r
- WHERE r.repo_id = %(repo_id)s AND r.mr_iid = ANY (%(iids)s) AND r.whole @> %(needed)s
+  FROM json_to_recordset(%(rows)s) AS s (iid bigint, head_sha text)
+  JOIN scm.mr_reviews AS r ON r.repo_id = %(repo_id)s AND r.mr_iid = s.iid
+  LEFT JOIN scm.mrs AS m ON m.repo_id = r.repo_id AND m.iid = r.mr_iid
+ WHERE r.whole @> %(needed)s
+   AND (m.iid IS NULL OR (m.batch_id <= r.batch_id AND m.head_sha IS NOT DISTINCT FROM s.head_sha))
    AND NOT EXISTS (SELECT FROM scm.obligations AS o
                     WHERE o.repo_id = r.repo_id AND o.job_type = 'reviews'
                       AND o.natural_key = r.mr_iid::text AND o.resolved_at IS NULL)
@@ -202,10 +218,17 @@ _DETAILS = {
 
 
 def store_reviews(
-    conn: Connection, *, repo_id: int, batch_id: int, sets: Sequence[tuple[ReviewSet, datetime]]
+    conn: Connection,
+    *,
+    repo_id: int,
+    batch_id: int,
+    sets: Sequence[tuple[ReviewSet, datetime]],
+    server_now: datetime | None = None,
+    begun: datetime | None = None,
 ) -> Counts:
     """Write reviews, each with the ``updated_at`` of its merge request; returns what that changed, counted by
-    the database.
+    the database. ``server_now`` is the server's clock at its answer, and ``begun`` the database's before the
+    server was asked.
 
     Counts are events. Besides those that came, each counts once as read and updated that went missing, and
     each approval and reviewer that is new, changed or gone (new ones not at the first reading of a review:
@@ -215,11 +238,14 @@ def store_reviews(
     once = {one.mr_iid: (one, updated_at) for one, updated_at in sets}
     if not once:
         return Counts()
+    once = _with_discussions(conn, repo_id, once)
     found = [one for one, _ in once.values()]
     events = {_key(one.mr_iid, row.event_id): columns(one.mr_iid, row) for one in found for row in one.events}
     params: dict[str, Any] = {
         "repo_id": repo_id,
         "batch_id": batch_id,
+        "server_now": server_now,
+        "begun": begun,
         "sets": recordset(_reading(one, updated_at) for one, updated_at in once.values()),
         "events": recordset(events.values()),
     }
@@ -242,6 +268,33 @@ def store_reviews(
         updated=updated + beside,
         unchanged=len(events) - inserted - updated,
     )
+
+
+def _with_discussions(
+    conn: Connection, repo_id: int, sets: dict[int, tuple[ReviewSet, datetime]]
+) -> dict[int, tuple[ReviewSet, datetime]]:
+    """``sets`` with what is known better of notes: the list of notes does not tell where in a discussion one
+    is, and such a copy takes back nothing."""
+    poor = [
+        iid
+        for iid, (one, _) in sets.items()
+        if any(row.origin is Origin.NOTE and row.discussion_id is None for row in one.events)
+    ]
+    if not poor:
+        return sets
+    rows = conn.execute(_DISCUSSIONS, {"repo_id": repo_id, "iids": poor})
+    known = {(r["mr_iid"], r["source_event_id"]): (r["discussion_id"], r["is_reply"]) for r in rows}
+
+    def richer(iid: int, row: ReviewEventRow) -> ReviewEventRow:
+        if row.discussion_id is not None or (iid, row.event_id) not in known:
+            return row
+        discussion_id, is_reply = known[iid, row.event_id]
+        return replace(row, discussion_id=discussion_id, is_reply=is_reply)
+
+    return {
+        iid: (replace(one, events=tuple(richer(iid, row) for row in one.events)), updated_at)
+        for iid, (one, updated_at) in sets.items()
+    }
 
 
 def _compare(
@@ -388,11 +441,12 @@ def _read(one: ReviewSet) -> Iterator[str]:
     yield from (detail for detail in came if detail not in owed)
 
 
-def reviews_as_of(conn: Connection, repo_id: int, iids: Sequence[int]) -> dict[int, datetime]:
+def reviews_as_of(conn: Connection, repo_id: int, heads: Mapping[int, str | None]) -> dict[int, datetime]:
     """By merge request, the ``updated_at`` as of which its review is complete: all kinds of events and the
-    approvals were read to their end, and nothing is owed."""
+    approvals were read to their end, nothing is owed, and its head was the one in ``heads`` already."""
     needed = [*map(str, Origin), _APPROVALS]
-    rows = conn.execute(_AS_OF, {"repo_id": repo_id, "iids": list(iids), "needed": needed})
+    asked = recordset({"iid": iid, "head_sha": head} for iid, head in heads.items())
+    rows = conn.execute(_AS_OF, {"repo_id": repo_id, "rows": asked, "needed": needed})
     return {row["mr_iid"]: row["mr_updated_at"] for row in rows}
 
 

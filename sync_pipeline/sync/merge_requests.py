@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 
@@ -43,6 +43,9 @@ from sync_pipeline.sync.retry import Outcome
 
 _SWEEP_EVERY = timedelta(days=1)
 _SWEPT_PER_VISIT = 100
+# What is updated within the next hour comes by itself.
+_AHEAD = timedelta(hours=1)
+_FAR = datetime(9000, 1, 1, tzinfo=UTC)
 # Errors of one merge request, whose detail stays owed; everything else is an error of the job.
 _STILL_OWED = OWN_ERRORS | {"no_object"}
 
@@ -104,6 +107,7 @@ class MergeRequestWork:
         for window in self._windows(readable):
             self._read_window(window)
         if self._is_incremental:
+            self._look_ahead(readable)
             self._look_behind(readable)
         for attempt in self._attempts:
             self._visit.record(attempt, complete=True)
@@ -231,6 +235,8 @@ class MergeRequestWork:
                     repo_id=repo_id,
                     batch_id=batch_id,
                     sets=[(one, updated_at[one.mr_iid]) for one in rows],
+                    server_now=batch.date,
+                    begun=self._visit.looked_at,
                 ),
                 describe=_describe_review,
                 window=window,
@@ -247,7 +253,13 @@ class MergeRequestWork:
             lease,
             batch.rows,
             lambda conn, batch_id, rows: merge_requests.store_merge_requests(
-                conn, repo_id=repo_id, batch_id=batch_id, rows=rows, owed=batch.obligations
+                conn,
+                repo_id=repo_id,
+                batch_id=batch_id,
+                rows=rows,
+                owed=batch.obligations,
+                server_now=batch.date,
+                begun=self._visit.looked_at,
             ),
             describe=lambda row: (str(row.iid), payload(row.raw)),
             window=window,
@@ -264,14 +276,35 @@ class MergeRequestWork:
             return merge_requests.known_heads(conn, self._repo.repo_id, iids)
 
     def _unread(self, rows: Sequence[MergeRequestRow]) -> list[MergeRequestRow]:
-        """Those whose review was not read since they were updated."""
+        """Those whose review was not read since they were updated, or got another head."""
         if self._rereads or not rows:
             return list(rows)
         with self._database.connection() as conn:
-            known = reviews.reviews_as_of(conn, self._repo.repo_id, [row.iid for row in rows])
-        return [row for row in rows if row.iid not in known or known[row.iid] < row.updated_at]
+            heads = {row.iid: row.head_sha for row in rows}
+            known = reviews.reviews_as_of(conn, self._repo.repo_id, heads)
+        return [row for row in rows if known.get(row.iid) != row.updated_at]
 
     # -- what no time of update reveals -------------------------------------------------------------------
+
+    def _look_ahead(self, readable: TimeWindow) -> None:
+        """Merge requests whose time of update the server's clock has not reached, such as imported ones: no
+        window ends behind them. Once a day."""
+        before = [self._visit.before[attempt.job_type].watermark for attempt in self._attempts]
+        if all(isinstance(one, datetime) and one.date() == readable.until.date() for one in before):
+            return
+
+        def store(leases: Mapping[JobType, Lease], page: _Page) -> int:
+            if page.batch.rows or page.batch.quarantined:
+                self._each(self._attempts, page, lambda a: self._write(a, leases[a.job_type], page, readable))
+            return len(page.batch.rows)
+
+        later = TimeWindow(readable.until + _AHEAD, _FAR)
+        store_in_chunks(
+            self._pages(self._reader.read(later, self._known)),
+            self._leases,
+            store,
+            self._settings.chunk_rows,
+        )
 
     def _look_behind(self, readable: TimeWindow) -> None:
         """Merge requests whose branch moved without a word, and open ones that were not read for a day."""

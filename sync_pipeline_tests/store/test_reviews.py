@@ -42,6 +42,10 @@ def store(
         )
 
 
+def heads(*iids: int) -> dict[int, str | None]:
+    return dict.fromkeys(iids)
+
+
 def everything(conn: Connection) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for query in (
@@ -255,13 +259,13 @@ def test_a_review_is_complete_when_all_of_it_was_read_and_nothing_is_owed(databa
         assert {due.detail for due in aside.due(conn, repo, REVIEWS, 9)} == {"notes", "reviewers"}
         unresolved = "SELECT natural_key FROM scm.quarantine WHERE resolved_at IS NULL"
         assert conn.execute(unresolved).fetchall() == [{"natural_key": "1:note:2"}]
-        assert reviews.reviews_as_of(conn, repo, [1, 2, 3, 4]) == {3: START}
+        assert reviews.reviews_as_of(conn, repo, heads(1, 2, 3, 4)) == {3: START}
         store(conn, repo, review(event(1)), review(iid=2), updated_at=later(7))
-        assert reviews.reviews_as_of(conn, repo, [1, 2, 3]) == {1: later(7), 2: later(7), 3: START}
+        assert reviews.reviews_as_of(conn, repo, heads(1, 2, 3)) == {1: later(7), 2: later(7), 3: START}
         store(conn, repo, review(event(1)), updated_at=later(2))
-        assert reviews.reviews_as_of(conn, repo, [1]) == {1: later(7)}
+        assert reviews.reviews_as_of(conn, repo, heads(1)) == {1: later(7)}
         aside.owe(conn, repo_id=repo, job_type=REVIEWS, obligations=[owed])
-        assert reviews.reviews_as_of(conn, repo, [1]) == {}
+        assert reviews.reviews_as_of(conn, repo, heads(1)) == {}
 
 
 def test_an_event_that_postgresql_refuses_leaves_nothing_behind(database: Database) -> None:
@@ -270,7 +274,7 @@ def test_an_event_that_postgresql_refuses_leaves_nothing_behind(database: Databa
         with pytest.raises(psycopg.errors.NumericValueOutOfRange):
             store(conn, repo, review(event(1), event(2, actor=Person(2**63, "jo", None))))
         assert everything(conn) == []
-        assert reviews.reviews_as_of(conn, repo, [1]) == {}
+        assert reviews.reviews_as_of(conn, repo, heads(1)) == {}
 
 
 def test_the_sweep_takes_open_merge_requests_whose_review_is_oldest(database: Database) -> None:

@@ -147,7 +147,7 @@ def stored(forge: Forge) -> MergeRequest:
     gone = gitlab.comment(plain, forge.user, "gone soon")
     gitlab.merge(plain, forge.user)
     # Servers of old wrote both.
-    gitlab._system_note(plain, forge.user, "merged", gitlab.clock.now())
+    gitlab.system_note(plain, forge.user, "merged", gitlab.clock.now())
     forge.tick()
     for report in (forge.commits(), *forge.both()):
         assert report.succeeded, report.error

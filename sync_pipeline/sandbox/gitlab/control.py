@@ -149,7 +149,7 @@ class GitLab(Places):
                         continue
                     if row["state"] == "opened" and after is not None:
                         self._add_version(target, request, now)
-                        self._system_note(request, actor, f"added {count} commit{'s' * (count != 1)}", now)
+                        self.system_note(request, actor, f"added {count} commit{'s' * (count != 1)}", now)
                         request.updated_at = now if bump else request.updated_at
             self._active(project)
 
@@ -243,7 +243,7 @@ class GitLab(Places):
                 request.row["reviewers"].append(user)
                 request.reviewers.append({"user": user, "state": "unreviewed", "created_at": stamp(now)})
             names = _sentence([f"@{user['username']}" for user in reviewers])
-            self._system_note(request, by, f"requested review from {names}", now)
+            self.system_note(request, by, f"requested review from {names}", now)
             request.updated_at = now
 
     def remove_reviewer(self, request: MergeRequest, by: Row, user: Row) -> None:
@@ -252,7 +252,7 @@ class GitLab(Places):
             now = self.clock.now()
             request.row["reviewers"] = [one for one in request.row["reviewers"] if one["id"] != user["id"]]
             request.reviewers = [one for one in request.reviewers if one["user"]["id"] != user["id"]]
-            self._system_note(request, by, f"removed review request for @{user['username']}", now)
+            self.system_note(request, by, f"removed review request for @{user['username']}", now)
             request.updated_at = now
 
     def approve(self, request: MergeRequest, user: Row) -> None:
@@ -261,7 +261,7 @@ class GitLab(Places):
             now = self.clock.now()
             request.approved_by.append({"user": user, "approved_at": stamp(now)})
             self._reviewer_state(request, user, "approved")
-            self._system_note(request, user, "approved this merge request", now)
+            self.system_note(request, user, "approved this merge request", now)
             request.updated_at = now
 
     def unapprove(self, request: MergeRequest, user: Row) -> None:
@@ -270,7 +270,7 @@ class GitLab(Places):
             now = self.clock.now()
             request.approved_by = [one for one in request.approved_by if one["user"]["id"] != user["id"]]
             self._reviewer_state(request, user, "unapproved")
-            self._system_note(request, user, "unapproved this merge request", now)
+            self.system_note(request, user, "unapproved this merge request", now)
             request.updated_at = now
 
     def reset_approvals(self, request: MergeRequest) -> None:
@@ -285,7 +285,7 @@ class GitLab(Places):
             now = self.clock.now()
             request.row["assignees"].append(user)
             request.row["assignee"] = request.row["assignees"][0]
-            self._system_note(request, by, f"assigned to @{user['username']}", now)
+            self.system_note(request, by, f"assigned to @{user['username']}", now)
             request.updated_at = now
 
     # --- State, labels, milestones ----------------------------------------------------------------------
@@ -486,7 +486,8 @@ class GitLab(Places):
         request.notes.append(note)
         return note
 
-    def _system_note(self, request: MergeRequest, author: Row | None, body: str, now: datetime) -> None:
+    def system_note(self, request: MergeRequest, author: Row | None, body: str, now: datetime) -> None:
+        """A note of the system, which changes no time of update."""
         self._note(request, author, body, now, system=True)
 
     def _reviewer_state(self, request: MergeRequest, user: Row, state: str) -> None:
