@@ -56,7 +56,7 @@ def test_an_incremental_reads_both_once_and_materializes_up_to_now(forge: Forge)
     found = forge.site.run(PAIR)
     assert found.success, found.error
     assert [report.job_type for report in found.reports] == [MRS, REVIEWS]
-    assert lists(forge) == 1
+    assert lists(forge) == 2, "one list of what is there, and once a day one of what is dated later"
     # Live syncing begins at the origin; every day since is complete.
     assert found.days(MRS) == found.days(REVIEWS) == days_to_today(30)
     checks = forge.site.rows("SELECT job_type, passed FROM scm.health ORDER BY job_type")
