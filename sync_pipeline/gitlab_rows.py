@@ -55,11 +55,14 @@ class RefRow:
 
 @dataclass(frozen=True, slots=True)
 class RefListing:
-    """All refs at one time. ``date`` is the server's clock when the listing began; a push before it is in."""
+    """All refs at one time. ``date`` is the server's clock when the listing began; a push before it is in. Of
+    the kinds in ``partial`` there are refs that the server could not list: one that is not here may be
+    there."""
 
     refs: tuple[RefRow, ...]
     date: datetime | None
     quarantined: tuple[QuarantinedRow, ...] = ()
+    partial: frozenset[RefKind] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,11 +179,11 @@ SELECT DISTINCT r.tip AS sha
  LIMIT %(limit)s
 """
 
-# Places in a walk of rows that could not be given; their names are not known.
+# Places in a walk of commits that could not be given; their names are not known.
 _NAMELESS = """
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL AND reason = %(reason)s
-   AND natural_key LIKE '%%:%%'
+   AND natural_key LIKE '%%:%%' AND natural_key NOT LIKE 'branch:%%' AND natural_key NOT LIKE 'tag:%%'
 """
 
 _ROWS_AT_ONCE = 500
@@ -214,10 +214,11 @@ def record_listing(
     batch_id: int,
     rows: Sequence[RefRow],
     observed_at: datetime | None,
+    partial: Collection[RefKind] = (),
 ) -> list[str]:
-    """Write a complete listing: the refs that changed, and events of those that were created or deleted.
-    Moves wait for :func:`judge`. ``observed_at`` is the server's clock at the listing. Returns the last tips
-    of those that are gone."""
+    """Write a complete listing: the refs that changed, and events of those that were created or deleted. Of
+    the kinds in ``partial`` none is deleted. Moves wait for :func:`judge`. ``observed_at`` is the server's
+    clock at the listing. Returns the last tips of those that are gone."""
     known = {(row["kind"], row["name"]): row for row in conn.execute(_KNOWN, {"repo_id": repo_id})}
     listed = {(column["kind"], column["name"]): column for column in map(_columns, rows)}
     live = {key: before for key, before in known.items() if not before["deleted"]}
@@ -228,7 +229,11 @@ def record_listing(
         or any(before[name] != column[name] for name in before.keys() & column.keys())
     ]
     created = [_event(*key, None, column["tip"]) for key, column in listed.items() if key not in live]
-    deleted = [_event(*key, before["tip"], None) for key, before in live.items() if key not in listed]
+    deleted = [
+        _event(*key, before["tip"], None)
+        for key, before in live.items()
+        if key not in listed and key[0] not in partial
+    ]
     params: dict[str, Any] = {"repo_id": repo_id, "batch_id": batch_id, "observed_at": observed_at}
     _send(conn, _WRITE, params, changed)
     _send(conn, _DELETE, params, deleted)
@@ -349,6 +354,6 @@ def missing(conn: Connection, repo_id: int, limit: int) -> list[str]:
 
 
 def nameless(conn: Connection, repo_id: int, reason: str) -> list[str]:
-    """The keys in quarantine of rows without a name that were set aside for ``reason``."""
+    """The keys in quarantine of commits without a name that were set aside for ``reason``."""
     params = {"repo_id": repo_id, "reason": reason}
     return [row["natural_key"] for row in conn.execute(_NAMELESS, params)]

@@ -164,6 +164,7 @@ class CommitWork:
                 batch_id=batch_id,
                 rows=listing.refs,
                 observed_at=listing.date,
+                partial=listing.partial,
             )
             refs.resolve(conn, self._repo_id, aside_before - aside_now)
             return Counts()

@@ -93,3 +93,83 @@ def test_a_server_that_fails_for_every_page_is_down_and_no_row_is_to_blame(forge
     assert (report.error_code, str(report.job_status)) == ("server_error", "failed")
     assert forge.rows(_ASIDE) == []
     assert watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).covered == ()
+
+
+# --- Refs ------------------------------------------------------------------------------------------------
+
+
+def branches(forge: Forge) -> dict[str, str]:
+    rows = forge.rows("SELECT name, tip FROM scm.refs WHERE kind = 'branch' AND deleted_at IS NULL")
+    return {row["name"]: row["tip"] for row in rows}
+
+
+def test_a_branch_that_spoils_the_list_hides_no_other_and_counts_as_deleted_never(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    for number in range(15):
+        forge.git.commit(f"b{number:02}", f"Branch {number}\n", files={"b": f"{number}\n"}, parents=[base])
+    assert forge.commits().succeeded
+    before = branches(forge)
+    assert len(before) == 16
+    forge.gitlab.faults.add(r"/branches", faults.Poison(rb'"name":"b07"'), times=None)
+    new = forge.git.commit("b99", "New\n", files={"n": "1\n"}, parents=[base])
+    forge.git.set_ref("refs/heads/b01", None)
+    for _ in range(2):
+        forge.tick()
+        report = forge.commits()
+        assert report.succeeded, report.error
+        # While the list is not whole, what is not on it may be there.
+        assert branches(forge) == before | {"b99": new}
+        assert stored_shas(forge) >= shas(forge)
+        ((key, reason),) = [tuple(r.values()) for r in forge.rows(_ASIDE)]
+        assert (key.startswith("branch:?"), reason) == (True, "unlisted")
+        assert forge.rows(_UNREACHABLE) == []
+    forge.gitlab.faults.clear()
+    forge.tick()
+    assert forge.commits().succeeded
+    assert set(branches(forge)) == set(before) - {"b01"} | {"b99"}
+    assert forge.rows(_ASIDE) == []
+
+
+def test_a_branch_that_was_rewound_and_comes_back_is_told_both_times(forge: Forge) -> None:
+    old = forge.git.commit("main", "One\n", files={"a": "1\n"})
+    new = forge.git.commit("main", "Two\n", files={"a": "2\n"})
+    assert forge.commits().succeeded
+    for tip, lost in ((old, {new}), (new, set())):
+        forge.git.set_ref("refs/heads/main", tip)
+        forge.tick()
+        assert forge.commits().succeeded
+        assert {r["commit_sha"] for r in forge.rows(_UNREACHABLE)} == lost
+        assert stored_shas(forge) == {old, new}
+    assert [tuple(r.values()) for r in forge.rows(_EVENTS)] == [("main", "forced"), ("main", "moved")]
+
+
+def test_the_same_tip_under_a_new_name_and_another_default_branch_invent_nothing(forge: Forge) -> None:
+    tip = forge.git.commit("main", "One\n", files={"a": "1\n"})
+    assert forge.commits().succeeded
+    forge.git.set_ref("refs/heads/trunk", tip)
+    forge.git.set_ref("refs/heads/main", None)
+    forge.project.default_branch = "trunk"
+    subprocess.run(["git", "-C", str(forge.git.path), "symbolic-ref", "HEAD", "refs/heads/trunk"], check=True)
+    forge.tick()
+    assert forge.commits().succeeded
+    assert forge.rows(_UNREACHABLE) == []
+    assert [tuple(r.values()) for r in forge.rows(_EVENTS)] == [("main", "deleted")]
+    (row,) = forge.rows("SELECT name FROM scm.refs WHERE is_default AND deleted_at IS NULL")
+    assert row["name"] == "trunk"
+
+
+@pytest.mark.parametrize("name", ["feature/c++", "a%2Fb", "ümlaut-\N{SNOWMAN}", "x" * 240, "HEAD", "v1", "@"])
+def test_names_of_branches_and_tags_may_be_anything_that_git_allows(forge: Forge, name: str) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    tip = forge.git.commit("tmp", "On it\n", files={"b": "1\n"}, parents=[base])
+    forge.git.set_ref("refs/heads/tmp", None)
+    for kind in ("heads", "tags"):
+        # On the command line some of these mean something else.
+        subprocess.run(
+            ["git", "-C", str(forge.git.path), "update-ref", f"refs/{kind}/{name}", tip], check=True
+        )
+    assert forge.commits().succeeded
+    rows = forge.rows("SELECT kind, name FROM scm.refs WHERE tip = %(tip)s ORDER BY kind", tip=tip)
+    assert [tuple(r.values()) for r in rows] == [("branch", name), ("tag", name)]
+    assert stored_shas(forge) == {base, tip}
+    assert forge.rows(_ASIDE) == []

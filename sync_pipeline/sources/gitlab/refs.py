@@ -6,6 +6,7 @@ what moved since the last time, which needs the stored refs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from sync_pipeline.gitlab_rows import RefKind, RefListing, RefRow
 from sync_pipeline.model import QuarantinedRow
 from sync_pipeline.sources.gitlab.fields import Fields, payload, quarantined
 from sync_pipeline.sources.gitlab.paging import pages
+from sync_pipeline.sources.gitlab.pieces import UNLISTED, Hole, is_too_hard
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 # By name, and where the server can by keyset: then a ref that goes away hides no other one.
@@ -26,6 +28,17 @@ _MAX_PASSES = 5
 _LONGEST_NAME = 2000
 
 
+@dataclass
+class _Pass:
+    """What one reading of the list of one kind of ref has shown."""
+
+    rows: dict[str, RefRow] = field(default_factory=dict)
+    aside: list[QuarantinedRow] = field(default_factory=list)
+    holes: list[Hole] = field(default_factory=list)
+    date: datetime | None = None
+    by_number: bool = False
+
+
 class RefReader:
     """Reads the refs of one project."""
 
@@ -36,64 +49,62 @@ class RefReader:
     def listing(self) -> RefListing:
         """All branches and tags. A project without a repository has none. Raises as the transport does, and
         Transient where the lists change too fast to be read as a whole."""
-        refs: list[RefRow] = []
-        aside: list[QuarantinedRow] = []
-        dates: list[datetime] = []
-        for kind in RefKind:
-            found, unreadable, date = self._whole(kind)
-            refs += found
-            aside += unreadable
-            if date is not None:
-                dates.append(date)
-        return RefListing(tuple(refs), min(dates, default=None), tuple(aside))
+        found = {kind: self._whole(kind) for kind in RefKind}
+        dates = [one.date for one in found.values() if one.date is not None]
+        return RefListing(
+            tuple(row for one in found.values() for row in one.rows.values()),
+            min(dates, default=None),
+            tuple(row for one in found.values() for row in one.aside),
+            frozenset(kind for kind, one in found.items() if one.holes),
+        )
 
-    def _whole(self, kind: RefKind) -> tuple[list[RefRow], list[QuarantinedRow], datetime | None]:
+    def _whole(self, kind: RefKind) -> _Pass:
         """One kind of ref. Pages by number shift when a ref goes away, so they are read until two passes
         agree."""
         before: list[tuple[str, str]] | None = None
         for _ in range(_MAX_PASSES):
-            rows, aside, date, by_number = self._pass(kind)
-            now = [(row.name, row.tip) for row in rows]
-            if not by_number or now == before:
-                return rows, aside, date
+            found = self._pass(kind)
+            now = [(row.name, row.tip) for row in found.rows.values()]
+            if not found.by_number or now == before:
+                return found
             before = now
         raise Transient("the refs change too fast to be listed", code="unstable")
 
-    def _pass(self, kind: RefKind) -> tuple[list[RefRow], list[QuarantinedRow], datetime | None, bool]:
+    def _pass(self, kind: RefKind) -> _Pass:
         name, order = _LISTS[kind]
         path = project_path(self._project_id, "repository", name)
         try:
             try:
                 return self._read(kind, path, {**order, "pagination": "keyset"})
-            except Permanent as error:
-                # Servers that know keyset paging for other lists only refuse it.
-                if error.code != "bad_request":
+            except (Permanent, Transient) as error:
+                # Servers that know keyset paging for other lists only refuse it; and a ref that the server
+                # cannot list can be passed by number only.
+                if error.code != "bad_request" and not is_too_hard(error):
                     raise
                 return self._read(kind, path, order)
         except SourceGone as error:
             if error.code == "no_repository":
-                return [], [], None, False
+                return _Pass()
             raise
 
-    def _read(
-        self, kind: RefKind, path: str, params: Mapping[str, str]
-    ) -> tuple[list[RefRow], list[QuarantinedRow], datetime | None, bool]:
-        rows: dict[str, RefRow] = {}
-        aside: list[QuarantinedRow] = []
-        date: datetime | None = None
+    def _read(self, kind: RefKind, path: str, params: Mapping[str, str]) -> _Pass:
+        found = _Pass()
         by_number = by_keyset = False
-        for number, page in enumerate(pages(self._client, path, params, empty_ends=True)):
-            date = date or page.date
+        for number, page in enumerate(pages(self._client, path, params, empty_ends=True, holes=found.holes)):
+            found.date = found.date or page.date
             # The first page announces a second one even where there is none: only a second with rows counts.
             by_number = by_number or (number > 0 and bool(page.data))
             by_keyset = by_keyset or "page_token" in (page.next_query or {})
             for data in page.data:
                 try:
                     row = _ref(kind, data)
-                    rows[row.name] = row
+                    found.rows[row.name] = row
                 except RowUnreadable as error:
-                    aside.append(quarantined(f"{kind}:{_name(data)}", error))
-        return list(rows.values()), aside, date, by_number and not by_keyset
+                    found.aside.append(quarantined(f"{kind}:{_name(data)}", error))
+        found.by_number = bool(found.holes) or (by_number and not by_keyset)
+        for hole in found.holes:
+            found.aside.append(QuarantinedRow(f"{kind}:?{hole.place}", UNLISTED, hole.error, b""))
+        return found
 
 
 def _name(data: Any) -> str:
