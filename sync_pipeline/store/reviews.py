@@ -8,6 +8,7 @@ is for a confirmation to say.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -207,6 +208,8 @@ _COUNT_EVENTS = """
 SELECT count(*) AS events FROM scm.review_events WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
 """
 
+# Characters: an index takes no more than 2,700 bytes. No server has longer names of people.
+_LONGEST_PERSON = 500
 _APPROVALS = "approvals"
 _REVIEWERS = "reviewers"
 _DETAILS = {
@@ -411,6 +414,8 @@ def _reviewers(found: Sequence[ReviewSet]) -> _Set:
 
 def _person(iid: int, one: Person) -> dict[str, Any]:
     person = str(one.user_id) if one.user_id is not None else storable(one.username)
+    if person is not None and len(person) > _LONGEST_PERSON:
+        person = f"sha256:{hashlib.sha256(person.encode()).hexdigest()}"
     return {
         "mr_iid": iid,
         "person": person,

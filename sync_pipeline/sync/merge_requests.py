@@ -463,8 +463,9 @@ class MergeRequestWork:
                         outcome.absent.add(key)
             places: dict[TimeWindow, set[str]] = {}
             for entry in entries:
-                if entry.natural_key not in numbered and isinstance(entry.window, TimeWindow):
-                    places.setdefault(entry.window, set()).add(entry.natural_key)
+                place = unlisted_window(entry.natural_key) or entry.window
+                if entry.natural_key not in numbered and isinstance(place, TimeWindow):
+                    places.setdefault(place, set()).add(entry.natural_key)
             for window, keys in places.items():
                 if (part := overlap(window, readable)) is not None:
                     self._read_again(attempt, self._reader.read(part, self._known), part)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from sync_pipeline import cli
 from sync_pipeline.catalog import instance_of
@@ -72,12 +71,16 @@ def opened(forge: Forge) -> MergeRequest:
     return made
 
 
-def answered(forge: Forge, pattern: str, path: str, edit: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Let the server answer what matches ``pattern`` with its own answer to ``path``, edited."""
-    url = f"{forge.server.api}/projects/{forge.project.id}/{path}"
-    rows = requests.get(url, headers={"PRIVATE-TOKEN": forge.settings.gitlab_token.get_secret_value()}).json()
-    edit(rows)
-    forge.gitlab.faults.add(pattern, faults.json_answer(200, rows), times=None)
+def answered(forge: Forge, pattern: str, edit: Callable[[dict[str, Any]], object], which: int = 0) -> None:
+    """Let one row of each list be edited that the server answers to what matches ``pattern``."""
+
+    def edited(body: bytes) -> bytes:
+        rows = json.loads(body)
+        if len(rows) > which:
+            edit(rows[which])
+        return json.dumps(rows).encode()
+
+    forge.gitlab.faults.add(pattern, faults.Edited(edited), times=None)
 
 
 def no_state(forge: Forge, made: MergeRequest) -> None:
@@ -89,7 +92,7 @@ def odd_state(forge: Forge, made: MergeRequest) -> None:
 
 
 def no_number(forge: Forge, made: MergeRequest) -> None:
-    answered(forge, r"merge_requests\?", "merge_requests", lambda rows: rows[0].pop("iid"))
+    answered(forge, r"merge_requests\?", lambda row: row.pop("iid"))
 
 
 def huge_note(forge: Forge, made: MergeRequest) -> None:
@@ -102,12 +105,11 @@ def nameless_note(forge: Forge, made: MergeRequest) -> None:
 
 def nameless_commit(forge: Forge, made: MergeRequest) -> None:
     tip = forge.git.resolve("main")
-    path = f"repository/commits?with_stats=true&ref_name={tip}"
-    answered(forge, rf"/commits\?.*ref_name={tip}(&|$)", path, lambda rows: rows[1].pop("id"))
+    answered(forge, rf"/commits\?.*ref_name={tip}(&|$)", lambda row: row.pop("id"), which=1)
 
 
 def tag_to_nowhere(forge: Forge, made: MergeRequest) -> None:
-    answered(forge, "/repository/tags", "repository/tags", lambda rows: rows[0].update(commit=None))
+    answered(forge, "/repository/tags", lambda row: row.update(commit=None))
 
 
 def refused_commit(forge: Forge, made: MergeRequest) -> None:

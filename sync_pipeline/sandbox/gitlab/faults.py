@@ -84,7 +84,14 @@ class Poison:
     pattern: bytes
 
 
-Fault = Answer | Truncated | Reset | Slow | ForeignLink | WithoutHeaders | Do | Poison
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """Pass the true body through a function, from bytes to bytes, where the answer is a good one."""
+
+    edit: Callable[[bytes], bytes]
+
+
+Fault = Answer | Truncated | Reset | Slow | ForeignLink | WithoutHeaders | Do | Poison | Edited
 
 
 @dataclass(slots=True)

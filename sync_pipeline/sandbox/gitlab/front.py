@@ -24,6 +24,7 @@ from sync_pipeline.sandbox.gitlab.control import GitLab
 from sync_pipeline.sandbox.gitlab.faults import (
     Answer,
     Do,
+    Edited,
     Fault,
     ForeignLink,
     Poison,
@@ -133,6 +134,9 @@ class Front:
             reply.set("Link", re.sub(r"<https?://[^/>]+", f"<{fault.base}", link))
         if isinstance(fault, Poison) and re.search(fault.pattern, reply.body):
             reply = _made(server_error())
+        if isinstance(fault, Edited) and reply.status == 200:
+            reply.body = fault.edit(reply.body)
+            reply.set("Content-Length", str(len(reply.body)))
         if isinstance(fault, WithoutHeaders):
             for name in fault.names:
                 reply.drop(name)

@@ -81,7 +81,7 @@ class MergeRequestReader:
             query: Params = {"state": "all", "scope": "all", "iids[]": list(left)}
             holes: list[Hole] = []
             for answer in pages(self._client, self._path, query, holes=holes):
-                came = {_iid(data) for data in rows(answer, self._path)}
+                came = {iid for data in rows(answer, self._path) if isinstance(iid := _iid(data), int)}
                 left = [iid for iid in left if iid not in came]
                 yield self._batch(answer.data, answer.date, known)
             if holes:
