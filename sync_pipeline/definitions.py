@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sync_pipeline.orchestration.build import build_defs
+from sync_pipeline.orchestration.build import load_defs
 
-defs = build_defs()
+defs = load_defs()

@@ -1,20 +1,23 @@
 """One function that puts the definitions together, for the doorway, the command line and the tests.
 
-Belongs here: which assets, jobs, sensors and resources a code location has. Building them reads the catalog
-snapshot file and nothing else: no network, no database.
+Belongs here: which assets, jobs, sensors and resources a code location has, and what becomes of a load that
+fails. Building them reads the catalog snapshot file and nothing else: no network, no database.
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import click
 import dagster as dg
 from dagster import BetaWarning, PreviewWarning, SupersessionWarning
 
 from sync_pipeline import catalog
+from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.orchestration.assets import family_assets
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
@@ -24,6 +27,10 @@ from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.settings import Settings, load_settings
+
+_IN_PROCESS = ("job execute", "asset materialize")
+"""Commands of ``dagster`` that load the definitions themselves and do a person's or a CI job's bidding."""
+_EXIT_CODE = 3
 
 
 @contextmanager
@@ -35,6 +42,35 @@ def quiet_dagster() -> Iterator[None]:
         # Dagster calls this itself for every nested resource.
         warnings.filterwarnings("ignore", "InitResourceContext.dagster_run", DeprecationWarning)
         yield
+
+
+def load_defs() -> dg.Definitions:
+    """The definitions for whoever loads the module.
+
+    A command such as ``dagster job execute`` ends with exit code 3 and one line on stderr if they cannot be
+    built or if there is no catalog snapshot yet: Dagster would print its own call stack around that line. A
+    server gets ConfigurationError, which it shows as the error of the location, and lives on; without a
+    snapshot it serves an empty location, to which repositories may come.
+    """
+    try:
+        settings = load_settings()
+        if _is_command() and not settings.catalog_file.exists():
+            raise ConfigurationError(
+                f"there is no catalog snapshot {settings.catalog_file}; run: scm-sync catalog export, "
+                "or correct SCM_STATE_DIR"
+            )
+        return build_defs(settings=settings)
+    except ConfigurationError as error:
+        if not _is_command():
+            raise
+        print(f"scm-sync: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(_EXIT_CODE)
+
+
+def _is_command() -> bool:
+    """Whether a command of ``dagster`` is being carried out that loads the definitions in its own process."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.command_path.endswith(_IN_PROCESS)
 
 
 def build_defs(

@@ -69,11 +69,28 @@ def test_two_at_once_on_one_repository_do_the_work_once(shared: Installation) ->
     assert row["inserted"] == 900
 
 
-def test_an_unknown_repository_is_refused_at_load(shared: Installation) -> None:
-    shared.variables = {"SCM_ONLY": "svn:file:///nowhere"}
-    code, output = finish(shared.job_execute())
-    assert code != 0
-    assert "the catalog has no svn:file:///nowhere" in output
+def test_what_cannot_be_loaded_ends_a_command_in_one_line(shared: Installation) -> None:
+    old = shared.folder / "old"
+    old.mkdir(exist_ok=True)
+    (old / "catalog.json").write_text('{"version": 1}')
+    shared.variables = {}
+    shared.repository("loaded", 1)
+    wrong = [
+        ({"SCM_ONLY": "svn:file:///nowhere"}, "the catalog has no svn:file:///nowhere"),
+        ({"SCM_STATE_DIR": str(shared.folder / "none")}, "run: scm-sync catalog export"),
+        ({"SCM_STATE_DIR": str(old)}, "has version 1"),
+        ({"SCM_SAFETY_LAG": "soon"}, "SCM_SAFETY_LAG"),
+    ]
+    started = []
+    for variables, line in wrong:
+        shared.variables = {**variables, "PYTHONWARNINGS": "ignore"}
+        started.append((shared.job_execute(), line))
+    shared.variables = {}
+    for process, line in started:
+        code, output = finish(process)
+        assert code == 3
+        assert line in output
+        assert len(output.splitlines()) == 1, output
 
 
 def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> None:

@@ -64,6 +64,13 @@ query Checks($key: AssetKeyInput!) {
   }
 }
 """
+RELOAD = """
+mutation { reloadRepositoryLocation(repositoryLocationName: "sync_pipeline") {
+  ... on WorkspaceLocationEntry { locationOrLoadError {
+    __typename ... on PythonError { errorChain { error { message } } }
+  } }
+} }
+"""
 KEYS = [f"{first:010d}-{first + 999:010d}" for first in range(1, 4001, 1000)]
 
 
@@ -243,6 +250,26 @@ def test_the_page_is_the_real_one_and_is_guarded(up: Up) -> None:
     assert up.graphql("{ version }")["version"]
     note = json.loads((up.installation.folder / "state" / "ui.json").read_text())
     assert note["url"] == up.url
+
+
+def test_a_location_that_cannot_be_loaded_says_why_in_the_page_and_comes_back(up: Up) -> None:
+    file = up.installation.folder / "state" / "catalog.json"
+    before = file.read_text() if file.exists() else None
+
+    def reload() -> tuple[str, list[str]]:
+        entry = up.graphql(RELOAD)["reloadRepositoryLocation"]["locationOrLoadError"]
+        return entry["__typename"], [link["error"]["message"] for link in entry.get("errorChain", [])]
+
+    file.write_text('{"version": 1}')
+    try:
+        kind, chain = reload()
+        assert kind == "PythonError"
+        # The page shows the whole chain; ours is at its end.
+        assert "has version 1, this program reads" in chain[-1]
+        assert up.process.poll() is None
+    finally:
+        file.unlink() if before is None else file.write_text(before)
+    assert reload()[0] == "RepositoryLocation"
 
 
 def test_a_second_up_on_the_same_folder_is_refused_in_one_line(up: Up) -> None:
