@@ -26,6 +26,8 @@ from sync_pipeline.sources.gitlab.transport import Answer, Client, Params
 
 # The API shows milliseconds of what the database keeps in microseconds.
 _STEP = timedelta(milliseconds=1)
+# Some servers show whole seconds of it.
+_SECOND = timedelta(seconds=1)
 _MAX_PASSES = 10
 _MAX_EMPTY = 100
 _MAX_LOOKS = 4
@@ -138,7 +140,7 @@ def step(position: Position, keys: Sequence[Key], more: bool) -> Position | None
     whether the server announced another page. Raises Transient where the answer cannot be relied on."""
     if any(one[1] > other[1] for one, other in pairwise(keys)):
         raise Transient("the server does not sort by updated_at; the list cannot be read", code="unordered")
-    if keys and (keys[0][1] < position.after - _STEP or keys[-1][1] > position.before + _STEP):
+    if keys and (keys[0][1] < position.after - _SECOND or keys[-1][1] > position.before + _STEP):
         raise Transient("the server does not filter by updated_at; the list cannot be read", code="unordered")
     seen = position.seen | frozenset(keys)
     if position.tie:
@@ -152,7 +154,11 @@ def step(position: Position, keys: Sequence[Key], more: bool) -> Position | None
     after = last - _STEP
     if after > position.after:
         return Position(after, position.before, seen=_from(seen, after))
-    return Position(position.after, last + _STEP, seen=seen, tie=True, until=position.before)
+    # A whole second may stand for all times within it.
+    end = last + (_STEP if last.microsecond else _SECOND)
+    if end <= position.after:
+        end = position.after + _STEP
+    return Position(position.after, end, seen=seen, tie=True, until=position.before)
 
 
 def _tied(position: Position, more: bool) -> Position | None:
