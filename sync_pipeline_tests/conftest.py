@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+import hypothesis
 import psutil
 import psycopg
 import pytest
@@ -41,6 +42,12 @@ _RUN = "SCM_TEST_RUN"
 _SERVER = "SCM_TEST_DATABASE_URL"
 _PREFIX = "scm-tests-"
 _LOCKS: dict[Path, int] = {}
+
+
+# Every landing tries the same examples; ``long`` is for a night, or ten minutes under a seed of one's own.
+hypothesis.settings.register_profile("default", derandomize=True, max_examples=100, print_blob=True)
+hypothesis.settings.register_profile("long", max_examples=100_000, print_blob=True)
+hypothesis.settings.load_profile("default")
 
 
 # --- The run ----------------------------------------------------------------------------------------------
