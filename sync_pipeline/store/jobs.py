@@ -26,6 +26,7 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
+from sync_pipeline.store import writers
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_ranges, range_params
 
@@ -109,6 +110,13 @@ RETURNING job_id
 # Whose attempt the claim is going to end: the lease that it may still hold is taken from it. SKIP LOCKED: an
 # owner in the middle of a batch still has the job, and nobody hangs behind a stopped process.
 _OWNER = "SELECT claim_token FROM scm.sync_jobs WHERE job_id = %(job_id)s FOR UPDATE SKIP LOCKED"
+
+# Whose claim ran out, or whose process is gone, although a transaction of his still holds the row.
+_OVERDUE = """
+SELECT claim_token FROM scm.sync_jobs
+ WHERE job_id = %(job_id)s AND status = 'running'
+   AND (claim_expires_at < clock_timestamp() OR claim_token = %(gone)s)
+"""
 
 # Running jobs of a repository whose claim ran out: nobody may ever ask for the same window again.
 _ABANDONED = """
@@ -337,6 +345,7 @@ def claim(
     with conn.transaction():
         owner = conn.execute(_OWNER, params).fetchone()
         if owner is None:
+            _end_overdue_writer(conn, job_id, gone)
             return None
         row = conn.execute(_CLAIM, params).fetchone()
         if row is None and conn.execute(_BURY, params).fetchone() is None:
@@ -361,6 +370,13 @@ def claim(
         reason=row["reason"],
         trigger=Trigger(row["trigger"]),
     )
+
+
+def _end_overdue_writer(conn: Connection, job_id: UUID, gone: UUID | None) -> None:
+    """End the batch of an owner who has no right to it any more; the job is free a moment later."""
+    overdue = conn.execute(_OVERDUE, {"job_id": job_id, "gone": gone}).fetchone()
+    if overdue is not None:
+        writers.end(conn, overdue["claim_token"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +405,7 @@ def reap(conn: Connection, owner: Owner) -> JobStatus | None:
     params = {"job_id": owner.job_id, "token": owner.token}
     with conn.transaction():
         if conn.execute(_OWNER, params).fetchone() is None:
+            _end_overdue_writer(conn, owner.job_id, owner.token)
             return None
         row = conn.execute(_REAP, params).fetchone()
         if row is None:
@@ -405,12 +422,26 @@ def renew(conn: Connection, claim: Claim, length: float) -> bool:
 
 
 def guard(conn: Connection, claim: Claim) -> None:
-    """Check the claim inside a writing transaction. Raises ClaimLost."""
+    """Check the claim at the start of a writing transaction, which is then known as that of the claim. Raises
+    ClaimLost, which says to whom."""
     if conn.execute(_GUARD, {"job_id": claim.job_id, "token": claim.token}).fetchone() is None:
-        raise ClaimLost(
-            f"attempt {claim.attempt} lost its claim on job {claim.job_id} (it ran out, or another attempt "
-            "took the job over); nothing of this batch was written"
-        )
+        raise ClaimLost(f"{lost(conn, claim)}; nothing of this batch was written")
+    writers.mark(conn, claim.token)
+
+
+def lost(conn: Connection, claim: Claim) -> ClaimLost:
+    """Why the claim is no longer good, and who has the job now."""
+    now = conn.execute(_GET, {"job_id": claim.job_id}).fetchone()
+    run = conn.execute(_LATEST_RUN, {"job_id": claim.job_id}).fetchone()
+    if now is None:
+        why = "it is not in the database any more (was that restored?)"
+    elif run is not None and run["attempt"] > claim.attempt:
+        why = f"attempt {run['attempt']} of {run['worker']} took it over at {run['started_at']:%H:%M:%S} UTC"
+    elif now["claim_token"] == claim.token:
+        why = f"the claim ran out at {now['claim_expires_at']:%H:%M:%S} UTC before it was renewed"
+    else:
+        why = f"it was taken from it and is {now['status']}"
+    return ClaimLost(f"attempt {claim.attempt} lost its claim on job {claim.job_id}: {why}")
 
 
 def finish(
@@ -481,10 +512,16 @@ def add_batch(
     )
 
 
-def state(conn: Connection, job_id: UUID) -> JobState:
-    """Who has the job now."""
+def _get(conn: Connection, job_id: UUID) -> dict[str, Any]:
     row = conn.execute(_GET, {"job_id": job_id}).fetchone()
-    assert row is not None
+    if row is None:
+        raise ClaimLost(f"job {job_id} is not in the database any more (was that restored?); start it again")
+    return row
+
+
+def state(conn: Connection, job_id: UUID) -> JobState:
+    """Who has the job now. Raises ClaimLost if there is no such job."""
+    row = _get(conn, job_id)
     return JobState(
         JobStatus(row["status"]),
         row["claimed_by"],
@@ -495,9 +532,8 @@ def state(conn: Connection, job_id: UUID) -> JobState:
 
 
 def report(conn: Connection, job_id: UUID) -> JobReport:
-    """The job and its latest attempt as the ledger has them."""
-    job: dict[str, Any] | None = conn.execute(_GET, {"job_id": job_id}).fetchone()
-    assert job is not None
+    """The job and its latest attempt as the ledger has them. Raises ClaimLost if there is no such job."""
+    job = _get(conn, job_id)
     run: dict[str, Any] = conn.execute(_LATEST_RUN, {"job_id": job_id}).fetchone() or {}
     return JobReport(
         job_id=job_id,

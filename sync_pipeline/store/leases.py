@@ -13,6 +13,7 @@ from uuid import UUID
 
 from sync_pipeline.errors import LeaseLost
 from sync_pipeline.model import JobType
+from sync_pipeline.store import writers
 from sync_pipeline.store.database import Connection
 
 # The row of a lease stays for ever; the first one who needs it makes it.
@@ -78,6 +79,23 @@ SELECT 1 FROM scm.sync_locks
    FOR KEY SHARE
 """
 
+# Whose the lease is now, for whoever lost it. Once it is free again, the latest attempt is the one to name.
+_LOST_TO = """
+SELECT l.fence, l.locked_by, l.locked_at, l.expires_at,
+       (SELECT r.worker FROM scm.sync_runs AS r
+         WHERE r.repo_id = l.repo_id AND r.job_type = l.job_type
+         ORDER BY r.started_at DESC LIMIT 1) AS latest
+  FROM scm.sync_locks AS l
+ WHERE l.lock_id = %(lock_id)s
+"""
+
+# Whose lease ran out although a transaction of his still holds its row.
+_OVERDUE = """
+SELECT holder FROM scm.sync_locks
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+   AND holder IS NOT NULL AND expires_at < clock_timestamp()
+"""
+
 _HOLDER = """
 SELECT locked_by, locked_at, expires_at FROM scm.sync_locks
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND expires_at > clock_timestamp()
@@ -118,7 +136,8 @@ def acquire(
 ) -> Lease | None:
     """Take the lease for ``length`` seconds, renewable. None if it is held, or if somebody with a smaller
     ``priority`` (or as urgent, but earlier) waits; the wish is then on record for 10 s: ask again before.
-    ``waiter`` is the claim token of the attempt that asks."""
+    ``waiter`` is the claim token of the attempt that asks. A transaction that outlived the lease under which
+    it began, because its process stopped or its machine is away, is ended."""
     params = {
         "repo_id": repo_id,
         "job_type": str(job_type),
@@ -134,6 +153,9 @@ def acquire(
             assert taken is not None
             conn.execute(_FORGET_WAITERS, params | candidate)
             return Lease(candidate["lock_id"], taken["fence"])
+    overdue = conn.execute(_OVERDUE, params).fetchone()
+    if overdue is not None:
+        writers.end(conn, overdue["holder"])
     conn.execute(_WAIT, params)
     return None
 
@@ -155,13 +177,22 @@ def release(conn: Connection, lease: Lease) -> None:
 
 
 def guard(conn: Connection, lease: Lease) -> None:
-    """Check the lease inside a writing transaction and hold its fence until the end. Raises LeaseLost."""
+    """Check the lease inside a writing transaction and hold its fence until the end. Raises LeaseLost, which
+    says to whom."""
     params = {"lock_id": lease.lock_id, "fence": lease.fence}
-    if conn.execute(_GUARD, params).fetchone() is None:
-        raise LeaseLost(
-            f"the lease with fence {lease.fence} ran out or was taken by somebody else; "
-            "nothing of this batch was written"
-        )
+    if conn.execute(_GUARD, params).fetchone() is not None:
+        return
+    now = conn.execute(_LOST_TO, params).fetchone()
+    if now is None:
+        why = "is not in the database any more (was it restored?)"
+    elif now["fence"] == lease.fence:
+        ended = f"at {now['expires_at']:%H:%M:%S} UTC" if now["expires_at"] else "or was given back"
+        why = f"ran out {ended} before it was renewed (was the process stopped, or the database away?)"
+    elif now["locked_by"] is not None:
+        why = f"was lost: {now['locked_by']} has it since {now['locked_at']:%H:%M:%S} UTC"
+    else:
+        why = f"was lost: it was taken over, and {now['latest'] or 'somebody'} was the last to have it"
+    raise LeaseLost(f"the lease with fence {lease.fence} {why}; nothing of this batch was written")
 
 
 def holder(conn: Connection, repo_id: int, job_type: JobType) -> Holder | None:

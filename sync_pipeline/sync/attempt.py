@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -27,6 +27,7 @@ from sync_pipeline.errors import (
     ClaimLost,
     ConfigurationError,
     LeaseHeld,
+    LeaseLost,
     Permanent,
     SourceGone,
     SourceReplaced,
@@ -70,6 +71,8 @@ _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.PROBE: 0, Mode.REPAIR: 1, Mode.BACK
 # Not the job's fault and not to be tried again before something else changed: it waits without losing an
 # attempt. The credential stops as a whole, a switched-off feature is asked about by live syncing.
 _WAITS = frozenset({"credential", "scope", "disabled"})
+# The server, or the next owner of the job, ended our session; or nobody knows what did.
+_ENDED = frozenset({"57P01", "25P03", None})
 # Says nothing about the job.
 _FREE = frozenset({"rate_limit"})
 _GONE = frozenset({"not_found", "no_repository"})
@@ -161,9 +164,7 @@ class Attempt:
         self.stop_if_asked()
         repo_id, job_type, claim = self.repo.repo_id, self.job_type, self.claim
         news: list[Window] = []
-        with self.database.connection() as conn, conn.transaction():
-            leases.guard(conn, lease)
-            jobs.guard(conn, claim)
+        with self._writing(lease) as conn:
             watermarks.lock_generation(conn, repo_id, job_type, claim.generation)
             batch_id = jobs.next_batch(conn)
             counts = store(conn, batch_id)
@@ -199,6 +200,28 @@ class Attempt:
         if self._progress is not None:
             self._progress(self.done.counts)
         return counts
+
+    @contextmanager
+    def _writing(self, lease: leases.Lease) -> Iterator[Connection]:
+        """A transaction under claim and lease. Raises LeaseLost, also where somebody who took them over ended
+        the transaction."""
+        try:
+            with self._transaction() as conn:
+                # The job first, as whoever takes both over does.
+                jobs.guard(conn, self.claim)
+                leases.guard(conn, lease)
+                yield conn
+        except psycopg.OperationalError as broken:
+            if broken.sqlstate in _ENDED:
+                with suppress(psycopg.Error, ConfigurationError), self._transaction() as conn:
+                    jobs.guard(conn, self.claim)
+                    leases.guard(conn, lease)
+            raise
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self.database.connection() as conn, conn.transaction():
+            yield conn
 
     def write_rows(
         self,
@@ -301,10 +324,8 @@ class Attempt:
         if self._cancel.is_set():
             raise Cancelled("stopped between two batches; what was committed stays")
         if self.heartbeat.lost.is_set():
-            raise ClaimLost(
-                f"attempt {self.claim.attempt} lost its claim on job {self.claim.job_id}: its heartbeat "
-                "came too late (was the process stopped, or the database away?)"
-            )
+            with self.database.connection() as conn:
+                raise jobs.lost(conn, self.claim)
 
     # -- the end -----------------------------------------------------------------------------------------
 
@@ -332,7 +353,7 @@ class Attempt:
         try:
             with self.database.connection() as conn:
                 self._record_access(conn, error, job_status)
-                jobs.finish(
+                owned = jobs.finish(
                     conn,
                     self.claim,
                     job_status=job_status,
@@ -344,6 +365,10 @@ class Attempt:
                     backoff=backoff,
                     refund=free,
                 )
+                if not owned:
+                    # Whatever we did, the job is somebody else's, and its end too.
+                    error = error if isinstance(error, LeaseLost) else jobs.lost(conn, self.claim)
+                    return self._report(error, JobStatus.FAILED, RunStatus.FAILED)
         except (psycopg.Error, ConfigurationError) as failure:
             # The row stays claimed until the claim runs out; then the next starter takes the job over.
             error = error or database_error(failure)
@@ -401,7 +426,8 @@ class Attempt:
         before: int | datetime | None = None
         after: int | datetime | None = None
         if self._database_answers():
-            with self.database.connection() as conn:
+            # The job may be gone with a database that was restored.
+            with suppress(ClaimLost), self.database.connection() as conn:
                 stored = jobs.report(conn, self.claim.job_id)
                 before, after = stored.watermark_before, stored.watermark_after
         return JobReport(

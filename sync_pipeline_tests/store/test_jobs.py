@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from sync_pipeline.errors import ClaimLost
@@ -163,16 +164,20 @@ def test_retiring_ends_only_what_nobody_works_on(database: Database) -> None:
         assert uuid4() not in (waiting, running)
 
 
-def test_a_claim_does_not_wait_for_an_owner_in_the_middle_of_a_batch(database: Database) -> None:
+def test_an_owner_in_the_middle_of_a_batch_keeps_the_job_until_his_claim_runs_out(database: Database) -> None:
+    """Nobody waits for his locks; and his batch is ended once he has no right to it any more."""
     with database.connection() as conn, database.connection() as other:
         job = jobs.enqueue(conn, request(register(conn)))
         mine = claim(conn, job)
         assert mine is not None
-        with conn.transaction():
+        other.execute("SET lock_timeout = '2s'")
+        with pytest.raises(psycopg.errors.AdminShutdown), conn.transaction():
             jobs.guard(conn, mine)
-            other.execute("SET lock_timeout = '2s'")
+            assert claim(other, job, worker="w2") is None
+            conn.execute("SELECT 1")
             expire(other, job)
             assert claim(other, job, worker="w2") is None
+            conn.execute("SELECT 1")
         assert claim(other, job, worker="w2") is not None
 
 

@@ -1,0 +1,40 @@
+"""Writing transactions, and the end of those whose process no longer answers.
+
+Belongs here: the mark by which the database knows whose transaction it is, and ending it. Whether somebody
+lost the right to write is decided by :mod:`sync_pipeline.store.leases` and :mod:`sync_pipeline.store.jobs`.
+
+A process that is stopped in the middle of a batch keeps its row locks. The server's time limits end an idle
+transaction, but not one that waits for the rest of a COPY: without this, nobody could ever take over.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sync_pipeline.store.database import Connection
+
+# Seen in pg_stat_activity until the transaction ends.
+_MARK = "SELECT set_config('application_name', %(writer)s, TRUE)"
+
+# Only sessions of our own role, which every role may end.
+_END = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+ WHERE datname = current_database() AND usename = current_user AND application_name = %(writer)s
+   AND pid <> pg_backend_pid()
+"""
+
+
+def mark(conn: Connection, token: UUID) -> None:
+    """Make the transaction known as that of the attempt with this claim token."""
+    conn.execute(_MARK, {"writer": _name(token)})
+
+
+def end(conn: Connection, token: UUID) -> bool:
+    """End the transaction of an attempt that lost its right to write; nothing of it stays. True if there was
+    one."""
+    return bool(conn.execute(_END, {"writer": _name(token)}).fetchall())
+
+
+def _name(token: UUID) -> str:
+    # 63 bytes are the most that PostgreSQL keeps.
+    return f"sync_pipeline writes {token}"

@@ -1,0 +1,56 @@
+"""A program that does one job, for tests that stop, kill or starve it.
+
+``python -m sync_pipeline_tests.faults.worker <database url> <job as JSON>``: ``repo_id``, ``job_types``,
+``mode``, ``settings``. Prints one JSON document per report.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from sync_pipeline.errors import SyncError
+from sync_pipeline.model import JobReport, JobRequest, JobType, Mode, Trigger
+from sync_pipeline.settings import Settings
+from sync_pipeline.store.database import Database
+from sync_pipeline.sync.engine import Syncer
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told to do. ``settings`` are those of :class:`Settings`, by name."""
+
+    repo_id: int
+    job_types: tuple[str, ...]
+    settings: dict[str, Any]
+    mode: str = "incremental"
+
+    def run(self, database: Database, **other_settings: Any) -> list[JobReport]:
+        """Do it in this process."""
+        requests = [
+            JobRequest(self.repo_id, JobType(job_type), Mode(self.mode), Trigger.SENSOR, "test", "test")
+            for job_type in self.job_types
+        ]
+        return Syncer(database, Settings(**self.settings | other_settings)).run_together(requests)
+
+
+def main(url: str, job: str) -> int:
+    """Do the job and print what came of it."""
+    values = json.loads(job)
+    values["job_types"] = tuple(values["job_types"])
+    with Database(url) as database:
+        try:
+            reports = Job(**values).run(database)
+        except SyncError as error:
+            print(json.dumps({"status": "none", "code": error.code, "error": str(error)}))
+            return 2
+    for report in reports:
+        shown = {"status": report.job_status, "code": report.error_code, "error": report.error}
+        print(json.dumps(shown | {"inserted": report.counts.inserted}))
+    return 0 if all(report.succeeded for report in reports) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
