@@ -40,17 +40,20 @@ _GIVES = {"alone": r"merge_requests\?(?!.*view=simple)", "number": r"merge_reque
 _GIVES["nothing"] = "merge_requests"
 
 
-@pytest.mark.parametrize("gives", _GIVES)
-@pytest.mark.parametrize("bad", [(0,), (12, 13), (29,)], ids=["first", "neighbours", "last"])
+@pytest.mark.parametrize(
+    ("bad", "gives"),
+    [((0,), "nothing"), ((12, 13), "alone"), ((12, 13), "number"), ((12, 13), "nothing"), ((23,), "nothing")],
+    ids=str,
+)
 def test_a_row_that_spoils_every_page_it_is_on_holds_up_no_other(
     forge: Forge, bad: tuple[int, ...], gives: str
 ) -> None:
-    made = make(forge, 30)
+    made = make(forge, 24)
     spoil(forge, *bad, where=_GIVES[gives])
     reports = forge.both()
     assert all(report.succeeded for report in reports), [report.error for report in reports]
     left = [] if gives == "alone" else list(bad)
-    assert titles(forge) == [str(n) for n in range(30) if n not in left]
+    assert titles(forge) == [str(n) for n in range(24) if n not in left]
     keys = {r["natural_key"] for r in forge.rows(_ASIDE)}
     assert {r["natural_key"] for r in forge.rows(_OWED)} == keys
     if gives == "number":
@@ -74,8 +77,8 @@ def test_a_row_that_spoils_every_page_it_is_on_holds_up_no_other(
         assert all(report.succeeded for report in forge.both())
     assert forge.rows(_OWED) == []
     assert forge.rows(_ASIDE) == []
-    assert len(titles(forge)) == 30
-    assert [r["mr_iid"] for r in forge.rows(_READ)] == list(range(1, 31))
+    assert len(titles(forge)) == 24
+    assert [r["mr_iid"] for r in forge.rows(_READ)] == list(range(1, 25))
     # What came by itself is no other version than what comes in the list.
     for report in forge.both(Mode.BACKFILL, window=("1990-01-01", "2024-05-07"), reread=True):
         assert report.counts.changed == 0
