@@ -1,7 +1,7 @@
 """The status report: what is complete, how fresh it is, and what still waits, per (repository, job type).
 
 Belongs here: the document, which ``docs/status.md`` describes key by key, and its order. It reads our own
-tables and no source. Does not belong here: the verdict, which is that of :mod:`sync_pipeline.quality.health`,
+tables, no source and no token of the shell it runs in, so it tells the same to everybody. Does not belong here: the verdict, which is that of :mod:`sync_pipeline.quality.health`,
 and how the report looks on a terminal.
 """
 
@@ -25,13 +25,14 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.operations.texts import plain_mark
-from sync_pipeline.quality import credentials, health
+from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.health import Judged
 from sync_pipeline.settings import Settings
+from sync_pipeline.store import credentials
 from sync_pipeline.store import status as store
-from sync_pipeline.store.database import Database, database_time
-from sync_pipeline.sync.readers import Readers
+from sync_pipeline.store.credentials import Stop
+from sync_pipeline.store.database import Connection, Database, database_time
 
 UNHEALTHY, WAITING, HEALTHY = "unhealthy", "waiting", "healthy"
 """The verdicts, worst first. What waits goes away without a person, as queued history is read."""
@@ -54,9 +55,10 @@ def status(
     repo_ids = None if repository is None else [repository.repo_id]
     with database.connection() as conn:
         now = database_time(conn)
-        in_force = credentials.in_force(conn, Readers(settings))
-        verdicts = health.read(conn, timedelta(seconds=settings.stale_after), in_force, repo_ids)
         rows = store.units(conn, repo_ids)
+        stale_after = timedelta(seconds=settings.stale_after)
+        tokens = _as_stored(conn, frozenset(row["instance"] for row in rows), stale_after)
+        verdicts = health.read(conn, stale_after, tokens, repo_ids)
         jobs = store.jobs(conn, repo_ids)
     judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in verdicts}
     wanted = None if job_types is None else {str(job_type) for job_type in job_types}
@@ -72,7 +74,7 @@ def status(
         key = row["repo_id"], row["job_type"]
         # Between two queries a repository may have been registered.
         if key in judged and (wanted is None or row["job_type"] in wanted):
-            units.append(_unit(row, judged[key], in_force, queued[key]))
+            units.append(_unit(row, judged[key], tokens, queued[key]))
     retired = {unit["repo_id"] for unit in units if unit["lifecycle"] == Lifecycle.RETIRED}
     if repository is None:
         units = [unit for unit in units if unit["repo_id"] not in retired]
@@ -92,10 +94,30 @@ def status(
     }
 
 
-def _unit(row: Mapping[str, Any], judged: Judged, in_force: Credentials, queued_jobs: int) -> Document:
+def _as_stored(conn: Connection, instances: frozenset[str], stale_after: timedelta) -> Credentials:
+    """The tokens as our tables know them: a server's latest refusal holds until a complete look that began
+    after it, which took another token. Which tokens there are now only those know who hold them."""
+    stopped: dict[str, Stop] = {}
+    for stop in sorted(credentials.stops(conn), key=lambda stop: stop.last_seen_at):
+        stopped[stop.instance] = stop
+    if stopped:
+        # Of all repositories, also where the report is about one: any of them shows that a token is accepted.
+        instance_of = {
+            row["repo_id"]: row["instance"] for row in store.units(conn) if row["kind"] == Kind.GITLAB
+        }
+        nothing_stopped = Credentials(frozenset(instance_of.values()), {}, {})
+        for one in health.read(conn, stale_after, nothing_stopped):
+            instance, verified_at = instance_of.get(one.facts.repo_id, ""), one.facts.verified_at
+            refused = stopped.get(instance)
+            if refused is not None and verified_at is not None and verified_at > refused.last_seen_at:
+                del stopped[instance]
+    return Credentials(instances, stopped, {})
+
+
+def _unit(row: Mapping[str, Any], judged: Judged, tokens: Credentials, queued_jobs: int) -> Document:
     facts = judged.facts
     kind = Kind(row["kind"])
-    stop = in_force.stopped.get(row["instance"]) if kind is Kind.GITLAB else None
+    stop = tokens.stopped.get(row["instance"]) if kind is Kind.GITLAB else None
     return {
         "repo_id": row["repo_id"],
         "spec": f"svn:{row['url']}" if kind is Kind.SVN else f"gitlab:{row['project_id']}",

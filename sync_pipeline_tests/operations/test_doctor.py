@@ -439,7 +439,7 @@ def test_the_last_days_of_a_token() -> None:
 def test_no_token_and_one_that_cannot_be_read(site: Site, tmp_path: Path) -> None:
     (server,) = site.settings.gitlab_servers()
     found = looked(site, token="")
-    assert (found["gitlab"].state, found["gitlab_token"].seen) == (OK, "no token is set")
+    assert (found["gitlab"].state, found["gitlab_token"].seen) == (OK, "this shell has no token set")
     gone = Settings(gitlab_url=server.url, gitlab_token_file=tmp_path / "gone").gitlab_servers()[0]
     look = servers.GitLabLook("git.test", gone, None).look()
     assert of(look, "gitlab").state is OK

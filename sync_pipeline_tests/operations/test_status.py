@@ -212,10 +212,34 @@ def test_a_stopped_token_shows_on_all_that_needs_it(database: Database, project:
     assert commits["credential"]["problem"].startswith("the token is expired")
     assert commits["credential"]["stopped_at"] is not None
     assert (commits["verdict"], list(commits["reasons"])) == ("unhealthy", ["credential"])
-    renewed = Settings(gitlab_url="https://git.test", gitlab_token="glpat-another")
-    assert unit(status(database, renewed), JobType.COMMITS)["credential"] is None
-    nowhere = unit(status(database, Settings()), JobType.COMMITS)["credential"]
-    assert (nowhere["stopped_at"], "SCM_GITLAB_URL" in nowhere["problem"]) == (None, True)
+
+
+def test_everybody_is_told_the_same_whatever_token_the_shell_has(database: Database, project: int) -> None:
+    shells = [
+        SETTINGS,
+        Settings(environment="test"),
+        Settings(gitlab_url="https://git.test", gitlab_token="glpat-another", environment="test"),
+        Settings(gitlab_url="https://git.test", gitlab_token_file=Path("/nowhere"), environment="test"),
+    ]
+
+    def seen() -> list[Any]:
+        """What each shell is told of the token."""
+        return [unit(status(database, shell), JobType.COMMITS)["credential"] for shell in shells]
+
+    assert seen() == [None] * len(shells)
+    with database.connection() as conn:
+        credentials.stop(conn, "git.test", "an older one", "the token has no scope")
+        credentials.stop(conn, "git.test", "in force", "the token is expired")
+    told = seen()
+    assert told == [told[0]] * len(shells)
+    assert told[0]["problem"] == "the token is expired"
+    # A complete look at another project of that server took a token that it accepts.
+    with database.connection() as conn:
+        other = builders.register_project(conn, "https://git.test", 8, "platform/web", origin=ORIGIN)
+        cover(conn, other, JobType.COMMITS, TimeWindow(BEGINNING, datetime.now(UTC)))
+    named = status(database, SETTINGS, repos_get(database, project))
+    assert seen() == [None] * len(shells)
+    assert unit(named, JobType.COMMITS)["credential"] is None
 
 
 def test_the_worst_come_first_and_retired_ones_only_when_named(database: Database, project: int) -> None:

@@ -124,7 +124,7 @@ class GitLabLook:
             self._say(
                 failed(
                     "gitlab_token",
-                    "no token is set",
+                    "this shell has no token set",
                     "set SCM_GITLAB_TOKEN, SCM_GITLAB_TOKEN_FILE, or the token of its [[gitlab]] table",
                     self._subject,
                 )
@@ -239,8 +239,8 @@ class GitLabLook:
     def _about_stop(self) -> Finding:
         name, stop = "gitlab_stop", self._stop
         if stop is None:
-            return ok(name, "the token in force is not stopped", self._subject)
-        since = f"the token in force is stopped since {stop.stopped_at:%Y-%m-%d %H:%M} UTC"
+            return ok(name, "the token of this shell is not stopped", self._subject)
+        since = f"the token of this shell is stopped since {stop.stopped_at:%Y-%m-%d %H:%M} UTC"
         if self._found["gitlab_token"].state in (State.OK, State.WARNING):
             return warning(
                 name,
@@ -277,7 +277,7 @@ def unconfigured_gitlab(instance: str, repositories: int, problem: str) -> list[
     """A GitLab that registered repositories need and the settings do not name."""
     seen, _, remedy = problem.partition("; ")
     needed = counted(repositories, "registered repository", "registered repositories")
-    seen = f"{seen}, which {needed} need{'s' if repositories == 1 else ''}"
+    seen = f"{seen} in this shell, which {needed} need{'s' if repositories == 1 else ''}"
     return [
         failed("gitlab", seen, remedy, instance),
         *(skipped(check, "it is not configured", instance) for check in GITLAB_CHECKS[1:]),
