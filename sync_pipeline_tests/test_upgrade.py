@@ -205,7 +205,7 @@ def test_a_job_outlives_a_migration_and_the_next_one_is_refused(database: Databa
     }
     command = [sys.executable, "-m", "sync_pipeline", "runner", "backfill"]
     done = subprocess.run(
-        [*command, "--repo", str(repo_id), "--start-rev", "1"],
+        [*command, "--repo", str(repo_id), "--start-rev", "1", "--json"],
         env=variables,
         cwd=tmp_path,
         capture_output=True,
