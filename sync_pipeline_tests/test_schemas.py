@@ -1,4 +1,4 @@
-"""The published JSON schemas against real documents of the runner: SVN and GitLab, planned, done, failed."""
+"""The published JSON schemas against real documents of the runner and of repair: planned, done, failed."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from sync_pipeline_tests.conftest import ENVIRONMENT
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 SCHEMAS: dict[str, Any] = {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 JOB, RUN, RESULT = "runner-job.json", "runner-run.json", "runner-result.json"
+REMAP = "repair-remap.json"
 
 formats = FormatChecker(())
 
@@ -62,11 +63,19 @@ def described(document: dict[str, Any]) -> None:
         assert set(document) <= set(kind["properties"])
 
 
+def described_remap(document: dict[str, Any]) -> None:
+    """Assert that the schema of remap says something about every key."""
+    for one in (document, *document.get("jobs", ())):
+        kind = ("plan" if "dry_run" in one else "run") + "s" * ("jobs" in one)
+        assert set(one) <= set(SCHEMAS[REMAP]["$defs"][kind]["properties"])
+        assert set(one.get("window", ())) <= set(SCHEMAS[REMAP]["$defs"]["window"]["properties"])
+
+
 @pytest.fixture
 def runner(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Runner:
-    """Runs ``scm-sync runner ... --json`` and returns its document, which is as the schemas say."""
+    """Runs ``scm-sync runner ... --json``, or ``repair ...``, and returns its document, which is as the schemas say."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCM_DATABASE_URL", database.url)
@@ -75,10 +84,16 @@ def runner(
 
     def run(*arguments: object) -> dict[str, Any]:
         capsys.readouterr()
-        code = cli.run(["runner", *map(str, arguments), "--json"])
+        words = [*map(str, arguments), "--json"]
+        code = cli.run(words if words[0] == "repair" else ["runner", *words])
         out, err = capsys.readouterr()
         document: dict[str, Any] = json.loads(out or "null")
         assert document is not None, err
+        if words[0] == "repair":
+            validate(document, REMAP)
+            described_remap(document)
+            assert document["exit_code"] == code
+            return document
         validate(document)
         described(document)
         assert document["exit_code"] == code
@@ -156,6 +171,16 @@ def test_documents_of_gitlab(database: Database, runner: Runner, monkeypatch: py
             live[job]["requests"] for job in ("merge_requests", "reviews")
         )
         assert [one["job"] for one in several["jobs"]] == ["commits", "merge_requests", "reviews"]
+        plan = runner("repair", "remap", "--repo", repo, "--dry-run")
+        assert [one["rows_to_change"] for one in plan["jobs"]] == [0, 0, 0]
+        done = runner("repair", "remap", "--repo", repo)
+        assert (done["status"], len(done["jobs"])) == ("success", 3)
+        one = runner("repair", "remap", "--repo", repo, "--job", "mrs", "--since", "2020-01-01")
+        planned = runner("repair", "remap", "--repo", repo, "--job", "mrs", "--dry-run")
+        wrong: list[dict[str, Any]] = [done | {"jobs": []}, one | {"calls": 1}, planned | {"rows_read": -1}]
+        for document in [*wrong, one | {"window": {}}, one | {"phase": "backfill"}]:
+            with pytest.raises(ValidationError):
+                validate(document, REMAP)
         window = ("--since", "2020-01-01", "--until", "2020-02-01")
         plan = runner("backfill", "--repo", repo, *window, "--dry-run")
         assert {one["job"]: one["missing_days"] for one in plan["jobs"]}["reviews"] == 31
