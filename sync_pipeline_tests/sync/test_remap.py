@@ -29,8 +29,8 @@ from sync_pipeline.store.database import Database
 from sync_pipeline.sync import remap
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests import builders
+from sync_pipeline_tests.faults.test_any_history import DEEDS, History
 from sync_pipeline_tests.sync.conftest import START, Forge
-from sync_pipeline_tests.sync.test_random_history import History, sync
 
 COMMITS, MRS, REVIEWS = JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS
 TYPES = (COMMITS, MRS, REVIEWS)
@@ -367,12 +367,14 @@ def test_a_fact_that_is_told_twice_is_counted_once(forge: Forge, stored: MergeRe
 
 
 def test_after_any_history_there_is_nothing_to_change(forge: Forge) -> None:
-    seed = 100
-    history = History(forge, seed)
+    chance = random.Random(100)
+    history = History(forge)
     for _ in range(40):
-        history.step()
-        if history.chance.random() < 0.2:
-            sync(forge, random.Random(seed))
+        forge.tick(seconds=chance.choice([0, 1, 400]))
+        history.step(chance.choice(DEEDS), chance)
+        if chance.random() < 0.2:
+            forge.commits()
+            forge.both()
     forge.tick(hours=1)
     for _ in range(2):
         forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
