@@ -75,7 +75,7 @@ def described_remap(document: dict[str, Any]) -> None:
 def runner(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Runner:
-    """Runs ``scm-sync runner ... --json``, or ``repair ...``, and returns its document, which is as the schemas say."""
+    """Runs ``scm-sync runner ... --json``, or ``repair ...``; its document is as the schemas say."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCM_DATABASE_URL", database.url)

@@ -1,8 +1,9 @@
 """The status report: what is complete, how fresh it is, and what still waits, per (repository, job type).
 
 Belongs here: the document, which ``docs/status.md`` describes key by key, and its order. It reads our own
-tables, no source and no token of the shell it runs in, so it tells the same to everybody. Does not belong here: the verdict, which
-is that of :mod:`sync_pipeline.quality.health`, and how the report looks on a terminal.
+tables, no source and no token of the shell it runs in, so it tells the same to everybody. Does not belong
+here: the verdict, which is that of :mod:`sync_pipeline.quality.health`, and how the report looks on a
+terminal.
 """
 
 from __future__ import annotations
