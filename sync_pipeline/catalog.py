@@ -94,6 +94,10 @@ def parse_spec(text: str) -> RepositorySpec:
     if not shown:
         raise ConfigurationError(f"empty repository specification; {_HOW}")
     if not separator or kind.lower() not in (*Kind,):
+        if kind.lower() in ("http", "https") and address.startswith("//"):
+            raise ConfigurationError(
+                f"{shown!r} does not say what is there; write gitlab:{shown} or svn:{shown}"
+            )
         raise ConfigurationError(f"unknown repository specification {shown!r}; {_HOW}")
     if address.startswith("//"):
         written = shown if kind.lower() == Kind.SVN else shown.replace("gitlab:", "https:", 1)

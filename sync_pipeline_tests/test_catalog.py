@@ -74,7 +74,7 @@ def test_one_repository_has_one_name(written: str, normal: str) -> None:
         ("", "empty"),
         ("paint", "svn:<url>"),
         ("git:https://host/x", "svn:<url>"),
-        ("https://host/repo", "svn:<url>"),
+        ("https://host/repo", "write gitlab:https://host/repo or svn:https://host/repo"),
         ("svn://host/repo", "write svn:svn://host/repo"),
         ("svn:", "names no repository"),
         ("svn:host/repo", "svn+ssh://"),

@@ -393,13 +393,21 @@ def test_a_project_is_added_listed_shown_and_retired(
     assert plan.out.startswith("gitlab:platform/api would be registered: live from ")
     assert "0 merge requests, 0 commits: about 2 requests, less than 2 minutes" in plan.out
     assert scm("repo", "add", "gitlab:1", "--dry-run", "--json").json["estimate"]["requests"] == 2
+    planned = scm("repo", "add", "gitlab:1", "--dry-run", "--json").json
+    assert planned["estimate"]["hours"] == round(planned["estimate"]["hours"], 4)
+    assert datetime.fromisoformat(planned["origin"]).isoformat() == planned["origin"]
     assert scm("repo", "list", "--json").json == []
     added = scm("repo", "add", "gitlab:platform/api", "--json").json
     assert (added["result"], added["path"], added["spec"]) == ("registered", "platform/api", "gitlab:1")
     assert added["history_windows"]
     assert told == ["told"]
     assert "is registered already as repository" in scm("repo", "add", "gitlab:1").out
-    line = scm("repo", "list").out.splitlines()[1].split("\t")
+    assert "instance" not in scm("repo", "list").out
+    with on_database.connection() as conn:
+        builders.register(conn, "elsewhere")
+    listed = [row.split("\t") for row in scm("repo", "list").out.splitlines()]
+    assert [row[listed[0].index("instance")] for row in listed[2:]] == ["local"]
+    line = [cell for name, cell in zip(*listed[:2], strict=True) if name != "instance"]
     assert line[1:] == ["gitlab:1", "platform/api", "platform", "platform_api_1", "ok", "", "active"]
     shown = scm("repo", "show", "gitlab:Platform/API", "--json").json
     assert [row["job_type"] for row in shown["job_types"]] == ["commits", "merge_requests", "reviews"]

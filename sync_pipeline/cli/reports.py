@@ -76,14 +76,16 @@ def doctor_summary(document: Mapping[str, Any]) -> str:
 
 def status_rows(document: Mapping[str, Any]) -> list[Row]:
     """One row per (repository, job type), for plain lines, with everything in it."""
+    several = _several_instances(document)
     return [
         {
             "state": unit["verdict"],
             "repository": unit["path"],
+            **({"instance": unit["instance"]} if several else {}),
             "job_type": unit["job_type"],
             "covered": _covered(unit["covered"]),
             "watermark": unit["watermark"],
-            "lag": _lag(unit),
+            "complete": _lag(unit),
             "gaps": _extent(unit["gaps"]),
             "queued": _extent(unit["queued"]),
             "last_run": _last_run(unit["last_run"]),
@@ -99,12 +101,16 @@ def status_table(document: Mapping[str, Any]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("state", "repository", "job type", "covered", "lag", "missing", "last run", "reasons")
+    where = ["instance"] if _several_instances(document) else []
+    table = Table(
+        *("state", "repository", *where, "job type", "covered", "complete", "missing", "last run", "reasons")
+    )
     for unit in document["units"]:
         verdict, run = unit["verdict"], unit["last_run"]
         table.add_row(
             Text(verdict, style=_COLOURS[verdict]),
             Text(unit["path"]),
+            *(Text(unit[name]) for name in where),
             Text(unit["job_type"]),
             Text(_covered(unit["covered"])),
             Text(_lag(unit)),
@@ -138,6 +144,11 @@ def status_summary(document: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
+def _several_instances(document: Mapping[str, Any]) -> bool:
+    """True if the server has to be told with each repository."""
+    return len({unit["instance"] for unit in document["units"]}) > 1
+
+
 def _numbers(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in counts.items() if number) or "none"
 
@@ -152,9 +163,10 @@ def _covered(covered: Mapping[str, Any] | None) -> str:
 
 
 def _lag(unit: Mapping[str, Any]) -> str:
-    lag = "never" if unit["lag_seconds"] is None else age(unit["lag_seconds"])
+    """How long ago the copy was last known to be complete, and how far a watermark is behind HEAD."""
+    lag = "never" if unit["lag_seconds"] is None else f"{age(unit['lag_seconds'])} ago"
     behind = unit["revisions_behind"]
-    return f"{lag}, {counted(behind, 'revision')}" if behind else lag
+    return f"{lag}, {counted(behind, 'revision')} behind HEAD" if behind else lag
 
 
 def _missing(unit: Mapping[str, Any]) -> str:

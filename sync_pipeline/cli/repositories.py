@@ -133,7 +133,7 @@ def _registered_document(result: Registered) -> dict[str, Any]:
         **document,
         "path": result.path,
         "history_windows": [str(window) for window in result.history],
-        **({"estimate": asdict(takes)} if takes else {}),
+        **({"estimate": {**asdict(takes), "hours": round(takes.hours, 4)}} if takes else {}),
     }
 
 
@@ -196,7 +196,8 @@ def repo_list(
     if as_json:
         print_json(rows)
     elif rows:
-        shown = ("repo_id", "spec", "path", "tenant", "slug", "access", "root", "lifecycle")
+        where = ["instance"] if len({row["instance"] for row in rows}) > 1 else []
+        shown = ("repo_id", "spec", "path", *where, "tenant", "slug", "access", "root", "lifecycle")
         print_rows(
             [{**{name: row[name] for name in shown}, "access": _access(row["access"])} for row in rows]
         )

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -132,7 +132,14 @@ def stopped_politely() -> Iterator[threading.Event]:
 
 def print_json(document: object, *, in_line: bool = False) -> None:
     """One document of ``--json``; times as text. ``in_line``: as a line of its own, where others follow."""
-    print(json.dumps(document, indent=None if in_line else 2, default=str, ensure_ascii=False), flush=in_line)
+    print(
+        json.dumps(document, indent=None if in_line else 2, default=_plain, ensure_ascii=False), flush=in_line
+    )
+
+
+def _plain(value: object) -> str:
+    """What JSON has no form for, as text; a time as every document writes it."""
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def print_rows(rows: Sequence[Row]) -> None:

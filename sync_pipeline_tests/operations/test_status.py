@@ -274,8 +274,10 @@ def test_what_a_terminal_shows(database: Database, project: int) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(reports.status_table(document))
     text = console.export_text()
-    assert re.search(r"unhealthy │ file:///srv/paint +│ revisions +│ r1001 to r1400 +│ 0 s +│ 1 gap ", text)
-    assert re.search(r"healthy +│ platform/api +│ commits +│ the beginning to 20", text)
+    assert re.search(
+        r"unhealthy │ file:///srv/paint +│ local +│ revisions +│ r1001 to r1400 +│ 0 s ago +│ 1 gap ", text
+    )
+    assert re.search(r"healthy +│ platform/api +│ git.test +│ commits +│ the beginning to 20", text)
     (line,) = reports.status_explanations(document)
     assert line == (
         "file:///srv/paint revisions: gap: not covered and no job will fill it: r11..r1000 (990 revisions)"
@@ -284,5 +286,7 @@ def test_what_a_terminal_shows(database: Database, project: int) -> None:
         "2 repositories; units: 1 healthy, 2 waiting, 1 unhealthy; jobs: "
     )
     row = reports.status_rows(document)[0]
+    assert row["instance"] == "local"
+    assert "instance" not in reports.status_rows(status(database, SETTINGS, repos_get(database, paint)))[0]
     assert row["gaps"] == "1 window, 990 revisions: r11..r1000"
     assert row["queued"] == ""
