@@ -184,3 +184,12 @@ def test_scripts_can_be_run() -> None:
 def test_constraints_are_names_and_versions() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert all(line.startswith("#") or re.fullmatch(r"[\w.-]+==[\w.!+]+", line) for line in lines)
+
+
+def test_the_page_of_faults_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "faults.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(named) > 40
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / "sync_pipeline_tests" / file).read_text() if test else True, test
+        assert (ROOT / "sync_pipeline_tests" / file).exists(), file
