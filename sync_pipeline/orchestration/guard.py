@@ -23,6 +23,18 @@ TOKEN_PARAMETER = "token"
 TOKEN_HEADER = "x-scm-token"
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_NO_TOKEN = 401
+# What a person sees who opens a bookmark without the cookie, as after another start of the browser or of us.
+_HOW_TO_GET_IN = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>scm-sync</title></head>
+<body>
+<h1>This page needs its token</h1>
+<p>Open the address that <code>scm-sync up</code> or <code>scm-sync ui</code> printed when it started, with
+the token at its end. This browser remembers it then, and bookmarks without the token work.</p>
+<p>Where the address is lost: <code>scm-sync up</code> says it again while it runs; <code>scm-sync ui</code>
+prints one of its own.</p>
+</body></html>
+"""
 # A query longer than this is no query of a person's browser.
 _LONGEST_QUERY = 200_000
 
@@ -53,7 +65,14 @@ class Guard:
         refused = self._refuse(scope, headers, method, websocket)
         if refused is not None:
             status, line = refused
-            await (_close(receive, send) if websocket else _answer(send, status, line))
+            if websocket:
+                await _close(receive, send)
+            elif status == _NO_TOKEN and "text/html" in ",".join(headers.all("accept")).lower():
+                await _answer(
+                    send, status, _HOW_TO_GET_IN, [("content-security-policy", "default-src 'none'")], "html"
+                )
+            else:
+                await _answer(send, status, line)
             return
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         if method == "GET" and not websocket and TOKEN_PARAMETER in given:
@@ -76,7 +95,7 @@ class Guard:
             return 403, "this request comes from another page"
         link = [value for name, value in query if name == TOKEN_PARAMETER]
         if not any(self._matches(value) for value in (*self._tokens(headers), *(link if safe else ()))):
-            return 401, "open the address that scm-sync printed, with its token"
+            return _NO_TOKEN, "open the address that scm-sync printed, with its token"
         if (
             method in ("GET", "HEAD")
             and not websocket
@@ -145,10 +164,12 @@ def _only_reads(text: str) -> bool:
     )
 
 
-async def _answer(send: Send, status: int, line: str, headers: Iterable[tuple[str, str]] = ()) -> None:
+async def _answer(
+    send: Send, status: int, line: str, headers: Iterable[tuple[str, str]] = (), form: str = "plain"
+) -> None:
     body = f"{line}\n".encode() if line else b""
     given = [
-        ("content-type", "text/plain; charset=utf-8"),
+        ("content-type", f"text/{form}; charset=utf-8"),
         ("content-length", str(len(body))),
         ("cache-control", "no-store"),
         *headers,

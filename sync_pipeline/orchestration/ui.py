@@ -33,10 +33,11 @@ from typing import Any
 import psutil
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations.environment import config_file, environment_variables
+from sync_pipeline.operations.environment import config_file, environment_variables, resolve_urls
 from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
 from sync_pipeline.orchestration.order import POOLS_VARIABLE
 from sync_pipeline.settings import Settings, load_settings
+from sync_pipeline.store.database import describe
 
 LOCATION_NAME = "sync_pipeline"
 """Name of the code location; Dagster keeps the state of sensors by it."""
@@ -148,6 +149,7 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
     if it runs already, or a child ends by itself."""
     secret = token(settings)
     environment = {**os.environ, **environment_variables(settings), POOLS_VARIABLE: "1"}
+    place_of_rows = describe(resolve_urls(settings).database_url)
     stop = threading.Event()
     with _only_one(settings, secret), _signals(stop), _private_folder(settings) as folder:
         place = folder / "code.sock"
@@ -160,6 +162,10 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
         try:
             # Runs are its children, and say more than fits between our lines.
             log = settings.state_dir / "runs.log"
+            _say(
+                f"starting the UI, the daemon with its sensors and the code server; database {place_of_rows}; what "
+                f"runs print goes to {log}; the address of the UI follows, Ctrl-C stops all"
+            )
             children["code server"] = _child(_code_server(place), environment, log)
             _wait(lambda: _answers(place), children, stop)
             children["daemon"] = _child(_daemon(workspace), environment)
@@ -172,6 +178,8 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
                 _announce(there.url, secret)
             _wait(lambda: False, children, stop, limit=None)
         finally:
+            if stop.is_set():
+                _say("stopping the UI, the daemon and the code server; runs stop between two batches")
             _stop(children)
 
 
@@ -361,6 +369,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _name(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+def _say(line: str) -> None:
+    """For a person; on stdout stands the address only, for scripts."""
+    with contextlib.suppress(BrokenPipeError):
+        print(f"scm-sync: {line}", file=sys.stderr, flush=True)
 
 
 def _announce(url: str, secret: str) -> None:

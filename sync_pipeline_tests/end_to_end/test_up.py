@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from sync_pipeline.sandbox.gitlab.records import Project
+from sync_pipeline.store.database import describe
 from sync_pipeline_tests.end_to_end.conftest import Up, commit, midnight, until
 
 pytestmark = pytest.mark.xdist_group("up")
@@ -270,6 +271,14 @@ def test_a_location_that_cannot_be_loaded_says_why_in_the_page_and_comes_back(up
     finally:
         file.unlink() if before is None else file.write_text(before)
     assert reload()[0] == "RepositoryLocation"
+
+
+def test_it_says_at_the_start_what_runs_where(up: Up) -> None:
+    log = (up.installation.folder / "up.log").read_text()
+    [line] = [line for line in log.splitlines() if "starting the UI" in line]
+    assert "runs.log" in line
+    assert describe(up.installation.url) in line
+    assert up.token not in log
 
 
 def test_a_second_up_on_the_same_folder_is_refused_in_one_line(up: Up) -> None:

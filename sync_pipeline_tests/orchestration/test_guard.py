@@ -94,6 +94,19 @@ def test_nobody_gets_in_without_the_token(site: Site, method: str, path: str) ->
     assert site.ask(method, path, Cookie=f"scm_ui_{site.port}=wrong").status == 401
 
 
+def test_a_bookmark_without_the_cookie_says_how_to_get_in(site: Site) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=10)
+    connection.request("GET", "/runs/1", headers={"Accept": "text/html,*/*;q=0.8"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("content-type")) == (401, "text/html; charset=utf-8")
+    text = answer.read().decode()
+    connection.close()
+    assert "scm-sync up" in text
+    assert TOKEN not in text
+    # A script gets the plain line.
+    assert site.ask("GET", "/runs/1").getheader("content-type") == "text/plain; charset=utf-8"
+
+
 def test_the_first_visit_becomes_a_cookie_that_scripts_and_other_sites_never_get(site: Site) -> None:
     answer = site.ask("GET", f"/runs?token={TOKEN}&a=b%20c")
     assert answer.status == 303
