@@ -547,7 +547,7 @@ def _refuse_unknown(file: Path | None, in_file: Mapping[str, Any]) -> None:
 
 
 def _advice(near: list[str]) -> str:
-    return f"did you mean {near[0]}?" if near else "docs/settings.md lists the known ones"
+    return f"did you mean {near[0]}?" if near else "python -m sync_pipeline.settings lists the known ones"
 
 
 def _one_line(

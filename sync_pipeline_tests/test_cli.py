@@ -242,6 +242,7 @@ def test_a_database_without_our_tables_names_the_remedy(
     assert scm("db", "check", "--json").json["status"] == "up_to_date"
     assert scm("db", "rollback", "--dry-run").out.startswith("would undo")
     assert scm("db", "check").code == 0
+    assert scm("db", "status").out == scm("db", "check").out
     assert scm("db", "rollback", "--yes", "--steps", "99").code == 0
     scm("db", "check").refused(3, "scm-sync db migrate")
 

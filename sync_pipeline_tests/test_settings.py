@@ -75,7 +75,7 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
     ("name", "value", "parts"),
     [
         ("SCM_CHUNK_REVISION", "1", ["SCM_CHUNK_REVISION", "did you mean SCM_CHUNK_REVISIONS?"]),
-        ("SCM_NOTHING_LIKE_IT", "1", ["SCM_NOTHING_LIKE_IT", "docs/settings.md"]),
+        ("SCM_NOTHING_LIKE_IT", "1", ["SCM_NOTHING_LIKE_IT", "python -m sync_pipeline.settings"]),
         ("SCM_DAGSTER_DATABASE_URI", "1", ["did you mean SCM_DAGSTER_DATABASE_URL?"]),
         ("SCM_CHUNK_REVISIONS", "many", ["SCM_CHUNK_REVISIONS", "integer", "'many'"]),
         ("SCM_CHUNK_REVISIONS", "0", ["SCM_CHUNK_REVISIONS", "greater than or equal to 1"]),
@@ -113,7 +113,7 @@ def test_variables_that_are_no_settings_are_left_alone(monkeypatch: pytest.Monke
         ("chunk_revisions 5", ["line 1, column 17"]),
         ("only = 'x'\nchunk_revisions = [1,\n", ["line 2, column 22"]),
         ("chunk_revision = 5", ["unknown setting chunk_revision in", "did you mean chunk_revisions?"]),
-        ("[scm]\nonly = 'x'", ["unknown setting scm in", "docs/settings.md"]),
+        ("[scm]\nonly = 'x'", ["unknown setting scm in", "python -m sync_pipeline.settings"]),
         ("chunk_revisions = 'many'", ["chunk_revisions in", "integer"]),
         ("chunk_revisions = true", ["chunk_revisions in", "true and false"]),
         ("chunk_revisions = {a = 1}", ["chunk_revisions in", "integer"]),

@@ -51,6 +51,7 @@ def db_migrate(as_json: AsJson = False, dry_run: DryRun = False) -> None:
 
 
 @app.command("check")
+@app.command("status", help="The same as check.")
 def db_check(as_json: AsJson = False) -> None:
     """Say whether the schema fits this program; exit code 3 if not."""
     from sync_pipeline.operations import environment

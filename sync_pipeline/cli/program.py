@@ -141,7 +141,7 @@ def _global(
 
         if name not in Settings.model_fields:
             near = get_close_matches(name.removeprefix("scm_"), Settings.model_fields, 1)
-            hint = f"did you mean {near[0]}?" if near else "see docs/settings.md"
+            hint = f"did you mean {near[0]}?" if near else "python -m sync_pipeline.settings lists them"
             raise ConfigurationError(f"--set {name}: there is no such setting; {hint}")
         if name in SECRETS:
             raise ConfigurationError(

@@ -149,7 +149,7 @@ def _run(task: Task, number: int, done: queue.SimpleQueue[tuple[int, Sequence[Fi
     try:
         found = task.run()
     except SyncError as error:
-        found = _without_result(task, *told(error, "see docs/doctor.md"))
+        found = _without_result(task, *told(error, "try again; scm-sync status tells what the workers met"))
     except Exception as error:
         # The message may hold anything.
         found = _without_result(

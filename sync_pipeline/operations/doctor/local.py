@@ -43,7 +43,7 @@ def settings_in_force() -> tuple[Finding, Settings | None]:
     try:
         settings = load_settings()
     except ConfigurationError as error:
-        seen, remedy = told(error, "docs/settings.md has every setting")
+        seen, remedy = told(error, "python -m sync_pipeline.settings lists every setting")
         return failed("settings", seen, remedy), _without_unknown()
     file = config_file()
     given = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in OTHER_VARIABLES)
