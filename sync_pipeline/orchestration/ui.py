@@ -163,8 +163,8 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
             # Runs are its children, and say more than fits between our lines.
             log = settings.state_dir / "runs.log"
             _say(
-                f"starting the UI, the daemon with its sensors and the code server; database {place_of_rows}; what "
-                f"runs print goes to {log}; the address of the UI follows, Ctrl-C stops all"
+                f"starting UI, daemon with sensors, and code server; database {place_of_rows}; "
+                f"what runs print goes to {log}; the address of the UI follows, Ctrl-C stops all"
             )
             children["code server"] = _child(_code_server(place), environment, log)
             _wait(lambda: _answers(place), children, stop)

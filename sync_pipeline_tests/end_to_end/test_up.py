@@ -275,7 +275,7 @@ def test_a_location_that_cannot_be_loaded_says_why_in_the_page_and_comes_back(up
 
 def test_it_says_at_the_start_what_runs_where(up: Up) -> None:
     log = (up.installation.folder / "up.log").read_text()
-    [line] = [line for line in log.splitlines() if "starting the UI" in line]
+    [line] = [line for line in log.splitlines() if "starting UI" in line]
     assert "runs.log" in line
     assert describe(up.installation.url) in line
     assert up.token not in log
