@@ -458,7 +458,8 @@ def finish(
     refund: bool = False,
 ) -> bool:
     """End the attempt. ``pending`` gives the job back and allows one attempt more for it, and so does
-    ``refund``. False if the claim was lost: the job then belongs to somebody else and is left alone."""
+    ``refund``. A lease that the attempt still has is taken from it. False if the claim was lost: the job then
+    belongs to somebody else and is left alone."""
     params = {
         "job_id": claim.job_id,
         "token": claim.token,
@@ -473,6 +474,9 @@ def finish(
     with conn.transaction():
         owned = conn.execute(_FINISH, params | {"status": str(job_status)}).rowcount == 1
         conn.execute(_FINISH_RUN, params | {"status": str(run_status)})
+        if owned:
+            # Usually it was given back long ago; not if the database was away at that moment.
+            conn.execute(_RELEASE_LEASE, {"owner": claim.token})
     return owned
 
 

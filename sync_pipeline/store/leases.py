@@ -22,11 +22,12 @@ INSERT INTO scm.sync_locks (repo_id, job_type) VALUES (%(repo_id)s, %(job_type)s
 ON CONFLICT (repo_id, job_type) DO NOTHING
 """
 
-# Free, or run out, and nobody more urgent waits. SKIP LOCKED: a writer in the middle of a batch still has it.
+# Free, run out, or still our own because giving it back failed; and nobody more urgent waits. SKIP LOCKED: a
+# writer in the middle of a batch still has it.
 _CANDIDATE = """
 SELECT lock_id FROM scm.sync_locks AS l
  WHERE l.repo_id = %(repo_id)s AND l.job_type = %(job_type)s
-   AND (l.locked_by IS NULL OR l.expires_at < clock_timestamp())
+   AND (l.locked_by IS NULL OR l.expires_at < clock_timestamp() OR l.holder = %(waiter)s)
    AND NOT EXISTS (
        SELECT 1 FROM scm.sync_lock_waiters AS w
         WHERE w.lock_id = l.lock_id AND w.waiter <> %(waiter)s AND w.expires_at > clock_timestamp()

@@ -307,8 +307,7 @@ class Attempt:
                     )
                 self._cancel.wait(random.uniform(0.1, 0.5))
         except BaseException:
-            with self.database.connection() as conn:
-                leases.stop_waiting(conn, self.claim.token)
+            self._tidy_up(lambda conn: leases.stop_waiting(conn, self.claim.token))
             raise
         self.done.waited += time.monotonic() - started
         self.heartbeat.hold(lease)
@@ -316,8 +315,12 @@ class Attempt:
             yield lease
         finally:
             self.heartbeat.hold(None)
-            with self.database.connection() as conn:
-                leases.release(conn, lease)
+            self._tidy_up(lambda conn: leases.release(conn, lease))
+
+    def _tidy_up(self, what: Callable[[Connection], None]) -> None:
+        """Do what ends by itself anyway, unless the database is away: that must hide no other error."""
+        with suppress(psycopg.Error, ConfigurationError), self.database.connection() as conn:
+            what(conn)
 
     def stop_if_asked(self) -> None:
         """Raises Cancelled after somebody asked to stop, ClaimLost once the heartbeat lost the claim."""

@@ -18,6 +18,7 @@ import psycopg
 
 from sync_pipeline.errors import (
     Cancelled,
+    ConfigurationError,
     LeaseHeld,
     LeaseLost,
     Permanent,
@@ -191,7 +192,7 @@ class RevisionWork:
             try:
                 despite_lost_leases(partial(self._read_chunk, chunk))
                 failed_in_a_row = 0
-            except (LeaseLost, LeaseHeld, Cancelled, Permanent):
+            except (LeaseLost, LeaseHeld, Cancelled, Permanent, ConfigurationError):
                 raise
             except SyncError as failure:
                 self.done.failures.append(failure)

@@ -32,6 +32,9 @@ TABLES: dict[str, tuple[str, ...]] = {
     "sync_watermarks": ("verified_at", "swept_at", "access_since", "visited_at", "updated_at"),
 }
 
+# Moments of the database's clock that say by being there that something happened.
+_WHETHER = ("unreachable_since", "deleted_at", "missing_since", "resolved_at", "closed_at")
+
 _ROWS = """
 SELECT to_jsonb(t) - %(ignored)s::text[] AS row FROM {} AS t
  ORDER BY (to_jsonb(t) - %(ignored)s::text[])::text
@@ -43,8 +46,15 @@ def whole_state(conn: Connection) -> dict[str, list[Any]]:
     state: dict[str, list[Any]] = {}
     for table, ignored in TABLES.items():
         query = sql.SQL(_ROWS).format(sql.Identifier("scm", table))
-        state[table] = [row["row"] for row in conn.execute(query, {"ignored": list(ignored)}).fetchall()]
+        rows = conn.execute(query, {"ignored": list(ignored)}).fetchall()
+        state[table] = [_without_moments(row["row"], table) for row in rows]
     return state
+
+
+def _without_moments(row: dict[str, Any], table: str) -> dict[str, Any]:
+    if table == "mrs":  # its moments are those of the source
+        return row | {"deleted_at": row["deleted_at"] is not None}
+    return row | {name: row[name] is not None for name in _WHETHER if name in row}
 
 
 def differences(expected: dict[str, list[Any]], found: dict[str, list[Any]]) -> list[str]:

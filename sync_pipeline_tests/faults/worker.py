@@ -40,7 +40,7 @@ def main(url: str, job: str) -> int:
     """Do the job and print what came of it."""
     values = json.loads(job)
     values["job_types"] = tuple(values["job_types"])
-    with Database(url) as database:
+    with Database(url, timeout=3.0) as database:
         try:
             reports = Job(**values).run(database)
         except SyncError as error:

@@ -52,13 +52,24 @@ def test_every_claim_raises_the_fence_and_the_old_holder_is_refused(database: Da
         assert second.fence == first.fence + 1
         assert not leases.renew(conn, first, 60)
         leases.release(conn, first)
-        with pytest.raises(LeaseLost), conn.transaction():
+        with pytest.raises(LeaseLost, match="w2 has it since"), conn.transaction():
             leases.guard(conn, first)
         with conn.transaction():
             leases.guard(conn, second)
         held = leases.holder(conn, repo, JobType.REVISIONS)
         assert held is not None
         assert held.who == "w2"
+
+
+def test_a_lease_that_could_not_be_given_back_does_not_keep_its_own_holder_out(database: Database) -> None:
+    with database.connection() as conn:
+        repo, waiter = prepare(conn), uuid4()
+        first = take(conn, repo, waiter=waiter)
+        again = take(conn, repo, waiter=waiter)
+        assert first is not None
+        assert again is not None
+        assert again.fence == first.fence + 1
+        assert take(conn, repo) is None
 
 
 def test_an_expired_lease_cannot_write_even_if_nobody_took_it(database: Database) -> None:

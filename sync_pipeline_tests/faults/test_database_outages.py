@@ -1,0 +1,267 @@
+"""The database is stopped, crashes, is full or is put back to yesterday: a repeat of the job ends in exactly
+the state of an undisturbed run.
+
+Belongs here: what happens to the database. What happens to the worker is in
+:mod:`sync_pipeline_tests.faults.test_workers`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import LiteralString
+
+import psutil
+import psycopg
+import pytest
+from psycopg import sql
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import JobStatus
+from sync_pipeline.operations import environment
+from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.store import migrations, proofs
+from sync_pipeline.store.database import Database
+from sync_pipeline_tests.builders import register_source
+from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
+from sync_pipeline_tests.faults import processes
+from sync_pipeline_tests.faults.processes import Subject, Subjects, another_database, catching, check, reached
+from sync_pipeline_tests.faults.whole_state import differences, whole_state
+from sync_pipeline_tests.sync.conftest import Forge
+
+gate, repository, served, subjects = (
+    processes.gate,
+    processes.repository,
+    processes.served,
+    processes.subjects,
+)
+
+
+@pytest.fixture(scope="module")
+def own_server(run_folder: Path) -> Iterator[Path]:
+    """The state folder of a server that a test may stop; its database ``scm`` is migrated."""
+    state = run_folder / f"own-{os.getpid()}"
+    migrations.migrate(environment.ensure_server(state), ENVIRONMENT)
+    yield state
+    environment.remove_server(state)
+
+
+@pytest.fixture
+def own_database(own_server: Path) -> Iterator[str]:
+    """A migrated database of that server."""
+    url = environment.ensure_server(own_server)
+    with another_database(database_of(url, "postgres"), "scm", "own_") as database:
+        yield database
+        environment.ensure_server(own_server)
+
+
+def crash(state: Path) -> None:
+    """What a loss of power leaves: nothing was written that was not written before, and it has to recover."""
+    (pid_file,) = state.rglob("postmaster.pid")
+    server = psutil.Process(int(pid_file.read_text().splitlines()[0]))
+    server.send_signal(signal.SIGQUIT)
+    psutil.wait_procs([server], timeout=30)
+
+
+# Stopped --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["revisions", "merge requests"])
+@pytest.mark.parametrize("how", [environment.stop_server, crash], ids=["stopped", "crashed"])
+def test_a_database_that_is_restarted_in_the_middle_costs_the_batch_in_flight(
+    subjects: Subjects, own_server: Path, own_database: str, how: Callable[[Path], None], what: str
+) -> None:
+    subject = subjects[what]
+    with Database(own_database) as database, catching(own_database) as start:
+        with database.connection() as conn:
+            job = subject.job(conn)
+        worker = start(job, "writing the ledger", subject.facts).caught()
+        how(own_server)
+        environment.ensure_server(own_server)
+        said = worker.result()
+        # Of two jobs that are read together one may get on alone.
+        failed = [document for document in said if document["status"] != "completed"]
+        assert {(document["status"], document["code"]) for document in failed} == {
+            ("failed", "database_down")
+        }
+        assert all("\n" not in document["error"] for document in failed)
+        check(database, job, subject)
+
+
+def test_a_database_that_stays_away_is_one_line_and_nothing_is_lost(
+    subjects: Subjects, own_server: Path, own_database: str
+) -> None:
+    subject = subjects["revisions"]
+    with catching(own_database) as start:
+        with Database(own_database, timeout=2.0) as database:
+            with database.connection() as conn:
+                job = subject.job(conn)
+            worker = start(job, "writing rows", subject.facts).caught()
+            environment.stop_server(own_server)
+            (said,) = worker.result()
+            assert (said["status"], said["code"]) == ("failed", "database_down"), said
+            with pytest.raises(ConfigurationError, match="does not answer"):
+                job.run(database)
+        environment.ensure_server(own_server)
+    with Database(own_database) as database:
+        check(database, job, subject)
+
+
+# Full -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(own_server: Path) -> Iterator[Path]:
+    """A disk of 1 MiB that the server may write to."""
+    place = own_server.parent / f"disk-{os.getpid()}"
+    place.mkdir()
+    (data,) = (path.parent for path in own_server.rglob("PG_VERSION") if (path.parent / "global").is_dir())
+    owner = data.stat()
+    options = f"size=1m,mode=0700,uid={owner.st_uid},gid={owner.st_gid}"
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        place.rmdir()
+        pytest.skip("mounting a small disk is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+    place.rmdir()
+
+
+def test_a_full_disk_of_the_database_fails_the_job_and_loses_nothing(
+    own_database: str, small_disk: Path, tmp_path: Path
+) -> None:
+    """The same error raised by a trigger, where mounting is not allowed, is in ``sync/test_engine.py``."""
+    source = tmp_path / "repository"
+    svn_samples.large(source, 60, 400)
+    subject = Subject(
+        lambda conn: register_source(conn, source), ("revisions",), {"chunk_revisions": 5}, "svn_revisions"
+    )
+    with Database(own_database) as database, database.connection() as conn:
+        job = subject.job(conn)
+        conn.execute(sql.SQL("CREATE TABLESPACE small LOCATION {}").format(str(small_disk)))
+        try:
+            conn.execute("ALTER TABLE scm.svn_changed_paths SET TABLESPACE small")
+            (report,) = job.run(database)
+            assert (report.job_status, report.error_code) == (JobStatus.FAILED, "database_full"), report
+            assert "No space left on device" in (report.error or "")
+            assert 0 < report.counts.inserted < 60
+            assert conn.execute("SELECT 1 FROM scm.quarantine").fetchall() == []
+            assert proofs.failures(conn) == {}
+            subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+            assert [r.error for r in job.run(database)] == [None]
+            found = whole_state(conn)
+            conn.execute("ALTER TABLE scm.svn_changed_paths SET TABLESPACE pg_default")
+            with (
+                another_database(database_of(own_database, "postgres"), "scm", "own_") as fresh,
+                Database(fresh) as other,
+                other.connection() as there,
+            ):
+                assert [r.error for r in subject.job(there).run(other)] == [None]
+                assert differences(whole_state(there), found) == []
+        finally:
+            conn.execute("ALTER TABLE scm.svn_changed_paths SET TABLESPACE pg_default")
+            conn.execute("DROP TABLESPACE small")
+
+
+# Put back -------------------------------------------------------------------------------------------------
+
+
+class Yesterday:
+    """A copy of a database, and the way back to it. ``name`` is the copy's."""
+
+    def __init__(self, url: str) -> None:
+        self._server = database_of(url, "postgres")
+        self._original = str(psycopg.conninfo.conninfo_to_dict(url)["dbname"])
+        self.name = f"{self._original}_saved"
+        # Nobody may be connected to what is copied.
+        with psycopg.connect(self._server, autocommit=True) as conn:
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+            conn.execute(ended, [self._original])
+        self._run("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy", self.name, self._original)
+
+    def restore(self) -> None:
+        """Put it back, whoever works in it."""
+        self._run("DROP DATABASE {} WITH (FORCE)", self._original)
+        self._run("ALTER DATABASE {} RENAME TO {}", self.name, self._original)
+
+    def _run(self, statement: LiteralString, *names: str) -> None:
+        with psycopg.connect(self._server, autocommit=True) as conn:
+            conn.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+
+def test_after_yesterdays_database_is_restored_svn_converges(
+    database_url: str, server_url: str, tmp_path: Path, gate: Path
+) -> None:
+    """The watermark goes back with the rows; and a worker that went on meanwhile can write nothing more."""
+    place = tmp_path / "repository"
+    svn_samples.create(place, svn_samples.growing(30, paths=3))
+    subject = Subject(
+        lambda conn: register_source(conn, place),
+        ("revisions",),
+        {"chunk_revisions": 10, "sweep_interval": 0.001},
+        "svn_revisions",
+    )
+    with Database(database_url) as database, database.connection() as conn:
+        job = subject.job(conn)
+        assert job.run(database)[0].succeeded
+    saved = Yesterday(database_url)
+    for number in range(25):
+        url = f"{place.as_uri()}/trunk/later-{number}"
+        subprocess.run(["svn", "mkdir", "-q", "-m", f"Later {number}", url], check=True)
+    (place / "message").write_text("Edited later")
+    edit = ["svnadmin", "setrevprop", "-r", "7", str(place), "svn:log", str(place / "message")]
+    subprocess.run(edit, check=True)
+    undisturbed = another_database(server_url, saved.name, f"{saved.name}_")
+    with undisturbed as url, Database(url) as database, database.connection() as conn:
+        assert job.run(database)[0].counts.changed == 26
+        subject.expected = whole_state(conn)
+    with catching(database_url) as start:
+        worker = start(job, path=gate)
+        reached(gate)
+        saved.restore()
+        (gate / "go").touch()
+        (said,) = worker.result()
+    assert (said["status"], said["code"], said["inserted"]) == ("failed", "claim_lost", 10), said
+    assert "was that restored?" in said["error"]
+    with Database(database_url) as database, database.connection() as conn:
+        assert conn.execute("SELECT max(rev_num) AS newest FROM scm.svn_revisions").fetchone() == {
+            "newest": 30
+        }
+        check(database, job, subject)
+
+
+def test_after_yesterdays_database_is_restored_gitlab_converges(forge: Forge, database_url: str) -> None:
+    git, gitlab = forge.git, forge.gitlab
+    first = git.commit("main", "Base\n", files={"a": "1\n"})
+    git.commit("topic", "Topic\n", files={"b": "1\n"}, parents=[first])
+    gone = git.commit("rewritten", "Old\n", files={"c": "1\n"}, parents=[first])
+    opened = gitlab.open_merge_request(forge.project, title="Topic", source="topic", author=forge.user)
+    note = gitlab.comment(opened, forge.other, "First")
+    gitlab.approve(opened, forge.other)
+    forge.tick()
+
+    def sync() -> None:
+        assert forge.commits().succeeded
+        assert [r.error for r in forge.both() if not r.succeeded] == []
+
+    sync()
+    forge.conn.close()
+    saved = Yesterday(database_url)
+    git.commit("topic", "More\n", files={"b": "2\n"}, parents=[str(git.resolve("refs/heads/topic"))])
+    git.commit("rewritten", "New\n", files={"c": "2\n"}, parents=[first])
+    assert gone != git.resolve("refs/heads/rewritten")
+    gitlab.edit_note(opened, note, "First, edited")
+    gitlab.unapprove(opened, forge.other)
+    gitlab.comment(opened, forge.user, "Second")
+    forge.tick()
+    sync()
+    with Database(database_url) as database, database.connection() as conn:
+        expected = whole_state(conn)
+    saved.restore()
+    sync()
+    with Database(database_url) as database, database.connection() as conn:
+        assert differences(expected, whole_state(conn)) == []
+        assert proofs.failures(conn) == {}
