@@ -215,10 +215,11 @@ def record_listing(
     rows: Sequence[RefRow],
     observed_at: datetime | None,
     partial: Collection[RefKind] = (),
+    kept: Collection[tuple[RefKind, str]] = (),
 ) -> list[str]:
     """Write a complete listing: the refs that changed, and events of those that were created or deleted. Of
-    the kinds in ``partial`` none is deleted. Moves wait for :func:`judge`. ``observed_at`` is the server's
-    clock at the listing. Returns the last tips of those that are gone."""
+    the kinds in ``partial`` none is deleted, nor are those that are ``kept``. Moves wait for :func:`judge`.
+    ``observed_at`` is the server's clock at the listing. Returns the last tips of those that are gone."""
     known = {(row["kind"], row["name"]): row for row in conn.execute(_KNOWN, {"repo_id": repo_id})}
     listed = {(column["kind"], column["name"]): column for column in map(_columns, rows)}
     live = {key: before for key, before in known.items() if not before["deleted"]}
@@ -232,7 +233,7 @@ def record_listing(
     deleted = [
         _event(*key, before["tip"], None)
         for key, before in live.items()
-        if key not in listed and key[0] not in partial
+        if key not in listed and key[0] not in partial and key not in kept
     ]
     params: dict[str, Any] = {"repo_id": repo_id, "batch_id": batch_id, "observed_at": observed_at}
     _send(conn, _WRITE, params, changed)

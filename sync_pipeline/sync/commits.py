@@ -19,7 +19,7 @@ from sync_pipeline.policy.windows import overlap
 from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
-from sync_pipeline.sources.gitlab.fields import is_sha, payload, quarantined
+from sync_pipeline.sources.gitlab.fields import is_sha, payload, quarantine_key, quarantined
 from sync_pipeline.sources.gitlab.pieces import UNLISTED
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.transport import Client
@@ -57,6 +57,8 @@ class CommitWork:
         self._rows = attempt.settings.chunk_rows
         self._all_gone = False
         self._came_late = False
+        # A walk came through what no ref reached until now, or led there.
+        self._reached_again = False
 
     def run(self) -> None:
         """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
@@ -84,8 +86,11 @@ class CommitWork:
         """Make everything complete that any ref reaches; returns the time that is covered then. None where
         the source shows an empty repository that was none before."""
         for _ in range(_LISTINGS):
-            listing = RefReader(self._client, self._visit.project_id).listing()
-            if not listing.refs and self._had_refs():
+            reader = RefReader(self._client, self._visit.project_id)
+            listing = reader.listing()
+            with self._database.connection() as conn:
+                stored = refs.stored_refs(conn, self._repo_id)
+            if not listing.refs and stored:
                 if not look.is_empty:
                     raise Transient(
                         f"{look.path}: the server lists no branch and no tag, yet says it is not empty",
@@ -94,6 +99,7 @@ class CommitWork:
                 # Storage that is away looks the same as a repository that was emptied.
                 self._all_gone = True
                 return None
+            self._confirm(reader, listing, stored)
             try:
                 return self._cover(listing)
             except SourceGone as gone:
@@ -102,9 +108,16 @@ class CommitWork:
                     raise
         raise Transient(f"{look.path}: refs change faster than they can be read", code="unstable")
 
-    def _had_refs(self) -> bool:
-        with self._database.connection() as conn:
-            return bool(refs.stored_refs(conn, self._repo_id))
+    def _confirm(self, reader: RefReader, listing: RefListing, stored: Sequence[refs.StoredRef]) -> None:
+        """Where a listing has no branch at all, or no tag, of many, ask for one of them by its name. Raises
+        Transient where it is there."""
+        for kind in {ref.kind for ref in stored} - {ref.kind for ref in listing.refs} - listing.partial:
+            # The default branch is the last to go, and some proxies spoil names with a slash.
+            one = min((r for r in stored if r.kind is kind), key=lambda r: (not r.is_default, "/" in r.name))
+            if reader.is_there(kind, one.name):
+                raise Transient(
+                    f"the server lists no {kind}, yet has the {kind} {one.name!r}", code="incomplete"
+                )
 
     def _cover(self, listing: RefListing) -> TimeWindow:
         readable = self._visit.readable(listing.date)
@@ -131,7 +144,7 @@ class CommitWork:
                 # Where all of history was rewritten, old tips have nothing in common with the new ones.
                 self._walk(ref.tip, main if rewritten else ref.covered_tip or main, readable)
         self._find_unlisted(readable)
-        self._conclude(readable, known, deleted, main)
+        self._conclude(readable, known, deleted, [ref.tip for ref in ordered])
         return readable
 
     def _is_rewritten(self, main: refs.StoredRef) -> bool:
@@ -165,6 +178,8 @@ class CommitWork:
                 rows=listing.refs,
                 observed_at=listing.date,
                 partial=listing.partial,
+                # What cannot be read is not gone.
+                kept={(r.kind, r.name) for r in stored if quarantine_key(f"{r.kind}:{r.name}") in aside_now},
             )
             refs.resolve(conn, self._repo_id, aside_before - aside_now)
             return Counts()
@@ -221,6 +236,9 @@ class CommitWork:
         owed = {one.natural_key for one in batch.obligations}
 
         def store(conn: Connection, batch_id: int, rows: Sequence[CommitRow]) -> Counts:
+            if walk is not None and not self._reached_again:
+                met = {sha for row in rows for sha in (row.sha, *row.parents)}
+                self._reached_again = refs.any_unreachable(conn, self._repo_id, met)
             return commits.store_commits(
                 conn,
                 repo_id=self._repo_id,
@@ -286,10 +304,12 @@ class CommitWork:
             self._attempt.write(lease, named, window=readable)
 
     def _conclude(
-        self, readable: TimeWindow, known: Collection[str], deleted: Collection[str], main: str | None
+        self, readable: TimeWindow, known: Collection[str], deleted: Collection[str], tips: Sequence[str]
     ) -> None:
         """Every ref is covered: say so, judge what moved, and flag what no ref reaches any more."""
         before = self._visit.before[self._attempt.job_type]
+        main = tips[0] if tips else None
+        changed = self._attempt.done.batches > 0
         with self._database.connection() as conn:
             unjudged = refs.unjudged(conn, self._repo_id)
             # Following parents to the root for each of many takes too long: most were left by all refs.
@@ -304,14 +324,16 @@ class CommitWork:
             lost = len(deleted) > _ASKED_ONE_BY_ONE or any(
                 main is None or not refs.is_ancestor(conn, self._repo_id, old, main) for old in deleted
             )
-            found = bool(known) and refs.any_unreachable(conn, self._repo_id, known)
+            # A ref that was deleted and comes back leads where nothing has to be walked.
+            found = self._reached_again or (
+                bool(known or changed) and refs.any_unreachable(conn, self._repo_id, tips)
+            )
             sweeps = before.swept_at is None or self._visit.looked_at - before.swept_at >= _SWEEP_EVERY
             marks = lost or found or sweeps or any(forced for *_, forced in moves)
             if marks and refs.missing(conn, self._repo_id, 1):
                 # Behind a commit that is not stored nothing looks reached. What was forced shows later.
                 marks = False
                 moves = [move for move in moves if not move[-1]]
-        changed = self._attempt.done.batches > 0
         worth = is_worth_an_event(before.watermark, readable.until)
         if not (known or moves or marks or sweeps or changed or worth):
             return

@@ -133,6 +133,62 @@ def test_a_branch_that_spoils_the_list_hides_no_other_and_counts_as_deleted_neve
     assert forge.rows(_ASIDE) == []
 
 
+def test_a_branch_that_the_server_shows_without_its_commit_is_not_deleted(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    tip = forge.git.commit("side", "Side\n", files={"b": "1\n"}, parents=[base])
+    assert forge.commits().succeeded
+    broken = faults.json_answer(
+        200, [{"name": "main", "default": True, "commit": {"id": base}}, {"name": "side", "commit": None}]
+    )
+    forge.gitlab.faults.add("/branches", broken, times=None)
+    forge.tick()
+    assert forge.commits().succeeded
+    assert branches(forge) == {"main": base, "side": tip}
+    assert [r["natural_key"] for r in forge.rows(_ASIDE)] == ["branch:side"]
+    forge.gitlab.faults.clear()
+    forge.tick()
+    assert forge.commits().succeeded
+    assert forge.rows(_EVENTS) == forge.rows(_UNREACHABLE) == forge.rows(_ASIDE) == []
+
+
+def test_a_list_of_branches_that_is_empty_is_asked_about_before_all_are_deleted(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    forge.git.tag("v1", base)
+    assert forge.commits().succeeded
+    forge.gitlab.faults.add(r"/branches\?", faults.json_answer(200, []), times=None)
+    forge.tick()
+    report = forge.commits()
+    assert (str(report.job_status), report.error_code) == ("failed", "incomplete")
+    assert branches(forge) == {"main": base}
+    # The tags are gone indeed.
+    forge.gitlab.faults.clear()
+    forge.git.set_ref("refs/tags/v1", None)
+    forge.tick()
+    assert forge.commits().succeeded
+    assert [r["name"] for r in forge.rows(_EVENTS)] == ["v1"]
+
+
+@pytest.mark.parametrize("how", ["the same branch", "a branch on top", "merged"])
+def test_what_was_lost_and_is_reached_again_says_so_at_once(forge: Forge, how: str) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    first = forge.git.commit("side", "First\n", files={"b": "1\n"}, parents=[base])
+    lost = forge.git.commit("side", "Second\n", files={"b": "2\n"}, parents=[first])
+    assert forge.commits().succeeded
+    forge.git.set_ref("refs/heads/side", None)
+    forge.tick()
+    assert forge.commits().succeeded
+    assert len(forge.rows(_UNREACHABLE)) == 2
+    if how == "the same branch":
+        forge.git.set_ref("refs/heads/side", lost)
+    elif how == "a branch on top":
+        forge.git.commit("other", "Third\n", files={"b": "3\n"}, parents=[lost])
+    else:
+        forge.git.commit("main", "Merge\n", files={"b": "2\n"}, parents=[base, lost])
+    forge.tick()
+    assert forge.commits().succeeded
+    assert forge.rows(_UNREACHABLE) == []
+
+
 def test_a_branch_that_was_rewound_and_comes_back_is_told_both_times(forge: Forge) -> None:
     old = forge.git.commit("main", "One\n", files={"a": "1\n"})
     new = forge.git.commit("main", "Two\n", files={"a": "2\n"})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
 
-from sync_pipeline.model import JobType, Mode
+from sync_pipeline.model import JobType, Mode, TimeWindow
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.store import watermarks
 from sync_pipeline_tests.sync.conftest import Forge
@@ -126,6 +127,45 @@ def test_a_list_that_never_ends_is_an_error_and_covers_nothing(forge: Forge) -> 
     for report in forge.both():
         assert (str(report.job_status), report.error_code) == ("failed", "paging_loop")
     assert watermarks.get(forge.conn, forge.repo_id, MR).covered == ()
+
+
+def test_a_page_that_comes_under_every_number_is_owed_by_its_own_merge_request(forge: Forge) -> None:
+    bad, good = make(forge, 2)
+    for request in (bad, good):
+        forge.gitlab.comment(request, forge.other, "Hello")
+    forge.tick()
+    note = {"id": 1, "body": "Hello", "system": False}
+    thread = {"id": "a" * 40, "individual_note": True, "notes": [note]}
+    where = rf"merge_requests/{bad.iid}/discussions\?"
+    for number in range(2, 6):
+        forge.gitlab.faults.add(where, faults.json_answer(200, [thread], X_Next_Page=str(number)))
+    reports = forge.both()
+    assert all(report.succeeded for report in reports), [report.error for report in reports]
+    assert [tuple(r.values()) for r in forge.rows(_OWED)] == [("reviews", str(bad.iid), "notes")]
+    forge.gitlab.faults.clear()
+    due_now(forge)
+    forge.tick()
+    forge.both()
+    assert forge.rows(_OWED) == []
+    there = "SELECT FROM scm.review_events WHERE event_type = 'comment' AND missing_since IS NULL"
+    assert len(forge.rows(there)) == 2
+
+
+@pytest.mark.parametrize("what", ["merge_requests", "commits"])
+def test_a_list_that_is_the_same_page_for_ever_is_an_error_and_not_covered(forge: Forge, what: str) -> None:
+    (request,) = make(forge, 1)
+    tip = forge.git.resolve("refs/heads/main")
+    row = {"id": request.id, "iid": request.iid, "project_id": 1, "state": "opened"}
+    rows = {"merge_requests": row | {"updated_at": "2024-05-06T12:00:01.000Z"}, "commits": {"id": tip}}
+    again = faults.json_answer(200, [rows[what]], X_Next_Page="2")
+    forge.gitlab.faults.add(rf"/{what}\?", again, times=None)
+    for report in forge.both() if what == "merge_requests" else [forge.commits()]:
+        assert (str(report.job_status), report.error_code) == ("failed", "paging_loop")
+    job_type = MR if what == "merge_requests" else JobType.COMMITS
+    # What comes before the time at which the list begins to repeat itself is whole.
+    for one in watermarks.get(forge.conn, forge.repo_id, job_type).covered:
+        assert isinstance(one, TimeWindow)
+        assert one.until < datetime(2024, 5, 6, 12, 0, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("page", [r"/discussions\?", r"/resource_label_events\?", r"/notes\?|/discussions\?"])

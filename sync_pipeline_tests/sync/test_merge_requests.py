@@ -251,6 +251,26 @@ def test_reviews_that_cannot_be_read_do_not_hold_merge_requests_up(forge: Forge)
     assert row(forge, REVIEWS).watermark is None
 
 
+@pytest.mark.parametrize("what", ["approvals", "versions|/commits", "discussions"])
+def test_a_detail_that_the_token_may_see_nowhere_holds_nothing_else_up(forge: Forge, what: str) -> None:
+    for number in range(25):
+        request = forge.gitlab.open_merge_request(
+            forge.project, title=f"Number {number}", source="x", author=forge.user
+        )
+        forge.gitlab.comment(request, forge.other, "Hello")
+    forge.tick()
+    forge.gitlab.faults.add(what, faults.json_answer(403, {"message": "403 Forbidden"}), times=None)
+    assert all(report.succeeded for report in forge.both())
+    assert len(forge.rows("SELECT FROM scm.mrs")) == 25
+    assert len(forge.rows("SELECT FROM scm.review_events WHERE event_type = 'comment'")) == 25
+    owed = forge.rows("SELECT detail, count(*) AS n FROM scm.obligations GROUP BY 1 ORDER BY 1")
+    # The notes are to be had without the discussions.
+    names = {"approvals": ["approvals"], "versions|/commits": ["commits", "versions"], "discussions": []}[
+        what
+    ]
+    assert [(r["detail"], r["n"]) for r in owed] == [(name, 25) for name in names]
+
+
 def test_a_detail_that_fails_is_owed_and_the_rest_is_complete(forge: Forge, opened: MergeRequest) -> None:
     forge.gitlab.comment(opened, forge.other, "Hello")
     forge.tick()

@@ -98,7 +98,8 @@ def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | No
     if seconds is None and (until := http_date(asked)):
         seconds = (until - now).total_seconds()
     if seconds is None and (reset := _number(headers.get("RateLimit-Reset", ""))) is not None:
-        # GitLab sends a time since the epoch, other gateways a number of seconds.
+        # GitLab sends a time since the epoch, other gateways milliseconds of it or a number of seconds.
+        reset = reset / 1000 if reset > 1e11 else reset
         seconds = reset - now.timestamp() if reset > 1e8 else reset
     if seconds is None and (until := http_date(headers.get("RateLimit-ResetTime"))):
         seconds = (until - now).total_seconds()

@@ -16,12 +16,24 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 OWN_ERRORS = frozenset(
-    {"server_error", "timeout", "incomplete", "not_json", "content_too_large", "bad_request", "denied"}
+    {
+        "server_error",
+        "timeout",
+        "incomplete",
+        "not_json",
+        "content_too_large",
+        "bad_request",
+        "denied",
+        "paging_loop",
+    }
 )
 """Errors of one detail. Everything else (the network, the credential, the rate limit) is one of the job."""
 
 # So many details of one page that cannot be read are no accident of single rows.
 _TOO_MANY = 20
+# What else the token may not see (approvals, the code of a project whose merge requests are public) is owed
+# by each merge request and keeps nobody from the rest. Without notes there is no review.
+_ESSENTIAL = "notes"
 
 
 class Owing:
@@ -29,6 +41,7 @@ class Owing:
 
     def __init__(self) -> None:
         self._found: list[Obligation] = []
+        self._failed = 0
 
     def attempt(self, natural_key: str, detail: str, read: Callable[[], T]) -> T | None:
         """What ``read`` returns, or None with an obligation where the detail cannot be read. Raises what is
@@ -48,7 +61,8 @@ class Owing:
             if error.code not in OWN_ERRORS:
                 raise
             self.owe(natural_key, detail, f"{error.code}: {error}")
-            if len(self._found) > _TOO_MANY:
+            self._failed += error.code != "denied" or detail == _ESSENTIAL
+            if self._failed > _TOO_MANY:
                 raise
         return None
 

@@ -18,7 +18,7 @@ from sync_pipeline.sources.gitlab.answers import redact
 
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Python also takes forms that are no times of a server, and offsets such as +13:75.
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?[0-5]\d)")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]| UTC| ?[+-]\d\d:?[0-5]\d)")
 _LONGEST_KEY = 500
 _LARGEST = 2**63 - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -30,7 +30,9 @@ def moment(text: object) -> datetime | None:
     if not isinstance(text, str) or not _TIME.fullmatch(text):
         return None
     try:
-        return datetime.fromisoformat(text).astimezone(UTC)
+        # A blank before the zone, and UTC for its name, are in Ruby's own form.
+        day, clock = text[:10], text[11:].upper().replace("UTC", "Z").replace(" ", "")
+        return datetime.fromisoformat(f"{day}T{clock}").astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
@@ -183,7 +185,11 @@ def payload(data: Any) -> bytes:
     return redact(json.dumps(data, default=str)).encode("utf-8", "backslashreplace")
 
 
+def quarantine_key(natural_key: str) -> str:
+    """``natural_key`` as any database takes it."""
+    return natural_key.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:_LONGEST_KEY]
+
+
 def quarantined(natural_key: str, error: RowUnreadable) -> QuarantinedRow:
-    """The row that ``error`` is about, set aside under a key that any database takes."""
-    key = natural_key.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:_LONGEST_KEY]
-    return QuarantinedRow(key, error.code, str(error), error.payload)
+    """The row that ``error`` is about, set aside under its :func:`quarantine_key`."""
+    return QuarantinedRow(quarantine_key(natural_key), error.code, str(error), error.payload)

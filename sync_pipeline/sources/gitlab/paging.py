@@ -54,6 +54,7 @@ def pages(
     asked: set[str] = set()
     size = PER_PAGE
     empty = 0
+    before: Any = None
     while True:
         if (page := repr(sorted(query.items()))) in asked:
             raise Transient(f"GET {path}: the server links from a page back to it", code="paging_loop")
@@ -76,6 +77,8 @@ def pages(
             return
         empty = 0 if answer.data else empty + 1
         _check_empty(empty, path)
+        check_moves(before, answer.data, path)
+        before = answer.data
         query = {**query, **answer.next_query}
 
 
@@ -98,6 +101,13 @@ def _check_empty(number: int, path: str) -> None:
         raise Transient(
             f"GET {path}: the server announces one empty page after the other", code="paging_loop"
         )
+
+
+def check_moves(before: Any, now: Any, path: str) -> None:
+    """Raises Transient where a page behind another one repeats it: something in between ignores its number,
+    and the list would never end."""
+    if now and now == before:
+        raise Transient(f"GET {path}: the server sends the same page under every number", code="paging_loop")
 
 
 def rows(answer: Answer, path: str) -> list[Any]:
@@ -226,6 +236,7 @@ def by_time(
     A page that cannot be given is read in pieces. ``sketch`` are parameters by which the server says less of
     a row: with them a row that is to blame is asked for again."""
     position: Position | None = start(window)
+    before: tuple[int, list[Any]] = (0, [])
     while position is not None:
         query: dict[str, Any] = {
             "per_page": PER_PAGE,
@@ -245,6 +256,9 @@ def by_time(
             more, date = found.more, found.date
         else:
             listed, more, date = rows(answer, path), answer.next_query is not None, answer.date
+            if position.page == before[0] + 1 > 1:
+                check_moves(before[1], listed, path)
+            before = (position.page, listed)
         keyed = [(row, _version(row, key)) for row in listed]
         fresh = {version: row for row, version in keyed if version and version not in position.seen}
         new = [*fresh.values(), *(row for row, version in keyed if version is None)]

@@ -37,6 +37,7 @@ class _Pass:
     holes: list[Hole] = field(default_factory=list)
     date: datetime | None = None
     by_number: bool = False
+    is_nameless: bool = False
 
 
 class RefReader:
@@ -55,8 +56,19 @@ class RefReader:
             tuple(row for one in found.values() for row in one.rows.values()),
             min(dates, default=None),
             tuple(row for one in found.values() for row in one.aside),
-            frozenset(kind for kind, one in found.items() if one.holes),
+            frozenset(kind for kind, one in found.items() if one.holes or one.is_nameless),
         )
+
+    def is_there(self, kind: RefKind, name: str) -> bool:
+        """Whether the server has this ref, asked for by its name. Raises as the transport does."""
+        path = project_path(self._project_id, "repository", _LISTS[kind][0], name)
+        try:
+            self._client.get(path)
+        except SourceGone as error:
+            if error.code not in ("no_object", "no_route", "no_repository"):
+                raise
+            return False
+        return True
 
     def _whole(self, kind: RefKind) -> _Pass:
         """One kind of ref. Pages by number shift when a ref goes away, so they are read until two passes
@@ -101,14 +113,16 @@ class RefReader:
                     found.rows[row.name] = row
                 except RowUnreadable as error:
                     found.aside.append(quarantined(f"{kind}:{_name(data)}", error))
+                    found.is_nameless = found.is_nameless or _name(data) is None
         found.by_number = bool(found.holes) or (by_number and not by_keyset)
         for hole in found.holes:
             found.aside.append(QuarantinedRow(f"{kind}:?{hole.place}", UNLISTED, hole.error, b""))
         return found
 
 
-def _name(data: Any) -> str:
-    return str(data.get("name")) if isinstance(data, dict) else "?"
+def _name(data: Any) -> str | None:
+    name = data.get("name") if isinstance(data, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _ref(kind: RefKind, data: Any) -> RefRow:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sync_pipeline.errors import RowUnreadable, SourceGone
+from sync_pipeline.errors import AccessDenied, RowUnreadable, SourceGone
 from sync_pipeline.gitlab_rows import (
     ApprovalRow,
     MergeRequestRow,
@@ -173,8 +173,8 @@ class ReviewReader:
             expected = merge_request.user_notes_count or 0
             if not holes and sum(not row.is_system for row in got.events.values()) >= expected:
                 return []
-        except SourceGone as error:
-            if error.code not in ("no_route", "no_object"):
+        except (SourceGone, AccessDenied) as error:
+            if error.code not in ("no_route", "no_object", "denied"):
                 raise
         holes = []
         for data in self._all(f"{path}/notes", {"sort": "asc", "order_by": "created_at"}, holes):

@@ -50,8 +50,8 @@ def test_pages_end_with_the_links_not_with_totals_short_or_empty_pages() -> None
 
 
 def test_a_full_page_without_any_paging_header_is_not_the_last() -> None:
-    full = [answer(list(range(100))) for _ in range(2)]
-    with scripted(*full, answer([100])) as server:
+    full = [answer(list(range(first, first + 100))) for first in (0, 100)]
+    with scripted(*full, answer([200])) as server:
         found = [row for page in paging.pages(client(server.url), "/x") for row in page.data]
         assert len(found) == 201
         assert [asked.target for asked in server.asked[1:]] == [
@@ -69,6 +69,14 @@ def test_a_circle_of_links_ends() -> None:
     with scripted(_page([1], "page=2")) as server, pytest.raises(Transient) as caught:
         list(paging.pages(client(server.url), "/x"))
     assert caught.value.code == "paging_loop"
+
+
+def test_the_same_page_under_every_number_ends() -> None:
+    with scripted(*(_page([1, 2], f"page={n}") for n in range(2, 9))) as server:
+        with pytest.raises(Transient) as caught:
+            list(paging.pages(client(server.url), "/x"))
+        assert caught.value.code == "paging_loop"
+        assert len(server.asked) == 2
 
 
 def test_something_else_than_a_list_is_refused() -> None:

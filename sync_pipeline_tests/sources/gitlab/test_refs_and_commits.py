@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -252,6 +253,19 @@ def test_a_date_that_is_none_is_kept_as_it_is(text: object) -> None:
     assert row.committed_at is None
     assert "bad_date" in row.flags
     assert row.committed_raw == (text if isinstance(text, str) else None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024-05-06t10:00:00z",
+        "2024-05-06T18:00:00+0800",
+        "2024-05-06 10:00:00 UTC",
+        "2024-05-06 06:00:00 -0400",
+    ],
+)
+def test_a_date_may_be_written_as_rfc_3339_and_ruby_do(text: str) -> None:
+    assert commit({"id": SHA, "committed_date": text}).committed_at == datetime(2024, 5, 6, 10, tzinfo=UTC)
 
 
 def test_this_projects_own_history_is_read_as_git_tells_it(site: Site, tmp_path: Path) -> None:

@@ -313,6 +313,7 @@ def _throttled(**headers: str) -> bytes:
         ({"Retry_After": "soon"}, 0.5),
         ({"Retry_After": "nan"}, 0.5),
         ({"RateLimit_Reset": str(int(NOW.timestamp()) + 30)}, 30.0),
+        ({"RateLimit_Reset": str(int(NOW.timestamp()) * 1000 + 30_000)}, 30.0),
         ({"RateLimit_Reset": "30"}, 30.0),
         ({"RateLimit_ResetTime": "Mon, 06 May 2024 12:00:40 GMT"}, 40.0),
         ({"Retry_After": "5", "RateLimit_Reset": "55"}, 5.0),
