@@ -69,10 +69,15 @@ def crash(state: Path) -> None:
 # Stopped --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["revisions", "merge requests"])
-@pytest.mark.parametrize("how", [environment.stop_server, crash], ids=["stopped", "crashed"])
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        pytest.param("revisions", crash, id="crashed (revisions)"),
+        pytest.param("merge requests", environment.stop_server, id="stopped (merge requests)"),
+    ],
+)
 def test_a_database_that_is_restarted_in_the_middle_costs_the_batch_in_flight(
-    subjects: Subjects, own_server: Path, own_database: str, how: Callable[[Path], None], what: str
+    subjects: Subjects, own_server: Path, own_database: str, what: str, how: Callable[[Path], None]
 ) -> None:
     subject = subjects[what]
     with Database(own_database) as database, catching(own_database) as start:
