@@ -54,8 +54,8 @@ def plain_mark(watermark: int | datetime | None) -> int | str | None:
 
 
 def pace(done: int, total: int | None, rate: float | None) -> str:
-    """How far work is: ``3,400 of 12,000 rows (28 %), 1,133 rows/s, 8 s left``. ``total`` is None where nobody
-    knows it, ``rate``, in rows a second, where there is none yet."""
+    """How far work is: ``3,400 of 12,000 rows (28 %), 1,133 rows/s, 8 s left``. ``total`` is None where it is
+    not known, ``rate``, in rows a second, where there is none yet."""
     words = [counted(done, "row")]
     if total:
         words = [f"{done:,} of {counted(total, 'row')} ({100 * min(done, total) // total} %)"]

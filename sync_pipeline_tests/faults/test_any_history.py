@@ -4,8 +4,8 @@ Belongs here: random histories of GitLab and of SVN, driven by hypothesis, which
 fails; what must hold after each step, and the comparison at the end. Does not belong here: a fault that can
 be told in a few lines; it has a test of its own.
 
-Every landing tries the same few. ``./dev test -k any_history --hypothesis-profile=long --hypothesis-seed=7`` goes
-on until it is stopped.
+Every landing tries the same few. ``./dev test -k any_history --hypothesis-profile=long --hypothesis-seed=7``
+goes on until it is stopped.
 """
 
 from __future__ import annotations
