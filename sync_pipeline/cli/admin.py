@@ -6,7 +6,6 @@ Belongs here: quarantine shown and retried. Does not belong here: what a documen
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,8 +69,8 @@ def quarantine_list(
     if resolved:
         columns = (*columns, "resolved_at")
     print_rows([{name: _shown(entry[name]) for name in columns} for entry in entries])
-    if not entries and sys.stdout.isatty():
-        print("nothing is in quarantine")
+    if not entries:
+        complain("nothing of it is in quarantine", SUCCESS)
     elif len(entries) < document["total"]:
         complain(f"{len(entries)} of {document['total']} entries are shown; see --limit", SUCCESS)
 

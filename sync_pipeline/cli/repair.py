@@ -40,7 +40,11 @@ def repair_remap(
     repo: Repo,
     job: Annotated[
         str | None,
-        typer.Option("--job", metavar="TYPE", help="Job type; default: all of the repository."),
+        typer.Option(
+            "--job",
+            metavar="TYPE",
+            help="commits, merge_requests (mrs) or reviews; default: all that the repository has.",
+        ),
     ] = None,
     since: Annotated[
         str | None,

@@ -65,7 +65,7 @@ def runner_incremental(
     """Sync what is new, up to the end of the source."""
     from sync_pipeline.operations import registration, runner
 
-    runner.check_loop(loop, loop_interval, max_iterations)
+    runner.check_loop(loop, loop_interval, max_iterations, dry_run)
     settings = read_settings()
     with open_database(settings) as database:
         repository = _active(registration.find_repository(database, repo))
@@ -231,7 +231,7 @@ def _announce(found: Sequence[Plan], as_json: bool) -> None:
     from sync_pipeline.operations.plans import plan_line
 
     for plan in found:
-        if plan.missing and not as_json:
+        if not as_json:
             complain(plan_line(plan), SUCCESS)
 
 
@@ -393,6 +393,7 @@ class _Sync:
                     on_counts=of_rows(show, first),
                     on_report=ended,
                 )
-            except Cancelled:
+            except (Cancelled, KeyboardInterrupt):
+                # The latter before there is anything to give back.
                 self._stopped = True
         return reports

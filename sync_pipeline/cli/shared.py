@@ -41,7 +41,7 @@ Job = Annotated[
     typer.Option(
         "--job",
         metavar="TYPE",
-        help="Job type; default: all of the repository, where one is needed the first.",
+        help="commits, merge_requests (mrs), reviews or revisions (svn); default: all that it has.",
     ),
 ]
 

@@ -247,11 +247,15 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 def plan_line(plan: Plan) -> str:
     """The plan in one line for people."""
     chunks = sum(bool(chunk.missing) for chunk in plan.chunks)
-    if plan.repository.kind is Kind.SVN:
+    if not chunks:
+        where = "nothing is missing"
+    elif plan.repository.kind is Kind.SVN:
         where = f"{counted(_revisions(plan), 'revision')} in {counted(chunks, 'block')} missing"
-        where += f"; HEAD is r{plan.head}"
     else:
-        where = f"{_days(plan.missing):g} days in {counted(chunks, 'stretch', 'stretches')} missing"
+        length = age(_days(plan.missing) * 86_400)
+        where = f"{length} in {counted(chunks, 'stretch', 'stretches')} missing"
+    if plan.head is not None:
+        where += f"; HEAD is r{plan.head}"
     expected = plan.expected
     takes = []
     if expected.rows is not None and plan.repository.kind is Kind.GITLAB:
@@ -273,4 +277,4 @@ def _revisions(plan: Plan) -> int:
 
 def _days(windows: Iterable[Window]) -> float:
     lengths = (w.until - w.since for w in windows if isinstance(w, TimeWindow))
-    return round(sum(lengths, timedelta()) / timedelta(days=1), 2)
+    return round(sum(lengths, timedelta()) / timedelta(days=1), 4)

@@ -203,8 +203,10 @@ def outcome_of(report: JobReport) -> Outcome:
     return Outcome.PARTIAL if report.covered or report.counts.changed else Outcome.FAILED
 
 
-def check_loop(loop: bool, interval: float | None, most: int | None) -> None:
+def check_loop(loop: bool, interval: float | None, most: int | None, dry_run: bool = False) -> None:
     """Refuse options of a loop that make no sense. Raises ConfigurationError."""
+    if loop and dry_run:
+        raise ConfigurationError("--loop and --dry-run contradict each other; give one")
     for name, value in (("--loop-interval", interval), ("--max-iterations", most)):
         if value is not None and not loop:
             raise ConfigurationError(f"{name} is of a loop; add --loop, or leave it out")

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdict = "everything registered is covered" if complete else "NOT everything registered is covered"
         print(f"\n{verdict}; {time.monotonic() - started:.0f} s.")
         print("See it in the UI:   ./dev up")
-        print('For scm-sync:       eval "$(.venv/bin/python -m sync_pipeline.sandbox.sample_gitlab)"')
+        print('Then, for scm-sync: eval "$(.venv/bin/python -m sync_pipeline.sandbox.sample_gitlab)"')
         print('In a shell:         eval "$(.venv/bin/scm-sync env)"; psql "$SCM_DATABASE_URL" \\')
         print('                      -c "SELECT * FROM scm.v_facts ORDER BY ts DESC LIMIT 10"')
     return 0 if complete else 1

@@ -23,7 +23,9 @@ def main() -> None:
             settings = load_settings()
             folder = settings.state_dir / "samples"
             where = sample_gitlab.place(folder)
-            if where is not None and not settings.gitlab_servers() and ui.running(settings) is None:
+            # A shell that was told of the sample has no GitLab of its own.
+            others = [server for server in settings.gitlab_servers() if where and server.url != where.url]
+            if where is not None and not others and ui.running(settings) is None:
                 stack.enter_context(sample_gitlab.start(folder))
                 os.environ["SCM_GITLAB_URL"], os.environ["SCM_GITLAB_TOKEN"] = where.url, where.token
         except SyncError as error:

@@ -427,6 +427,8 @@ def test_a_loop_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=part):
         runner.check_loop(loop, interval, most)
+    with pytest.raises(ConfigurationError, match="--loop and --dry-run contradict each other"):
+        runner.check_loop(True, 0, 1, dry_run=True)
     runner.check_loop(True, 0, 1)
 
 
