@@ -193,3 +193,10 @@ def test_the_page_of_faults_names_tests_that_exist() -> None:
     for file, test in named:
         assert f"def {test}(" in (ROOT / "sync_pipeline_tests" / file).read_text() if test else True, test
         assert (ROOT / "sync_pipeline_tests" / file).exists(), file
+
+
+@pytest.mark.xdist_group("house")
+def test_tests_of_a_group_stay_in_one_worker(request: pytest.FixtureRequest) -> None:
+    """Else each worker starts a daemon of its own, and everything else waits for them."""
+    if hasattr(request.config, "workerinput") and request.config.getoption("loadgroup"):
+        assert request.node.nodeid.endswith("@house")

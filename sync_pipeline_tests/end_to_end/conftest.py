@@ -300,7 +300,7 @@ class Up:
         return [node["assetKey"]["path"] for node in nodes]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def up(
     server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory, forge: Forge
 ) -> Iterator[Up]:
