@@ -34,8 +34,13 @@ from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 
 _SLOW_SVN = """#!/bin/sh
-# Stands before svn and waits while the file that slows it down exists.
-case "$*" in *"log "*|"log"*) [ -e "$SCM_TEST_SLOW" ] && sleep 0.4 ;; esac
+# Stands before svn; from the third log on it waits as long as the file exists in which it counts them.
+case "$*" in *"log "*|"log"*)
+    if [ -e "$SCM_TEST_SLOW" ]; then
+        echo log >>"$SCM_TEST_SLOW"
+        while [ -e "$SCM_TEST_SLOW" ] && [ "$(wc -l <"$SCM_TEST_SLOW")" -gt 2 ]; do sleep 0.1; done
+    fi ;;
+esac
 exec "$SCM_TEST_REAL_SVN/svn" "$@"
 """
 
@@ -50,7 +55,8 @@ def until(true: Callable[[], Any], what: str, seconds: float = 180.0) -> Any:
 
 
 def slow_svn(folder: Path) -> dict[str, str]:
-    """Variables that put a wrapper before ``svn``; it waits while there is a file ``slow`` in ``folder``."""
+    """Variables that put a wrapper before ``svn``; it answers two logs and then waits, while there is a file
+    ``slow`` in ``folder``."""
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)
     (programs / "svn").write_text(_SLOW_SVN)

@@ -114,7 +114,7 @@ def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> N
 
 def slow_runner(shared: Installation, place: Path) -> subprocess.Popen[str]:
     """A runner that takes its time over small chunks."""
-    (shared.folder / "slow").touch()
+    (shared.folder / "slow").write_text("")
     shared.variables = {"SCM_CHUNK_REVISIONS": "20", **slow_svn(shared.folder)}
     command = [sys.executable, "-m", "sync_pipeline.cli", "runner", "incremental", "--repo"]
     return subprocess.Popen(
