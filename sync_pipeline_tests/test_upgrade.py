@@ -174,7 +174,7 @@ _LATER = """#!/bin/sh
 # Stands before svn; in front of the sixth log somebody migrates the database to a later version.
 case " $* " in *" log "*)
     echo log >>"$SCM_TEST_FOLDER/logs"
-    if [ "$(wc -l <"$SCM_TEST_FOLDER/logs")" -eq 6 ]; then
+    if [ "$(wc -l <"$SCM_TEST_FOLDER/logs")" -eq 6 ] && mkdir "$SCM_TEST_FOLDER/later" 2>/dev/null; then
         psql -q -v ON_ERROR_STOP=1 -f "$SCM_TEST_FOLDER/later.sql" "$SCM_DATABASE_URL" || exit 1
     fi ;;
 esac
