@@ -8,7 +8,6 @@ meanwhile, and where it stopped. Does not belong here: deriving facts anew from 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +30,7 @@ from sync_pipeline.cli.shared import (
     print_json,
     print_rows,
     read_settings,
+    stopped_politely,
     visitor_for,
 )
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
@@ -90,26 +90,26 @@ def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None,
     from sync_pipeline.operations.texts import counted
 
     outcomes: list[runner.Outcome] = []
-    try:
-        while most is None or len(outcomes) < most:
-            if outcomes:
-                threading.Event().wait(interval)
-            try:
-                document = once()
-            except SyncError as error:
-                # What is wrong from the start a person has to set right; later it may pass.
-                if not outcomes and isinstance(error, ConfigurationError):
-                    raise
-                complain(f"{error}; trying again in {interval:g} s", runner.FAILED)
-                outcomes.append(runner.Outcome.FAILED)
-                continue
-            outcomes.append(runner.Outcome(document["status"]))
-            code = finish_runner(document, as_json, round_at=now())
+    while most is None or len(outcomes) < most:
+        code = runner.FAILED
+        try:
+            document = once()
+        except SyncError as error:
+            # What is wrong from the start a person has to set right; later it may pass.
+            if not outcomes and isinstance(error, ConfigurationError):
+                raise
+            document = None
+            complain(f"{error}; trying again in {interval:g} s", code)
+        # Between two rounds an exception would have nothing to give back, and might meet a finalizer.
+        with stopped_politely() as stop:
+            if document is not None:
+                code = finish_runner(document, as_json, round_at=now())
+            outcomes.append(runner.Outcome(document["status"]) if document else runner.Outcome.FAILED)
             if code == INTERRUPTED:
                 return code
-    except KeyboardInterrupt:
-        # Between two rounds, where there is nothing to give back.
-        complain(f"stopped after {counted(len(outcomes), 'round')}", SUCCESS)
+            if len(outcomes) != most and stop.wait(interval):
+                complain(f"stopped after {counted(len(outcomes), 'round')}", SUCCESS)
+                break
     return runner.exit_code(runner.outcome_of_all(outcomes))
 
 
