@@ -283,7 +283,7 @@ class Up:
         return found["data"]
 
     def switch(self, sensor: str, on: bool) -> None:
-        """Turn a sensor on or off, as a person does in the page."""
+        """Turn a sensor on or off, as a person does in the page; a tick that began before is waited for."""
         selector = {
             "repositoryLocationName": "sync_pipeline",
             "repositoryName": "__repository__",
@@ -294,11 +294,13 @@ class Up:
             assert self.graphql(query, s=selector)["startSensor"]["__typename"] == "Sensor"
             return
         query = """query S($s: SensorSelector!) {
-          sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState { id } } }
+          sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState { id selectorId } } }
         }"""
-        state = self.graphql(query, s=selector)["sensorOrError"]["sensorState"]["id"]
+        state = self.graphql(query, s=selector)["sensorOrError"]["sensorState"]
         query = "mutation S($id: String!) { stopSensor(id: $id) { __typename } }"
-        assert self.graphql(query, id=state)["stopSensor"]["__typename"] == "StopSensorMutationResult"
+        assert self.graphql(query, id=state["id"])["stopSensor"]["__typename"] == "StopSensorMutationResult"
+        running = "SELECT 1 FROM dagster.job_ticks WHERE selector_id = %(id)s AND status = 'STARTED'"
+        until(lambda: not self.installation.rows(running, id=state["selectorId"]), "the tick ends")
 
     def asset_keys(self) -> list[list[str]]:
         """Path of every asset that the page shows."""
