@@ -474,3 +474,12 @@ def unknown_repository(
     return ConfigurationError(
         f"{where}the catalog has no {spec}; {advice} {remedy}", code="unknown_repository"
     )
+
+
+def require_active(repository: Repository) -> Repository:
+    """``repository``, unless it is retired. Raises ConfigurationError."""
+    if repository.lifecycle is not Lifecycle.ACTIVE:
+        raise ConfigurationError(
+            f"{repository.spec} is retired; to sync it again run: scm-sync repo add {repository.spec}"
+        )
+    return repository

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,9 +21,10 @@ from uuid import uuid4
 import pytest
 
 from sync_pipeline import __version__, cli
-from sync_pipeline.cli import repositories, roots
-from sync_pipeline.model import JobRequest, JobType, Mode, Trigger
+from sync_pipeline.cli import progress, repositories, roots
+from sync_pipeline.model import Counts, JobRequest, JobType, Mode, Trigger
 from sync_pipeline.operations import registration
+from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
 from sync_pipeline.settings import Settings, load_settings
 from sync_pipeline.store import leases
@@ -392,7 +395,7 @@ def test_a_project_is_added_listed_shown_and_retired(
 ) -> None:
     plan = scm("repo", "add", "gitlab:platform/api", "--dry-run")
     assert plan.out.startswith("gitlab:platform/api would be registered: live from ")
-    assert "0 merge requests, 0 commits: about 2 requests, less than 2 minutes" in plan.out
+    assert "0 merge requests, 0 commits: about 5 requests, less than 2 minutes" in plan.out
     assert scm("repo", "add", "gitlab:1", "--dry-run", "--json").json["estimate"]["requests"] == 2
     planned = scm("repo", "add", "gitlab:1", "--dry-run", "--json").json
     assert planned["estimate"]["hours"] == round(planned["estimate"]["hours"], 4)
@@ -702,6 +705,47 @@ def test_a_loop_that_waits_ends_at_once_and_well_when_it_is_stopped(
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err.splitlines()[-1]) == (0, "scm-sync: stopped after 1 round")
+
+
+def test_a_terminal_sees_how_far_a_backfill_is_and_no_line_of_a_chunk(
+    on_database: Database, tmp_path: Path
+) -> None:
+    svn_samples.large(tmp_path / "paint", 3000, 1)
+    with on_database.connection() as conn:
+        repo = builders.register_source(conn, tmp_path / "paint")
+    command = [sys.executable, "-m", "sync_pipeline", "runner", "backfill", "--repo", str(repo)]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=os.environ
+    ) as process:
+        os.close(theirs)
+        drawn = b""
+        # The end of a terminal that nobody writes to any more is an error.
+        with suppress(OSError):
+            while piece := os.read(ours, 4096):
+                drawn += piece
+        assert process.stdout is not None
+        assert "revisions backfill: success, 3 of 3 chunks; 3000 inserted" in process.stdout.read()
+    os.close(ours)
+    text = drawn.decode()
+    assert "3,000 revisions in 3 blocks missing; HEAD is r3000; about 5 svn commands" in text
+    assert re.search(r"3,000 of 3,000 rows \(100 %\)", text)
+    assert "chunks)" not in text
+
+
+def test_without_a_terminal_long_work_tells_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress.shown("svn:x revisions", quiet=False, total=400) as show:
+        show(Counts(read=100, inserted=90))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    with progress.shown("svn:x revisions", quiet=False, total=400) as show:
+        show(Counts(read=100, inserted=90, unchanged=10))
+    assert capsys.readouterr().err == "scm-sync: svn:x revisions: 100 of 400 rows (25 %), 90 new or changed\n"
+    with progress.shown("svn:x revisions", quiet=True) as show:
+        show(Counts(read=100))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_person_can_reset_and_set_what_counts_as_complete(scm: Scm, on_database: Database) -> None:

@@ -13,11 +13,9 @@ import typer
 
 from sync_pipeline.cli.shared import (
     NAMES,
-    SUCCESS,
     AsJson,
     DryRun,
     actor,
-    complain,
     group,
     open_database,
     print_facts,
@@ -25,6 +23,7 @@ from sync_pipeline.cli.shared import (
     print_rows,
     read_settings,
     stopped_politely,
+    tell,
 )
 
 if TYPE_CHECKING:
@@ -70,9 +69,9 @@ def quarantine_list(
         columns = (*columns, "resolved_at")
     print_rows([{name: _shown(entry[name]) for name in columns} for entry in entries])
     if not entries:
-        complain("nothing of it is in quarantine", SUCCESS)
+        tell("nothing of it is in quarantine")
     elif len(entries) < document["total"]:
-        complain(f"{len(entries)} of {document['total']} entries are shown; see --limit", SUCCESS)
+        tell(f"{len(entries)} of {document['total']} entries are shown; see --limit")
 
 
 @quarantine_app.command("show")
@@ -149,7 +148,7 @@ def quarantine_retry(
         print("nothing of it is in quarantine")
     for one in document["jobs"]:
         if not dry_run and one["error"]:
-            complain(f"{one['repo']} {one['job']}: {one['error']}", code)
+            tell(f"{one['repo']} {one['job']}: {one['error']}", code)
     return code
 
 

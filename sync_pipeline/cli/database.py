@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sync_pipeline.cli.shared import (
-    FAILED,
-    SUCCESS,
     AsJson,
     DryRun,
     group,
@@ -25,6 +23,7 @@ from sync_pipeline.cli.shared import (
     read_settings,
 )
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.exit_codes import FAILED, SUCCESS
 
 if TYPE_CHECKING:
     from sync_pipeline.settings import Settings

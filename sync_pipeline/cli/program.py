@@ -22,8 +22,12 @@ import typer
 
 from sync_pipeline import __version__
 from sync_pipeline.cli import admin, database, installation, repair, repositories, roots, runner, watermarks
-from sync_pipeline.cli.shared import CLOSED_PIPE, CONFIGURATION, FAILED, INTERRUPTED, SUCCESS, complain, group
+from sync_pipeline.cli.shared import (
+    group,
+    tell,
+)
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.exit_codes import CLOSED_PIPE, CONFIGURATION, FAILED, INTERRUPTED, SUCCESS
 
 app = group("A complete, provable copy of source-control activity in PostgreSQL.")
 app.command("env")(installation.env_command)
@@ -56,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         code = _pipe_closed()
     except OSError as error:
-        code = complain(f"the output cannot be written: {error.strerror}", FAILED)
+        code = tell(f"the output cannot be written: {error.strerror}", FAILED)
         _pipe_closed()
     sys.exit(code)
 
@@ -75,40 +79,38 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         return _explain(error)
     except KeyboardInterrupt:
-        return complain("interrupted; what was committed stays", INTERRUPTED)
+        return tell("interrupted; what was committed stays", INTERRUPTED)
 
 
 class _Warnings(logging.Handler):
     """Warnings of our modules, each as one line without a traceback."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        complain(f"{record.levelname.lower()}: {record.getMessage()}", SUCCESS)
+        tell(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 def _explain(error: Exception) -> int:
     if os.environ.get("SCM_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error)
     if isinstance(error, Cancelled):
-        return complain(str(error), INTERRUPTED)
+        return tell(str(error), INTERRUPTED)
     if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
-        return complain("the output cannot be written: no space left on device", FAILED)
+        return tell("the output cannot be written: no space left on device", FAILED)
     if isinstance(error, SyncError):
-        return complain(str(error), CONFIGURATION if isinstance(error, ConfigurationError) else FAILED)
+        return tell(str(error), CONFIGURATION if isinstance(error, ConfigurationError) else FAILED)
     if isinstance(error, typer.Abort):
-        return complain("interrupted; nothing was changed", INTERRUPTED)
+        return tell("interrupted; nothing was changed", INTERRUPTED)
     # Usage errors of the option parser have a message for people; their class moved between its versions.
     if callable(format_message := getattr(error, "format_message", None)):
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "scm-sync"
-        return complain(f"{format_message().rstrip('.')}; see: {command} --help", CONFIGURATION)
-    return complain(
-        f"unexpected {type(error).__name__}: {error}; run scm-sync --debug for the traceback", FAILED
-    )
+        return tell(f"{format_message().rstrip('.')}; see: {command} --help", CONFIGURATION)
+    return tell(f"unexpected {type(error).__name__}: {error}; run scm-sync --debug for the traceback", FAILED)
 
 
 def _pipe_closed() -> int:
     """The reader of our output went away, as ``head`` does; the exit code is that of SIGPIPE."""
-    # The interpreter would complain when it flushes at its end.
+    # The interpreter would tell when it flushes at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return CLOSED_PIPE
 

@@ -11,15 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from sync_pipeline.cli.shared import SUCCESS, complain
+from sync_pipeline.cli.shared import (
+    tell,
+)
+from sync_pipeline.model import Counts, JobType
 from sync_pipeline.operations.texts import pace
 
-if TYPE_CHECKING:
-    from sync_pipeline.model import Counts, JobType
-
-Show = Callable[["Counts"], None]
+Show = Callable[[Counts], None]
 
 LINE_SECONDS = 10.0
 """Without a terminal, how long nothing is said of work that goes on."""
@@ -70,7 +70,7 @@ def _lines(what: str, text: _Text, changed: str) -> Show:
             if time.monotonic() - said < LINE_SECONDS:
                 return
             said = time.monotonic()
-        complain(f"{what}: {words}, {counts.changed:,} {changed}", SUCCESS)
+        tell(f"{what}: {words}, {counts.changed:,} {changed}")
 
     return show
 
@@ -78,9 +78,6 @@ def _lines(what: str, text: _Text, changed: str) -> Show:
 def of_rows(show: Show, first: JobType) -> Callable[[Mapping[JobType, Counts]], None]:
     """Shows, of the counts of several job types, the rows read of the one that the total is of and the
     changes of all."""
-    from dataclasses import replace
-
-    from sync_pipeline.model import Counts
 
     def sums(counts: Mapping[JobType, Counts]) -> None:
         whole = sum(counts.values(), Counts())

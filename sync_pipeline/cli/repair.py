@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sync_pipeline.cli.progress import shown
 from sync_pipeline.cli.shared import (
-    SUCCESS,
     AsJson,
     DryRun,
     Repo,
@@ -26,6 +24,7 @@ from sync_pipeline.cli.shared import (
     read_settings,
     stopped_politely,
 )
+from sync_pipeline.exit_codes import SUCCESS
 
 if TYPE_CHECKING:
     from sync_pipeline.model import JobType, Repository
@@ -91,6 +90,7 @@ def _remap(
     since: datetime | None,
     as_json: bool,
 ) -> dict[str, Any]:
+    from sync_pipeline.cli.progress import shown
     from sync_pipeline.operations import runner
     from sync_pipeline.sync import remap
     from sync_pipeline.sync.engine import Syncer
@@ -113,6 +113,7 @@ def _would_remap(
     since: datetime | None,
     as_json: bool,
 ) -> dict[str, Any]:
+    from sync_pipeline.cli.progress import shown
     from sync_pipeline.operations import runner
     from sync_pipeline.sync import remap
 

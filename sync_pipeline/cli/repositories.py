@@ -16,24 +16,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli.shared import (
-    FAILED,
-    PARTIAL,
-    SUCCESS,
     AsJson,
     DryRun,
     RepoArgument,
     actor,
     after_catalog_change,
-    complain,
     group,
     open_database,
     print_facts,
     print_json,
     print_rows,
     read_settings,
+    tell,
     visitor_for,
 )
 from sync_pipeline.errors import ConfigurationError, SyncError
+from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
 
 if TYPE_CHECKING:
     from sync_pipeline.model import Repository
@@ -98,7 +96,7 @@ def repo_add(
                 failures.append(result)
                 documents.append({"spec": entry.text, "result": "failed", "error": str(result)})
                 if len(entries) > 1:
-                    complain(f"{entry.text}: {result}", FAILED)
+                    tell(f"{entry.text}: {result}", FAILED)
                 continue
             documents.append(_registered_document(result))
             added += [result.repository] if result.repository else []

@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli.shared import (
-    FAILED,
-    PARTIAL,
-    SUCCESS,
     AsJson,
     DryRun,
     actor,
     after_catalog_change,
-    complain,
     group,
     open_database,
     print_json,
     print_rows,
     read_settings,
+    tell,
 )
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
 
 if TYPE_CHECKING:
     from sync_pipeline.operations.discovery import AddedRoot, Discovered
@@ -166,7 +164,7 @@ def root_sync(
         print_json([_discovered_document(one) for one in done])
     for one in done:
         if one.error is not None:
-            complain(f"{one.root}: {one.error}", FAILED)
+            tell(f"{one.root}: {one.error}", FAILED)
         elif not as_json:
             print(f"{one.root}: {_discovered_line(one)}")
     failed = sum(one.error is not None for one in done)

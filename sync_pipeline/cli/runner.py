@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli.shared import (
-    INTERRUPTED,
-    SUCCESS,
     AsJson,
     DryRun,
     Job,
     Repo,
     Row,
     actor,
-    complain,
     finish_runner,
     group,
     now,
@@ -31,9 +28,11 @@ from sync_pipeline.cli.shared import (
     print_rows,
     read_settings,
     stopped_politely,
+    tell,
     visitor_for,
 )
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.exit_codes import FAILED, INTERRUPTED, SUCCESS
 
 if TYPE_CHECKING:
     from sync_pipeline.model import JobReport, JobType, Mode, Repository, Window
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from sync_pipeline.store.database import Database
 
 app = group("Sync one repository now, in this process.")
-
-Windows = Mapping["JobType", "Sequence[Window]"]
 
 
 @app.command("incremental")
@@ -63,12 +60,13 @@ def runner_incremental(
     dry_run: DryRun = False,
 ) -> int:
     """Sync what is new, up to the end of the source."""
+    from sync_pipeline import catalog
     from sync_pipeline.operations import registration, runner
 
     runner.check_loop(loop, loop_interval, max_iterations, dry_run)
     settings = read_settings()
     with open_database(settings) as database:
-        repository = _active(registration.find_repository(database, repo))
+        repository = catalog.require_active(registration.find_repository(database, repo))
         wanted = runner.job_types_for(repository, job)
         _need_server(settings, repository)
         if dry_run:
@@ -91,7 +89,7 @@ def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None,
 
     outcomes: list[runner.Outcome] = []
     while most is None or len(outcomes) < most:
-        code = runner.FAILED
+        code = FAILED
         try:
             document = once()
         except SyncError as error:
@@ -99,7 +97,7 @@ def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None,
             if not outcomes and isinstance(error, ConfigurationError):
                 raise
             document = None
-            complain(f"{error}; trying again in {interval:g} s", code)
+            tell(f"{error}; trying again in {interval:g} s", code)
         # Between two rounds an exception would have nothing to give back, and might meet a finalizer.
         with stopped_politely() as stop:
             if document is not None:
@@ -108,7 +106,7 @@ def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None,
             if code == INTERRUPTED:
                 return code
             if len(outcomes) != most and stop.wait(interval):
-                complain(f"stopped after {counted(len(outcomes), 'round')}", SUCCESS)
+                tell(f"stopped after {counted(len(outcomes), 'round')}")
                 break
     return runner.exit_code(runner.outcome_of_all(outcomes))
 
@@ -139,12 +137,13 @@ def runner_backfill(
     dry_run: DryRun = False,
 ) -> int:
     """Sync a range of revisions or of time; without bounds everything that is missing up to now."""
+    from sync_pipeline import catalog
     from sync_pipeline.operations import plans, registration, runner
 
     bounds = runner.Bounds(start_rev, end_rev, since, until, last_days, last_hours)
     settings = read_settings()
     with open_database(settings) as database:
-        repository = _active(registration.find_repository(database, repo))
+        repository = catalog.require_active(registration.find_repository(database, repo))
         wanted = runner.job_types_for(repository, job)
         runner.check_bounds(repository, bounds)
         window, head = _backfill_window(settings, repository, bounds)
@@ -182,16 +181,6 @@ def _need_server(settings: Settings, repository: Repository) -> None:
 
     if repository.kind is Kind.GITLAB:
         Readers(settings).fingerprint(repository.instance)
-
-
-def _active(repository: Repository) -> Repository:
-    from sync_pipeline.model import Lifecycle
-
-    if repository.lifecycle is not Lifecycle.ACTIVE:
-        raise ConfigurationError(
-            f"{repository.spec} is retired; to sync it again run: scm-sync repo add {repository.spec}"
-        )
-    return repository
 
 
 def _head(settings: Settings, repository: Repository) -> int:
@@ -232,7 +221,7 @@ def _announce(found: Sequence[Plan], as_json: bool) -> None:
 
     for plan in found:
         if not as_json:
-            complain(plan_line(plan), SUCCESS)
+            tell(plan_line(plan))
 
 
 def _print_plans(found: Sequence[Plan], as_json: bool) -> int:
@@ -307,7 +296,9 @@ class _Sync:
                 )
         return runner.together(documents)
 
-    def backfill(self, windows: Windows, plans: Mapping[JobType, Plan]) -> dict[str, Any]:
+    def backfill(
+        self, windows: Mapping[JobType, Sequence[Window]], plans: Mapping[JobType, Plan]
+    ) -> dict[str, Any]:
         """Read the windows of each job type; those that are read together and miss the same go in one run.
         Returns the document."""
         from sync_pipeline.model import Mode
@@ -377,7 +368,7 @@ class _Sync:
             plain = not self._as_json and not sys.stderr.isatty()
             if plain and windows is not None and len(windows) > 1:
                 done = sum(one.job_type is report.job_type for one in reports)
-                complain(chunk_line(self._repository, report, done, len(windows)), SUCCESS)
+                tell(chunk_line(self._repository, report, done, len(windows)))
 
         with shown(what, quiet=self._as_json, total=plan.expected.rows if plan else None) as show:
             try:

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sync_pipeline.exit_codes import SUCCESS
+
 if TYPE_CHECKING:
     from sync_pipeline.operations.registration import ReaderFactory, Visitor
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
-
-SUCCESS, PARTIAL, FAILED, CONFIGURATION, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 130, 141
 
 Row = Mapping[str, object]
 
@@ -182,12 +182,12 @@ def finish_runner(document: Mapping[str, Any], as_json: bool, round_at: datetime
                 what += f", {one['success_chunks']} of {one['total_chunks']} chunks"
             print(f"{what}; {one['message']}", flush=round_at is not None)
         if one["exit_code"] and one["error"]:
-            complain(f"{one['repo']} {one['job']}: {one['error']}", code)
+            tell(f"{one['repo']} {one['job']}: {one['error']}", code)
     return code
 
 
-def complain(message: str, code: int) -> int:
-    """One line on stderr, without what may be a password in a URL."""
+def tell(message: str, code: int = SUCCESS) -> int:
+    """One line on stderr, without what may be a password in a URL; returns ``code``."""
     line = re.sub(r"(://[^\s/:@]*):[^\s/@]*@", r"\1:***@", " ".join(message.split()))
     with suppress(BrokenPipeError):
         print(f"scm-sync: {line}", file=sys.stderr)

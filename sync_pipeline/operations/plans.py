@@ -15,6 +15,7 @@ from typing import Any
 
 from sync_pipeline import catalog
 from sync_pipeline.errors import SyncError
+from sync_pipeline.exit_codes import SUCCESS
 from sync_pipeline.model import (
     BEGINNING,
     JobType,
@@ -26,6 +27,7 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.operations import projects
+from sync_pipeline.operations.costs import commands_for, requests_for
 from sync_pipeline.operations.texts import age, counted, plain_window
 from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.windows import bounds, overlap
@@ -34,9 +36,6 @@ from sync_pipeline.store import pace, watermarks
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.readers import Readers
 
-_ROWS_OF_A_PAGE = 100
-# A look at a project and the two lists of its refs; a look at an SVN repository and its fingerprints.
-_REQUESTS_OF_A_VISIT = {JobType.COMMITS: 3, JobType.REVISIONS: 2}
 # Each stretch of time costs one question; more than these are counted as one.
 _MOST_QUESTIONS = 5
 
@@ -98,6 +97,8 @@ def plan(
     """What it means to read ``window`` of these job types; None for what is new. ``head`` is SVN's newest
     revision. Asks a GitLab how many merge requests there are; a refusal is told with what is expected."""
     found = []
+    # Merge requests and reviews miss the same merge requests: they are counted once.
+    counted: dict[tuple[bool, tuple[Window, ...]], _Asked] = {}
     for job_type in job_types:
         with database.connection() as conn:
             whole = window or _live_window(watermarks.get(conn, repository.repo_id, job_type), head, now)
@@ -107,19 +108,16 @@ def plan(
             paced = JobType.MERGE_REQUESTS if job_type is JobType.REVIEWS else job_type
             seconds_per_row = pace.seconds_per_row(conn, repository.repo_id, paced)
         chunks = () if whole is None else plan_backfill(whole, missing)
-        try:
-            rows, seconds_per_request = _asked(settings, repository, job_type, missing)
-            problem = None
-        except SyncError as error:
-            rows, seconds_per_request, problem = None, None, str(error)
-        requests = requests_for(job_type, rows, missing, settings.chunk_revisions)
-        seconds = None
-        if rows is not None and seconds_per_row is not None:
-            seconds = rows * seconds_per_row
-        elif requests is not None and seconds_per_request is not None:
-            seconds = requests * seconds_per_request / settings.gitlab_parallel
         mode = Mode.INCREMENTAL if window is None else Mode.BACKFILL
-        expected = Expected(rows, requests, seconds, problem)
+        if repository.kind is Kind.SVN:
+            rows = sum(len(gap) for gap in missing if isinstance(gap, RevisionWindow))
+            seconds = None if seconds_per_row is None else rows * seconds_per_row
+            expected = Expected(rows, commands_for(missing, settings.chunk_revisions), seconds)
+        else:
+            key = job_type is JobType.COMMITS, missing
+            if key not in counted:
+                counted[key] = _ask(settings, repository, job_type, missing)
+            expected = _expected(job_type, counted[key], seconds_per_row, settings.gitlab_parallel)
         found.append(Plan(repository, job_type, mode, whole, head, chunks, expected))
     return tuple(found)
 
@@ -133,44 +131,49 @@ def _live_window(row: watermarks.WatermarkRow, head: int | None, now: datetime) 
     return TimeWindow(since, now) if since < now else None
 
 
-def _asked(
-    settings: Settings, repository: Repository, job_type: JobType, missing: Sequence[Window]
-) -> tuple[int | None, float | None]:
-    """How many rows of the source are in what is missing, and how long a question took, in seconds. Raises
-    what the source says."""
-    if repository.kind is Kind.SVN:
-        return sum(len(gap) for gap in missing if isinstance(gap, RevisionWindow)), None
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a GitLab says of what is missing: how many ``rows``, None where it does not tell, and how many
+    seconds a question took; or the ``problem``."""
+
+    rows: int | None
+    seconds: float | None
+    problem: str | None = None
+
+
+def _ask(settings: Settings, repository: Repository, job_type: JobType, missing: Sequence[Window]) -> _Asked:
     times = [gap for gap in missing if isinstance(gap, TimeWindow)]
     if not times:
-        return 0, None
+        return _Asked(0, None)
     if len(times) > _MOST_QUESTIONS:
         times = [TimeWindow(times[0].since, times[-1].until)]
     client = Readers(settings).gitlab(repository.instance)
-    clock = client.instance.monotonic
     assert repository.project_id is not None
-    started = clock()
-    if job_type is JobType.COMMITS:
-        # Those of a first reading; what is new since then only the refs know.
-        first = times[0].since == BEGINNING
-        rows = projects.count_commits(client, repository.project_id) if first else None
-    else:
-        counts = [projects.count_merge_requests(client, repository.project_id, gap) for gap in times]
-        rows = None if None in counts else sum(count or 0 for count in counts)
-    return rows, (clock() - started) / client.calls if client.calls else None
+    started = client.instance.monotonic()
+    try:
+        if job_type is not JobType.COMMITS:
+            counts = [projects.count_merge_requests(client, repository.project_id, gap) for gap in times]
+            rows = None if None in counts else sum(count or 0 for count in counts)
+        elif times[0].since == BEGINNING:
+            rows = projects.count_commits(client, repository.project_id)
+        else:
+            # What is new since the first reading only the refs know.
+            return _Asked(None, None)
+    except SyncError as error:
+        return _Asked(None, None, str(error))
+    return _Asked(rows, (client.instance.monotonic() - started) / max(client.calls, 1))
 
 
-def requests_for(
-    job_type: JobType, rows: int | None, missing: Sequence[Window], chunk_revisions: int
-) -> int | None:
-    """How many requests, or svn commands, reading so many rows takes, about. A merge request counts with all
-    its children; where two job types share a reader the pages count twice."""
-    visit = _REQUESTS_OF_A_VISIT.get(job_type, 1)
-    if job_type is JobType.REVISIONS:
-        gaps = (len(gap) for gap in missing if isinstance(gap, RevisionWindow))
-        return visit + sum(-(-length // chunk_revisions) for length in gaps)
-    if rows is None:
-        return None
-    return visit + -(-rows // _ROWS_OF_A_PAGE) + rows * projects.REQUESTS_OF_CHILDREN.get(job_type, 0)
+def _expected(job_type: JobType, asked: _Asked, seconds_per_row: float | None, parallel: int) -> Expected:
+    if asked.rows is None:
+        return Expected(None, None, None, asked.problem)
+    requests = requests_for(job_type, asked.rows)
+    seconds = None
+    if seconds_per_row is not None:
+        seconds = asked.rows * seconds_per_row
+    elif asked.seconds is not None:
+        seconds = requests * asked.seconds / parallel
+    return Expected(asked.rows, requests, seconds)
 
 
 def plan_backfill(window: Window, missing: Iterable[Window]) -> tuple[PlannedChunk, ...]:
@@ -240,7 +243,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             }
             for chunk in plan.chunks
         ],
-        "exit_code": 0,
+        "exit_code": SUCCESS,
     }
 
 

@@ -33,6 +33,7 @@ from sync_pipeline.model import (
     TimeWindow,
     Trigger,
 )
+from sync_pipeline.operations.costs import requests_for
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.answers import whole
 from sync_pipeline.sources.gitlab.fields import Fields
@@ -50,10 +51,6 @@ _WITH_HISTORY = (JobType.MERGE_REQUESTS, JobType.REVIEWS)
 _MOST_YEARS_APART = 90
 # Something else than a GitLab answers; asking again later would not help.
 _NO_GITLAB = frozenset({"not_json", "redirect"})
-_ROWS_OF_A_PAGE = 100
-
-REQUESTS_OF_CHILDREN = {JobType.MERGE_REQUESTS: 2, JobType.REVIEWS: 6}
-"""Requests that the children of one changed merge request take at most, where no list of them is long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +198,13 @@ def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
     merge_requests = total if total is not None else newest.integer("iid") if newest else 0
     commits = count_commits(client, project_id)
     pace = (clock() - started) / max(client.calls - asked, 1)
-    counted = merge_requests or 0
-    requests = (
-        _pages(counted) + sum(REQUESTS_OF_CHILDREN.values()) * counted + _pages(commits if commits else 0)
-    )
+    found = {
+        JobType.COMMITS: commits or 0,
+        JobType.MERGE_REQUESTS: merge_requests or 0,
+        JobType.REVIEWS: merge_requests or 0,
+    }
+    requests = sum(requests_for(job_type, rows) for job_type, rows in found.items())
     return Estimate(merge_requests, commits, requests, requests * pace / parallel / 3600)
-
-
-def _pages(rows: int) -> int:
-    return max(1, -(-rows // _ROWS_OF_A_PAGE))
 
 
 def count_merge_requests(client: Client, project_id: int, window: TimeWindow) -> int | None:

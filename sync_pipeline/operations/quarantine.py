@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sync_pipeline import __version__
+from sync_pipeline import __version__, catalog, exit_codes
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
-from sync_pipeline.model import JobReport, JobRequest, JobType, Lifecycle, Repository
+from sync_pipeline.model import JobReport, JobRequest, JobType, Repository
 from sync_pipeline.operations.texts import plain_window
 from sync_pipeline.store import aside, repos
 from sync_pipeline.store.aside import Entry
@@ -29,8 +29,6 @@ from sync_pipeline.sync.retry import request as retry_request
 
 STORED, GONE, REMAINS, FAILED = "stored", "gone", "remains", "failed"
 """What became of an entry: stored, no longer at the source, set aside again, or not tried to the end."""
-
-_SUCCESS, _PARTIAL, _NOTHING = 0, 1, 2
 
 Document = dict[str, Any]
 
@@ -129,7 +127,7 @@ def plan(database: Database, wanted: Filter) -> Document:
             for some in groups
         ],
         "summary": {"entries": len(rows)},
-        "exit_code": _SUCCESS,
+        "exit_code": exit_codes.SUCCESS,
     }
 
 
@@ -180,7 +178,7 @@ def retry(
         rows.append(row | {"error": errors.get(entry.quarantine_id) if outcome == FAILED else None})
     counts = {name: sum(row["outcome"] == name for row in rows) for name in (STORED, GONE, REMAINS, FAILED)}
     done = counts[STORED] + counts[GONE]
-    code = _SUCCESS if done == len(rows) else _PARTIAL if done else _NOTHING
+    code = exit_codes.SUCCESS if done == len(rows) else exit_codes.PARTIAL if done else exit_codes.FAILED
     return {
         "dry_run": False,
         "entries": rows,
@@ -242,12 +240,8 @@ def _chosen(database: Database, wanted: Filter) -> tuple[list[Entry], dict[int, 
                     f"{_named(sorted(done))} left quarantine already; see: scm-sync admin quarantine list"
                 )
     for entry in entries:
-        repository = known[entry.repo_id]
-        if repository.lifecycle is not Lifecycle.ACTIVE and not entry.natural_key.startswith(RAW):
-            raise ConfigurationError(
-                f"{repository.spec} is retired; add it again with `scm-sync repo add {repository.spec}` "
-                "to retry its rows"
-            )
+        if not entry.natural_key.startswith(RAW):
+            catalog.require_active(known[entry.repo_id])
     return sorted(entries, key=lambda entry: entry.quarantine_id), known
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.exit_codes import FAILED, INTERRUPTED, PARTIAL, SUCCESS
 from sync_pipeline.model import (
     BEGINNING,
     JOB_TYPES_OF_KIND,
@@ -29,13 +30,9 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.operations.texts import plain_mark, plain_window, shown_window
+from sync_pipeline.operations.texts import plain_mark, plain_window
 from sync_pipeline.policy.windows import hull, merged
-
-SUCCESS, PARTIAL, FAILED, CONFIGURATION, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit codes of every command."""
-
-_SHOWN_WINDOWS = 3
+from sync_pipeline.quality import health
 
 
 class Outcome(StrEnum):
@@ -288,7 +285,7 @@ def _chunk_result(window: Window | None, outcome: Outcome, report: JobReport | N
 
 def chunk_line(repository: Repository, report: JobReport, done: int, total: int) -> str:
     """One line for people on a chunk that ended, the ``done``-th of ``total``."""
-    where = shown_window(report.window) if report.window is not None else "what is new"
+    where = health.in_words([report.window]) if report.window is not None else "what is new"
     message = _message(outcome_of(report), report.counts, report.error)
     how = f"{outcome_of(report)}; {message}"
     return f"{repository.spec} {report.job_type} {where}: {how} ({done} of {total} chunks)"
@@ -299,11 +296,7 @@ def stopped_document(document: Mapping[str, Any], missing: Sequence[Window]) -> 
     error = "stopped between two batches; what was committed stays"
     missing = merged(missing)
     if missing:
-        more = len(missing) - _SHOWN_WINDOWS
-        where = ", ".join(shown_window(window) for window in missing[:_SHOWN_WINDOWS])
-        if more > 0:
-            where += f" and {more} more"
-        error += f"; still missing: {where}; the same command goes on there"
+        error += f"; still missing: {health.in_words(missing)}; the same command goes on there"
     return {
         **document,
         "status": str(Outcome.CANCELLED),

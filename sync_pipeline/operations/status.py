@@ -32,8 +32,7 @@ from sync_pipeline.quality.health import Judged
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import credentials
 from sync_pipeline.store import status as store
-from sync_pipeline.store.credentials import Stop
-from sync_pipeline.store.database import Connection, Database, database_time
+from sync_pipeline.store.database import Database, database_time
 
 UNHEALTHY, WAITING, HEALTHY = "unhealthy", "waiting", "healthy"
 """The verdicts, worst first. What waits goes away without a person, as queued history is read."""
@@ -58,7 +57,9 @@ def status(
         now = database_time(conn)
         rows = store.units(conn, repo_ids)
         stale_after = timedelta(seconds=settings.stale_after)
-        tokens = _as_stored(conn, frozenset(row["instance"] for row in rows), stale_after)
+        # As our tables know them: which tokens there are now only those know who hold them.
+        refused = {stop.instance: stop for stop in credentials.unanswered(conn)}
+        tokens = Credentials(frozenset(row["instance"] for row in rows), refused, {})
         verdicts = health.read(conn, stale_after, tokens, repo_ids)
         jobs = store.jobs(conn, repo_ids)
     judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in verdicts}
@@ -93,26 +94,6 @@ def status(
         },
         "units": units,
     }
-
-
-def _as_stored(conn: Connection, instances: frozenset[str], stale_after: timedelta) -> Credentials:
-    """The tokens as our tables know them: a server's latest refusal holds until a complete look that began
-    after it, which took another token. Which tokens there are now only those know who hold them."""
-    stopped: dict[str, Stop] = {}
-    for stop in sorted(credentials.stops(conn), key=lambda stop: stop.last_seen_at):
-        stopped[stop.instance] = stop
-    if stopped:
-        # Of all repositories, also where the report is about one: any of them shows that a token is accepted.
-        instance_of = {
-            row["repo_id"]: row["instance"] for row in store.units(conn) if row["kind"] == Kind.GITLAB
-        }
-        nothing_stopped = Credentials(frozenset(instance_of.values()), {}, {})
-        for one in health.read(conn, stale_after, nothing_stopped):
-            instance, verified_at = instance_of.get(one.facts.repo_id, ""), one.facts.verified_at
-            refused = stopped.get(instance)
-            if refused is not None and verified_at is not None and verified_at > refused.last_seen_at:
-                del stopped[instance]
-    return Credentials(instances, stopped, {})
 
 
 def _unit(row: Mapping[str, Any], judged: Judged, tokens: Credentials, queued_jobs: int) -> Document:

@@ -41,13 +41,6 @@ def plain_window(*windows: Window | None) -> dict[str, int] | dict[str, str] | N
     return None
 
 
-def shown_window(window: Window) -> str:
-    """A window for people: ``r1..r1000``, ``2024-01-01 00:00 to 2024-01-02 00:00``."""
-    if isinstance(window, RevisionWindow):
-        return f"r{window.first}..r{window.end - 1}"
-    return f"{window.since:%Y-%m-%d %H:%M} to {window.until:%Y-%m-%d %H:%M}"
-
-
 def plain_mark(watermark: int | datetime | None) -> int | str | None:
     """A watermark as documents have it: a revision or an ISO time."""
     return watermark.isoformat() if isinstance(watermark, datetime) else watermark

@@ -18,6 +18,7 @@ from dagster import BetaWarning, PreviewWarning, SupersessionWarning
 
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.exit_codes import CONFIGURATION
 from sync_pipeline.orchestration.assets import family_assets
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
@@ -30,7 +31,6 @@ from sync_pipeline.settings import Settings, load_settings
 
 _IN_PROCESS = ("job execute", "asset materialize")
 """Commands of ``dagster`` that load the definitions themselves and do a person's or a CI job's bidding."""
-_EXIT_CODE = 3
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def load_defs() -> dg.Definitions:
         if not _is_command():
             raise
         print(f"scm-sync: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(_EXIT_CODE)
+        sys.exit(CONFIGURATION)
 
 
 def _is_command() -> bool:

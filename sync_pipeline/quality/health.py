@@ -121,11 +121,11 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
     elif now - fresh > stale_after:
         found[Reason.STALE] = f"last complete at {fresh:%Y-%m-%d %H:%M:%S} UTC, {_ago(now - fresh)} ago"
     if facts.gap:
-        found[Reason.GAP] = f"not covered and no job will fill it: {_windows(facts.gap)}"
+        found[Reason.GAP] = f"not covered and no job will fill it: {in_words(facts.gap)}"
     if facts.queued:
-        found[Reason.INCOMPLETE] = f"waits to be read: {_windows(facts.queued)}"
+        found[Reason.INCOMPLETE] = f"waits to be read: {in_words(facts.queued)}"
     if facts.failed or facts.incremental_dead:
-        what = _windows(facts.failed) if facts.failed else "the latest incremental"
+        what = in_words(facts.failed) if facts.failed else "the latest incremental"
         found[Reason.FAILED_WINDOW] = f"dead: {what}; {facts.last_error or 'no error was recorded'}"
     if facts.quarantined:
         count = "1 row is" if facts.quarantined == 1 else f"{facts.quarantined} rows are"
@@ -198,7 +198,8 @@ def _facts(row: dict[str, Any], credentials: Credentials) -> Facts:
     )
 
 
-def _windows(windows: Sequence[Window]) -> str:
+def in_words(windows: Sequence[Window]) -> str:
+    """Windows for people: the first few, how many more, and of how many revisions."""
     shown = ", ".join(_window(w) for w in windows[:_SHOWN_WINDOWS])
     more = len(windows) - _SHOWN_WINDOWS
     total = sum(len(w) for w in windows if isinstance(w, RevisionWindow))

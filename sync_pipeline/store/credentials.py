@@ -30,6 +30,18 @@ SELECT instance, fingerprint, reason, stopped_at, last_seen_at
 """
 
 
+# The latest refusal of each server, until a complete look that began after it: that took another token. For
+# those who do not hold the tokens.
+_UNANSWERED = """
+SELECT DISTINCT ON (s.instance) s.instance, s.fingerprint, s.reason, s.stopped_at, s.last_seen_at
+  FROM scm.credential_stops AS s
+ WHERE NOT EXISTS (
+       SELECT 1 FROM scm.sync_watermarks AS w JOIN scm.repos AS r USING (repo_id)
+        WHERE r.kind = 'gitlab' AND r.instance = s.instance AND w.verified_at > s.last_seen_at)
+ ORDER BY s.instance, s.last_seen_at DESC
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """A token that ``instance`` refused, first at ``stopped_at`` and last at ``last_seen_at`` (UTC, by the
@@ -56,3 +68,8 @@ def clear(conn: Connection, instance: str, fingerprint: str) -> bool:
 def stops(conn: Connection) -> list[Stop]:
     """Every token that is stopped, by instance."""
     return [Stop(**row) for row in conn.execute(_STOPS).fetchall()]
+
+
+def unanswered(conn: Connection) -> list[Stop]:
+    """The latest refusal of each server where no complete look came after it, by instance."""
+    return [Stop(**row) for row in conn.execute(_UNANSWERED).fetchall()]

@@ -41,7 +41,7 @@ _SWEEP_EVERY = timedelta(days=1)
 # Errors of one commit, which stays owed; everything else is an error of the job.
 _STILL_OWED = OWN_ERRORS | {"no_object"}
 # Keys of quarantine that are of refs.
-_REF_KEYS = ("branch:", "tag:")
+_REF_KEYS = tuple(f"{kind}:" for kind in RefKind)
 
 
 class CommitWork:
@@ -396,12 +396,13 @@ class CommitWork:
 
     def _retry_commit(self, sha: str, readable: TimeWindow, outcome: Outcome) -> None:
         batch = self._settled(sha, "stats")
-        owed = [one for one in batch.obligations if batch.rows]
         if not batch.rows and not batch.quarantined:
             outcome.unread[sha] = batch.obligations[0].error
             return
         with self._attempt.lease() as lease:
-            self._store(lease, replace(batch, obligations=tuple(owed)), readable)
+            # A row that is set aside owes nothing.
+            obligations = batch.obligations if batch.rows else ()
+            self._store(lease, replace(batch, obligations=obligations), readable)
 
     def _retry_nameless(
         self, place: str, entries: Sequence[Entry], readable: TimeWindow, outcome: Outcome

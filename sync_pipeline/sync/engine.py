@@ -18,6 +18,7 @@ from uuid import UUID
 
 import psycopg
 
+from sync_pipeline import catalog
 from sync_pipeline.errors import (
     Cancelled,
     ConfigurationError,
@@ -29,7 +30,6 @@ from sync_pipeline.model import (
     JobRequest,
     JobStatus,
     JobType,
-    Lifecycle,
     Repository,
 )
 from sync_pipeline.settings import Settings
@@ -133,10 +133,8 @@ class Syncer:
         with self._database.connection() as conn:
             migrations.require_current(conn)
             repo = repos.get(conn, requests[0].repo_id)
-            if repo.lifecycle is not Lifecycle.ACTIVE and not requests[0].from_raw:
-                raise ConfigurationError(
-                    f"{repo.spec} is retired; add it again with `scm-sync repo add {repo.spec}` to sync it"
-                )
+            if not requests[0].from_raw:
+                catalog.require_active(repo)
             jobs_of = [(request, self._enqueue(conn, repo, request)) for request in requests]
         reports: dict[UUID, JobReport] = {}
         ready: list[_Claimed] = []

@@ -159,7 +159,7 @@ def test_an_interrupted_runner_stops_between_batches_and_says_so(shared: Install
     first = shared.stored(repo_id)[-1] + 1
     assert (document["status"], document["exit_code"]) == ("cancelled", 130)
     assert document["missing"] == [{"start_rev": first, "end_rev": 1000}]
-    assert f"stays; still missing: r{first}..r1000; the same command goes on there" in complaint
+    assert f"stays; still missing: r{first}..r1000 ({1001 - first} revisions); the same" in complaint
     assert len(complaint.strip().splitlines()) == 1
     [row] = shared.rows("SELECT status FROM scm.sync_jobs WHERE repo_id = %(id)s", id=repo_id)
     assert row["status"] != "running"

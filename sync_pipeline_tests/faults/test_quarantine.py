@@ -364,7 +364,7 @@ def test_a_retired_repository_a_resolved_entry_and_a_stop_are_told(desk: Desk) -
         with pytest.raises(Cancelled):
             quarantine.retry(desk.database, syncer, Filter(), actor="jo", reason="r", cancel=stop)
         repos.retire(conn, desk.repo_id, "over")
-        assert "is retired; add it again" in desk("retry", "--repo", desk.repo_id, code=3)[1]
+        assert "is retired; to sync it again" in desk("retry", "--repo", desk.repo_id, code=3)[1]
         rows = conn.execute("SELECT status FROM scm.sync_jobs WHERE quarantine_ids IS NOT NULL").fetchall()
         assert [row["status"] for row in rows] == ["dead"]
 

@@ -27,7 +27,7 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.operations import plans, runner, texts
+from sync_pipeline.operations import costs, plans, runner, texts
 from sync_pipeline.operations.runner import Bounds, Outcome
 from sync_pipeline.policy.windows import hull
 
@@ -406,7 +406,7 @@ def test_a_stopped_run_says_where_and_ends_as_interrupted() -> None:
     missing = [RevisionWindow(first, first + 10) for first in (501, 1001, 1501, 2001)]
     document = runner.stopped_document(backfill(GOOD), missing)
     assert (document["status"], document["exit_code"], document["items_synced"]) == ("cancelled", 130, 7)
-    assert "still missing: r501..r510, r1001..r1010, r1501..r1510 and 1 more;" in document["error"]
+    assert "r501..r510, r1001..r1010, r1501..r1510, r2001..r2010 (40 revisions);" in document["error"]
     assert document["missing"][3] == {"start_rev": 2001, "end_rev": 2010}
     whole = runner.together([backfill(GOOD) | {"job": "commits"}, document])
     assert (whole["status"], whole["exit_code"]) == ("cancelled", 130)
@@ -451,7 +451,7 @@ def test_progress_tells_rate_and_what_is_left(
 
 def test_requests_of_a_plan_follow_from_its_rows() -> None:
     revisions = [RevisionWindow(1, 2501), RevisionWindow(3001, 3002)]
-    assert plans.requests_for(JobType.REVISIONS, 2501, revisions, 1000) == 2 + 3 + 1
-    assert plans.requests_for(JobType.COMMITS, 201, [], 1000) == 3 + 3
-    assert plans.requests_for(MRS, 150, [], 1000) == 1 + 2 + 150 * 2
-    assert plans.requests_for(REVIEWS, None, [], 1000) is None
+    assert costs.commands_for(revisions, 1000) == 2 + 3 + 1
+    assert costs.requests_for(JobType.COMMITS, 201) == 3 + 3
+    assert costs.requests_for(MRS, 150) == 1 + 2 + 150 * 2
+    assert costs.requests_for(REVIEWS, 150) == 1 + 2 + 150 * 6
