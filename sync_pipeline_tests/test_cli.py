@@ -396,7 +396,7 @@ def test_a_project_is_added_listed_shown_and_retired(
     plan = scm("repo", "add", "gitlab:platform/api", "--dry-run")
     assert plan.out.startswith("gitlab:platform/api would be registered: live from ")
     assert "0 merge requests, 0 commits: about 5 requests, less than 2 minutes" in plan.out
-    assert scm("repo", "add", "gitlab:1", "--dry-run", "--json").json["estimate"]["requests"] == 2
+    assert scm("repo", "add", "gitlab:1", "--dry-run", "--json").json["estimate"]["requests"] == 5
     planned = scm("repo", "add", "gitlab:1", "--dry-run", "--json").json
     assert planned["estimate"]["hours"] == round(planned["estimate"]["hours"], 4)
     assert datetime.fromisoformat(planned["origin"]).isoformat() == planned["origin"]
