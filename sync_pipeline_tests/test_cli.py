@@ -39,6 +39,7 @@ COMMANDS = (
     "db migrate",
     "db check",
     "db verify",
+    "admin verify",
     "db rollback",
     "db start",
     "db stop",
@@ -777,11 +778,19 @@ def test_a_person_can_reset_and_set_what_counts_as_complete(scm: Scm, on_databas
 def test_verify_names_records_that_disagree(scm: Scm, on_database: Database) -> None:
     with on_database.connection() as conn:
         builders.register(conn)
-        assert scm("db", "verify").code == 0
+        assert scm("catalog", "export").code == 0
+        well = scm("admin", "verify")
+        assert (well.code, well.err) == (0, "")
+        lines = well.out.splitlines()
+        assert {"catalog: all is well", "coverage: all is well", "quarantine: 0 open"} < set(lines)
         conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,9)}'")
     found = scm("db", "verify", "--json")
-    assert found.code == 2
-    assert list(json.loads(found.out)["failures"]) == ["coverage"]
+    assert (found.code, found.json["exit_code"], found.json["passed"]) == (2, 2, False)
+    assert [proof["name"] for proof in found.json["proofs"] if not proof["passed"]] == ["coverage"]
+    told = scm("admin", "verify")
+    assert told.code == 2
+    assert "coverage: 1 row disagrees: Coverage, origin and generation" in told.out
+    assert "{[1,9)}" in told.out
 
 
 # Reports ------------------------------------------------------------------------------------------------

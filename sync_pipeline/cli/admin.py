@@ -1,7 +1,7 @@
 """``scm-sync admin``: what a person looks after.
 
-Belongs here: quarantine shown and retried. Does not belong here: what a document says
-(:mod:`sync_pipeline.operations.quarantine`).
+Belongs here: quarantine shown and retried, and the proofs over our own records. Does not belong here: what a
+document says (:mod:`sync_pipeline.operations.quarantine`, :mod:`sync_pipeline.operations.verification`).
 """
 
 from __future__ import annotations
@@ -41,6 +41,27 @@ OfJob = Annotated[str | None, typer.Option("--job", metavar="TYPE", help="Only o
 OfReason = Annotated[
     str | None, typer.Option("--reason", metavar="WORD", help="Only with this reason, such as unstorable.")
 ]
+
+
+@app.command("verify")
+def admin_verify(as_json: AsJson = False) -> int:
+    """Prove that our own records agree with each other: coverage with its events and batches, runs with their
+    batches, jobs with their runs, leases, refs, the catalog with the assets. Exit code 2 if they do not."""
+    from sync_pipeline.cli import reports
+    from sync_pipeline.operations import verification
+
+    settings = read_settings()
+    with open_database(settings) as database:
+        document = verification.verify(database, settings)
+    if as_json:
+        print_json(document)
+    else:
+        for proof in document["proofs"]:
+            print(reports.proof_line(proof))
+            print_rows(proof["rows"])
+        for line in reports.open_lines(document):
+            print(line)
+    return int(document["exit_code"])
 
 
 @quarantine_app.command("list")

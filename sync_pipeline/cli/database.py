@@ -1,6 +1,6 @@
 """``scm-sync db``: the database as such.
 
-Belongs here: its schema, the proofs over its records, and the embedded server. Does not belong here: what
+Belongs here: its schema and the embedded server. Does not belong here: what
 the rows mean.
 """
 
@@ -17,13 +17,10 @@ from sync_pipeline.cli.shared import (
     AsJson,
     DryRun,
     group,
-    open_database,
     print_json,
-    print_rows,
     read_settings,
 )
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.exit_codes import FAILED, SUCCESS
 
 if TYPE_CHECKING:
     from sync_pipeline.settings import Settings
@@ -72,23 +69,6 @@ def db_check(as_json: AsJson = False) -> None:
         print("the schema is up to date")
     if not fits:
         raise ConfigurationError(state.problem)
-
-
-@app.command("verify")
-def db_verify(as_json: AsJson = False) -> int:
-    """Prove that the records agree with each other: coverage with its events, runs with their batches,
-    revisions with their paths; exit code 2 if not."""
-    from sync_pipeline.store import proofs
-
-    with open_database(read_settings()) as database, database.connection() as conn:
-        found = proofs.failures(conn)
-    if as_json:
-        print_json({"passed": not found, "proofs": proofs.names(), "failures": found})
-    else:
-        for name in proofs.names():
-            print(f"{name}: {f'{len(found[name])} rows disagree' if name in found else 'all is well'}")
-            print_rows(found.get(name, [])[:20])
-    return FAILED if found else SUCCESS
 
 
 @app.command("rollback")

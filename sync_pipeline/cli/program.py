@@ -35,6 +35,8 @@ app.command("ui")(installation.ui_command)
 app.command("up")(installation.up_command)
 app.command("doctor")(installation.doctor_command)
 app.command("status")(installation.status_command)
+# Its earlier name, for scripts.
+database.app.command("verify", hidden=True)(admin.admin_verify)
 app.add_typer(database.app, name="db")
 app.add_typer(repositories.app, name="repo")
 app.add_typer(roots.app, name="root")

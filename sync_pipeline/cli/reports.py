@@ -1,7 +1,7 @@
-"""How the reports of ``scm-sync doctor`` and ``scm-sync status`` look to a person.
+"""How the reports of ``scm-sync doctor``, ``status`` and ``admin verify`` look to a person.
 
 Belongs here: rows, lines and colours made from their documents. Does not belong here: commands and options
-(:mod:`sync_pipeline.cli.installation`), and what is in a document.
+(:mod:`sync_pipeline.cli.installation`, :mod:`sync_pipeline.cli.admin`), and what is in a document.
 """
 
 from __future__ import annotations
@@ -207,3 +207,22 @@ def _last_run(run: Mapping[str, Any] | None) -> str:
         f"{when} {run['status']}: {run['read']} read, {run['inserted'] + run['updated']} changed, "
         f"{counted(run['calls'], 'call')}"
     )
+
+
+# verify -------------------------------------------------------------------------------------------------
+
+
+def proof_line(proof: Mapping[str, Any]) -> str:
+    """What a proof came to, in one line; the rows that disagree stand below it."""
+    if proof["passed"]:
+        return f"{proof['name']}: all is well"
+    shown, total = len(proof["rows"]), proof["disagreeing"]
+    first = f", the first {shown}" if shown < total else ""
+    return f"{proof['name']}: {counted(total, 'row disagrees', 'rows disagree')}{first}: {proof['about']}"
+
+
+def open_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """What waits, a line each; none of it is a contradiction."""
+    for one in document["open"]:
+        oldest = f", the oldest for {age(one['oldest_seconds'])}" if one["open"] else ""
+        yield f"{one['what']}: {one['open']:,} open{oldest}"

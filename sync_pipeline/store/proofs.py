@@ -1,26 +1,80 @@
 """Proofs that our own records agree with each other.
 
-Belongs here: running ``sql/ops/prove_*.sql``; each lists what is wrong and is empty when all is well.
+Belongs here: running ``sql/ops/prove_*.sql``, each of which lists what is wrong, and counting what is open.
+Does not belong here: what lies outside of the database (:mod:`sync_pipeline.operations.verification`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.migrations import sql_folder
 
+SHOWN_ROWS = 20
+"""So many rows of a proof are kept; the others are counted."""
+
+_EMPTY = " Empty when all is well."
+
+# Around a proof: the number of all rows with the first ones, so that a large damage is no large answer.
+_HEAD, _TAIL = b"SELECT count(*) OVER () AS disagreeing, p.* FROM (\n", b"\n) AS p LIMIT %(limit)s"
+
+# What waits for a repair, a retry or a person; none of it is a contradiction.
+_OPEN = """
+SELECT 'discrepancies' AS what, count(*) AS open, min(found_at) AS oldest_at
+  FROM scm.discrepancies WHERE resolved_at IS NULL
+UNION ALL
+SELECT 'obligations', count(*), min(created_at) FROM scm.obligations WHERE resolved_at IS NULL
+UNION ALL
+SELECT 'quarantine', count(*), min(created_at) FROM scm.quarantine WHERE resolved_at IS NULL
+ ORDER BY what
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What one proof came to: ``total`` rows disagree, of which ``rows`` are the first ones. ``about`` says
+    what a row is."""
+
+    name: str
+    about: str
+    total: int
+    rows: list[dict[str, Any]]
+
 
 def names() -> list[str]:
-    """The proofs there are: ``counts``, ``coverage``, ``history``, ``paths``, ``refs``."""
+    """The proofs there are, such as ``coverage`` and ``jobs``."""
     return sorted(file.stem.removeprefix("prove_") for file in (sql_folder() / "ops").glob("prove_*.sql"))
+
+
+def proofs(conn: Connection, limit: int = SHOWN_ROWS) -> Iterator[Proof]:
+    """Do every proof, in the order of their names."""
+    for name in names():
+        text = (sql_folder() / "ops" / f"prove_{name}.sql").read_bytes()
+        # Only the frame has a parameter.
+        query = text.strip().removesuffix(b";").replace(b"%", b"%%")
+        found = conn.execute(_HEAD + query + _TAIL, {"limit": limit}).fetchall()
+        totals = [row.pop("disagreeing") for row in found]
+        yield Proof(name, _about(text.decode()), max(totals, default=0), found)
 
 
 def failures(conn: Connection) -> dict[str, list[dict[str, Any]]]:
     """What each proof that fails has found, by its name; empty when all is well."""
-    found = {}
-    for name in names():
-        query = (sql_folder() / "ops" / f"prove_{name}.sql").read_bytes()
-        if rows := conn.execute(query).fetchall():
-            found[name] = rows
-    return found
+    return {proof.name: proof.rows for proof in proofs(conn) if proof.total}
+
+
+def open_records(conn: Connection) -> list[dict[str, Any]]:
+    """``what`` is open, how much of it, and since when the oldest (``open``, ``oldest_at``)."""
+    return conn.execute(_OPEN).fetchall()
+
+
+def _about(text: str) -> str:
+    """The comment that a proof begins with, without what is true of all of them."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("--"):
+            break
+        lines.append(line.removeprefix("--").strip())
+    return " ".join(lines).replace(_EMPTY, "")

@@ -13,7 +13,7 @@ from sync_pipeline.errors import ClaimLost, ConfigurationError
 from sync_pipeline.model import JobType, RevisionWindow, TimeWindow, Window
 from sync_pipeline.store import proofs, watermarks
 from sync_pipeline.store.database import Connection, Database
-from sync_pipeline_tests.builders import register
+from sync_pipeline_tests.builders import register, register_project
 
 REVISIONS = JobType.REVISIONS
 
@@ -78,10 +78,7 @@ def test_covering_the_same_window_again_writes_no_event(database: Database) -> N
 def test_time_windows_use_the_same_code(database: Database) -> None:
     day = [datetime(2024, 1, d, tzinfo=UTC) for d in range(1, 6)]
     with database.connection() as conn:
-        repo = register(conn)
-        watermarks.register(
-            conn, repo_id=repo, job_type=JobType.COMMITS, origin_time=day[1], actor="test", reason="test"
-        )
+        repo = register_project(conn, "https://git.test", 7, "platform/api", origin=day[1])
         cover(conn, repo, TimeWindow(day[3], day[4]), TimeWindow(day[1], day[2]), job_type=JobType.COMMITS)
         assert watermarks.get(conn, repo, JobType.COMMITS).watermark == day[2]
         assert watermarks.missing(conn, repo, JobType.COMMITS, TimeWindow(day[0], day[4])) == (

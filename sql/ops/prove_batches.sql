@@ -1,0 +1,30 @@
+-- Windows that count as complete although the batch named for it does not say so, and batches that say so of windows
+-- that do not count. Empty when all is well. An event whose batch is not there any more proves nothing.
+WITH base AS (
+    SELECT repo_id, job_type, max(created_at) FILTER (WHERE direction IN ('register', 'set', 'reset')) AS since
+      FROM scm.sync_watermark_events
+     GROUP BY repo_id, job_type
+)
+SELECT e.repo_id, e.job_type, e.batch_id, 'the batch does not say so' AS problem,
+       coalesce(e.added_revs::text, e.added_time::text) AS counts,
+       CASE WHEN b.covers THEN coalesce(b.revs::text, b.period::text) END AS said
+  FROM scm.sync_watermark_events AS e
+  JOIN scm.sync_batches AS b USING (batch_id)
+ WHERE e.direction IN ('forward', 'backfill')
+   AND (NOT b.covers
+        OR (b.run_id, b.repo_id, b.job_type) IS DISTINCT FROM (e.run_id, e.repo_id, e.job_type)
+        OR NOT coalesce(b.revs @> e.added_revs, b.period @> e.added_time, FALSE))
+UNION ALL
+-- Of merge requests a batch says it of a part of what it asked for.
+SELECT b.repo_id, b.job_type, b.batch_id, 'what the batch says does not count',
+       coalesce((w.covered_revs * b.revs::int8multirange)::text,
+                (w.covered_time * b.period::tstzmultirange)::text),
+       coalesce(b.revs::text, b.period::text)
+  FROM scm.sync_batches AS b
+  JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
+  JOIN base AS s USING (repo_id, job_type)
+ WHERE b.covers AND b.committed_at > s.since
+   AND NOT CASE WHEN b.job_type IN ('merge_requests', 'reviews')
+                THEN isempty(b.period) OR w.covered_time && b.period
+                ELSE coalesce(w.covered_revs @> b.revs, w.covered_time @> b.period) END
+ ORDER BY repo_id, job_type, batch_id;

@@ -1,0 +1,14 @@
+-- Repositories without a watermark for one of their job types, and watermarks without such a repository. Empty when all
+-- is well.
+WITH expected AS (
+    SELECT r.repo_id, t.job_type
+      FROM scm.repos AS r
+      JOIN (VALUES ('gitlab', 'commits'), ('gitlab', 'merge_requests'), ('gitlab', 'reviews'),
+                   ('svn', 'revisions')) AS t (kind, job_type) USING (kind)
+)
+SELECT repo_id, job_type,
+       CASE WHEN w.repo_id IS NULL THEN 'no watermark' ELSE 'no such job type' END AS problem
+  FROM expected AS e
+  FULL JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
+ WHERE w.repo_id IS NULL OR e.repo_id IS NULL
+ ORDER BY repo_id, job_type;

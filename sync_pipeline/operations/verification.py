@@ -1,0 +1,106 @@
+"""Whether our own records agree with each other, as one document.
+
+Belongs here: the document of ``scm-sync admin verify``, which ``docs/verify.md`` describes, and the one proof
+that looks beyond the database: the catalog against the file from which Dagster makes its assets. It looks at
+no source. Does not belong here: the other proofs, which are queries (:mod:`sync_pipeline.store.proofs`), and
+what the source has (reconciliation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sync_pipeline import __version__, catalog, exit_codes
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import Repository
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import proofs, repos
+from sync_pipeline.store.database import Connection, Database, database_time
+from sync_pipeline.store.proofs import SHOWN_ROWS, Proof
+
+CATALOG = "catalog"
+"""Name of the proof that compares the catalog with the assets."""
+
+_ABOUT_CATALOG = "Repositories that Dagster's catalog snapshot does not have as the database has them."
+
+Document = dict[str, Any]
+
+
+def verify(database: Database, settings: Settings) -> Document:
+    """Do every proof. ``exit_code`` is 0 if all hold, 2 if not; what is only open makes no proof fail."""
+    with database.connection() as conn:
+        found = [*proofs.proofs(conn), _catalog(conn, settings)]
+        waiting = proofs.open_records(conn)
+        now = database_time(conn)
+    found.sort(key=lambda proof: proof.name)
+    passed = not any(proof.total for proof in found)
+    return {
+        "version": __version__,
+        "generated_at": now.isoformat(),
+        "environment": settings.environment,
+        "passed": passed,
+        "proofs": [
+            {
+                "name": proof.name,
+                "about": proof.about,
+                "passed": proof.total == 0,
+                "disagreeing": proof.total,
+                "rows": proof.rows,
+            }
+            for proof in found
+        ],
+        "open": [
+            {
+                "what": row["what"],
+                "open": row["open"],
+                "oldest_at": row["oldest_at"] and row["oldest_at"].isoformat(),
+                "oldest_seconds": row["oldest_at"]
+                and max(0.0, round((now - row["oldest_at"]).total_seconds(), 3)),
+            }
+            for row in waiting
+        ],
+        "exit_code": exit_codes.SUCCESS if passed else exit_codes.FAILED,
+    }
+
+
+def _catalog(conn: Connection, settings: Settings) -> Proof:
+    """The catalog against the snapshot file. A catalog change in this very moment is waited for."""
+    with conn.transaction():
+        repos.lock_snapshot(conn)
+        known = repos.list_all(conn)
+        try:
+            snapshot = catalog.read_snapshot(settings.catalog_file)
+        except ConfigurationError as error:
+            return Proof(CATALOG, _ABOUT_CATALOG, max(1, len(known)), [{"problem": str(error)}])
+    if snapshot.written_at is None and known:
+        missing = f"{settings.catalog_file} is missing; run: scm-sync catalog export"
+        return Proof(CATALOG, _ABOUT_CATALOG, len(known), [{"problem": missing}])
+    rows = list(differences(known, snapshot.repositories))
+    return Proof(CATALOG, _ABOUT_CATALOG, len(rows), rows[:SHOWN_ROWS])
+
+
+def differences(database: Iterable[Repository], snapshot: Iterable[Repository]) -> Iterable[Document]:
+    """What a snapshot has otherwise than the database, a row per repository."""
+    ours = {repository.repo_id: repository for repository in database}
+    theirs = {repository.repo_id: repository for repository in snapshot}
+    for repo_id in sorted({*ours, *theirs}):
+        here, there = ours.get(repo_id), theirs.get(repo_id)
+        if here == there:
+            continue
+        if here is None or there is None:
+            one = here or there
+            assert one is not None
+            where = "the database" if here is None else "the snapshot"
+            yield {"repo_id": repo_id, "spec": one.spec, "problem": f"not in {where}"}
+        else:
+            yield {
+                "repo_id": repo_id,
+                "spec": here.spec,
+                "problem": f"other {_fields(asdict(here), asdict(there))}",
+            }
+
+
+def _fields(here: Mapping[str, object], there: Mapping[str, object]) -> str:
+    return ", ".join(name for name, value in here.items() if value != there[name])
