@@ -53,12 +53,27 @@ JOB_TYPES_OF_KIND: Mapping[Kind, tuple[JobType, ...]] = {
 
 
 class Mode(StrEnum):
-    """Why a job reads its window."""
+    """Why a job reads its window. A ``probe`` compares it with what is stored and stores no fact."""
 
     INCREMENTAL = "incremental"
     BACKFILL = "backfill"
     REPAIR = "repair"
     PROBE = "probe"
+
+
+class Depth(StrEnum):
+    """How much a probe asks for: details only where lists differ, or all of them."""
+
+    LISTING = "listing"
+    DETAILS = "details"
+
+
+class DifferenceKind(StrEnum):
+    """How a row differs from its source: it is not stored, it is not at the source, or its values differ."""
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    CHANGED = "changed"
 
 
 class JobStatus(StrEnum):
@@ -281,12 +296,26 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that differs between a source and what is stored, by its ``natural_key`` (of a row that has none
+    of its own that of the row it belongs to, a colon, and its name there). ``fields`` are the columns whose
+    values differ. ``place`` is where the row is among the revisions or in time, None where that is unknown:
+    then every comparison looks for it."""
+
+    natural_key: str
+    kind: DifferenceKind
+    place: Window | None
+    fields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class JobRequest:
     """What somebody wants to be synced. ``window`` is None for an incremental job: the engine then reads from
     the watermark to the source's end. ``reread`` reads also what is already covered. ``from_raw`` (mode
     ``repair``) derives stored rows anew from their raw and asks no source; its window is of facts, not of
     coverage. ``quarantine`` (mode ``repair``) are the entries of quarantine to be tried again, and nothing
-    else."""
+    else. ``heals`` (mode ``repair``) reads again what differs in its window, and nothing else. ``depth`` is
+    that of a ``probe``, which ends after ``max_calls`` requests to the source, where that is set."""
 
     repo_id: int
     job_type: JobType
@@ -300,11 +329,14 @@ class JobRequest:
     priority: int = 100
     from_raw: bool = False
     quarantine: tuple[int, ...] = ()
+    heals: bool = False
+    depth: Depth | None = None
+    max_calls: int | None = None
 
     @property
     def is_one_off(self) -> bool:
         """True if only whoever asked for it repeats it: nobody else would know what it is about."""
-        return self.from_raw or bool(self.quarantine)
+        return self.from_raw or bool(self.quarantine) or self.mode is Mode.PROBE
 
 
 @dataclass(frozen=True, slots=True)

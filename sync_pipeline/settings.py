@@ -354,6 +354,15 @@ class Settings(BaseSettings):
     sweep_interval: float = Field(
         3600.0, gt=0, le=31_536_000, description="Seconds: shortest time between two sweeps of a repository."
     )
+    deletion_looks: int = Field(
+        2, ge=1, le=1000, description="Comparisons that find a row gone before it may become a tombstone."
+    )
+    deletion_after: float = Field(
+        21_600.0,
+        ge=0,
+        le=31_536_000,
+        description="Seconds: how long a row has to be gone at least before it becomes a tombstone.",
+    )
     job_max_attempts: int = Field(3, ge=1, description="Attempts at a job before it is dead.")
     claim_length: float = Field(
         300.0, gt=0, le=31_536_000, description="Seconds: length of the claim on a job."

@@ -58,7 +58,7 @@ _VERDICTS_PER_TICK = 50
 # A verdict is shown again after a day, in case the one that was reported got lost.
 _VERDICT_AGE = timedelta(days=1)
 # Live syncing goes before history in Dagster's queue, where the larger number is first.
-_RUN_PRIORITY = {Mode.INCREMENTAL: "10", Mode.PROBE: "10", Mode.REPAIR: "0", Mode.BACKFILL: "-10"}
+_RUN_PRIORITY = {Mode.INCREMENTAL: "10", Mode.REPAIR: "0", Mode.BACKFILL: "-10"}
 
 
 def scheduler_sensor(

@@ -66,6 +66,12 @@ UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail,
  WHERE quarantine_id = ANY (%(ids)s) AND resolved_at IS NULL
 """
 
+# What of a (repository, job type) is set aside.
+_OPEN_KEYS = """
+SELECT natural_key FROM scm.quarantine
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
+"""
+
 GONE = "no longer at the source; "
 """How the detail of an entry begins that left quarantine without being stored."""
 
@@ -181,3 +187,9 @@ def payload_of(conn: Connection, quarantine_id: int) -> bytes:
 def resolve(conn: Connection, ids: Sequence[int]) -> None:
     """These entries leave quarantine although nothing was stored: their rows are no longer at the source."""
     conn.execute(_RESOLVE, {"ids": list(ids), "gone": GONE})
+
+
+def open_keys(conn: Connection, repo_id: int, job_type: JobType) -> set[str]:
+    """The keys of everything that is set aside of a (repository, job type)."""
+    rows = conn.execute(_OPEN_KEYS, {"repo_id": repo_id, "job_type": str(job_type)})
+    return {row["natural_key"] for row in rows}

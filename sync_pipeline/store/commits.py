@@ -117,6 +117,12 @@ UPDATE scm.quarantine SET resolved_at = now()
    AND natural_key = ANY (%(shas)s)
 """
 
+# Before copies are stored that win over what is there: nothing that is kept about these is relied on.
+_DISTRUST = """
+UPDATE scm.git_commits SET content_hash = '', batch_id = 0
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s)
+"""
+
 # What is compared with the source's own number.
 _COUNT_COMMITS = """
 SELECT count(*) AS commits FROM scm.git_commits WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
@@ -158,6 +164,12 @@ def covered_tips(conn: Connection, repo_id: int, generation: int, tips: Sequence
     """Those of ``tips`` whose whole history is stored, as a complete walk of this generation says."""
     params = {"repo_id": repo_id, "generation": generation, "tips": list(tips)}
     return {row["commit_sha"] for row in conn.execute(_COVERED, params)}
+
+
+def distrust(conn: Connection, repo_id: int, shas: Sequence[str]) -> None:
+    """The copies of these commits that are stored next, in this transaction, win over what is stored,
+    whatever was noted of its content."""
+    conn.execute(_DISTRUST, {"repo_id": repo_id, "shas": list(shas)})
 
 
 def store_commits(

@@ -148,6 +148,20 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NULL = "\\N"
 _BOOLEANS = {True: "t", False: "f", None: _NULL}
 
+# Before copies are stored that win over what is there: nothing that is kept about these is relied on.
+_DISTRUST = """
+UPDATE scm.svn_revisions SET content_hash = '', batch_id = 0
+ WHERE repo_id = %(repo_id)s AND rev_num = ANY (%(rev_nums)s)
+"""
+
+# Paths whose revision was taken away behind our back.
+_DROP_ORPHANS = """
+DELETE FROM scm.svn_changed_paths AS p
+ WHERE p.repo_id = %(repo_id)s AND p.rev_num = ANY (%(rev_nums)s)
+   AND NOT EXISTS (SELECT FROM scm.svn_revisions AS r
+                    WHERE r.repo_id = p.repo_id AND r.rev_num = p.rev_num)
+"""
+
 # What is compared with the source's own number.
 _COUNT_REVISIONS = """
 SELECT count(*) AS revisions FROM scm.svn_revisions WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
@@ -187,10 +201,16 @@ def _path_lines(changes: Iterable[PathChange]) -> Iterator[str]:
 
 def paths_hash(changes: Iterable[PathChange]) -> bytes:
     """SHA-256 over the changed paths of a revision in the order of the answer (svn sorts them)."""
+    return counted_paths(changes)[1]
+
+
+def counted_paths(changes: Iterable[PathChange]) -> tuple[int, bytes]:
+    """How many there are, and the hash over them as :func:`paths_hash`; ``changes`` is consumed once."""
     digest = hashlib.sha256()
-    for line in _path_lines(changes):
+    number = 0
+    for number, line in enumerate(_path_lines(changes), 1):  # noqa: B007
         digest.update(line.encode())
-    return digest.digest()
+    return number, digest.digest()
 
 
 def revision_digest(row: RevisionRow, paths_hash: bytes) -> bytes:
@@ -270,26 +290,48 @@ def _stage_paths(copy: Copy, row: RevisionRow, lead: str) -> tuple[Any, ...]:
         copy.write("".join([f"{lead}{n}\t{line}" for n, line in enumerate(block, number + 1)]))
         number += len(block)
     paths_hash = digest.digest()
+    stored = columns(row, number)
+    return (
+        stored["rev_num"],
+        stored["author_raw"],
+        stored["ts"],
+        stored["message"],
+        stored["visibility"],
+        richness(row),
+        stored["path_count"],
+        stored["flags"],
+        Jsonb(stored["meta_json"]),
+        revision_digest(row, paths_hash),
+        paths_hash,
+    )
+
+
+def columns(row: RevisionRow, path_count: int) -> dict[str, Any]:
+    """The columns of ``scm.svn_revisions`` that ``row``, with so many changed paths, says."""
     meta: dict[str, Any] = {}
     if row.revprops:
         meta["revprops"] = {storable(name): storable(value) for name, value in row.revprops.items()}
     if row.raw:
         meta["raw"] = {name: b64encode(value).decode() for name, value in row.raw.items()}
     texts = (row.author_raw, row.message, *row.revprops, *row.revprops.values())
-    flags = sorted({*row.flags, "nul"} if any(t and "\0" in t for t in texts) else set(row.flags))
-    return (
-        row.rev_num,
-        storable(row.author_raw),
-        row.ts,
-        storable(row.message),
-        str(row.visibility),
-        richness(row),
-        number,
-        flags,
-        Jsonb(meta),
-        revision_digest(row, paths_hash),
-        paths_hash,
-    )
+    return {
+        "rev_num": row.rev_num,
+        "author_raw": storable(row.author_raw),
+        "ts": row.ts,
+        "message": storable(row.message),
+        "visibility": str(row.visibility),
+        "path_count": path_count,
+        "flags": sorted({*row.flags, "nul"} if any(t and "\0" in t for t in texts) else set(row.flags)),
+        "meta_json": meta,
+    }
+
+
+def distrust(conn: Connection, repo_id: int, rev_nums: Iterable[int]) -> None:
+    """The copies of these revisions that are stored next, in this transaction, win over what is stored,
+    whatever was noted of its content; paths without a revision make room."""
+    params = {"repo_id": repo_id, "rev_nums": list(rev_nums)}
+    conn.execute(_DISTRUST, params)
+    conn.execute(_DROP_ORPHANS, params)
 
 
 def fingerprints(conn: Connection, repo_id: int, head: int, limit: int) -> list[dict[str, Any]]:

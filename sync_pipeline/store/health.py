@@ -55,7 +55,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
          FROM scm.sync_jobs AS j
         WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type
           AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw
-          AND j.quarantine_ids IS NULL
+          AND j.quarantine_ids IS NULL AND NOT j.heals AND j.mode <> 'probe'
           AND j.status IN ('pending', 'running', 'failed')) AS gap ON w.job_type <> 'commits'
   LEFT JOIN (
        SELECT j.repo_id, j.job_type, range_agg(j.revs) AS revs, range_agg(j.period) AS period,
@@ -63,7 +63,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
          FROM scm.sync_jobs AS j
         WHERE j.status = 'dead' AND j.last_error_code IS DISTINCT FROM 'cancelled'
           AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw
-          AND j.quarantine_ids IS NULL
+          AND j.quarantine_ids IS NULL AND NOT j.heals AND j.mode <> 'probe'
           AND (%(repo_ids)s::bigint[] IS NULL OR j.repo_id = ANY (%(repo_ids)s))
         GROUP BY j.repo_id, j.job_type) AS dead ON dead.repo_id = w.repo_id AND dead.job_type = w.job_type
   LEFT JOIN LATERAL (

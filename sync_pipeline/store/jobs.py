@@ -35,11 +35,12 @@ HISTORY_PRIORITY = 900
 
 # Makes the job unless an active one of the same (repository, job type, mode, window) is there.
 _ENQUEUE = """
-INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, from_raw, quarantine_ids, priority,
-                           max_attempts, generation, trigger, actor, reason, config_hash, code_version)
+INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, from_raw, quarantine_ids, heals,
+                           depth, priority, max_attempts, generation, trigger, actor, reason, config_hash,
+                           code_version)
 SELECT %(repo_id)s, %(job_type)s, %(mode)s, %(revs)s, %(period)s, %(reread)s, %(from_raw)s,
-       %(quarantine_ids)s::bigint[], %(priority)s, %(max_attempts)s, w.generation, %(trigger)s, %(actor)s,
-       %(reason)s, %(config_hash)s, %(code_version)s
+       %(quarantine_ids)s::bigint[], %(heals)s, %(depth)s, %(priority)s, %(max_attempts)s, w.generation,
+       %(trigger)s, %(actor)s, %(reason)s, %(config_hash)s, %(code_version)s
   FROM scm.sync_watermarks AS w
  WHERE w.repo_id = %(repo_id)s AND w.job_type = %(job_type)s
 ON CONFLICT (repo_id, job_type, mode, revs, period) WHERE status IN ('pending', 'running', 'failed')
@@ -61,6 +62,8 @@ UPDATE scm.sync_jobs
    AND period IS NOT DISTINCT FROM %(period)s::tstzrange
    AND from_raw = %(from_raw)s
    AND quarantine_ids IS NOT DISTINCT FROM %(quarantine_ids)s::bigint[]
+   AND heals = %(heals)s
+   AND depth IS NOT DISTINCT FROM %(depth)s
    AND status IN ('pending', 'running', 'failed')
 RETURNING job_id
 """
@@ -295,6 +298,8 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
         "reread": request.reread,
         "from_raw": request.from_raw,
         "quarantine_ids": sorted(request.quarantine) or None,
+        "heals": request.heals,
+        "depth": None if request.depth is None else str(request.depth),
         "priority": request.priority,
         "max_attempts": max_attempts,
         "trigger": str(request.trigger),

@@ -195,6 +195,14 @@ SELECT iid FROM scm.mrs
 # Those that a sweep asked for and did not get wait for its next round.
 _ASKED = "UPDATE scm.mrs SET read_at = now() WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s)"
 
+# Before a copy is stored that wins over whatever is there: nothing that is kept about the row is relied on.
+_DISTRUST = """
+UPDATE scm.mrs
+   SET content_hash = '', updated_at = '-infinity', batch_id = 0, versions_hash = NULL, commits_hash = NULL,
+       children_head = NULL, children_target = NULL
+ WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s)
+"""
+
 # What is compared with the source's own number.
 _COUNT_MERGE_REQUESTS = """
 SELECT count(*) AS merge_requests FROM scm.mrs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
@@ -262,6 +270,12 @@ def store_merge_requests(
         updated=len(written) - inserted,
         unchanged=len(once) - len(written),
     )
+
+
+def distrust(conn: Connection, repo_id: int, iids: Sequence[int]) -> None:
+    """The copies of these merge requests, which are stored next in this transaction with all their children,
+    win over what is stored, whatever its age and whatever was noted of its content."""
+    conn.execute(_DISTRUST, {"repo_id": repo_id, "iids": list(iids)})
 
 
 class Children:

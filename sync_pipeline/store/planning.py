@@ -50,8 +50,8 @@ _JOBS = """
 SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
        claim_expires_at, created_at
   FROM scm.sync_jobs
- WHERE (status = 'running' AND NOT from_raw AND quarantine_ids IS NULL)
-    OR (status IN ('pending', 'failed') AND mode IN ('incremental', 'probe'))
+ WHERE (status = 'running' AND mode <> 'probe' AND NOT from_raw AND quarantine_ids IS NULL)
+    OR (status IN ('pending', 'failed') AND mode = 'incremental')
 UNION ALL
 (SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
         claim_expires_at, created_at
@@ -67,7 +67,7 @@ _NOW = "SELECT now() AS now"
 
 # The jobs of a planned run: waiting or abandoned, inside the window of the run.
 _WAITING = """
-SELECT repo_id, job_type, mode, revs, period, reread, priority, trigger, actor, reason
+SELECT repo_id, job_type, mode, revs, period, reread, heals, priority, trigger, actor, reason
   FROM scm.sync_jobs
  WHERE repo_id = ANY (%(repo_ids)s) AND job_type = %(job_type)s AND mode = %(mode)s AND NOT from_raw
    AND quarantine_ids IS NULL
@@ -163,6 +163,7 @@ def waiting_requests(
             window=from_ranges(row["revs"], row["period"]),
             dagster_run_id=dagster_run_id,
             reread=row["reread"],
+            heals=row["heals"],
             priority=row["priority"],
         )
         for row in conn.execute(_WAITING, params).fetchall()

@@ -186,6 +186,22 @@ SELECT natural_key FROM scm.quarantine
    AND natural_key LIKE '%%:%%' AND natural_key NOT LIKE 'branch:%%' AND natural_key NOT LIKE 'tag:%%'
 """
 
+# Refs that are there, as far as their events tell.
+_TOLD = """
+SELECT kind, name FROM (
+    SELECT DISTINCT ON (kind, name) kind, name, event FROM scm.ref_events
+     WHERE repo_id = %(repo_id)s
+     ORDER BY kind, name, event_id DESC) AS latest
+ WHERE event <> 'deleted'
+"""
+
+# Which of some commits are not stored at all.
+_NOT_STORED = """
+SELECT s.sha FROM unnest(%(shas)s::text[]) AS s (sha)
+ WHERE NOT EXISTS (SELECT FROM scm.git_commits AS c
+                    WHERE c.repo_id = %(repo_id)s AND c.commit_sha = s.sha AND c.deleted_at IS NULL)
+"""
+
 _ROWS_AT_ONCE = 500
 
 
@@ -199,6 +215,60 @@ class StoredRef:
     target: str
     covered_tip: str | None
     is_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A ref whose columns ``fields`` a listing shows otherwise than they are stored."""
+
+    old_tip: str
+    new_tip: str
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a listing has beside what is stored, by kind and name: refs that are ``new``, that are stored no
+    longer although they were (``lost``), that are ``gone`` from the listing, and those that ``changed``."""
+
+    new: tuple[tuple[RefKind, str], ...]
+    lost: tuple[tuple[RefKind, str], ...]
+    gone: tuple[tuple[RefKind, str], ...]
+    changed: dict[tuple[RefKind, str], Change]
+
+
+def changes(conn: Connection, repo_id: int, rows: Sequence[RefRow]) -> Changes:
+    """A complete listing beside the stored refs."""
+    known = {
+        (row["kind"], row["name"]): row
+        for row in conn.execute(_KNOWN, {"repo_id": repo_id})
+        if not row["deleted"]
+    }
+    listed = {(column["kind"], column["name"]): column for column in map(_columns, rows)}
+    changed: dict[tuple[RefKind, str], Change] = {}
+    for (kind, name), column in listed.items():
+        before = known.get((kind, name))
+        if before is None:
+            continue
+        fields = sorted(key for key in before.keys() & column.keys() if before[key] != column[key])
+        if fields:
+            changed[RefKind(kind), name] = Change(before["tip"], column["tip"], tuple(fields))
+    unknown = sorted(listed.keys() - known.keys())
+    told = (
+        {(row["kind"], row["name"]) for row in conn.execute(_TOLD, {"repo_id": repo_id})} if unknown else ()
+    )
+    return Changes(
+        tuple((RefKind(kind), name) for kind, name in unknown if (kind, name) not in told),
+        tuple((RefKind(kind), name) for kind, name in unknown if (kind, name) in told),
+        tuple((RefKind(kind), name) for kind, name in sorted(known.keys() - listed.keys())),
+        changed,
+    )
+
+
+def not_stored(conn: Connection, repo_id: int, shas: Sequence[str]) -> set[str]:
+    """Those of ``shas`` that are not stored, or only as tombstones."""
+    rows = conn.execute(_NOT_STORED, {"repo_id": repo_id, "shas": list(shas)})
+    return {row["sha"] for row in rows}
 
 
 def stored_refs(conn: Connection, repo_id: int) -> list[StoredRef]:

@@ -203,6 +203,16 @@ SELECT m.repo_id, m.iid, m.updated_at, '{}', %(batch_id)s
 ON CONFLICT (repo_id, mr_iid) DO UPDATE SET read_at = now()
 """
 
+# Before copies are stored that win over whatever is there: nothing that is kept about these is relied on.
+_DISTRUST_READINGS = """
+UPDATE scm.mr_reviews SET mr_updated_at = '-infinity', batch_id = 0
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s)
+"""
+_DISTRUST_EVENTS = """
+UPDATE scm.review_events SET content_hash = '', updated_at = NULL, batch_id = 0
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND mr_iid || ':' || source_event_id = ANY (%(keys)s)
+"""
+
 # What is compared with the source's own number.
 _COUNT_EVENTS = """
 SELECT count(*) AS events FROM scm.review_events WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
@@ -241,15 +251,14 @@ def store_reviews(
     once = {one.mr_iid: (one, updated_at) for one, updated_at in sets}
     if not once:
         return Counts()
-    once = _with_discussions(conn, repo_id, once)
-    found = [one for one, _ in once.values()]
+    found = with_discussions(conn, repo_id, [one for one, _ in once.values()])
     events = {_key(one.mr_iid, row.event_id): columns(one.mr_iid, row) for one in found for row in one.events}
     params: dict[str, Any] = {
         "repo_id": repo_id,
         "batch_id": batch_id,
         "server_now": server_now,
         "begun": begun,
-        "sets": recordset(_reading(one, updated_at) for one, updated_at in once.values()),
+        "sets": recordset(_reading(one, once[one.mr_iid][1]) for one in found),
         "events": recordset(events.values()),
     }
     first = {row["mr_iid"]: row["first"] for row in conn.execute(_READING, params)}
@@ -257,8 +266,8 @@ def store_reviews(
     # An earlier look that comes late says nothing about what is there now.
     current = [one for one in found if one.mr_iid in first]
     returned, beside = _compare(conn, params, current, events)
-    beside += _store_set(conn, _CLOSE_APPROVALS, _PUT_APPROVALS, params, first, _approvals(current))
-    beside += _store_set(conn, _CLOSE_REVIEWERS, _PUT_REVIEWERS, params, first, _reviewers(current))
+    beside += _store_set(conn, _CLOSE_APPROVALS, _PUT_APPROVALS, params, first, approvals_of(current))
+    beside += _store_set(conn, _CLOSE_REVIEWERS, _PUT_REVIEWERS, params, first, reviewers_of(current))
     read = [{"natural_key": str(one.mr_iid), "detail": detail} for one in current for detail in _read(one)]
     conn.execute(
         _RESOLVE, params | {"details": recordset(read), "keys": [*events, *(str(iid) for iid in once)]}
@@ -273,18 +282,25 @@ def store_reviews(
     )
 
 
-def _with_discussions(
-    conn: Connection, repo_id: int, sets: dict[int, tuple[ReviewSet, datetime]]
-) -> dict[int, tuple[ReviewSet, datetime]]:
+def distrust(conn: Connection, repo_id: int, sets: Sequence[ReviewSet], keys: Collection[str]) -> None:
+    """``sets``, which are stored next in this transaction, win over what is stored, whatever its age; and
+    so do those of their events that have one of ``keys``, whatever was noted of their content."""
+    came = [key for one in sets for row in one.events if (key := _key(one.mr_iid, row.event_id)) in keys]
+    params = {"repo_id": repo_id, "iids": [one.mr_iid for one in sets], "keys": came}
+    conn.execute(_DISTRUST_READINGS, params)
+    conn.execute(_DISTRUST_EVENTS, params)
+
+
+def with_discussions(conn: Connection, repo_id: int, sets: Sequence[ReviewSet]) -> list[ReviewSet]:
     """``sets`` with what is known better of notes: the list of notes does not tell where in a discussion one
     is, and such a copy takes back nothing."""
     poor = [
-        iid
-        for iid, (one, _) in sets.items()
+        one.mr_iid
+        for one in sets
         if any(row.origin is Origin.NOTE and row.discussion_id is None for row in one.events)
     ]
     if not poor:
-        return sets
+        return list(sets)
     rows = conn.execute(_DISCUSSIONS, {"repo_id": repo_id, "iids": poor})
     known = {(r["mr_iid"], r["source_event_id"]): (r["discussion_id"], r["is_reply"]) for r in rows}
 
@@ -294,10 +310,7 @@ def _with_discussions(
         discussion_id, is_reply = known[iid, row.event_id]
         return replace(row, discussion_id=discussion_id, is_reply=is_reply)
 
-    return {
-        iid: (replace(one, events=tuple(richer(iid, row) for row in one.events)), updated_at)
-        for iid, (one, updated_at) in sets.items()
-    }
+    return [replace(one, events=tuple(richer(one.mr_iid, row) for row in one.events)) for one in sets]
 
 
 def _compare(
@@ -305,7 +318,7 @@ def _compare(
 ) -> tuple[int, int]:
     """Mark what is missing and lift the mark of what is not; returns how many returned and went missing."""
     unreadable = {row.natural_key for one in current for row in one.quarantined}
-    whole = {(one.mr_iid, origin) for one in current for origin in _complete(one)}
+    whole = {(one.mr_iid, origin) for one in current for origin in complete_origins(one)}
     returned: list[int] = []
     missing: list[int] = []
     for row in conn.execute(_STORED, params | {"current": [one.mr_iid for one in current]}):
@@ -371,7 +384,7 @@ def columns(iid: int, row: ReviewEventRow) -> dict[str, Any]:
     return values | {"raw": Jsonb(objects.obj["raw"]), "content_hash": digest}
 
 
-def _complete(one: ReviewSet) -> Iterator[Origin]:
+def complete_origins(one: ReviewSet) -> Iterator[Origin]:
     """The origins of which a stored event that did not come is missing: those read to their end, without
     those that hold a row of which not even the number could be read."""
     nameless = {row.natural_key for row in one.quarantined}
@@ -380,10 +393,12 @@ def _complete(one: ReviewSet) -> Iterator[Origin]:
             yield origin
 
 
-_Set = list[tuple[int, list[dict[str, Any]]]]
+PeopleOf = list[tuple[int, list[dict[str, Any]]]]
+"""By merge request the rows of a set of people."""
 
 
-def _approvals(found: Sequence[ReviewSet]) -> _Set:
+def approvals_of(found: Sequence[ReviewSet]) -> PeopleOf:
+    """The approvals in force, as columns, of each merge request of which they were read."""
     return [
         (
             one.mr_iid,
@@ -398,7 +413,8 @@ def _approvals(found: Sequence[ReviewSet]) -> _Set:
     ]
 
 
-def _reviewers(found: Sequence[ReviewSet]) -> _Set:
+def reviewers_of(found: Sequence[ReviewSet]) -> PeopleOf:
+    """Who is asked for a review, as columns, of each merge request of which that was read."""
     return [
         (
             one.mr_iid,
@@ -426,7 +442,7 @@ def _person(iid: int, one: Person) -> dict[str, Any]:
 
 
 def _store_set(
-    conn: Connection, close: str, put: str, params: dict[str, Any], first: dict[int, bool], read: _Set
+    conn: Connection, close: str, put: str, params: dict[str, Any], first: dict[int, bool], read: PeopleOf
 ) -> int:
     """Make the open rows those that were read; returns how many changed."""
     if not read:

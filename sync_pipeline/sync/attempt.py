@@ -67,7 +67,7 @@ _PAYLOAD_BYTES = 1 << 20
 Row = TypeVar("Row")
 
 # Smaller goes first at the lease: live syncing passes a backfill between two of its chunks.
-_LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.PROBE: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2}
+_LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2, Mode.PROBE: 2}
 # Not the job's fault and not to be tried again before something else changed: it waits without losing an
 # attempt. The credential stops as a whole, a switched-off feature is asked about by live syncing.
 _WAITS = frozenset({"credential", "scope", "disabled"})
@@ -347,6 +347,8 @@ class Attempt:
             # Long work that is interrupted again and again ends by itself, as long as it gets on.
             gets_on = bool(self.done.covered) or self.done.counts.inserted > 0
             free = isinstance(error, Transient) and (gets_on or error.code in _FREE)
+            # Nobody takes up a probe but whoever asks for it again.
+            free = free and self.request.mode is not Mode.PROBE
             exhausted = self.claim.attempt >= self.claim.max_attempts and not free
             job_status = JobStatus.DEAD if gone_for_good or exhausted else JobStatus.FAILED
             retry_after = error.retry_after if isinstance(error, Transient) else None
@@ -407,7 +409,7 @@ class Attempt:
         stopped. Returns what the job is now."""
         waits = isinstance(cause, LeaseHeld) or (isinstance(cause, SyncError) and cause.code in _WAITS)
         by_a_person = self.claim.trigger in (Trigger.UI, Trigger.CI, Trigger.RUNNER)
-        stopped = by_a_person and (self.request.is_one_off or not waits)
+        stopped = self.request.is_one_off or (by_a_person and not waits)
         status = JobStatus.DEAD if stopped else JobStatus.PENDING
         try:
             with self.database.connection() as conn:

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from sync_pipeline.errors import RowUnreadable, SourceGone, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitBatch, CommitRow, RefKind, RefListing
-from sync_pipeline.model import Counts, Obligation, QuarantinedRow, TimeWindow
+from sync_pipeline.model import Counts, Difference, Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.policy.windows import overlap
 from sync_pipeline.sources.gitlab import front
@@ -22,6 +22,7 @@ from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.fields import is_sha, payload, quarantine_key, quarantined
 from sync_pipeline.sources.gitlab.pieces import UNLISTED
 from sync_pipeline.sources.gitlab.refs import RefReader
+from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import aside, commits, refs, watermarks
 from sync_pipeline.store.aside import Entry
@@ -37,6 +38,8 @@ _TIPS_AT_ONCE = 500
 # Of more refs than these it is not asked one by one what became of their commits.
 _ASKED_ONE_BY_ONE = 20
 _UNLISTED_AT_ONCE = 50
+# Of more commits than these the whole history is read again, a hundred with each request.
+_HEALED_ONE_BY_ONE = 200
 _SWEEP_EVERY = timedelta(days=1)
 # Errors of one commit, which stays owed; everything else is an error of the job.
 _STILL_OWED = OWN_ERRORS | {"no_object"}
@@ -57,6 +60,8 @@ class CommitWork:
         self._rows = attempt.settings.chunk_rows
         self._all_gone = False
         self._came_late = False
+        # Commits whose next copy wins over what is stored.
+        self._distrusted: set[str] = set()
         # A walk came through what no ref reached until now, or led there.
         self._reached_again = False
 
@@ -236,6 +241,8 @@ class CommitWork:
         owed = {one.natural_key for one in batch.obligations}
 
         def store(conn: Connection, batch_id: int, rows: Sequence[CommitRow]) -> Counts:
+            if doubtful := [row.sha for row in rows if row.sha in self._distrusted]:
+                commits.distrust(conn, self._repo_id, doubtful)
             if walk is not None and not self._reached_again:
                 met = {sha for row in rows for sha in (row.sha, *row.parents)}
                 self._reached_again = refs.any_unreachable(conn, self._repo_id, met)
@@ -426,6 +433,46 @@ class CommitWork:
             outcome.unread |= dict.fromkeys(keys, str(gone))
         else:
             outcome.absent.update(keys)
+
+    # -- what differs from the source ---------------------------------------------------------------------
+
+    def heal(self, found: Sequence[Difference]) -> None:
+        """Read the refs and commits of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        shas = [one.natural_key for one in found if is_sha(one.natural_key)]
+        try:
+            with self._visit.watched():
+                look = self._look()
+                readable = self._visit.readable(None)
+                self._distrusted = set(shas)
+                for sha in shas if len(shas) <= _HEALED_ONE_BY_ONE else ():
+                    batch = self._settled(sha, "stats")
+                    with self._attempt.lease() as lease:
+                        self._store(lease, batch, readable)
+                if len(shas) > _HEALED_ONE_BY_ONE:
+                    with self._database.connection() as conn:
+                        tips = {ref.tip for ref in refs.stored_refs(conn, self._repo_id)}
+                    for tip in sorted(tips):
+                        self._walk(tip, None, readable)
+                if len(shas) < len(found):
+                    self._read_refs(look)
+        finally:
+            self._attempt.done.calls = self._client.calls
+
+    def gone(self, found: Sequence[Difference]) -> set[str]:
+        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        try:
+            with self._visit.watched():
+                self._look()
+                singles = SingleReader(self._client, self._visit.project_id)
+                return {one.natural_key for one in found if singles.is_commit_gone(one.natural_key)}
+        finally:
+            self._attempt.done.calls = self._client.calls
+
+    def _look(self) -> front.ProjectLook:
+        look = self._visit.look()
+        # Raises: a window of its own waits until it is switched on.
+        self._visit.is_disabled(self._attempt)
+        return look
 
     # -- days and details ---------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from sync_pipeline.model import (
     JobRequest,
     JobStatus,
     JobType,
+    Mode,
     Repository,
 )
 from sync_pipeline.settings import Settings
@@ -37,9 +38,13 @@ from sync_pipeline.store import jobs, leases, migrations, repos
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.attempt import Attempt, Work, carry_out, database_error
 from sync_pipeline.sync.commits import CommitWork
+from sync_pipeline.sync.compare_commits import CommitComparison
+from sync_pipeline.sync.compare_merge_requests import MergeRequestComparison
+from sync_pipeline.sync.compare_revisions import RevisionComparison
 from sync_pipeline.sync.merge_requests import MergeRequestWork
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline.sync.reconcile import Comparison, HealWork, ProbeWork
 from sync_pipeline.sync.remap import RemapWork
 from sync_pipeline.sync.retry import RetryWork
 from sync_pipeline.sync.revisions import Look, RevisionWork
@@ -201,8 +206,22 @@ class Syncer:
     def _work(self, repo: Repository, attempts: Sequence[Attempt], cancel: threading.Event) -> Work:
         if attempts[0].request.from_raw:
             return RemapWork(attempts[0])
+        if attempts[0].request.mode is Mode.PROBE:
+            return ProbeWork(attempts[0], self._comparison(repo, attempts[0], cancel))
         work = self._reading(repo, attempts, cancel)
+        if attempts[0].request.heals:
+            return HealWork(attempts[0], work)
         return RetryWork(attempts[0], work) if attempts[0].request.quarantine else work
+
+    def _comparison(self, repo: Repository, attempt: Attempt, cancel: threading.Event) -> Comparison:
+        if attempt.job_type is JobType.REVISIONS:
+            source = self._sources.svn(repo, cancel.is_set)
+            return RevisionComparison(attempt, source, RevisionWork(attempt, source, {}))
+        client = self._sources.gitlab(repo.instance, cancel.is_set)
+        visit = ProjectVisit([attempt], client, self._sources.fingerprint(repo.instance))
+        if attempt.job_type is JobType.COMMITS:
+            return CommitComparison(attempt, client, visit)
+        return MergeRequestComparison(attempt, client, visit)
 
     def _reading(
         self, repo: Repository, attempts: Sequence[Attempt], cancel: threading.Event

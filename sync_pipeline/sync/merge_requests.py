@@ -17,7 +17,15 @@ import psycopg
 
 from sync_pipeline.errors import Cancelled, ClaimLost, LeaseLost, RowUnreadable, SyncError
 from sync_pipeline.gitlab_rows import MergeRequestBatch, MergeRequestRow, ReviewSet
-from sync_pipeline.model import BEGINNING, Counts, JobType, Obligation, QuarantinedRow, TimeWindow
+from sync_pipeline.model import (
+    BEGINNING,
+    Counts,
+    Difference,
+    JobType,
+    Obligation,
+    QuarantinedRow,
+    TimeWindow,
+)
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.policy.windows import merged, overlap
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
@@ -31,13 +39,15 @@ from sync_pipeline.sources.gitlab.merge_requests import (
 )
 from sync_pipeline.sources.gitlab.pieces import UNLISTED
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
+from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import aside, merge_requests, reviews, watermarks
+from sync_pipeline.store import aside, merge_requests, reviews, tombstones, watermarks
 from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error
 from sync_pipeline.sync.chunks import store_in_chunks
+from sync_pipeline.sync.compare_merge_requests import gone_ones, number_of
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.retry import Outcome
 
@@ -83,6 +93,8 @@ class MergeRequestWork:
             children=any(a.job_type is JobType.MERGE_REQUESTS for a in attempts),
         )
         self._review_reader = ReviewReader(client, visit.project_id, parallel=parallel)
+        # Keys of rows whose next copy wins over what is stored.
+        self._distrusted: set[str] = set()
 
     def run(self) -> None:
         """Everything that the jobs ask for. See :class:`sync_pipeline.sync.attempt.Work`."""
@@ -227,17 +239,23 @@ class MergeRequestWork:
         repo_id, batch, sets = attempt.repo.repo_id, page.batch, page.sets
         if attempt.job_type is JobType.REVIEWS:
             updated_at = {row.iid: row.updated_at for row in batch.rows}
-            attempt.write_rows(
-                lease,
-                sets,
-                lambda conn, batch_id, rows: reviews.store_reviews(
+
+            def store_sets(conn: Connection, batch_id: int, some: Sequence[ReviewSet]) -> Counts:
+                if self._distrusted:
+                    reviews.distrust(conn, repo_id, some, self._distrusted)
+                return reviews.store_reviews(
                     conn,
                     repo_id=repo_id,
                     batch_id=batch_id,
-                    sets=[(one, updated_at[one.mr_iid]) for one in rows],
+                    sets=[(one, updated_at[one.mr_iid]) for one in some],
                     server_now=batch.date,
                     begun=self._visit.looked_at,
-                ),
+                )
+
+            attempt.write_rows(
+                lease,
+                sets,
+                store_sets,
                 describe=_describe_review,
                 window=window,
                 covered=covered,
@@ -249,18 +267,25 @@ class MergeRequestWork:
                 ],
             )
             return
-        attempt.write_rows(
-            lease,
-            batch.rows,
-            lambda conn, batch_id, rows: merge_requests.store_merge_requests(
+
+        def store_rows(conn: Connection, batch_id: int, some: Sequence[MergeRequestRow]) -> Counts:
+            if self._distrusted:
+                doubtful = [row.iid for row in some if str(row.iid) in self._distrusted]
+                merge_requests.distrust(conn, repo_id, doubtful)
+            return merge_requests.store_merge_requests(
                 conn,
                 repo_id=repo_id,
                 batch_id=batch_id,
-                rows=rows,
+                rows=some,
                 owed=batch.obligations,
                 server_now=batch.date,
                 begun=self._visit.looked_at,
-            ),
+            )
+
+        attempt.write_rows(
+            lease,
+            batch.rows,
+            store_rows,
             describe=lambda row: (str(row.iid), payload(row.raw)),
             window=window,
             covered=covered,
@@ -496,6 +521,36 @@ class MergeRequestWork:
         pages = self._pages(batches, fully=fully)
         store_in_chunks(pages, self._leases, store, self._settings.chunk_rows)
         return came, sets
+
+    # -- what differs from the source ---------------------------------------------------------------------
+
+    def heal(self, found: Sequence[Difference]) -> None:
+        """Read again the merge requests that ``found`` are of, with all that belongs to them. See
+        :class:`sync_pipeline.sync.reconcile.Healing`."""
+        (attempt,) = self._attempts
+        iids = sorted({number_of(one) for one in found})
+        with self._counted(attempt), self._visit.watched():
+            self._look()
+            self._distrusted = {one.natural_key for one in found}
+            answers = self._reader.read_some(iids, lambda _: {})
+            self._read_again(attempt, answers, self._visit.readable(None), fully=True)
+
+    def gone(self, found: Sequence[Difference]) -> set[str]:
+        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        (attempt,) = self._attempts
+        with self._counted(attempt), self._visit.watched():
+            self._look()
+            singles = SingleReader(self._client, self._visit.project_id)
+            with self._database.connection() as conn:
+                internal = tombstones.internal_notes(conn, self._repo.repo_id, [d.natural_key for d in found])
+            hidden = set() if self._visit.sees_internal_notes() else internal
+            return gone_ones(singles, [one for one in found if one.natural_key not in hidden])
+
+    def _look(self) -> None:
+        self._visit.look()
+        for attempt in self._attempts:
+            # Raises: a window of its own waits until it is switched on.
+            self._visit.is_disabled(attempt)
 
     # -- both together ------------------------------------------------------------------------------------
 

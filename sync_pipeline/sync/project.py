@@ -19,6 +19,8 @@ from sync_pipeline.store.database import database_time
 from sync_pipeline.sync.attempt import Attempt
 
 _MOVED_SHOWS = timedelta(days=1)
+# The lowest level of access to a project that shows everything that is read.
+_REPORTER = 20
 
 
 class ProjectVisit:
@@ -61,6 +63,14 @@ class ProjectVisit:
         if "moved" in changed:
             self._moved = f"it was {self._repo.project_path}, it is {look.path} now"
         return look
+
+    def sees_internal_notes(self) -> bool:
+        """True if the token is known to see notes that only members see; without that such a note that does
+        not come may just be hidden. Only right after :meth:`look`."""
+        permissions = self.project.raw.get("permissions")
+        found = permissions.values() if isinstance(permissions, dict) else ()
+        levels = [one.get("access_level") for one in found if isinstance(one, dict)]
+        return any(isinstance(level, int) and level >= _REPORTER for level in levels)
 
     def readable(self, clock: datetime | None) -> TimeWindow:
         """All time up to the safety lag before ``clock``, the server's clock at an answer (None: at the

@@ -30,6 +30,8 @@ from sync_pipeline.errors import (
 from sync_pipeline.model import (
     Access,
     Batch,
+    Counts,
+    Difference,
     QuarantinedRow,
     RevisionRow,
     RevisionWindow,
@@ -39,7 +41,7 @@ from sync_pipeline.model import (
 from sync_pipeline.policy.chunking import next_size
 from sync_pipeline.store import aside, facts, leases, watermarks
 from sync_pipeline.store.aside import Entry
-from sync_pipeline.store.database import database_time
+from sync_pipeline.store.database import Connection, database_time
 from sync_pipeline.sync import identity
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error, is_about_a_row
 from sync_pipeline.sync.chunks import despite_lost_leases
@@ -80,6 +82,8 @@ class RevisionWork:
         self._settings = attempt.settings
         self._repo = attempt.repo
         self._job_type = attempt.job_type
+        # Revisions whose next copy wins over what is stored.
+        self._distrusted: set[int] = set()
         self.done = attempt.done
 
     def run(self) -> None:
@@ -92,7 +96,7 @@ class RevisionWork:
     def _work(self) -> None:
         with self._database.connection() as conn:
             before = watermarks.get(conn, self._repo.repo_id, self._job_type)
-        look = self._look(before)
+        look = self.look(before)
         visit, looked_at = look.visit, look.looked_at
         self.done.head = visit.head
         target = self._target(before, visit)
@@ -114,15 +118,42 @@ class RevisionWork:
         try:
             with self._database.connection() as conn:
                 before = watermarks.get(conn, self._repo.repo_id, self._job_type)
-            head = self._look(before).visit.head
-            for window in _runs(int(entry.natural_key) for entry in entries):
+            head = self.look(before).visit.head
+            for window in runs(int(entry.natural_key) for entry in entries):
                 if window.first <= head:
                     self._read_window(RevisionWindow(window.first, min(window.end, head + 1)))
         finally:
             self.done.calls = self._source.calls
         return Outcome()
 
-    def _look(self, before: watermarks.WatermarkRow) -> Look:
+    def heal(self, found: Sequence[Difference]) -> None:
+        """Read the revisions of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        try:
+            with self._database.connection() as conn:
+                before = watermarks.get(conn, self._repo.repo_id, self._job_type)
+            head = self.look(before).visit.head
+            self._distrusted = {int(one.natural_key) for one in found}
+            for window in runs(self._distrusted):
+                if window.first <= head:
+                    self._read_window(RevisionWindow(window.first, min(window.end, head + 1)))
+        finally:
+            self.done.calls = self._source.calls
+
+    def gone(self, found: Sequence[Difference]) -> set[str]:
+        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        try:
+            with self._database.connection() as conn:
+                before = watermarks.get(conn, self._repo.repo_id, self._job_type)
+            head = self.look(before).visit.head
+            return {
+                one.natural_key
+                for one in found
+                if int(one.natural_key) <= head and self._source.is_outside(int(one.natural_key))
+            }
+        finally:
+            self.done.calls = self._source.calls
+
+    def look(self, before: watermarks.WatermarkRow) -> Look:
         """Pin HEAD and make sure that this is still the repository that we know. Raises SourceReplaced.
 
         The block jobs of one backfill share a look for half a minute; live syncing always looks itself.
@@ -222,14 +253,14 @@ class RevisionWork:
                         _log.info("%s %s: %s; reading it another way", self._repo.slug, window, hard)
                         self._write(lease, self._source.read_single(window.first))
                         continue
-                    todo += _halves(window)
+                    todo += halves(window)
                 except psycopg.Error as refused:
                     if not is_about_a_row(refused):
                         raise
                     if len(window) == 1:
                         self._write(lease, self._set_aside(window, refused))
                         continue
-                    todo += _halves(window)
+                    todo += halves(window)
 
     def _set_aside(self, window: RevisionWindow, refused: psycopg.Error) -> Batch:
         """The quarantine entry of a single revision that the database refuses."""
@@ -245,11 +276,18 @@ class RevisionWork:
     def _write(self, lease: leases.Lease, batch: Batch) -> None:
         window = batch.window
         assert isinstance(window, RevisionWindow)
+        repo_id = self._repo.repo_id
+
+        def store(conn: Connection, batch_id: int) -> Counts:
+            if doubtful := self._distrusted.intersection(range(window.first, window.end)):
+                facts.distrust(conn, repo_id, doubtful)
+            return facts.store_revisions(
+                conn, repo_id=repo_id, batch_id=batch_id, rows=marked(batch), window=window
+            )
+
         self._attempt.write(
             lease,
-            lambda conn, batch_id: facts.store_revisions(
-                conn, repo_id=self._repo.repo_id, batch_id=batch_id, rows=_marked(batch), window=window
-            ),
+            store,
             window=window,
             covered=() if batch.covered is None else (batch.covered,),
             quarantined=batch.quarantined,
@@ -324,7 +362,7 @@ class RevisionWork:
             return (database_time(conn) - moment).total_seconds()
 
 
-def _runs(rev_nums: Iterable[int]) -> list[RevisionWindow]:
+def runs(rev_nums: Iterable[int]) -> list[RevisionWindow]:
     """The numbers as windows of neighbours, in order."""
     found: list[RevisionWindow] = []
     for number in sorted(rev_nums):
@@ -335,13 +373,13 @@ def _runs(rev_nums: Iterable[int]) -> list[RevisionWindow]:
     return found
 
 
-def _halves(window: RevisionWindow) -> list[RevisionWindow]:
+def halves(window: RevisionWindow) -> list[RevisionWindow]:
     """Both halves, the first one last: the list is worked off from its end."""
     middle = window.first + len(window) // 2
     return [RevisionWindow(middle, window.end), RevisionWindow(window.first, middle)]
 
 
-def _marked(batch: Batch) -> Iterator[RevisionRow]:
+def marked(batch: Batch) -> Iterator[RevisionRow]:
     """The rows, each flagged with the details that are owed for it, so that they never count as complete."""
     owed: dict[str, list[str]] = {}
     for item in batch.obligations:

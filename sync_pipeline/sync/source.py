@@ -36,6 +36,10 @@ class RevisionSource(Protocol):
         """Another try at a detail that is owed."""
         ...
 
+    def is_outside(self, rev_num: int) -> bool:
+        """True if the revision, all of which may be seen, changed nothing of what is registered."""
+        ...
+
 
 class Sources(Protocol):
     """What makes readers and clients for the engine; see :class:`sync_pipeline.sync.readers.Readers`."""

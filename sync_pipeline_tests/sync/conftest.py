@@ -32,6 +32,43 @@ class Impatient(Readers):
         return Instance(server.url, server.token, sleep=clock.sleep, monotonic=clock.monotonic)
 
 
+# Live facts without the columns that are ours.
+_LIVE = {
+    "git_commits": "SELECT * FROM scm.git_commits WHERE repo_id = %(repo)s AND deleted_at IS NULL",
+    "refs": "SELECT * FROM scm.refs WHERE repo_id = %(repo)s AND deleted_at IS NULL",
+    "mrs": "SELECT * FROM scm.mrs WHERE repo_id = %(repo)s AND deleted_at IS NULL",
+    "mr_versions": "SELECT * FROM scm.mr_versions WHERE repo_id = %(repo)s",
+    "mr_commits": "SELECT * FROM scm.mr_commits WHERE repo_id = %(repo)s",
+    "review_events": "SELECT * FROM scm.review_events WHERE repo_id = %(repo)s AND deleted_at IS NULL",
+    "mr_approvals": "SELECT * FROM scm.mr_approvals WHERE repo_id = %(repo)s AND closed_at IS NULL",
+    "mr_reviewers": "SELECT * FROM scm.mr_reviewers WHERE repo_id = %(repo)s AND closed_at IS NULL",
+}
+_OURS = frozenset(
+    [
+        "raw",
+        "version",
+        "batch_id",
+        "content_hash",
+        "stored_at",
+        "first_seen_at",
+        "walk_id",
+        "git_commit_id",
+        "id",
+        "read_at",
+        "children_head",
+        "children_target",
+        "versions_hash",
+        "commits_hash",
+        "moved_at",
+        "judged_tip",
+        "approval_id",
+        "reviewer_id",
+        "seen_from",
+        "missing_since",
+    ]
+)
+
+
 @dataclass
 class Forge:
     """A running server with a project over ``git`` (empty at first), registered as ``repo_id``."""
@@ -79,6 +116,17 @@ class Forge:
     def rows(self, query: str, **values: Any) -> list[dict[str, Any]]:
         """The rows of a query; ``%(repo)s`` is the repository."""
         return self.conn.execute(query, {"repo": self.repo_id, **values}).fetchall()
+
+    def state(self) -> dict[str, list[dict[str, Any]]]:
+        """What a reader of the tables sees of the project: live facts with their values, without what is
+        ours (versions, batches, times of reading)."""
+        return {
+            name: sorted(
+                ({key: value for key, value in row.items() if key not in _OURS} for row in self.rows(query)),
+                key=str,
+            )
+            for name, query in _LIVE.items()
+        }
 
     def asked(self, pattern: str = "") -> list[str]:
         """Paths that were requested since the last call, those that contain ``pattern``."""

@@ -14,7 +14,7 @@ from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, Transient
 from sync_pipeline.gitlab_rows import RefKind, RefListing, RefRow
 from sync_pipeline.model import QuarantinedRow
 from sync_pipeline.sources.gitlab.fields import Fields, payload, quarantined
-from sync_pipeline.sources.gitlab.paging import pages
+from sync_pipeline.sources.gitlab.paging import pages, rows
 from sync_pipeline.sources.gitlab.pieces import UNLISTED, Hole, is_too_hard
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
@@ -66,6 +66,22 @@ class RefReader:
             self._client.get(path)
         except SourceGone as error:
             if error.code not in ("no_object", "no_route", "no_repository"):
+                raise
+            return False
+        return True
+
+    def leads_to(self, tip: str, other: str) -> bool:
+        """Whether everything that the commit ``other`` reaches is reached from the commit ``tip``; not where
+        the server does not have one of them. Raises as the transport does."""
+        path = project_path(self._project_id, "repository", "commits")
+        try:
+            answer = self._client.get(path, {"ref_name": f"{tip}..{other}", "per_page": 1})
+            if rows(answer, path):
+                return False
+            # A range with a commit that was cleaned away may be empty as well.
+            self._client.get(f"{path}/{other}")
+        except (SourceGone, Permanent) as error:
+            if error.code not in ("no_object", "bad_request"):
                 raise
             return False
         return True

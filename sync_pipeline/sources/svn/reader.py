@@ -165,6 +165,20 @@ class SvnReader:
             batch = self.read_single(rev_num)
         return Batch(window, batch.rows, None, batch.quarantined, batch.obligations)
 
+    def is_outside(self, rev_num: int) -> bool:
+        """True if the revision, all of which may be seen, changed nothing below the prefix. Raises as
+        :meth:`read`."""
+        if not self._prefix:
+            return False
+        answer = self._log(RevisionWindow(rev_num, rev_num + 1), paths=True)
+        judged = JudgedLog(answer)
+        judged.expect(rev_num, rev_num + 1)
+        return all(
+            self._inside(entry.paths) is None
+            and self._visibility(entry.author, entry.date, entry.message, entry.paths) is Visibility.FULL
+            for entry in judged.entries(PathChange)
+        )
+
     # One answer
 
     def _patiently(self, ask: Callable[[], Answered]) -> Answered:

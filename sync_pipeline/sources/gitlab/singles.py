@@ -1,0 +1,50 @@
+"""Single rows asked for by their names, to learn whether they are still there.
+
+Belongs here: what the server's answer means for one row. A row is gone where its own address answers that
+there is no such row, while the project itself can be read. Does not belong here: how often, and over how long
+a time, one has to ask before that is believed.
+"""
+
+from __future__ import annotations
+
+from sync_pipeline.errors import SourceGone
+from sync_pipeline.gitlab_rows import Origin
+from sync_pipeline.sources.gitlab.transport import Client, project_path
+
+_PATHS = {
+    Origin.NOTE: "notes",
+    Origin.STATE: "resource_state_events",
+    Origin.LABEL: "resource_label_events",
+    Origin.MILESTONE: "resource_milestone_events",
+}
+
+
+class SingleReader:
+    """Asks for single rows of one project. Raises as the transport does where the server does not say."""
+
+    def __init__(self, client: Client, project_id: int) -> None:
+        self._client = client
+        self._project_id = project_id
+
+    def is_gone(self, iid: int) -> bool:
+        """True if there is no merge request of this number."""
+        return self._is_gone("merge_requests", iid)
+
+    def is_event_gone(self, iid: int, origin: Origin, natural_key: str) -> bool:
+        """True if a merge request that is there has no such note or event; ``natural_key`` ends with its
+        number."""
+        return self._is_gone("merge_requests", iid, _PATHS[origin], natural_key.rpartition(":")[2])
+
+    def is_commit_gone(self, sha: str) -> bool:
+        """True if the repository does not have this commit."""
+        return self._is_gone("repository", "commits", sha)
+
+    def _is_gone(self, *parts: str | int) -> bool:
+        try:
+            self._client.get(project_path(self._project_id, *parts))
+        except SourceGone as error:
+            if error.code not in ("no_object", "no_route"):
+                raise
+            # An old server that has no such address says nothing about the row.
+            return error.code == "no_object"
+        return False

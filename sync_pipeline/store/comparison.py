@@ -1,0 +1,457 @@
+"""Rows as a source has them now, compared with those that are stored, value by value.
+
+Belongs here: the comparison itself, which the database does, so that both sides have its types. Compared is
+what would be stored with what is stored, never a hash that was kept: a row that was changed behind our back
+has its old one. Left out are ``raw``, which holds what changes without meaning anything, and what is ours.
+Does not belong here: reading a source, and what follows from a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, Origin, ReviewSet
+from sync_pipeline.model import BEGINNING, PathChange, RevisionRow, RevisionWindow
+from sync_pipeline.store import commits, facts, merge_requests, reviews
+from sync_pipeline.store.database import Connection
+from sync_pipeline.store.raw import recordset
+
+# Merge requests as the source has them, with the names of the columns that differ; NULL where none is stored.
+# What only versions say is compared where it was read, and so are the sets of versions and commits. Servers
+# give people and labels in any order.
+_MERGE_REQUESTS = """
+WITH source AS (
+    SELECT * FROM json_to_recordset(%(rows)s)
+        AS s (iid bigint, gitlab_id bigint, project_id bigint, status text, title text, description text,
+              is_draft boolean, author_id bigint, author_username text, author_name text, merged_by_id bigint,
+              merged_by_username text, closed_by_id bigint, closed_by_username text, assignees jsonb,
+              reviewers jsonb, labels text[], milestone text, created_at timestamptz, updated_at timestamptz,
+              merged_at timestamptz, closed_at timestamptz, prepared_at timestamptz, source_project_id bigint,
+              source_branch text, target_branch text, head_sha text, merge_commit_sha text,
+              squash_commit_sha text, base_sha text, start_sha text, changes_count text,
+              user_notes_count bigint, url text, flags text[], versions jsonb, commits jsonb)
+), known AS (
+    SELECT m.*,
+           (SELECT coalesce(jsonb_agg(to_jsonb(v) - '{repo_id,raw}'::text[] ORDER BY v.version_id), '[]')
+              FROM scm.mr_versions AS v WHERE v.repo_id = m.repo_id AND v.mr_iid = m.iid) AS versions,
+           (SELECT coalesce(jsonb_agg(to_jsonb(c) - '{repo_id,raw}'::text[] ORDER BY c.position), '[]')
+              FROM scm.mr_commits AS c WHERE c.repo_id = m.repo_id AND c.mr_iid = m.iid) AS commits
+      FROM scm.mrs AS m
+     WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.deleted_at IS NULL
+), sides AS (
+    SELECT s.iid, m.iid IS NULL AS missing, m.updated_at,
+           to_jsonb(s) - '{versions,commits}'::text[] || jsonb_build_object(
+               'assignees', (SELECT jsonb_agg(e ORDER BY e) FROM jsonb_array_elements(s.assignees) AS e),
+               'reviewers', (SELECT jsonb_agg(e ORDER BY e) FROM jsonb_array_elements(s.reviewers) AS e),
+               'labels', ARRAY(SELECT unnest(s.labels) ORDER BY 1),
+               'base_sha', coalesce(s.base_sha, m.base_sha),
+               'start_sha', coalesce(s.start_sha, m.start_sha),
+               'changes_count', coalesce(s.changes_count, m.changes_count),
+               'versions', coalesce(
+                   (SELECT jsonb_agg(to_jsonb(v) ORDER BY v.version_id)
+                      FROM jsonb_to_recordset(s.versions)
+                        AS v (mr_iid bigint, version_id bigint, head_sha text, base_sha text, start_sha text,
+                              created_at timestamptz, state text, size text, patch_id text, flags text[])),
+                   s.versions, m.versions),
+               'commits', coalesce(
+                   (SELECT jsonb_agg(to_jsonb(c) ORDER BY c.position)
+                      FROM jsonb_to_recordset(s.commits)
+                        AS c (mr_iid bigint, position integer, commit_sha text, title text, message text,
+                              author_name text, author_email text, authored_at timestamptz,
+                              committer_name text, committer_email text, committed_at timestamptz,
+                              flags text[])),
+                   s.commits, m.commits)) AS source,
+           to_jsonb(m) || jsonb_build_object(
+               'assignees', (SELECT jsonb_agg(e ORDER BY e) FROM jsonb_array_elements(m.assignees) AS e),
+               'reviewers', (SELECT jsonb_agg(e ORDER BY e) FROM jsonb_array_elements(m.reviewers) AS e),
+               'labels', ARRAY(SELECT unnest(m.labels) ORDER BY 1)) AS stored
+      FROM source AS s
+      LEFT JOIN known AS m USING (iid)
+)
+SELECT iid, missing, updated_at,
+       ARRAY(SELECT e.key FROM jsonb_each(source) AS e
+              WHERE NOT missing AND e.value IS DISTINCT FROM stored -> e.key ORDER BY e.key) AS fields
+  FROM sides
+ ORDER BY iid
+"""
+
+# Which stored merge requests were last updated in a window.
+_MERGE_REQUESTS_IN = """
+SELECT iid, updated_at FROM scm.mrs
+ WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+   AND updated_at >= %(since)s AND updated_at < %(until)s
+"""
+
+# Of which merge requests a review is stored, by when they were updated at its reading; one without a reading
+# by when its events happened.
+_REVIEWS_IN = """
+SELECT r.mr_iid AS iid, r.mr_updated_at AS updated_at
+  FROM scm.mr_reviews AS r
+ WHERE r.repo_id = %(repo_id)s AND r.mr_updated_at >= %(since)s AND r.mr_updated_at < %(until)s
+   AND EXISTS (SELECT FROM scm.review_events AS e
+                WHERE e.repo_id = r.repo_id AND e.mr_iid = r.mr_iid AND e.deleted_at IS NULL)
+UNION
+SELECT e.mr_iid, min(e.ts)
+  FROM scm.review_events AS e
+ WHERE e.repo_id = %(repo_id)s AND e.deleted_at IS NULL AND e.ts >= %(since)s AND e.ts < %(until)s
+   AND NOT EXISTS (SELECT FROM scm.mr_reviews AS r WHERE r.repo_id = e.repo_id AND r.mr_iid = e.mr_iid)
+ GROUP BY e.mr_iid
+"""
+
+# The events of some reviews as the source has them beside those that are stored, with the names of the
+# columns that differ. Events that went missing at an earlier reading are there to be confirmed.
+_EVENTS = """
+WITH source AS (
+    SELECT * FROM json_to_recordset(%(rows)s)
+        AS s (mr_iid bigint, source_event_id text, origin text, event_type text, reviewer_id bigint,
+              reviewer_username text, reviewer_name text, ts timestamptz, updated_at timestamptz, body text,
+              is_system boolean, is_internal boolean, discussion_id text, is_reply boolean,
+              resolvable boolean, resolved boolean, resolved_by_id bigint, resolved_by_username text,
+              resolved_at timestamptz, position jsonb, details jsonb, duplicate_of text, flags text[])
+), known AS (
+    SELECT * FROM scm.review_events AS e
+     WHERE e.repo_id = %(repo_id)s AND e.mr_iid = ANY (%(iids)s) AND e.deleted_at IS NULL
+)
+SELECT coalesce(s.mr_iid, e.mr_iid) AS iid, coalesce(s.source_event_id, e.source_event_id) AS event_id,
+       coalesce(e.origin, s.origin) AS origin, coalesce(s.is_internal, e.is_internal) AS is_internal,
+       greatest(s.ts, s.updated_at) AS happened_at, e.id IS NULL AS missing, s.mr_iid IS NULL AS extra,
+       ARRAY(SELECT f.key FROM jsonb_each(to_jsonb(s)) AS f
+              WHERE s.mr_iid IS NOT NULL AND e.id IS NOT NULL
+                AND f.value IS DISTINCT FROM to_jsonb(e) -> f.key
+              ORDER BY f.key)
+       || CASE WHEN s.mr_iid IS NOT NULL AND e.missing_since IS NOT NULL THEN ARRAY['missing_since']
+               ELSE '{}' END AS fields
+  FROM source AS s
+  FULL JOIN known AS e ON e.mr_iid = s.mr_iid AND e.source_event_id = s.source_event_id
+ ORDER BY 1, 2
+"""
+
+# Who approves and who is asked, likewise. A time that the source does not tell is no difference.
+_PEOPLE = """
+WITH source AS (
+    SELECT * FROM json_to_recordset(%(rows)s)
+        AS s (mr_iid bigint, role text, person text, at timestamptz, state text)
+), known AS (
+    SELECT mr_iid, 'approval' AS role, person, approved_at AS at, 'approved_at' AS time_column, NULL AS state
+      FROM scm.mr_approvals
+     WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(approved)s) AND closed_at IS NULL
+    UNION ALL
+    SELECT mr_iid, 'reviewer', person, requested_at, 'requested_at', state FROM scm.mr_reviewers
+     WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(asked)s) AND closed_at IS NULL
+)
+SELECT coalesce(s.mr_iid, k.mr_iid) AS iid, coalesce(s.role, k.role) AS role,
+       coalesce(s.person, k.person) AS person, s.at AS happened_at,
+       k.mr_iid IS NULL AS missing, s.mr_iid IS NULL AS extra,
+       array_remove(ARRAY[CASE WHEN k.mr_iid IS NOT NULL AND s.at IS NOT NULL AND s.at IS DISTINCT FROM k.at
+                               THEN k.time_column END,
+                          CASE WHEN k.mr_iid IS NOT NULL AND s.state IS NOT NULL
+                                AND s.state IS DISTINCT FROM k.state THEN 'state' END], NULL) AS fields
+  FROM source AS s
+  FULL JOIN known AS k ON k.mr_iid = s.mr_iid AND k.role = s.role AND k.person = s.person
+ ORDER BY 1, 2, 3
+"""
+
+# Of which merge requests the list alone shows that the stored review is not as the source has it: never read,
+# read as of another update, another number of comments, or events that are waited for to come back.
+_REVIEWS_DIFFER = """
+SELECT s.iid
+  FROM json_to_recordset(%(rows)s) AS s (iid bigint, updated_at timestamptz, user_notes_count bigint)
+  LEFT JOIN scm.mr_reviews AS r ON r.repo_id = %(repo_id)s AND r.mr_iid = s.iid
+ WHERE r.mr_updated_at IS DISTINCT FROM s.updated_at
+    OR EXISTS (SELECT FROM scm.review_events AS e
+                WHERE e.repo_id = %(repo_id)s AND e.mr_iid = s.iid AND e.deleted_at IS NULL
+                  AND e.missing_since IS NOT NULL)
+    OR (s.user_notes_count IS NOT NULL
+        AND s.user_notes_count <> (SELECT count(*) FROM scm.review_events AS e
+                                    WHERE e.repo_id = %(repo_id)s AND e.mr_iid = s.iid
+                                      AND e.origin = 'note' AND NOT e.is_system AND e.deleted_at IS NULL))
+"""
+
+# Commits as the source has them, with the names of the columns that differ. Numbers of lines that the source
+# does not tell are no difference.
+_COMMITS = """
+WITH source AS (
+    SELECT * FROM json_to_recordset(%(rows)s)
+        AS s (commit_sha text, parents text[], author_name text, author_email text, authored_at timestamptz,
+              authored_raw text, committer_name text, committer_email text, committed_at timestamptz,
+              committed_raw text, title text, message text, additions bigint, deletions bigint, web_url text)
+), known AS (
+    SELECT * FROM scm.git_commits AS c
+     WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(shas)s) AND c.deleted_at IS NULL
+)
+SELECT s.commit_sha AS sha, c.commit_sha IS NULL AS missing,
+       ARRAY(SELECT f.key FROM jsonb_each(to_jsonb(s)) AS f
+              WHERE c.commit_sha IS NOT NULL AND f.value IS DISTINCT FROM to_jsonb(c) -> f.key
+                AND NOT (f.key IN ('additions', 'deletions') AND f.value = 'null')
+              ORDER BY f.key) AS fields
+  FROM source AS s
+  LEFT JOIN known AS c USING (commit_sha)
+ ORDER BY s.commit_sha
+"""
+
+# Which stored commits were committed in a window; its first and last part hold also what has no date and what
+# lies before and after all that can be covered.
+_COMMITS_IN = """
+SELECT commit_sha AS sha, ts, unreachable_since IS NOT NULL AS unreachable FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+   AND ((ts >= %(since)s AND ts < %(until)s)
+        OR (%(from_beginning)s AND (ts IS NULL OR ts < %(since)s))
+        OR (%(to_end)s AND ts >= %(until)s))
+ ORDER BY commit_sha
+"""
+
+# What is stored of some revisions; their paths are compared by a hash over the rows themselves.
+_REVISIONS_IN = """
+SELECT rev_num, author_raw, ts, message, visibility, path_count, flags, meta_json, richness
+  FROM scm.svn_revisions
+ WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s AND deleted_at IS NULL
+"""
+
+_PATHS_IN = """
+SELECT rev_num, path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods
+  FROM scm.svn_changed_paths
+ WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s
+ ORDER BY rev_num, path_no
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRevisions:
+    """Revisions of a window beside the stored ones: how many there are of each, those that are ``missing``
+    here or ``extra``, and of those that differ the columns, ``paths`` for their changed paths. ``poorer`` are
+    those of which the source shows less than is stored: access was reduced, and nothing is known of them."""
+
+    expected: int
+    stored: int
+    missing: tuple[int, ...]
+    extra: tuple[int, ...]
+    changed: dict[int, tuple[str, ...]]
+    poorer: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCommit:
+    """A commit of the source beside the stored one. ``missing``: there is none. ``fields`` are the columns
+    whose values differ."""
+
+    sha: str
+    missing: bool
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCommit:
+    """A stored commit: when it was committed (UTC), and whether no branch and no tag reaches it."""
+
+    ts: datetime | None
+    unreachable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A merge request of the source beside the stored one. ``missing``: there is none. ``fields`` are the
+    columns whose values differ; ``updated_at`` is that of the stored one."""
+
+    iid: int
+    missing: bool
+    updated_at: datetime | None
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPart:
+    """A part of a review: an event, an approval or a reviewer, by its ``natural_key``. ``missing``: it is not
+    stored; ``extra``: the source does not have it. ``happened_at`` is the source's time of it, None where it
+    has none."""
+
+    iid: int
+    natural_key: str
+    missing: bool
+    extra: bool
+    fields: tuple[str, ...]
+    happened_at: datetime | None
+    origin: Origin | None = None
+    is_internal: bool = False
+
+
+def compare_merge_requests(conn: Connection, repo_id: int, rows: Iterable[MergeRequestRow]) -> list[Compared]:
+    """Merge requests as the source has them, each beside the stored one. A tombstone counts as not stored."""
+    once = {row.iid: row for row in rows}
+    if not once:
+        return []
+    columns = []
+    for row in once.values():
+        children = merge_requests.Children(row)
+        columns.append(
+            merge_requests.columns(row, children)
+            | {"versions": _without_raw(children.versions), "commits": _without_raw(children.commits)}
+        )
+    params = {"repo_id": repo_id, "iids": list(once), "rows": recordset(columns)}
+    return [
+        Compared(row["iid"], row["missing"], row["updated_at"], tuple(row["fields"]))
+        for row in conn.execute(_MERGE_REQUESTS, params)
+    ]
+
+
+def _without_raw(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    if rows is None:
+        return None
+    return [{name: value for name, value in row.items() if name != "raw"} for row in rows]
+
+
+def merge_requests_in(
+    conn: Connection, repo_id: int, since: datetime, until: datetime, *, of_reviews: bool = False
+) -> dict[int, datetime]:
+    """The numbers of the stored merge requests that were last updated in a window, with that time; with
+    ``of_reviews`` of those whose review is stored."""
+    query = _REVIEWS_IN if of_reviews else _MERGE_REQUESTS_IN
+    rows = conn.execute(query, {"repo_id": repo_id, "since": since, "until": until})
+    return {row["iid"]: row["updated_at"] for row in rows}
+
+
+def reviews_that_differ(conn: Connection, repo_id: int, rows: Sequence[MergeRequestRow]) -> set[int]:
+    """Of which of these merge requests the list alone shows that the stored review is another one."""
+    listed = recordset(
+        {"iid": row.iid, "updated_at": row.updated_at, "user_notes_count": row.user_notes_count}
+        for row in rows
+    )
+    return {row["iid"] for row in conn.execute(_REVIEWS_DIFFER, {"repo_id": repo_id, "rows": listed})}
+
+
+def compare_reviews(
+    conn: Connection, repo_id: int, sets: Sequence[ReviewSet], gone: Collection[int] = ()
+) -> list[ComparedPart]:
+    """The parts of reviews as the source has them, each beside the stored one; those of merge requests that
+    are ``gone`` are all extra. Of an origin or a set that was not read to its end nothing is extra, nor is
+    what could not be read."""
+    found = reviews.with_discussions(conn, repo_id, sets)
+    whole = {(one.mr_iid, origin) for one in found for origin in reviews.complete_origins(one)}
+    whole |= {(iid, origin) for iid in gone for origin in Origin}
+    unreadable = {row.natural_key for one in found for row in one.quarantined}
+    iids = [*(one.mr_iid for one in found), *gone]
+    if not iids:
+        return []
+    events = recordset(reviews.columns(one.mr_iid, row) for one in found for row in one.events)
+    parts = [
+        ComparedPart(
+            row["iid"],
+            f"{row['iid']}:{row['event_id']}",
+            row["missing"],
+            row["extra"],
+            tuple(row["fields"]),
+            row["happened_at"],
+            Origin(row["origin"]),
+            row["is_internal"],
+        )
+        for row in conn.execute(_EVENTS, {"repo_id": repo_id, "iids": iids, "rows": events})
+        if not row["extra"] or (row["iid"], Origin(row["origin"])) in whole
+    ]
+    approvals, reviewers = reviews.approvals_of(found), reviews.reviewers_of(found)
+    people = recordset(
+        {
+            "mr_iid": row["mr_iid"],
+            "role": role,
+            "person": row["person"],
+            "at": row.get("approved_at", row.get("requested_at")),
+            "state": row.get("state"),
+        }
+        for role, some in (("approval", approvals), ("reviewer", reviewers))
+        for _, rows in some
+        for row in rows
+    )
+    params = {
+        "repo_id": repo_id,
+        "rows": people,
+        "approved": [*(iid for iid, _ in approvals), *gone],
+        "asked": [*(iid for iid, _ in reviewers), *gone],
+    }
+    parts += [
+        ComparedPart(
+            row["iid"],
+            f"{row['iid']}:{row['role']}:{row['person']}",
+            row["missing"],
+            row["extra"],
+            tuple(row["fields"]),
+            row["happened_at"],
+        )
+        for row in conn.execute(_PEOPLE, params)
+    ]
+    return [part for part in parts if part.natural_key not in unreadable]
+
+
+def compare_commits(conn: Connection, repo_id: int, rows: Iterable[CommitRow]) -> list[ComparedCommit]:
+    """Commits as the source has them, each beside the stored one. A tombstone counts as not stored."""
+    once = {row.sha: row for row in rows}
+    if not once:
+        return []
+    params = {
+        "repo_id": repo_id,
+        "shas": list(once),
+        "rows": recordset(commits.columns(row) for row in once.values()),
+    }
+    return [
+        ComparedCommit(row["sha"], row["missing"], tuple(row["fields"]))
+        for row in conn.execute(_COMMITS, params)
+    ]
+
+
+def commits_in(
+    conn: Connection, repo_id: int, since: datetime, until: datetime, *, to_end: bool
+) -> dict[str, StoredCommit]:
+    """The stored commits that were committed in a window. One from the beginning holds also those before it
+    and those without a date; with ``to_end`` it holds also those after it."""
+    params = {
+        "repo_id": repo_id,
+        "since": since,
+        "until": until,
+        "from_beginning": since <= BEGINNING,
+        "to_end": to_end,
+    }
+    return {
+        row["sha"]: StoredCommit(row["ts"], row["unreachable"]) for row in conn.execute(_COMMITS_IN, params)
+    }
+
+
+def compare_revisions(
+    conn: Connection, repo_id: int, window: RevisionWindow, rows: Iterable[RevisionRow]
+) -> ComparedRevisions:
+    """The revisions of ``window`` as the source has them beside those that are stored. ``rows`` is consumed
+    once, and memory does not grow with the number of paths."""
+    params = {"repo_id": repo_id, "first": window.first, "end": window.end}
+    stored = {row["rev_num"]: row for row in conn.execute(_REVISIONS_IN, params)}
+    hashes: dict[int, bytes] = {}
+    with conn.transaction(), conn.cursor(name="paths") as cursor:
+        cursor.itersize = 5000
+        for rev_num, paths in groupby(cursor.execute(_PATHS_IN, params), itemgetter("rev_num")):
+            hashes[rev_num] = facts.paths_hash(
+                PathChange(**{name: value for name, value in path.items() if name != "rev_num"})
+                for path in paths
+            )
+    nothing = facts.paths_hash(())
+    expected, poorer = 0, 0
+    missing: list[int] = []
+    seen: set[int] = set()
+    changed: dict[int, tuple[str, ...]] = {}
+    for row in rows:
+        expected += 1
+        seen.add(row.rev_num)
+        count, digest = facts.counted_paths(row.paths)
+        known = stored.get(row.rev_num)
+        if known is None:
+            missing.append(row.rev_num)
+        elif facts.richness(row) < known["richness"]:
+            poorer += 1
+        else:
+            source = facts.columns(row, count)
+            fields = [name for name, value in source.items() if known[name] != value]
+            if hashes.get(row.rev_num, nothing) != digest:
+                fields.append("paths")
+            if fields:
+                changed[row.rev_num] = tuple(sorted(fields))
+    extra = tuple(sorted(stored.keys() - seen))
+    return ComparedRevisions(expected, len(stored), tuple(missing), extra, changed, poorer)

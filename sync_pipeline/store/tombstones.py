@@ -1,0 +1,65 @@
+"""Tombstones: rows whose source is confirmed deleted are kept and marked.
+
+Belongs here: marking them, by the keys that a comparison gave them. A tombstone is lifted by the module that
+stores the row, when it comes back. When a deletion is believed is decided in
+:mod:`sync_pipeline.policy.reconciliation`. Runs inside the caller's transaction, after the lease and the
+claim were checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sync_pipeline.model import JobType
+from sync_pipeline.store.database import Connection
+
+_REVISIONS = """
+UPDATE scm.svn_revisions SET deleted_at = now(), batch_id = %(batch_id)s, version = version + 1,
+       updated_at = now()
+ WHERE repo_id = %(repo_id)s AND rev_num::text = ANY (%(keys)s) AND deleted_at IS NULL
+"""
+
+_COMMITS = """
+UPDATE scm.git_commits SET deleted_at = now(), batch_id = %(batch_id)s, version = version + 1,
+       stored_at = now()
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(keys)s) AND deleted_at IS NULL
+"""
+
+_MERGE_REQUESTS = """
+UPDATE scm.mrs SET deleted_at = now(), batch_id = %(batch_id)s, version = version + 1, stored_at = now()
+ WHERE repo_id = %(repo_id)s AND iid::text = ANY (%(keys)s) AND deleted_at IS NULL
+"""
+
+# What was missing before keeps the time since when.
+_REVIEWS = """
+UPDATE scm.review_events
+   SET deleted_at = now(), missing_since = coalesce(missing_since, now()), batch_id = %(batch_id)s,
+       version = version + 1, stored_at = now()
+ WHERE repo_id = %(repo_id)s AND mr_iid || ':' || source_event_id = ANY (%(keys)s) AND deleted_at IS NULL
+"""
+
+_BURY = {
+    JobType.REVISIONS: _REVISIONS,
+    JobType.COMMITS: _COMMITS,
+    JobType.MERGE_REQUESTS: _MERGE_REQUESTS,
+    JobType.REVIEWS: _REVIEWS,
+}
+
+# Which of some notes only members of the project see.
+_INTERNAL = """
+SELECT mr_iid || ':' || source_event_id AS key FROM scm.review_events
+ WHERE repo_id = %(repo_id)s AND mr_iid || ':' || source_event_id = ANY (%(keys)s) AND is_internal
+"""
+
+
+def bury(conn: Connection, *, repo_id: int, job_type: JobType, batch_id: int, keys: Sequence[str]) -> int:
+    """Mark the rows with these keys as deleted now; returns how many were not before."""
+    if not keys:
+        return 0
+    params = {"repo_id": repo_id, "batch_id": batch_id, "keys": list(keys)}
+    return conn.execute(_BURY[job_type], params).rowcount
+
+
+def internal_notes(conn: Connection, repo_id: int, keys: Sequence[str]) -> set[str]:
+    """Those of these review events that are notes which only members of the project see."""
+    return {row["key"] for row in conn.execute(_INTERNAL, {"repo_id": repo_id, "keys": list(keys)})}

@@ -1,0 +1,210 @@
+"""Merge requests and reviews compared with their source.
+
+Belongs here: which of them are listed, which are asked for one by one, and what each difference is. The list
+is read by the time of the last update, as coverage is, so that every merge request of either side is in
+exactly one window; one that is stored in a window and not listed there is asked for by its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from sync_pipeline.gitlab_rows import MergeRequestRow, Origin
+from sync_pipeline.model import Depth, Difference, DifferenceKind, JobType, TimeWindow, Window
+from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader
+from sync_pipeline.sources.gitlab.reviews import ReviewReader
+from sync_pipeline.sources.gitlab.singles import SingleReader
+from sync_pipeline.sources.gitlab.transport import Client
+from sync_pipeline.store import comparison
+from sync_pipeline.sync.attempt import Attempt
+from sync_pipeline.sync.project import ProjectVisit
+from sync_pipeline.sync.reconcile import Compared
+
+_ASKED_ONE_BY_ONE = 200
+# A Date header shows whole seconds.
+_SECOND = timedelta(seconds=1)
+# What the API shows of time.
+_STEP = timedelta(milliseconds=1)
+
+
+class MergeRequestComparison:
+    """Compares merge requests, or their reviews, for one attempt."""
+
+    def __init__(self, attempt: Attempt, client: Client, visit: ProjectVisit) -> None:
+        self._attempt = attempt
+        self._client = client
+        self._visit = visit
+        self._database = attempt.database
+        self._repo_id = attempt.repo.repo_id
+        self._parallel = attempt.settings.gitlab_parallel
+        self._of_reviews = attempt.job_type is JobType.REVIEWS
+        self._reviews = ReviewReader(client, visit.project_id, parallel=self._parallel)
+        self._singles = SingleReader(client, visit.project_id)
+
+    @property
+    def calls(self) -> int:
+        """Requests sent so far."""
+        return self._client.calls
+
+    def begin(self) -> None:
+        """Look at the project. Raises Permanent where it has merge requests switched off."""
+        with self._visit.watched():
+            self._visit.look()
+            self._visit.is_disabled(self._attempt)
+        settled = self._visit.before[self._attempt.job_type].watermark
+        self._settled = settled if isinstance(settled, datetime) else self._visit.readable(None).until
+
+    def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
+        """See :class:`sync_pipeline.sync.reconcile.Comparison`."""
+        assert isinstance(window, TimeWindow)
+        reader = MergeRequestReader(
+            self._client,
+            self._visit.project_id,
+            parallel=self._parallel,
+            children=not self._of_reviews and depth is Depth.DETAILS,
+        )
+        seen: set[int] = set()
+        reached = window.since
+        for batch in reader.read(window):
+            # The question goes outward to milliseconds.
+            rows = [row for row in batch.rows if window.since <= row.updated_at < window.until]
+            rows = list({row.iid: row for row in rows if row.iid not in seen}.values())
+            seen |= {row.iid for row in batch.rows}
+            until = reached if batch.covered is None else batch.covered.until
+            part = TimeWindow(reached, until)
+            unlisted = self._unlisted(part, seen)
+            came = [row for some in reader.read_some(sorted(unlisted)) for row in some.rows]
+            absent = sorted(unlisted.keys() - {row.iid for row in came})
+            # Of more than these the others are asked for when these are tombstones.
+            gone = [iid for iid in absent[:_ASKED_ONE_BY_ONE] if self._singles.is_gone(iid)]
+            seen |= unlisted.keys()
+            compare = self._compare_reviews if self._of_reviews else self._compare
+            yield compare(
+                part,
+                [*rows, *came],
+                {iid: unlisted[iid] for iid in gone},
+                depth,
+                batch.date,
+                len(batch.quarantined) + len(absent) - len(gone),
+            )
+            reached = until
+
+    def _unlisted(self, part: TimeWindow, seen: Collection[int]) -> dict[int, datetime]:
+        """What is stored as last updated in ``part`` and was not listed there."""
+        with self._database.connection() as conn:
+            stored = comparison.merge_requests_in(
+                conn, self._repo_id, part.since, part.until, of_reviews=self._of_reviews
+            )
+        return {iid: updated_at for iid, updated_at in stored.items() if iid not in seen}
+
+    def _compare(
+        self,
+        part: TimeWindow,
+        rows: Sequence[MergeRequestRow],
+        gone: dict[int, datetime],
+        depth: Depth,
+        date: datetime | None,
+        unreadable: int,
+    ) -> Compared:
+        with self._database.connection() as conn:
+            compared = comparison.compare_merge_requests(conn, self._repo_id, rows)
+        at = {row.iid: row.updated_at for row in rows}
+        found = [
+            Difference(str(iid), DifferenceKind.EXTRA, _point(updated_at)) for iid, updated_at in gone.items()
+        ]
+        newer = 0
+        for one in compared:
+            if not one.missing and not one.fields:
+                continue
+            if at[one.iid] >= self._settled:
+                newer += 1
+                continue
+            kind = DifferenceKind.MISSING if one.missing else DifferenceKind.CHANGED
+            place = at[one.iid] if one.updated_at is None or _holds(part, at[one.iid]) else one.updated_at
+            found.append(Difference(str(one.iid), kind, _point(place), one.fields))
+        stored = sum(not one.missing for one in compared) + len(gone)
+        return Compared(part, len(compared), stored, tuple(found), newer, unreadable)
+
+    def _compare_reviews(
+        self,
+        part: TimeWindow,
+        rows: Sequence[MergeRequestRow],
+        gone: dict[int, datetime],
+        depth: Depth,
+        date: datetime | None,
+        unreadable: int,
+    ) -> Compared:
+        if depth is Depth.LISTING:
+            with self._database.connection() as conn:
+                differ = comparison.reviews_that_differ(conn, self._repo_id, rows)
+            rows = [row for row in rows if row.iid in differ]
+        # Of what was updated since it was read last everything may be new.
+        newer_ones = {row.iid for row in rows if row.updated_at >= self._settled}
+        sets = self._reviews.read([row for row in rows if row.iid not in newer_ones])
+        with self._database.connection() as conn:
+            parts = comparison.compare_reviews(conn, self._repo_id, sets, gone)
+        places = {row.iid: row.updated_at for row in rows} | gone
+        found: list[Difference] = []
+        newer = len(newer_ones)
+        for one in parts:
+            if not (one.missing or one.extra or one.fields):
+                continue
+            if date is not None and one.happened_at is not None and one.happened_at > date + _SECOND:
+                # It came while the list was read already: the merge request will be listed again.
+                newer += 1
+                continue
+            if one.extra and one.origin is not None and not self._is_gone(one, gone):
+                # It is there, and the list does not give it.
+                unreadable += 1
+                continue
+            kind = (
+                DifferenceKind.MISSING
+                if one.missing
+                else DifferenceKind.EXTRA
+                if one.extra
+                else DifferenceKind.CHANGED
+            )
+            found.append(Difference(one.natural_key, kind, _point(places[one.iid]), one.fields))
+        expected = sum(not one.extra for one in parts)
+        stored = sum(not one.missing for one in parts)
+        unreadable += sum(len(one.obligations) + len(one.quarantined) for one in sets)
+        return Compared(part, expected, stored, tuple(found), newer, unreadable)
+
+    def _is_gone(self, one: comparison.ComparedPart, gone: Collection[int]) -> bool:
+        if one.iid in gone:
+            return True
+        if one.is_internal and not self._visit.sees_internal_notes():
+            return False
+        assert one.origin is not None
+        return self._singles.is_event_gone(one.iid, one.origin, one.natural_key)
+
+
+def _point(moment: datetime) -> TimeWindow:
+    """The smallest window that a merge request of this time of update is in."""
+    return TimeWindow(moment, moment + _STEP)
+
+
+def _holds(window: TimeWindow, moment: datetime) -> bool:
+    return window.since <= moment < window.until
+
+
+def number_of(one: Difference) -> int:
+    """The number of the merge request that a difference is of."""
+    return int(one.natural_key.partition(":")[0])
+
+
+def gone_ones(singles: SingleReader, found: Sequence[Difference]) -> set[str]:
+    """The keys of those merge requests and events that the source does not have."""
+    absent: dict[int, bool] = {}
+    keys: set[str] = set()
+    for one in found:
+        iid = number_of(one)
+        event = one.natural_key.partition(":")[2]
+        if iid not in absent:
+            absent[iid] = singles.is_gone(iid)
+        if absent[iid] or (
+            event and singles.is_event_gone(iid, Origin(event.partition(":")[0]), one.natural_key)
+        ):
+            keys.add(one.natural_key)
+    return keys

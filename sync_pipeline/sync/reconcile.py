@@ -1,0 +1,313 @@
+"""Windows compared with their source, and what differs there healed: what one attempt at either does.
+
+Belongs here: the order of things, and what is written of it. How rows are read and compared is the matter of
+each job type (:mod:`sync_pipeline.sync.compare_revisions`, :mod:`~sync_pipeline.sync.compare_commits`,
+:mod:`~sync_pipeline.sync.compare_merge_requests`), and so is how they are read again. What follows from a
+difference is decided in :mod:`sync_pipeline.policy.reconciliation`.
+
+A probe stores no fact. Everything is read and compared under the lease, so that nobody writes in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+from sync_pipeline.errors import Cancelled, LeaseLost, SyncError
+from sync_pipeline.model import (
+    Counts,
+    Depth,
+    Difference,
+    DifferenceKind,
+    RevisionWindow,
+    TimeWindow,
+    Window,
+)
+from sync_pipeline.policy.reconciliation import Next, Patience, is_gone_at_source, what_next
+from sync_pipeline.policy.windows import bounds
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import reconciliations, tombstones, watermarks
+from sync_pipeline.store.database import Connection
+from sync_pipeline.store.leases import Lease
+from sync_pipeline.store.reconciliations import Discrepancy
+from sync_pipeline.sync.attempt import Attempt
+
+CLEAN, MISMATCH, INCONCLUSIVE = "clean", "mismatch", "inconclusive"
+
+_KEPT = 10_000
+"""Differences that one comparison writes down; all are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A piece of a window after its comparison: ``window`` begins where the piece before it ended. Counts are
+    rows. ``newer`` are differences that arose after what was read last, and no mismatch."""
+
+    window: Window
+    expected: int
+    stored: int
+    differences: tuple[Difference, ...] = ()
+    newer: int = 0
+    unreadable: int = 0
+
+
+class Comparison(Protocol):
+    """What a job type does to compare a window with its source."""
+
+    @property
+    def calls(self) -> int:
+        """Requests sent so far, or svn commands."""
+        ...
+
+    def begin(self) -> None:
+        """Look at the source. Raises where it cannot be read, or is another one."""
+        ...
+
+    def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
+        """Read ``window``, which is covered, and compare it, piece by piece in order. Each piece is read when
+        it is asked for. What has no place is looked for in the first piece."""
+        ...
+
+
+class Healing(Protocol):
+    """What a job type does to read again what differs."""
+
+    def heal(self, found: Sequence[Difference]) -> None:
+        """Read the rows of these again and store them over whatever is stored, whatever its age."""
+        ...
+
+    def gone(self, found: Sequence[Difference]) -> set[str]:
+        """The keys of those rows that the source, asked for each of them by its name, does not have. What it
+        does not answer is not gone."""
+        ...
+
+
+@dataclass
+class _Part:
+    """The comparison of one covered part of the window so far."""
+
+    number: int
+    window: Window
+    reached: Window | None = None
+    expected: int = 0
+    stored: int = 0
+    newer: int = 0
+    unreadable: int = 0
+    by_kind: dict[DifferenceKind, int] = field(default_factory=lambda: dict.fromkeys(DifferenceKind, 0))
+
+    @property
+    def differs(self) -> bool:
+        return any(self.by_kind.values())
+
+    def add(self, piece: Compared) -> None:
+        start = bounds(self.window)[0]
+        self.reached = _like(self.window, start, bounds(piece.window)[1])
+        self.expected += piece.expected
+        self.stored += piece.stored
+        self.newer += piece.newer
+        self.unreadable += piece.unreadable
+        for one in piece.differences:
+            self.by_kind[one.kind] += 1
+
+
+class ProbeWork:
+    """Compares the window of one attempt with its source."""
+
+    def __init__(self, attempt: Attempt, comparison: Comparison) -> None:
+        self._attempt = attempt
+        self._comparison = comparison
+        self._repo_id = attempt.repo.repo_id
+        self._job_type = attempt.job_type
+        assert attempt.request.depth is not None
+        self._depth = attempt.request.depth
+
+    def run(self) -> None:
+        """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
+        window = self._attempt.claim.window
+        assert window is not None
+        try:
+            self._probe(window)
+        finally:
+            self._attempt.done.calls = self._comparison.calls
+
+    def _probe(self, window: Window) -> None:
+        left = self._covered(window)
+        if not left:
+            return self._conclude(self._part(window), "nothing of it has been read yet")
+        part: _Part | None = None
+        try:
+            self._comparison.begin()
+            while left:
+                part = self._part(left.pop(0))
+                if not self._compare(part):
+                    return None
+        except (Cancelled, LeaseLost):
+            raise
+        except SyncError as failure:
+            # Of what the source did not show nothing is concluded.
+            why = f"{failure.code}: {failure}"
+            for rest in [part or self._part(left.pop(0)), *map(self._part, left)]:
+                self._conclude(rest, why)
+            raise
+
+    def _covered(self, window: Window) -> list[Window]:
+        """What of ``window`` is known to be complete: the rest is no mismatch but a gap."""
+        with self._attempt.database.connection() as conn:
+            gaps = watermarks.missing(conn, self._repo_id, self._job_type, window)
+        found: list[Window] = []
+        start, end = bounds(window)
+        for gap in gaps:
+            found.append(_like(window, start, bounds(gap)[0]))
+            start = bounds(gap)[1]
+        found.append(_like(window, start, end))
+        return [part for part in found if bounds(part)[0] < bounds(part)[1]]
+
+    def _part(self, window: Window) -> _Part:
+        with self._attempt.database.connection() as conn:
+            return _Part(reconciliations.next_number(conn), window)
+
+    def _compare(self, part: _Part) -> bool:
+        """Compare a part; False where the requests are used up before its end."""
+        pieces = self._comparison.read(part.window, self._depth)
+        while True:
+            with self._attempt.lease() as lease:
+                piece = next(pieces, None)
+                if piece is None:
+                    break
+                self._write(lease, part, piece)
+            limit = self._attempt.request.max_calls
+            if limit is not None and self._comparison.calls >= limit and part.reached != part.window:
+                self._conclude(part, None)
+                return False
+        self._conclude(part, None)
+        return True
+
+    def _write(self, lease: Lease, part: _Part, piece: Compared) -> None:
+        room = max(0, _KEPT - sum(part.by_kind.values()))
+        part.add(piece)
+
+        def store(conn: Connection, batch_id: int) -> Counts:
+            reconciliations.put(
+                conn,
+                repo_id=self._repo_id,
+                job_type=self._job_type,
+                number=part.number,
+                found=piece.differences[:room],
+            )
+            return Counts(read=piece.expected, unchanged=piece.expected)
+
+        self._attempt.write(lease, store, window=piece.window)
+
+    def _conclude(self, part: _Part, error: str | None) -> None:
+        """Write the result of what was compared, and that of the rest where ``error`` says why there is
+        none."""
+        done = part.reached
+        if done is not None:
+            self._result(part, done, MISMATCH if part.differs else CLEAN, None)
+        if error is not None:
+            rest = part.window if done is None else _like(done, bounds(done)[1], bounds(part.window)[1])
+            number = self._part(rest).number if done is not None else part.number
+            if bounds(rest)[0] < bounds(rest)[1]:
+                self._result(_Part(number, rest), rest, INCONCLUSIVE, error)
+
+    def _result(self, part: _Part, window: Window, status: str, detail: str | None) -> None:
+        def store(conn: Connection, batch_id: int) -> Counts:
+            reconciliations.add(
+                conn,
+                number=part.number,
+                repo_id=self._repo_id,
+                job_type=self._job_type,
+                window=window,
+                depth=self._depth,
+                status=status,
+                expected=part.expected,
+                stored=part.stored,
+                missing=part.by_kind[DifferenceKind.MISSING],
+                extra=part.by_kind[DifferenceKind.EXTRA],
+                changed=part.by_kind[DifferenceKind.CHANGED],
+                newer=part.newer,
+                unreadable=part.unreadable,
+                calls=self._comparison.calls,
+                detail=detail,
+                run_id=self._attempt.claim.run_id,
+            )
+            if status != INCONCLUSIVE:
+                reconciliations.resolve_unseen(
+                    conn,
+                    repo_id=self._repo_id,
+                    job_type=self._job_type,
+                    window=window,
+                    number=part.number,
+                    everywhere=True,
+                )
+            return Counts()
+
+        with self._attempt.lease() as lease:
+            self._attempt.write(lease, store, window=window)
+
+
+class HealWork:
+    """Heals what differs in the window of one attempt."""
+
+    def __init__(self, attempt: Attempt, work: Healing) -> None:
+        self._attempt = attempt
+        self._work = work
+
+    def run(self) -> None:
+        """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
+        repo_id, job_type = self._attempt.repo.repo_id, self._attempt.job_type
+        window = self._attempt.claim.window
+        assert window is not None
+        with self._attempt.database.connection() as conn:
+            found, _ = reconciliations.open_ones(conn, repo_id, job_type, window=window)
+        patience = patience_of(self._attempt.settings)
+        to_delete = [one for one in found if next_of(one, patience) is Next.DELETE]
+        to_read = [one for one in found if not is_gone_at_source(one.difference)]
+        if to_read:
+            self._work.heal([one.difference for one in to_read])
+        gone = self._work.gone([one.difference for one in to_delete]) if to_delete else set()
+        back = [one for one in to_delete if one.difference.natural_key not in gone]
+        if back:
+            self._work.heal([one.difference for one in back])
+        self._record(window, to_read, [one for one in to_delete if one.difference.natural_key in gone])
+
+    def _record(self, window: Window, read: Sequence[Discrepancy], gone: Sequence[Discrepancy]) -> None:
+        def store(conn: Connection, batch_id: int) -> Counts:
+            keys = [one.difference.natural_key for one in gone]
+            number = tombstones.bury(
+                conn,
+                repo_id=self._attempt.repo.repo_id,
+                job_type=self._attempt.job_type,
+                batch_id=batch_id,
+                keys=keys,
+            )
+            reconciliations.deleted(conn, [one.discrepancy_id for one in gone])
+            reconciliations.tried(conn, [one.discrepancy_id for one in read])
+            return Counts(read=number, updated=number)
+
+        with self._attempt.lease() as lease:
+            self._attempt.write(lease, store, window=window)
+
+
+def patience_of(settings: Settings) -> Patience:
+    """How long a row has to be gone, by the settings."""
+    return Patience(settings.deletion_looks, timedelta(seconds=settings.deletion_after))
+
+
+def next_of(one: Discrepancy, patience: Patience) -> Next:
+    """What is done about an open difference."""
+    return what_next(
+        one.difference,
+        looks=one.looks,
+        repairs=one.repairs,
+        found_at=one.found_at,
+        now=one.now,
+        patience=patience,
+    )
+
+
+def _like(window: Window, start: object, end: object) -> Window:
+    kind: type[RevisionWindow] | type[TimeWindow] = type(window)
+    return kind(start, end)  # type: ignore[arg-type]

@@ -1,0 +1,396 @@
+"""What a source has against what is stored: comparisons name exactly what differs, and repairs heal it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sync_pipeline.model import BEGINNING, Depth, JobReport, JobType, Mode, TimeWindow
+from sync_pipeline.sandbox.gitlab.faults import server_error
+from sync_pipeline.store import watermarks
+from sync_pipeline_tests.sync.conftest import Forge
+
+GITLAB = (JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS)
+
+
+@dataclass
+class Proof:
+    """Comparisons and repairs of the project of a forge."""
+
+    forge: Forge
+
+    def probe(self, job_type: JobType, depth: Depth = Depth.DETAILS, **other: Any) -> JobReport:
+        """Compare everything that is covered."""
+        if "window" not in other:
+            mark = watermarks.get(self.forge.conn, self.forge.repo_id, job_type).watermark
+            assert isinstance(mark, datetime)
+            other["window"] = TimeWindow(BEGINNING, mark)
+        return self.forge.syncer.run(self.forge.request(job_type, Mode.PROBE, depth=depth, **other))
+
+    def found(self, job_type: JobType, **other: Any) -> dict[str, str]:
+        """What a comparison shows as open: by key the kind, and the columns that differ."""
+        report = self.probe(job_type, **other)
+        assert report.succeeded, report.error
+        return self.open(job_type)
+
+    def open(self, job_type: JobType) -> dict[str, str]:
+        """The open differences."""
+        rows = self.forge.rows(
+            "SELECT natural_key, kind, fields FROM scm.discrepancies "
+            "WHERE repo_id = %(repo)s AND job_type = %(job)s AND resolved_at IS NULL",
+            job=str(job_type),
+        )
+        return {row["natural_key"]: " ".join([row["kind"], *row["fields"]]) for row in rows}
+
+    def heal(self, job_type: JobType) -> JobReport:
+        """Heal what is open."""
+        window = TimeWindow(BEGINNING, datetime(2100, 1, 1, tzinfo=UTC))
+        report = self.forge.syncer.run(self.forge.request(job_type, Mode.REPAIR, heals=True, window=window))
+        assert report.succeeded, report.error
+        return report
+
+    def heal_if_possible(self, job_type: JobType) -> None:
+        """Try to heal; the source may refuse."""
+        window = TimeWindow(BEGINNING, datetime(2100, 1, 1, tzinfo=UTC))
+        self.forge.syncer.run(self.forge.request(job_type, Mode.REPAIR, heals=True, window=window))
+
+    def result(self) -> dict[str, Any]:
+        """The latest result."""
+        return self.forge.rows("SELECT * FROM scm.reconciliations ORDER BY reconciliation_id DESC LIMIT 1")[0]
+
+
+@pytest.fixture
+def proof(forge: Forge) -> Proof:
+    """A project with some history, merge requests and reviews, all of it synced."""
+    gitlab, project = forge.gitlab, forge.project
+    for number in range(4):
+        gitlab.push(project, "main", f"Work {number}", author=forge.user)
+    for number in range(3):
+        branch = f"feature{number}"
+        forge.git.set_ref(f"refs/heads/{branch}", forge.git.resolve("main"))
+        gitlab.push(project, branch, f"Feature {number}", author=forge.user)
+        request = gitlab.open_merge_request(
+            project, author=forge.user, source=branch, title=f"Title {number}"
+        )
+        gitlab.comment(request, forge.other, "first")
+        gitlab.comment(request, forge.user, "second")
+        gitlab.approve(request, forge.other)
+        gitlab.request_review(request, forge.user, forge.other)
+        gitlab.add_label(project, request, forge.user, "bug")
+        forge.tick(minutes=3)
+    forge.tick()
+    assert forge.commits().succeeded
+    assert all(report.succeeded for report in forge.both())
+    return Proof(forge)
+
+
+@pytest.mark.parametrize("depth", list(Depth))
+def test_what_is_stored_as_the_source_has_it_shows_no_difference(proof: Proof, depth: Depth) -> None:
+    for job_type in GITLAB:
+        assert proof.found(job_type, depth=depth) == {}
+        result = proof.result()
+        assert (result["status"], result["expected"]) == ("clean", result["stored"])
+
+
+# Behind the back of the tables ---------------------------------------------------------------------------
+
+_TAMPERED: dict[str, tuple[JobType, str, dict[str, str]]] = {
+    "a merge request taken away": (
+        JobType.MERGE_REQUESTS,
+        "DELETE FROM scm.mrs WHERE iid = 2",
+        {"2": "missing"},
+    ),
+    "a title changed": (
+        JobType.MERGE_REQUESTS,
+        "UPDATE scm.mrs SET title = 'x' WHERE iid = 1",
+        {"1": "changed title"},
+    ),
+    "a time of update ahead": (
+        JobType.MERGE_REQUESTS,
+        "UPDATE scm.mrs SET updated_at = updated_at + interval '4 minutes', batch_id = 10^9 WHERE iid = 1",
+        {"1": "changed updated_at"},
+    ),
+    "commits and versions of it taken away": (
+        JobType.MERGE_REQUESTS,
+        "WITH one AS (DELETE FROM scm.mr_commits WHERE mr_iid = 1 RETURNING 1) "
+        "DELETE FROM scm.mr_versions WHERE mr_iid = 3 AND EXISTS (SELECT FROM one)",
+        {"1": "changed commits", "3": "changed versions"},
+    ),
+    "a merge request that never was": (
+        JobType.MERGE_REQUESTS,
+        "INSERT INTO scm.mrs (repo_id, iid, gitlab_id, project_id, status, updated_at, raw, content_hash, "
+        "batch_id) SELECT repo_id, 77, 77, project_id, 'open', updated_at, '{}', '', 1 "
+        "FROM scm.mrs WHERE iid = 1",
+        {"77": "extra"},
+    ),
+    "labels, people and a state changed": (
+        JobType.MERGE_REQUESTS,
+        "UPDATE scm.mrs SET labels = '{}', reviewers = '[]', status = 'merged', author_username = NULL "
+        "WHERE iid = 3",
+        {"3": "changed author_username labels reviewers status"},
+    ),
+    "a tombstone of what is there": (
+        JobType.MERGE_REQUESTS,
+        "UPDATE scm.mrs SET deleted_at = now() WHERE iid = 3",
+        {"3": "missing"},
+    ),
+    "a commit changed": (
+        JobType.COMMITS,
+        "UPDATE scm.git_commits SET message = 'x', additions = 7, committed_at = committed_at - "
+        "interval '9 years' WHERE title = 'Work 1'",
+        {"Work 1": "changed additions committed_at message"},
+    ),
+    "commits in a row taken away": (
+        JobType.COMMITS,
+        "DELETE FROM scm.git_commits WHERE title IN ('Work 1', 'Work 2', 'Feature 2')",
+        {"Work 1": "missing", "Work 2": "missing", "Feature 2": "missing"},
+    ),
+    "a commit that never was": (
+        JobType.COMMITS,
+        "INSERT INTO scm.git_commits (repo_id, commit_sha, parents, title, raw, content_hash, batch_id) "
+        "SELECT repo_id, repeat('ab', 20), '{}', 'Never', '{}', '', 1 FROM scm.git_commits LIMIT 1",
+        {"Never": "extra"},
+    ),
+    "a branch taken away and another moved": (
+        JobType.COMMITS,
+        "WITH one AS (DELETE FROM scm.refs WHERE name = 'feature1' RETURNING 1) "
+        "UPDATE scm.refs SET tip = repeat('cd', 20) WHERE name = 'feature2' AND EXISTS (SELECT FROM one)",
+        {"branch:feature1": "missing", "branch:feature2": "changed tip"},
+    ),
+    "notes taken away, changed and made up": (
+        JobType.REVIEWS,
+        "WITH gone AS (DELETE FROM scm.review_events WHERE body = 'first' AND mr_iid = 1 RETURNING 1), "
+        "other AS (UPDATE scm.review_events SET body = 'x', updated_at = updated_at + interval '1 minute', "
+        "batch_id = 10^9 WHERE body = 'second' AND mr_iid = 2 RETURNING 1) "
+        "INSERT INTO scm.review_events (repo_id, mr_iid, source_event_id, origin, event_type, ts, body, "
+        "is_system, is_internal, is_reply, resolvable, raw, content_hash, batch_id) "
+        "SELECT repo_id, 3, 'note:999', 'note', 'comment', ts, 'made up', FALSE, FALSE, FALSE, FALSE, '{}', "
+        "'', 1 FROM scm.review_events WHERE body = 'first' AND mr_iid = 3",
+        {"1:first": "missing", "2:second": "changed body updated_at", "3:made up": "extra"},
+    ),
+    "an approval taken away and a reviewer made up": (
+        JobType.REVIEWS,
+        "WITH one AS (DELETE FROM scm.mr_approvals WHERE mr_iid = 1 RETURNING 1) "
+        "INSERT INTO scm.mr_reviewers (repo_id, mr_iid, person, batch_id) "
+        "SELECT repo_id, 2, '4711', 1 FROM scm.mrs WHERE iid = 2",
+        {"1:approval:user2": "missing", "2:reviewer:4711": "extra"},
+    ),
+}
+
+
+def _named(proof: Proof, found: dict[str, str], before: dict[str, str]) -> dict[str, str]:
+    """Keys with the titles of commits, the texts of notes and the names of people instead of numbers."""
+    people = {str(user["id"]): user["username"] for user in (proof.forge.user, proof.forge.other)}
+    named = {}
+    for key, what in found.items():
+        name = before.get(key, key)
+        first, _, last = name.rpartition(":")
+        named[f"{first}:{people[last]}" if last in people else name] = what
+    return named
+
+
+def _names(proof: Proof) -> dict[str, str]:
+    """What commits and notes are called, by their keys."""
+    return {
+        row["key"]: row["name"]
+        for row in proof.forge.rows(
+            "SELECT commit_sha AS key, title AS name FROM scm.git_commits UNION ALL "
+            "SELECT mr_iid || ':' || source_event_id, mr_iid || ':' || body FROM scm.review_events "
+            "WHERE NOT is_system"
+        )
+    }
+
+
+@pytest.mark.parametrize("what", list(_TAMPERED))
+def test_what_was_done_behind_the_back_of_the_tables_is_named_and_healed(proof: Proof, what: str) -> None:
+    job_type, query, expected = _TAMPERED[what]
+    before = proof.forge.state()
+    names = _names(proof)
+    proof.forge.conn.execute(query)
+    found = proof.found(job_type)
+    assert _named(proof, found, _names(proof) | names) == expected
+    result = proof.result()
+    assert result["status"] == "mismatch"
+    assert (result["missing"], result["extra"], result["changed"]) == tuple(
+        sum(kind.startswith(word) for kind in expected.values()) for word in ("missing", "extra", "changed")
+    )
+    proof.forge.other_settings(deletion_after=0, deletion_looks=1)
+    proof.heal(job_type)
+    assert proof.found(job_type) == {}
+    assert proof.result()["status"] == "clean"
+    assert proof.forge.state() == before
+
+
+# Behind the back of the sync -----------------------------------------------------------------------------
+
+
+def _delete_notes(forge: Forge) -> None:
+    request = forge.project.merge_requests[1]
+    forge.gitlab.delete_note(request, next(n for n in request.notes if n.row["body"] == "first"))
+    other = forge.project.merge_requests[2]
+    forge.gitlab.edit_note(other, next(n for n in other.notes if n.row["body"] == "second"), "edited")
+
+
+def _rewind(forge: Forge) -> None:
+    forge.git.set_ref("refs/heads/main", forge.git.resolve("main~2"))
+    forge.git.set_ref("refs/heads/feature1", None)
+
+
+_AT_SOURCE: dict[str, tuple[JobType, Callable[[Forge], object], dict[str, str]]] = {
+    "notes deleted and edited": (
+        JobType.REVIEWS,
+        _delete_notes,
+        {"1:first": "extra", "2:second": "changed body updated_at"},
+    ),
+    "an approval taken back": (
+        JobType.REVIEWS,
+        lambda forge: forge.project.merge_requests[3].approved_by.clear(),
+        {"3:approval:user2": "extra"},
+    ),
+    "a merge request deleted": (
+        JobType.MERGE_REQUESTS,
+        lambda forge: forge.gitlab.delete_merge_request(forge.project, forge.project.merge_requests[2]),
+        {"2": "extra"},
+    ),
+    "a merge request edited without a word": (
+        JobType.MERGE_REQUESTS,
+        lambda forge: forge.gitlab.edit(forge.project.merge_requests[1], bump=False, title="Other"),
+        {"1": "changed title"},
+    ),
+    "a head moved without a word": (
+        JobType.MERGE_REQUESTS,
+        lambda forge: forge.gitlab.push(forge.project, "feature2", "Late", author=forge.user, bump=False),
+        {"3": "changed commits head_sha versions"},
+    ),
+    "a branch rewound and another deleted": (
+        JobType.COMMITS,
+        _rewind,
+        {"branch:main": "changed target tip", "branch:feature1": "extra"},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(_AT_SOURCE))
+def test_what_was_done_behind_the_back_of_the_sync_is_named_and_healed(proof: Proof, what: str) -> None:
+    job_type, act, expected = _AT_SOURCE[what]
+    names = _names(proof)
+    act(proof.forge)
+    found = proof.found(job_type)
+    assert _named(proof, found, names) == expected
+    proof.forge.other_settings(deletion_after=0, deletion_looks=1)
+    proof.heal(job_type)
+    assert proof.found(job_type) == {}
+    assert proof.result()["status"] == "clean"
+
+
+def test_what_is_newer_than_the_latest_visit_is_no_mismatch(proof: Proof) -> None:
+    forge = proof.forge
+    forge.gitlab.push(forge.project, "main", "Newer", author=forge.user)
+    forge.git.set_ref("refs/heads/new", forge.git.resolve("main"))
+    forge.tick()
+    forge.gitlab.comment(forge.project.merge_requests[2], forge.other, "newer")
+    forge.gitlab.open_merge_request(forge.project, author=forge.user, source="new", title="New")
+    for job_type, newer in ((JobType.COMMITS, 2), (JobType.MERGE_REQUESTS, 1), (JobType.REVIEWS, 1)):
+        assert proof.found(job_type) == {}
+        assert (proof.result()["status"], proof.result()["newer"]) == ("clean", newer)
+
+
+# Deletions are believed late ------------------------------------------------------------------------------
+
+
+def test_a_deletion_becomes_a_tombstone_after_looks_and_time_and_is_lifted(proof: Proof) -> None:
+    forge = proof.forge
+    request = forge.project.merge_requests[2]
+    forge.gitlab.delete_merge_request(forge.project, request)
+    both = (JobType.MERGE_REQUESTS, JobType.REVIEWS)
+    live = {job_type: len(_live(forge, job_type)) for job_type in both}
+    for looks in (1, 2):
+        for job_type in both:
+            found = proof.found(job_type)
+            assert set(found.values()) == {"extra"}
+            assert {row["looks"] for row in forge.rows("SELECT looks FROM scm.discrepancies WHERE "
+                    "job_type = %(job)s AND resolved_at IS NULL AND natural_key !~ ':(approval|reviewer):'",
+                    job=str(job_type))} == {looks}  # fmt: skip
+            proof.heal(job_type)
+            gone = [row for row in _live(forge, job_type) if row["iid"] == 2]
+            assert gone, "seen gone twice, but not for long enough"
+    forge.conn.execute("UPDATE scm.discrepancies SET found_at = found_at - interval '7 hours'")
+    for job_type in both:
+        proof.heal(job_type)
+        assert all(row["iid"] != 2 for row in _live(forge, job_type))
+        assert proof.found(job_type) == {}
+    assert forge.rows("SELECT FROM scm.v_facts WHERE source_id = %(id)s", id=f"mr:{forge.repo_id}:2") == []
+    # It was restored.
+    forge.project.merge_requests[2] = request
+    for job_type in both:
+        assert set(proof.found(job_type).values()) == {"missing"}
+        proof.heal(job_type)
+        assert proof.found(job_type) == {}
+        assert len(_live(forge, job_type)) == live[job_type]
+
+
+def _live(forge: Forge, job_type: JobType) -> list[dict[str, Any]]:
+    if job_type is JobType.MERGE_REQUESTS:
+        return forge.rows("SELECT iid FROM scm.mrs WHERE deleted_at IS NULL")
+    return forge.rows("SELECT mr_iid AS iid FROM scm.review_events WHERE deleted_at IS NULL")
+
+
+@pytest.mark.parametrize("loss", ["removed", "guest", "disabled", "private", "storage away", "server error"])
+def test_lost_access_is_inconclusive_and_makes_no_tombstone(proof: Proof, loss: str) -> None:
+    forge = proof.forge
+    forge.other_settings(deletion_after=0, deletion_looks=1)
+    before = forge.state()
+    if loss == "removed":
+        forge.group.members.clear()
+        forge.project.visibility = "private"
+    elif loss == "guest":
+        forge.group.members[forge.user["id"]] = 10
+    elif loss == "disabled":
+        forge.project.merge_requests_access_level = forge.project.repository_access_level = "disabled"
+    elif loss == "private":
+        forge.project.visibility = "public"
+        forge.project.merge_requests_access_level = forge.project.repository_access_level = "private"
+        forge.group.members.clear()
+    elif loss == "storage away":
+        for ref in ("main", "feature0", "feature1", "feature2"):
+            forge.git.set_ref(f"refs/heads/{ref}", None)
+    else:
+        forge.gitlab.faults.add("", server_error(), times=None, skip=3)
+    for job_type in GITLAB:
+        report = proof.probe(job_type)
+        if report.succeeded:
+            assert proof.open(job_type) == {}
+        else:
+            assert proof.result()["status"] == "inconclusive"
+            assert proof.result()["detail"]
+        proof.heal_if_possible(job_type)
+    assert forge.state() == before
+    assert forge.rows("SELECT FROM scm.discrepancies") == []
+
+
+def test_only_what_is_covered_is_compared_and_an_unread_window_is_inconclusive(proof: Proof) -> None:
+    forge = proof.forge
+    future = TimeWindow(datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 2, tzinfo=UTC))
+    report = proof.probe(JobType.MERGE_REQUESTS, window=future)
+    assert report.succeeded
+    assert (proof.result()["status"], proof.result()["detail"]) == (
+        "inconclusive",
+        "nothing of it has been read yet",
+    )
+    mark = watermarks.get(forge.conn, forge.repo_id, JobType.MERGE_REQUESTS).watermark
+    assert isinstance(mark, datetime)
+    proof.probe(JobType.MERGE_REQUESTS, window=TimeWindow(mark - timedelta(days=3), mark + timedelta(days=3)))
+    compared = proof.result()["period"]
+    assert (compared.lower, compared.upper) == (mark - timedelta(days=3), mark)
+
+
+def test_a_comparison_that_uses_up_its_requests_says_how_far_it_got(proof: Proof) -> None:
+    report = proof.probe(JobType.REVIEWS, max_calls=1)
+    assert report.succeeded
+    result = proof.result()
+    assert result["status"] == "clean"
+    assert result["period"].upper <= datetime(2100, 1, 1, tzinfo=UTC)
