@@ -21,7 +21,17 @@ from typing import Annotated
 import typer
 
 from sync_pipeline import __version__
-from sync_pipeline.cli import admin, database, installation, repair, repositories, roots, runner, watermarks
+from sync_pipeline.cli import (
+    admin,
+    database,
+    installation,
+    reconcile,
+    repair,
+    repositories,
+    roots,
+    runner,
+    watermarks,
+)
 from sync_pipeline.cli.shared import (
     group,
     tell,
@@ -35,6 +45,7 @@ app.command("ui")(installation.ui_command)
 app.command("up")(installation.up_command)
 app.command("doctor")(installation.doctor_command)
 app.command("status")(installation.status_command)
+app.command("reconcile")(reconcile.reconcile_command)
 # Its earlier name, for scripts.
 database.app.command("verify", hidden=True)(admin.admin_verify)
 app.add_typer(database.app, name="db")

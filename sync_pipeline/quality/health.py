@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from sync_pipeline.model import BEGINNING, Access, JobType, Kind, Lifecycle, RevisionWindow, Window
+from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.store import health as store
 from sync_pipeline.store.database import Connection
@@ -36,6 +37,8 @@ class Reason(StrEnum):
     CREDENTIAL = "credential"
     DISABLED = "disabled"
     POORER = "poorer"
+    MISMATCH = "mismatch"
+    UNREPAIRED = "unrepaired"
 
 
 _REASON_OF_ACCESS = {
@@ -48,8 +51,8 @@ _REASON_OF_ACCESS = {
 # A quick look by the changes sensor that ended so needs a person; other failures show as staleness.
 _REASON_OF_HINT = {"denied": Reason.DENIED, "certificate": Reason.DENIED, "not_found": Reason.GONE}
 
-WAITS_FOR_ITSELF = frozenset({Reason.NEVER_SYNCED, Reason.INCOMPLETE})
-"""Reasons that go away without a person, as queued history is read."""
+WAITS_FOR_ITSELF = frozenset({Reason.NEVER_SYNCED, Reason.INCOMPLETE, Reason.MISMATCH})
+"""Reasons that go away without a person, as queued history is read and what differs is repaired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,9 @@ class Facts:
     ``gap``: before the watermark, not covered, and no job will fill it. ``queued``: likewise, but a job
     waits for it. ``hint_code``: how a look after the latest visit failed. ``failed``: windows of dead jobs
     that nobody covered since. ``poorer``: rows of the latest visit that arrived with less than is stored.
-    ``credential``: why nothing can be read from the server with the token in force.
+    ``credential``: why nothing can be read from the server with the token in force. ``missing``, ``extra``
+    and ``changed`` are rows that differ from the source, ``unrepaired`` those of them that repairs did not
+    heal.
     """
 
     repo_id: int
@@ -82,6 +87,10 @@ class Facts:
     obligations: int
     poorer: int
     credential: str | None = None
+    missing: int = 0
+    extra: int = 0
+    changed: int = 0
+    unrepaired: int = 0
 
     @property
     def fresh_at(self) -> datetime | None:
@@ -134,6 +143,15 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         found[Reason.OBLIGATION] = f"{facts.obligations} details are owed, see scm.obligations"
     if facts.poorer:
         found[Reason.POORER] = f"{facts.poorer} rows arrived with less than is stored; was access reduced?"
+    kinds = {"missing": facts.missing, "extra": facts.extra, "changed": facts.changed}
+    if any(kinds.values()):
+        counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
+        found[Reason.MISMATCH] = f"rows differ from the source: {counts}; see: scm-sync reconcile"
+    if facts.unrepaired:
+        found[Reason.UNREPAIRED] = (
+            f"{REPAIRS_BEFORE_A_PERSON} repairs did not heal {facts.unrepaired} of them; look at them, then: "
+            "scm-sync reconcile --repair"
+        )
     return Health(not found, tuple(sorted(found)), {str(k): v for k, v in sorted(found.items())})
 
 
@@ -168,7 +186,7 @@ def read(
             shown_at=row["shown_at"],
             judged_at=row["now"],
         )
-        for row in store.facts(conn, repo_ids)
+        for row in store.facts(conn, repo_ids, repairs=REPAIRS_BEFORE_A_PERSON)
     ]
 
 
@@ -195,6 +213,10 @@ def _facts(row: dict[str, Any], credentials: Credentials) -> Facts:
         obligations=row["obligations"],
         poorer=row["poorer"],
         credential=credentials.problem(row["instance"]) if row["kind"] == Kind.GITLAB else None,
+        missing=row["missing"],
+        extra=row["extra"],
+        changed=row["changed"],
+        unrepaired=row["unrepaired"],
     )
 
 

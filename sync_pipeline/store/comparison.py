@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any
 
 from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, Origin, ReviewSet
-from sync_pipeline.model import BEGINNING, PathChange, RevisionRow, RevisionWindow
+from sync_pipeline.model import BEGINNING, JobType, PathChange, RevisionRow, RevisionWindow, Window
 from sync_pipeline.store import commits, facts, merge_requests, reviews
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import recordset
@@ -218,6 +218,30 @@ SELECT rev_num, path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop
  WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s
  ORDER BY rev_num, path_no
 """
+
+# How many rows a comparison of a window would ask for, about; reviews by their merge requests.
+_COUNT_REVISIONS = """
+SELECT count(*) AS rows FROM scm.svn_revisions
+ WHERE repo_id = %(repo_id)s AND rev_num >= %(start)s AND rev_num < %(end)s AND deleted_at IS NULL
+"""
+_COUNT_COMMITS = """
+SELECT count(*) AS rows FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND ts >= %(start)s AND ts < %(end)s AND deleted_at IS NULL
+"""
+_COUNT_MERGE_REQUESTS = """
+SELECT count(*) AS rows FROM scm.mrs
+ WHERE repo_id = %(repo_id)s AND updated_at >= %(start)s AND updated_at < %(end)s AND deleted_at IS NULL
+"""
+_COUNT_REVIEWS = """
+SELECT count(*) AS rows FROM scm.mr_reviews
+ WHERE repo_id = %(repo_id)s AND mr_updated_at >= %(start)s AND mr_updated_at < %(end)s
+"""
+_COUNT = {
+    JobType.REVISIONS: _COUNT_REVISIONS,
+    JobType.COMMITS: _COUNT_COMMITS,
+    JobType.MERGE_REQUESTS: _COUNT_MERGE_REQUESTS,
+    JobType.REVIEWS: _COUNT_REVIEWS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,3 +479,13 @@ def compare_revisions(
                 changed[row.rev_num] = tuple(sorted(fields))
     extra = tuple(sorted(stored.keys() - seen))
     return ComparedRevisions(expected, len(stored), tuple(missing), extra, changed, poorer)
+
+
+def count_in(conn: Connection, repo_id: int, job_type: JobType, window: Window) -> int:
+    """How many revisions, commits or merge requests of ``window`` are stored."""
+    start, end = (
+        (window.first, window.end) if isinstance(window, RevisionWindow) else (window.since, window.until)
+    )
+    row = conn.execute(_COUNT[job_type], {"repo_id": repo_id, "start": start, "end": end}).fetchone()
+    assert row is not None
+    return int(row["rows"])

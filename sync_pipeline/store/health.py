@@ -35,6 +35,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
          WHERE q.repo_id = w.repo_id AND q.job_type = w.job_type AND q.resolved_at IS NULL) AS quarantined,
        (SELECT count(*) FROM scm.obligations AS o
          WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.resolved_at IS NULL) AS obligations,
+       differ.missing, differ.extra, differ.changed, differ.unrepaired,
        shown.passed AS shown_passed, shown.reasons AS shown_reasons, shown.evaluated_at AS shown_at
   FROM scm.sync_watermarks AS w
   JOIN scm.repos AS r USING (repo_id)
@@ -57,6 +58,13 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
           AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw
           AND j.quarantine_ids IS NULL AND NOT j.heals AND j.mode <> 'probe'
           AND j.status IN ('pending', 'running', 'failed')) AS gap ON w.job_type <> 'commits'
+  CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE d.kind = 'missing') AS missing,
+              count(*) FILTER (WHERE d.kind = 'extra') AS extra,
+              count(*) FILTER (WHERE d.kind = 'changed') AS changed,
+              count(*) FILTER (WHERE d.repairs >= %(repairs)s) AS unrepaired
+         FROM scm.discrepancies AS d
+        WHERE d.repo_id = w.repo_id AND d.job_type = w.job_type AND d.resolved_at IS NULL) AS differ
   LEFT JOIN (
        SELECT j.repo_id, j.job_type, range_agg(j.revs) AS revs, range_agg(j.period) AS period,
               max(j.last_error) AS error
@@ -92,13 +100,17 @@ ON CONFLICT (repo_id, job_type) DO UPDATE
 _NOW = "SELECT now() AS now"
 
 
-def facts(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+def facts(conn: Connection, repo_ids: Sequence[int] | None = None, *, repairs: int) -> list[dict[str, Any]]:
     """The facts of these repositories, or of all. ``gap``, ``queued``, ``failed`` are windows, ``now`` is the
-    database's clock."""
+    database's clock; ``unrepaired`` are the differences from the source that ``repairs`` did not heal."""
     with conn.transaction():
         clock = conn.execute(_NOW).fetchone()
         assert clock is not None
-        params = {"repo_ids": None if repo_ids is None else list(repo_ids), "beginning": BEGINNING}
+        params = {
+            "repo_ids": None if repo_ids is None else list(repo_ids),
+            "beginning": BEGINNING,
+            "repairs": repairs,
+        }
         rows = conn.execute(_FACTS, params).fetchall()
     for row in rows:
         row["gap"] = from_multiranges(row.pop("gap_revs"), row.pop("gap_time"))

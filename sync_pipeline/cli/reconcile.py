@@ -1,0 +1,204 @@
+"""``scm-sync reconcile``: compare what is stored with the source, and heal what differs.
+
+Belongs here: the command and how its document looks to a person. Does not belong here: what is in the
+document (:mod:`sync_pipeline.operations.reconciliation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from sync_pipeline.cli.shared import (
+    AsJson,
+    DryRun,
+    Job,
+    Repo,
+    actor,
+    now,
+    open_database,
+    print_json,
+    print_rows,
+    read_settings,
+    stopped_politely,
+    tell,
+)
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.operations.texts import age, counted, moment
+
+_NEXT = {
+    "read": "is read again by a repair",
+    "delete": "becomes a tombstone at the next repair",
+    "escalate": "repairs did not help: look at it",
+}
+
+
+def reconcile_command(
+    repo: Repo,
+    job: Job = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="GitLab: start; UTC without a zone.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="GitLab: end, not included.")
+    ] = None,
+    start_rev: Annotated[int | None, typer.Option("--start-rev", help="SVN: first revision.")] = None,
+    end_rev: Annotated[int | None, typer.Option("--end-rev", help="SVN: last revision, included.")] = None,
+    last_days: Annotated[
+        int | None, typer.Option("--last-days", metavar="N", help="GitLab: from N days ago on.")
+    ] = None,
+    last_hours: Annotated[
+        int | None, typer.Option("--last-hours", metavar="N", help="GitLab: from N hours ago on.")
+    ] = None,
+    lists_only: Annotated[
+        bool,
+        typer.Option(
+            "--lists-only", help="Ask for details only where lists differ: cheap, and blind for edited notes."
+        ),
+    ] = False,
+    repair: Annotated[
+        bool | None,
+        typer.Option(
+            "--repair/--no-repair",
+            help="Heal what differs now and compare again, or do nothing about it; default: queue a repair "
+            "for the scheduler.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", min=0, help="Differences of a job type that are listed; all are counted."),
+    ] = 100,
+    max_requests: Annotated[
+        int | None,
+        typer.Option("--max-requests", min=1, metavar="N", help="Stop a job type after so many requests."),
+    ] = None,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Compare what is stored with the source, row by row and value by value; name what is missing, extra or
+    changed. Without bounds everything that has been read."""
+    from sync_pipeline import catalog
+    from sync_pipeline.cli.progress import shown
+    from sync_pipeline.model import Depth, Kind, Trigger
+    from sync_pipeline.operations import reconciliation, registration, runner
+    from sync_pipeline.quality.credentials import in_force
+    from sync_pipeline.quality.reconciliation import Starter
+    from sync_pipeline.sync.engine import Syncer
+    from sync_pipeline.sync.readers import Readers
+
+    settings = read_settings()
+    given = runner.Bounds(start_rev, end_rev, since, until, last_days, last_hours)
+    wish = reconciliation.Wish(
+        depth=Depth.LISTING if lists_only else Depth.DETAILS,
+        heal=repair is True,
+        queue=repair is None,
+        shown=limit,
+        max_calls=max_requests,
+    )
+    with open_database(settings) as database:
+        repository = catalog.require_active(registration.find_repository(database, repo))
+        with database.connection() as conn:
+            windows = [
+                (job_type, reconciliation.window_for(conn, repository, job_type, given, now()))
+                for job_type in runner.job_types_for(repository, job)
+            ]
+            readers = Readers(settings)
+            if repository.kind is Kind.GITLAB and not dry_run:
+                problem = in_force(conn, readers).problem(repository.instance)
+                if problem is not None:
+                    raise ConfigurationError(problem)
+        if dry_run:
+            document = reconciliation.plan(database, settings, repository, windows, wish)
+        else:
+            starter = Starter(Trigger.RUNNER, actor(), "scm-sync reconcile")
+            with shown("reconcile", quiet=as_json) as show, stopped_politely() as cancel:
+                document = reconciliation.reconcile(
+                    database,
+                    settings,
+                    Syncer(database, settings, readers),
+                    repository,
+                    windows,
+                    wish,
+                    starter,
+                    cancel=cancel,
+                    progress=show,
+                )
+    if as_json:
+        print_json(document)
+    else:
+        _print(document, dry_run)
+    return int(document["exit_code"])
+
+
+def _print(document: Mapping[str, Any], dry_run: bool) -> None:
+    for one in document["results"]:
+        if dry_run:
+            print(
+                f"{one['job']}: {_window(one['window'])} would be compared, {counted(one['stored'], 'row')} "
+                f"stored: about {counted(one['calls'], 'request')}"
+            )
+            continue
+        for line in _lines(one):
+            print(line)
+        last = one["after"] or one
+        print_rows(
+            [
+                {
+                    "kind": d["kind"],
+                    "key": d["key"],
+                    "differs": ", ".join(d["fields"]),
+                    "since": moment(d["found_at"]),
+                    "what follows": _follows(d),
+                }
+                for d in last["differences"]
+            ]
+        )
+        left = last["missing"] + last["extra"] + last["changed"] - len(last["differences"])
+        if left > 0:
+            tell(f"{left:,} more are not listed; see --limit and scm.discrepancies")
+
+
+def _lines(one: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{one['job']}: {_result(one)}"
+    if one["uncovered"]:
+        gaps = counted(len(one["uncovered"]), "window")
+        yield f"  {gaps} of it not read yet, first {_window(one['uncovered'][0])}: not compared"
+    if one["status"] != "inconclusive" and not one["complete"]:
+        reached = one["compared"][-1]
+        yield f"  stopped after {_window(reached)}; go on from there"
+    if one["detail"]:
+        yield f"  inconclusive: {one['detail']}"
+    repair = one["repair"]
+    if repair is not None and one["after"] is None:
+        yield f"  a repair waits for the scheduler: job {repair['job_id']}"
+    elif repair is not None:
+        done = f"{repair['inserted']:,} rows inserted, {repair['updated']:,} updated"
+        yield f"  repair {repair['status']}: {repair['error'] or done}"
+        yield f"  afterwards: {_result(one['after'])}"
+
+
+def _result(one: Mapping[str, Any]) -> str:
+    kinds = [f"{one[kind]:,} {kind}" for kind in ("missing", "extra", "changed") if one[kind]]
+    what = f"{one['status']}, {', '.join(kinds)}" if kinds else one["status"]
+    words = [f"{what}: {one['expected']:,} at the source, {one['stored']:,} stored"]
+    if one["newer"]:
+        words.append(f"{one['newer']:,} newer than the latest visit")
+    if one["unreadable"]:
+        words.append(f"{one['unreadable']:,} unreadable")
+    words.append(f"{_window(one['window'])}, {counted(one['calls'], 'request')}, {age(one['seconds'])}")
+    return "; ".join(words)
+
+
+def _follows(difference: Mapping[str, Any]) -> str:
+    if difference["believed_at"] is not None:
+        return f"gone; a tombstone if it still is after {moment(difference['believed_at'])}"
+    return _NEXT[difference["next"]]
+
+
+def _window(window: Mapping[str, Any]) -> str:
+    if "start_rev" in window:
+        return f"r{window['start_rev']} to r{window['end_rev']}"
+    start = "the beginning" if window["since"].startswith("1900-") else moment(window["since"])
+    return f"{start} to {moment(window['until'])} UTC"

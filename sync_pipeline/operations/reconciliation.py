@@ -1,0 +1,301 @@
+"""``scm-sync reconcile``: which window is compared, what it costs, and the document about it.
+
+Belongs here: the bounds that a person gives, the plan, and the document that ``docs/reconciliation.md``
+describes. Does not belong here: comparing (:mod:`sync_pipeline.sync.reconcile`), what follows from a
+difference (:mod:`sync_pipeline.policy.reconciliation`), and how the document looks on a terminal.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sync_pipeline import exit_codes
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import (
+    Counts,
+    Depth,
+    JobReport,
+    JobType,
+    Repository,
+    RevisionWindow,
+    Window,
+)
+from sync_pipeline.operations.costs import commands_for, requests_for
+from sync_pipeline.operations.runner import Bounds, backfill_window, check_bounds, time_window
+from sync_pipeline.operations.texts import plain_window
+from sync_pipeline.policy.reconciliation import Next
+from sync_pipeline.policy.windows import bounds, overlap
+from sync_pipeline.quality import reconciliation
+from sync_pipeline.quality.reconciliation import COUNTED, Result, Starter
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import comparison, reconciliations, watermarks
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.store.reconciliations import Discrepancy
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.reconcile import next_of, patience_of
+
+CLEAN, MISMATCH, INCONCLUSIVE = "clean", "mismatch", "inconclusive"
+SHOWN = 100
+"""Differences of one job type that a document lists unless told otherwise; all are counted."""
+
+Document = dict[str, Any]
+Progress = Callable[[Counts], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person wants compared: the ``depth``, whether what differs is healed at once (``heal``) or by a
+    job of the scheduler (``queue``), and how many differences are listed."""
+
+    depth: Depth = Depth.DETAILS
+    heal: bool = False
+    queue: bool = True
+    shown: int = SHOWN
+    max_calls: int | None = None
+
+
+def window_for(
+    conn: Connection, repository: Repository, job_type: JobType, given: Bounds, now: datetime
+) -> Window:
+    """The window that a person means; without bounds everything up to the watermark.
+
+    Raises ConfigurationError for bounds that contradict each other, lie in the future, or reach beyond the
+    watermark: what is behind it has not been read yet, so that nothing can be said about it.
+    """
+    check_bounds(repository, given)
+    settled = reconciliation.settled_window(conn, repository.repo_id, job_type)
+    if settled is None:
+        raise ConfigurationError(
+            f"nothing of {repository.spec} {job_type} has been read yet, so there is nothing to compare; "
+            f"run: scm-sync runner incremental --repo {repository.spec} --job {job_type}"
+        )
+    if not given.given:
+        return settled
+    if isinstance(settled, RevisionWindow):
+        last = settled.end - 1
+        for option, number in (("--start-rev", given.start_rev), ("--end-rev", given.end_rev)):
+            if number is not None and number > last:
+                raise ConfigurationError(
+                    f"{option} {number} is not settled: revisions are read up to r{last}; use at most {last}"
+                )
+        return backfill_window(given.start_rev, given.end_rev, last)
+    wanted = time_window(given, now)
+    end = settled.until
+    if wanted.since >= end or (given.until is not None and wanted.until > end):
+        option, text = ("--until", given.until) if given.until is not None else (given.given[0], "")
+        raise ConfigurationError(
+            f"{option} {text}: that is not settled, {job_type} are read up to {end:%Y-%m-%dT%H:%M:%SZ}; "
+            "end the window there, or leave --until out"
+        )
+    found = overlap(wanted, settled)
+    assert found is not None
+    return found
+
+
+# The plan -----------------------------------------------------------------------------------------------
+
+
+def plan(
+    database: Database,
+    settings: Settings,
+    repository: Repository,
+    windows: Sequence[tuple[JobType, Window]],
+    wish: Wish,
+) -> Document:
+    """What :func:`reconcile` would read; nothing is changed and no source is asked."""
+    jobs = []
+    with database.connection() as conn:
+        for job_type, window in windows:
+            rows = comparison.count_in(conn, repository.repo_id, job_type, window)
+            jobs.append(
+                {
+                    "job": str(job_type),
+                    "window": plain_window(window),
+                    "depth": str(wish.depth),
+                    "stored": rows,
+                    "calls": _calls(settings, job_type, window, rows, wish.depth),
+                }
+            )
+    return {"repo": repository.spec, "dry_run": True, "results": jobs, "exit_code": exit_codes.SUCCESS}
+
+
+def _calls(settings: Settings, job_type: JobType, window: Window, rows: int, depth: Depth) -> int:
+    if isinstance(window, RevisionWindow):
+        return commands_for([window], settings.chunk_revisions)
+    # Lists only: as of commits, whose rows have no details.
+    counted = job_type if depth is Depth.DETAILS else JobType.COMMITS
+    return requests_for(counted, rows)
+
+
+# Comparing ----------------------------------------------------------------------------------------------
+
+
+def reconcile(
+    database: Database,
+    settings: Settings,
+    syncer: Syncer,
+    repository: Repository,
+    windows: Sequence[tuple[JobType, Window]],
+    wish: Wish,
+    starter: Starter,
+    *,
+    cancel: threading.Event | None = None,
+    progress: Progress | None = None,
+) -> Document:
+    """Compare windows of one repository with its source, and heal what differs or queue that.
+
+    The document's ``exit_code`` is 0 where every window is clean (after healing), 1 where something differs
+    or a part could not be compared, 2 where none could. Raises ConfigurationError where the repository is
+    retired, Cancelled after ``cancel`` was set.
+    """
+    results = [
+        _one(database, settings, syncer, repository, job_type, window, wish, starter, cancel, progress)
+        for job_type, window in windows
+    ]
+    last = [one["after"] or one for one in results]
+    if all(one["status"] == CLEAN for one in last):
+        code = exit_codes.SUCCESS
+    else:
+        useless = all(one["status"] == INCONCLUSIVE for one in last)
+        code = exit_codes.FAILED if useless else exit_codes.PARTIAL
+    return {
+        "repo": repository.spec,
+        "path": repository.project_path or repository.url,
+        "status": next(
+            state
+            for state in (MISMATCH, INCONCLUSIVE, CLEAN)
+            if state == CLEAN or any(one["status"] == state for one in last)
+        ),
+        "results": results,
+        "exit_code": code,
+    }
+
+
+def _one(
+    database: Database,
+    settings: Settings,
+    syncer: Syncer,
+    repository: Repository,
+    job_type: JobType,
+    window: Window,
+    wish: Wish,
+    starter: Starter,
+    cancel: threading.Event | None,
+    progress: Progress | None,
+) -> Document:
+    request = reconciliation.probe_request(
+        repository.repo_id, job_type, window, wish.depth, starter, max_calls=wish.max_calls
+    )
+
+    def probed() -> tuple[Result, Document]:
+        report = syncer.run(request, cancel=cancel, progress=progress)
+        with database.connection() as conn:
+            result = reconciliation.result_of(conn, report)
+            return result, _document(conn, settings, repository, window, result, wish)
+
+    result, document = probed()
+    document |= {"repair": None, "after": None}
+    if result.status == CLEAN or not (wish.heal or wish.queue):
+        return document
+    if not wish.heal:
+        with database.connection() as conn:
+            job_id = reconciliation.queue_repair(conn, settings, repository.repo_id, job_type, starter)
+        document["repair"] = None if job_id is None else _repair(None, str(job_id))
+        return document
+    with database.connection() as conn:
+        reconciliations.forgive(conn, repository.repo_id, job_type)
+        heal = reconciliation.repair_request(conn, settings, repository.repo_id, job_type, starter)
+    if heal is not None:
+        healed = syncer.run(heal, cancel=cancel, progress=progress)
+        document["repair"] = _repair(healed, str(healed.job_id))
+        document["after"] = probed()[1]
+    return document
+
+
+def _repair(report: JobReport | None, job_id: str) -> Document:
+    counts = report.counts if report is not None else Counts()
+    return {
+        "job_id": job_id,
+        "status": "queued" if report is None else str(report.job_status),
+        "window": plain_window(report.window) if report is not None else None,
+        "inserted": counts.inserted,
+        "updated": counts.updated,
+        "calls": report.calls if report is not None else 0,
+        "error": report.error if report is not None else None,
+    }
+
+
+def _document(
+    conn: Connection,
+    settings: Settings,
+    repository: Repository,
+    window: Window,
+    result: Result,
+    wish: Wish,
+) -> Document:
+    report = result.report
+    gaps = watermarks.missing(conn, repository.repo_id, report.job_type, window)
+    numbers = {part["reconciliation_id"] for part in result.parts}
+    found: list[Discrepancy] = []
+    total = 0
+    for number in sorted(numbers):
+        some, many = reconciliations.open_ones(
+            conn, repository.repo_id, report.job_type, number=number, limit=max(0, wish.shown - len(found))
+        )
+        found += some
+        total += many
+    compared = [part["window"] for part in result.parts if part["status"] != INCONCLUSIVE]
+    patience = patience_of(settings)
+    return {
+        "job": str(report.job_type),
+        "status": result.status,
+        "depth": str(wish.depth),
+        "window": plain_window(window),
+        "compared": [plain_window(one) for one in compared],
+        "uncovered": [plain_window(one) for one in gaps],
+        **{name: result.sums[name] for name in COUNTED},
+        "differences": [_difference(one, next_of(one, patience), settings) for one in found],
+        "calls": report.calls,
+        "seconds": round(report.seconds, 3),
+        "job_id": str(report.job_id),
+        "run_id": None if report.run_id is None else str(report.run_id),
+        "complete": bool(compared) and _reaches(compared, gaps, window),
+        "detail": _detail(result),
+    }
+
+
+def _detail(result: Result) -> str | None:
+    if result.report.error is not None:
+        return result.report.error
+    return next((part["detail"] for part in result.parts if part["detail"]), None)
+
+
+def _reaches(compared: Sequence[Window], gaps: Sequence[Window], window: Window) -> bool:
+    """Whether everything of ``window`` was compared that is covered."""
+    reached = sorted([bounds(one) for one in (*compared, *gaps)])
+    end = bounds(window)[0]
+    for start, stop in reached:
+        if start > end:
+            return False
+        end = max(end, stop)
+    return bool(end >= bounds(window)[1])
+
+
+def _difference(one: Discrepancy, following: Next, settings: Settings) -> Document:
+    difference = one.difference
+    believed = one.found_at + patience_of(settings).time
+    return {
+        "key": difference.natural_key,
+        "kind": str(difference.kind),
+        "fields": list(difference.fields),
+        "place": plain_window(difference.place),
+        "found_at": one.found_at.isoformat(),
+        "looks": one.looks,
+        "repairs": one.repairs,
+        "next": str(following),
+        "believed_at": believed.isoformat() if following is Next.WAIT else None,
+    }
