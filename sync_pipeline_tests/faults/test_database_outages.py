@@ -20,18 +20,24 @@ import pytest
 from psycopg import sql
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobStatus
-from sync_pipeline.operations import environment
+from sync_pipeline.model import JobRequest, JobStatus, JobType, Mode
+from sync_pipeline.operations import environment, registration
+from sync_pipeline.operations.verification import verify
+from sync_pipeline.orchestration.partitions import ensure_blocks, known_blocks
 from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.store import migrations, proofs
-from sync_pipeline.store.database import Database
-from sync_pipeline_tests.builders import register_source
+from sync_pipeline.store import jobs, leases, migrations, proofs
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_tests.builders import register, register_source, request
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 from sync_pipeline_tests.faults import processes
 from sync_pipeline_tests.faults.processes import Subject, Subjects, another_database, catching, check, reached
 from sync_pipeline_tests.faults.whole_state import differences, whole_state
+from sync_pipeline_tests.orchestration import conftest
+from sync_pipeline_tests.orchestration.conftest import Site
 from sync_pipeline_tests.sync.conftest import Forge
 
+site = conftest.site
 gate, repository, served, subjects = (
     processes.gate,
     processes.repository,
@@ -197,6 +203,31 @@ class Yesterday:
             conn.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
 
+def left_running(conn: Connection, *requests: JobRequest) -> None:
+    """Jobs in the middle of their work, as a dump has them: a day later claims and leases have run out."""
+    for wanted in requests:
+        leases.ensure(conn, wanted.repo_id, wanted.job_type)
+        claim = jobs.claim(
+            conn,
+            jobs.enqueue(conn, wanted),
+            worker="yesterday:1",
+            process="",
+            length=-86_400,
+            dagster_run_id=None,
+        )
+        assert claim is not None
+        lease = leases.acquire(
+            conn,
+            repo_id=wanted.repo_id,
+            job_type=wanted.job_type,
+            waiter=claim.token,
+            who="yesterday:1",
+            priority=0,
+            length=-86_400,
+        )
+        assert lease is not None
+
+
 def test_after_yesterdays_database_is_restored_svn_converges(
     database_url: str, server_url: str, tmp_path: Path, gate: Path
 ) -> None:
@@ -239,13 +270,23 @@ def test_after_yesterdays_database_is_restored_svn_converges(
 
 
 def test_after_yesterdays_database_is_restored_gitlab_converges(forge: Forge, database_url: str) -> None:
-    git, gitlab = forge.git, forge.gitlab
+    """Merge requests that changed before the dump, after it, and both; and a job of each type ran in it."""
+    git, gitlab, project = forge.git, forge.gitlab, forge.project
     first = git.commit("main", "Base\n", files={"a": "1\n"})
-    git.commit("topic", "Topic\n", files={"b": "1\n"}, parents=[first])
-    gone = git.commit("rewritten", "Old\n", files={"c": "1\n"}, parents=[first])
-    opened = gitlab.open_merge_request(forge.project, title="Topic", source="topic", author=forge.user)
+    for branch in ("topic", "rewritten", "settled", "merged"):
+        git.commit(branch, f"{branch}\n", files={branch: "1\n"}, parents=[first])
+    git.commit("dropped", "Dropped\n", files={"d": "1\n"}, parents=[first])
+    git.tag("v1", first)
+    opened, pushed, settled, merged = (
+        gitlab.open_merge_request(project, title=branch, source=branch, author=forge.user)
+        for branch in ("topic", "rewritten", "settled", "merged")
+    )
     note = gitlab.comment(opened, forge.other, "First")
+    spared = gitlab.comment(merged, forge.other, "To be deleted")
     gitlab.approve(opened, forge.other)
+    gitlab.approve(pushed, forge.other)
+    forge.tick()
+    gitlab.comment(settled, forge.other, "Before the dump")
     forge.tick()
 
     def sync() -> None:
@@ -253,14 +294,26 @@ def test_after_yesterdays_database_is_restored_gitlab_converges(forge: Forge, da
         assert [r.error for r in forge.both() if not r.succeeded] == []
 
     sync()
+    types = (JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS)
+    left_running(forge.conn, *(forge.request(job_type) for job_type in types))
     forge.conn.close()
     saved = Yesterday(database_url)
     git.commit("topic", "More\n", files={"b": "2\n"}, parents=[str(git.resolve("refs/heads/topic"))])
-    git.commit("rewritten", "New\n", files={"c": "2\n"}, parents=[first])
-    assert gone != git.resolve("refs/heads/rewritten")
+    before = git.resolve("refs/heads/rewritten")
+    git.set_ref("refs/heads/rewritten", git.commit("spare", "New\n", files={"c": "2\n"}, parents=[first]))
+    assert before != git.resolve("refs/heads/rewritten")
+    gitlab.pushed(project, "rewritten", before, git.resolve("refs/heads/rewritten"), author=forge.user)
+    gitlab.reset_approvals(pushed)
+    gitlab.delete_branch(project, "dropped")
+    git.tag("v1", str(git.resolve("refs/heads/spare")))
     gitlab.edit_note(opened, note, "First, edited")
     gitlab.unapprove(opened, forge.other)
     gitlab.comment(opened, forge.user, "Second")
+    gitlab.delete_note(merged, spared)
+    forge.tick()
+    gitlab.merge(merged, forge.user)
+    born = gitlab.open_merge_request(project, title="Born later", source="spare", author=forge.other)
+    gitlab.comment(born, forge.user, "Welcome")
     forge.tick()
     sync()
     with Database(database_url) as database, database.connection() as conn:
@@ -270,3 +323,45 @@ def test_after_yesterdays_database_is_restored_gitlab_converges(forge: Forge, da
     with Database(database_url) as database, database.connection() as conn:
         assert differences(expected, whole_state(conn)) == []
         assert proofs.failures(conn) == {}
+        reaped = "SELECT DISTINCT attempts, status FROM scm.sync_jobs WHERE attempts > 1"
+        assert conn.execute(reaped).fetchall() == [{"attempts": 2, "status": "completed"}]
+
+
+def test_after_a_restore_the_scheduler_takes_up_what_ran_and_dagster_gets_what_it_lacks(
+    site: Site, tmp_path: Path
+) -> None:
+    """The partitions of revisions are behind with the database, and the catalog snapshot is ahead of it."""
+    place = tmp_path / "repository"
+    svn_samples.large(place, 999, 1)
+    syncer = Syncer(site.database, site.settings)
+    with site.database.connection() as conn:
+        repo = register_source(conn, place, origin=901)
+        live, history = request(repo), request(repo, Mode.BACKFILL, window=(1, 901), priority=900)
+        assert syncer.run(live).succeeded
+        left_running(conn, live, history)
+        conn.execute("UPDATE scm.sync_watermarks SET visited_at = visited_at - interval '1 day'")
+    ensure_blocks(site.instance, site.database, 999)
+    saved = Yesterday(site.settings.database_url)
+    for name in ("later", "latest"):
+        subprocess.run(["svn", "mkdir", "-q", "-m", name, f"{place.as_uri()}/{name}"], check=True)
+    assert [syncer.run(one).error for one in (live, history)] == [None, None]
+    with site.database.connection() as conn:
+        expected = whole_state(conn)
+        register(conn, "born_later")
+    registration.export_catalog(site.database, site.settings)
+    saved.restore()
+    converge(site)
+    with site.database.connection() as conn:
+        assert differences(expected, whole_state(conn)) == []
+    assert len(known_blocks(site.instance)) == 2
+    assert site.run("rediscovery").success
+    assert [proof for proof in verify(site.database, site.settings)["proofs"] if not proof["passed"]] == []
+
+
+def converge(site: Site) -> None:
+    """Ticks of the scheduler, and what they start, until nothing is due."""
+    for _ in range(5):
+        if not (requests := site.schedule()):
+            return
+        assert [ran.error for ran in map(site.start, requests) if not ran.success] == []
+    raise AssertionError("there is always something due")
