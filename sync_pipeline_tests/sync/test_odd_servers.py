@@ -9,8 +9,10 @@ import requests
 
 from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
 from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.sandbox.gitlab.generator import generate
 from sync_pipeline.store import watermarks
-from sync_pipeline_tests.sync.conftest import Forge
+from sync_pipeline_tests.builders import register_project
+from sync_pipeline_tests.sync.conftest import START, Forge
 from sync_pipeline_tests.sync.test_merge_request_trouble import make
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
@@ -45,18 +47,20 @@ def test_what_happens_after_a_servers_clock_was_set_back_is_read(forge: Forge) -
 
 
 def test_a_long_backfill_that_is_throttled_again_and_again_gets_done(forge: Forge) -> None:
-    made = make(forge, 350)
+    project = generate(forge.gitlab, forge.group, merge_requests=350, notes=0, tie=1)
+    repo = register_project(forge.conn, forge.server.url, project.id, "team1/large", origin=START)
+    wanted = {"repo_id": repo, "window": _EVERYTHING}
     for _ in range(3):
         # A page an hour is all that the server allows.
         limit = faults.throttled_text(retry_after="1800")
         forge.gitlab.faults.add(r"merge_requests\?", limit, times=None, skip=1)
-        report = forge.syncer.run(forge.request(MR, Mode.BACKFILL, window=_EVERYTHING))
-        assert report.job_status in (JobStatus.FAILED, JobStatus.COMPLETED)
+        report = forge.syncer.run(forge.request(MR, Mode.BACKFILL, **wanted))
+        assert report.job_status is JobStatus.FAILED
         forge.gitlab.faults.clear()
         forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
-    report = forge.syncer.run(forge.request(MR, Mode.BACKFILL, window=_EVERYTHING))
+    report = forge.syncer.run(forge.request(MR, Mode.BACKFILL, **wanted))
     assert report.succeeded, report.error
-    assert len(forge.rows("SELECT 1 FROM scm.mrs")) == len(made)
+    assert len(forge.rows("SELECT 1 FROM scm.mrs")) == 350
     assert len(forge.rows("SELECT DISTINCT job_id FROM scm.sync_runs WHERE attempt > 3")) == 1
 
 
