@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sync_pipeline import cli
 from sync_pipeline.model import BEGINNING, Depth, JobReport, JobType, Mode, TimeWindow
+from sync_pipeline.quality import health
+from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.sandbox.gitlab.faults import server_error
 from sync_pipeline.store import watermarks
+from sync_pipeline_tests.conftest import ENVIRONMENT
 from sync_pipeline_tests.sync.conftest import Forge
+from sync_pipeline_tests.test_schemas import SCHEMAS, validate
 
 GITLAB = (JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS)
 
@@ -394,3 +401,129 @@ def test_a_comparison_that_uses_up_its_requests_says_how_far_it_got(proof: Proof
     result = proof.result()
     assert result["status"] == "clean"
     assert result["period"].upper <= datetime(2100, 1, 1, tzinfo=UTC)
+
+
+# The command ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Command:
+    """``scm-sync reconcile`` for the project of a forge."""
+
+    proof: Proof
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *words: str, code: int = 0) -> tuple[str, str]:
+        """What it prints, on both channels."""
+        self.capsys.readouterr()
+        assert cli.run(["reconcile", "--repo", str(self.proof.forge.repo_id), *words]) == code
+        return self.capsys.readouterr()
+
+    def document(self, *words: str, code: int = 0) -> dict[str, Any]:
+        """Its document, which is as the schema says."""
+        document: dict[str, Any] = json.loads(self(*words, "--json", code=code)[0])
+        validate(document, "reconcile.json")
+        definitions = SCHEMAS["reconcile.json"]["$defs"]
+        for one in document["results"]:
+            kind = "planned" if "dry_run" in document else "result"
+            assert set(one) <= set(definitions[kind]["properties"])
+            for difference in one.get("differences", ()):
+                assert set(difference) == set(definitions["difference"]["properties"])
+        return document
+
+
+@pytest.fixture
+def command(
+    proof: Proof, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Command:
+    """See :class:`Command`."""
+    monkeypatch.setenv("SCM_DATABASE_URL", proof.forge.database.url)
+    monkeypatch.setenv("SCM_ENVIRONMENT", ENVIRONMENT)
+    monkeypatch.setenv("SCM_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("SCM_GITLAB_URL", proof.forge.server.url)
+    monkeypatch.setenv("SCM_GITLAB_TOKEN", proof.forge.settings.gitlab_token.get_secret_value())
+    return Command(proof, capsys)
+
+
+def test_the_command_names_repairs_and_proves(command: Command) -> None:
+    forge = command.proof.forge
+    planned = command.document("--dry-run")
+    assert [(one["job"], one["stored"]) for one in planned["results"]] == [
+        ("commits", 7),
+        ("merge_requests", 3),
+        ("reviews", 3),
+    ]
+    assert forge.rows("SELECT FROM scm.reconciliations") == []
+    clean = command.document()
+    assert clean["status"] == "clean"
+    assert all(
+        one["calls"] <= plan["calls"] for one, plan in zip(clean["results"], planned["results"], strict=True)
+    )
+    forge.conn.execute("UPDATE scm.mrs SET title = 'x' WHERE iid < 3")
+    found = command.document("--job", "mrs", "--no-repair", "--limit", "1", code=1)["results"][0]
+    assert (found["changed"], len(found["differences"]), found["repair"]) == (2, 1, None)
+    assert (found["differences"][0]["key"], found["differences"][0]["fields"]) == ("1", ["title"])
+    out, _ = command("--job", "mrs", code=1)
+    assert "merge_requests: mismatch, 2 changed: 3 at the source, 3 stored" in out
+    assert "a repair waits for the scheduler" in out
+    (waiting,) = forge.rows("SELECT status, heals FROM scm.sync_jobs WHERE mode = 'repair'")
+    assert waiting == {"status": "pending", "heals": True}
+    healed = command.document("--job", "mrs", "--repair")["results"][0]
+    assert (healed["repair"]["status"], healed["repair"]["updated"]) == ("completed", 2)
+    assert (healed["after"]["status"], healed["after"]["changed"]) == ("clean", 0)
+    out, _ = command("--last-days", "100000")
+    assert "commits: clean: 7 at the source, 7 stored" in out
+
+
+def test_a_repair_that_does_not_help_is_left_to_a_person_and_not_repeated(command: Command) -> None:
+    forge = command.proof.forge
+    forge.conn.execute(
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN NEW.title := 'x'; RETURN NEW; END $$; "
+        "CREATE TRIGGER keep BEFORE INSERT OR UPDATE ON scm.mrs FOR EACH ROW EXECUTE FUNCTION keep(); "
+        "UPDATE scm.mrs SET title = 'x' WHERE iid = 1"
+    )
+    for repairs in range(3):
+        found = command.document("--job", "mrs", code=1)["results"][0]
+        assert (found["differences"][0]["repairs"], found["differences"][0]["next"]) == (repairs, "read")
+        command.proof.heal(JobType.MERGE_REQUESTS)
+    found = command.document("--job", "mrs", code=1)["results"][0]
+    assert (found["differences"][0]["next"], found["repair"]) == ("escalate", None)
+    (judged,) = [
+        one
+        for one in health.read(forge.conn, timedelta(days=3650), Credentials(frozenset(), {}, {}))
+        if one.facts.job_type is JobType.MERGE_REQUESTS
+    ]
+    assert {health.Reason.MISMATCH, health.Reason.UNREPAIRED} <= set(judged.health.reasons)
+    # A person mended the cause.
+    forge.conn.execute("DROP TRIGGER keep ON scm.mrs")
+    assert command.document("--job", "mrs", "--repair")["results"][0]["after"]["status"] == "clean"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--since", "2030-01-01"), "is in the future"),
+        (("--until", "2025-01-01"), "not settled, commits are read up to 2024-05-06T12:"),
+        (("--since", "2025-01-01"), "not settled, commits are read up to 2024-05-06T12:"),
+        (("--start-rev", "1"), "is read by time"),
+        (("--since", "yesterday"), "write a date or a time"),
+        (("--since", "2024-02-01", "--until", "2024-01-01"), "is before"),
+        (("--job", "revisions"), "has no revisions"),
+        (("--job", "nonsense"), "unknown job type"),
+    ],
+)
+def test_a_window_that_says_nothing_is_refused_in_one_line(
+    command: Command, words: tuple[str, ...], line: str
+) -> None:
+    _, error = command(*words, code=3)
+    assert line in error
+    assert error.count("\n") == 1
+    assert command.proof.forge.rows("SELECT FROM scm.sync_jobs WHERE mode = 'probe'") == []
+
+
+def test_a_source_that_fails_is_inconclusive_with_its_reason(command: Command) -> None:
+    command.proof.forge.gitlab.faults.add("", server_error(), times=None, skip=1)
+    document = command.document("--job", "mrs", code=2)
+    assert document["status"] == "inconclusive"
+    assert "500" in document["results"][0]["detail"]
