@@ -106,7 +106,11 @@ CREATE TABLE scm.sweeps (
     next_time      timestamptz,
     round_began_at timestamptz,
     round_ended_at timestamptz,
+    round_rows     bigint      NOT NULL DEFAULT 0,
+    round_done     bigint      NOT NULL DEFAULT 0,
+    history_at     timestamptz,
     recent_at      timestamptz,
+    places_at      timestamptz,
     PRIMARY KEY (repo_id, job_type),
     FOREIGN KEY (repo_id, job_type) REFERENCES scm.sync_watermarks
 );
@@ -117,4 +121,8 @@ COMMENT ON COLUMN scm.sweeps.next_rev IS 'Revision at which it goes on; NULL: at
 COMMENT ON COLUMN scm.sweeps.next_time IS 'Time at which it goes on; NULL: at the beginning.';
 COMMENT ON COLUMN scm.sweeps.round_began_at IS 'When the round that is under way began.';
 COMMENT ON COLUMN scm.sweeps.round_ended_at IS 'When everything had been compared once more; NULL before the first time.';
-COMMENT ON COLUMN scm.sweeps.recent_at IS 'When the newest part was last compared.';
+COMMENT ON COLUMN scm.sweeps.round_rows IS 'Rows that were stored when the round that is under way began.';
+COMMENT ON COLUMN scm.sweeps.round_done IS 'Rows of the round that lie before the place where it goes on.';
+COMMENT ON COLUMN scm.sweeps.history_at IS 'When a share of history last had its turn, whatever came of it.';
+COMMENT ON COLUMN scm.sweeps.recent_at IS 'When the newest part last had its turn.';
+COMMENT ON COLUMN scm.sweeps.places_at IS 'When open differences were last looked at again.';

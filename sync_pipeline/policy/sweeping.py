@@ -1,0 +1,435 @@
+"""What is compared with its source next, unattended, and how many requests that may take.
+
+Belongs here: pure decisions over one snapshot: which windows of which (repository, job type) have their turn,
+in which order, and who gets the requests of the hour. Does not belong here: reading the snapshot
+(:mod:`sync_pipeline.store.sweeps`), carrying turns out (:mod:`sync_pipeline.quality.sweeping`), and what
+follows from a difference (:mod:`sync_pipeline.policy.reconciliation`).
+
+Every (repository, job type) has up to three turns an hour, one of each :class:`Why`. Within a kind the one
+whose latest turn of that kind is the longest ago goes first, whatever came of it, so that nobody starves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from math import ceil
+
+from sync_pipeline.model import (
+    Access,
+    Depth,
+    JobType,
+    Lifecycle,
+    RevisionWindow,
+    TimeWindow,
+    Window,
+)
+from sync_pipeline.policy.windows import bounds, hull
+
+REVISIONS_RECENT = 1000
+"""The newest part of revisions, which have no time."""
+
+WINDOWS_OF_A_TURN = 10
+"""Windows around places of open differences that one turn compares."""
+
+LEAST_REQUESTS = 60
+"""With fewer requests an hour than these some turns would not fit into their third."""
+
+_LEAST_ROWS = 20
+_LEAST_REVISIONS = 1000
+# What lies so close together is compared as one window, which costs no more than two.
+_CLOSE = timedelta(hours=1)
+_STEP = timedelta(milliseconds=1)
+_HOUR = timedelta(hours=1)
+
+# Requests of a comparison that finds nothing, about, and of each row with its details.
+_CALLS = {JobType.COMMITS: 8, JobType.MERGE_REQUESTS: 4, JobType.REVIEWS: 4, JobType.REVISIONS: 4}
+_CALLS_PER_ROW = {
+    JobType.COMMITS: 0.02,
+    JobType.MERGE_REQUESTS: 3.0,
+    JobType.REVIEWS: 7.0,
+    JobType.REVISIONS: 0.002,
+}
+
+_NO_ACCESS = frozenset({Access.DENIED, Access.GONE, Access.DISABLED})
+
+Mark = int | datetime
+"""A revision, or a moment of a source's time."""
+
+
+class Why(StrEnum):
+    """What a turn is for, the most urgent first: ``places`` of open differences whose repair ended or whose
+    deletion has to be seen again, the ``recent`` part, or the next share of all ``history``."""
+
+    PLACES = "places"
+    RECENT = "recent"
+    HISTORY = "history"
+
+
+class LeftOut(StrEnum):
+    """Why nothing of a (repository, job type) is compared."""
+
+    RETIRED = "retired"
+    NOT_CONFIGURED = "not_configured"
+    CREDENTIAL = "credential"
+    REPLACED = "replaced"
+    NO_ACCESS = "no_access"
+    NEVER_READ = "never_read"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One (repository, job type) as the plan sees it. Times are UTC by the database's clock, except marks.
+
+    ``watermark`` is the end of what is complete, ``covered_from`` the start of all that is covered.
+    ``credential``: the token in force is refused; ``configured`` is False where the settings have no such
+    server. ``probed``: a probe of it runs. ``places`` of open differences are due, with ``anywhere`` also
+    some without a place. ``places_at``, ``recent_at`` and ``history_at`` are when the latest turn of each
+    kind was. ``next`` is where the round goes on, None at its beginning; ``round_rows`` were stored when it
+    began and ``round_done`` of them lie before ``next``; neither counts for revisions, whose numbers do.
+    """
+
+    repo_id: int
+    job_type: JobType
+    instance: str
+    lifecycle: Lifecycle = Lifecycle.ACTIVE
+    access: Access = Access.OK
+    credential: bool = False
+    configured: bool = True
+    probed: bool = False
+    watermark: Mark | None = None
+    covered_from: Mark | None = None
+    places: tuple[Window, ...] = ()
+    anywhere: bool = False
+    places_at: datetime | None = None
+    recent_at: datetime | None = None
+    history_at: datetime | None = None
+    next: Mark | None = None
+    round_began_at: datetime | None = None
+    round_ended_at: datetime | None = None
+    round_rows: int = 0
+    round_done: int = 0
+
+    @property
+    def key(self) -> tuple[int, JobType]:
+        """What it is told by."""
+        return self.repo_id, self.job_type
+
+    @property
+    def is_under_way(self) -> bool:
+        """True if a round has begun and not ended."""
+        began, ended = self.round_began_at, self.round_ended_at
+        return began is not None and (ended is None or ended < began)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``requests`` are those of one instance in an hour of the clock, ``recent`` is the newest part of time,
+    ``round`` the time in which everything is compared once."""
+
+    requests: int
+    recent: timedelta
+    round: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one (repository, job type) compares in one go.
+
+    ``windows`` are compared one after the other. A share of history has none yet: it goes from ``start`` over
+    ``rows`` stored rows, or to the watermark if there are no more; ``begins`` a round or goes on with one.
+    ``calls`` is how many requests it takes, about.
+    """
+
+    repo_id: int
+    job_type: JobType
+    instance: str
+    why: Why
+    depth: Depth
+    calls: int
+    windows: tuple[Window, ...] = ()
+    start: Mark | None = None
+    rows: int = 0
+    begins: bool = False
+
+    @property
+    def key(self) -> tuple[int, JobType]:
+        """Whose turn it is."""
+        return self.repo_id, self.job_type
+
+
+def plan(
+    units: Iterable[Unit], limits: Limits, now: datetime
+) -> tuple[list[Turn], dict[tuple[int, JobType], LeftOut]]:
+    """The turns that are due, in their order, and what is left out altogether."""
+    left_out: dict[tuple[int, JobType], LeftOut] = {}
+    found: list[tuple[tuple[int, datetime, int, JobType], Turn]] = []
+    order = list(Why)
+    for unit in units:
+        reason = left_out_because(unit)
+        if reason is not None:
+            left_out[unit.key] = reason
+            continue
+        for turn, latest in (
+            (_of_places(unit), unit.places_at),
+            (_of_recent(unit, limits, now), unit.recent_at),
+            (_of_history(unit, limits, now), unit.history_at),
+        ):
+            if turn is not None:
+                since = latest or datetime.min.replace(tzinfo=UTC)
+                found.append(((order.index(turn.why), since, unit.repo_id, unit.job_type), turn))
+    found.sort(key=lambda one: one[0])
+    return [turn for _, turn in found], left_out
+
+
+def left_out_because(unit: Unit) -> LeftOut | None:
+    """Why nothing of ``unit`` is compared; None where it is."""
+    if unit.lifecycle is Lifecycle.RETIRED:
+        return LeftOut.RETIRED
+    if not unit.configured:
+        return LeftOut.NOT_CONFIGURED
+    if unit.credential:
+        return LeftOut.CREDENTIAL
+    if unit.access is Access.REPLACED:
+        return LeftOut.REPLACED
+    if unit.access in _NO_ACCESS:
+        return LeftOut.NO_ACCESS
+    if unit.watermark is None or unit.covered_from is None or unit.watermark <= unit.covered_from:  # type: ignore[operator]
+        return LeftOut.NEVER_READ
+    return LeftOut.RUNNING if unit.probed else None
+
+
+# Turns ---------------------------------------------------------------------------------------------------
+
+
+def _of_places(unit: Unit) -> Turn | None:
+    windows = around(unit.places)[:WINDOWS_OF_A_TURN]
+    if not windows and unit.anywhere:
+        # What has no place is looked for by every comparison, so the window may hold as good as nothing.
+        windows = [_almost_empty(unit)]
+    if not windows:
+        return None
+    return Turn(
+        unit.repo_id,
+        unit.job_type,
+        unit.instance,
+        Why.PLACES,
+        Depth.DETAILS,
+        len(windows) * calls_for(unit.job_type, 1),
+        tuple(windows),
+    )
+
+
+def around(places: Iterable[Window]) -> list[Window]:
+    """Few small windows that hold ``places``, which are of one kind, in order."""
+    found: list[Window] = []
+    for place in sorted(places, key=bounds):
+        if found and _is_close(found[-1], place):
+            whole = hull([found[-1], place])
+            assert whole is not None
+            found[-1] = whole
+        else:
+            found.append(place)
+    return found
+
+
+def _is_close(before: Window, after: Window) -> bool:
+    if isinstance(before, RevisionWindow):
+        assert isinstance(after, RevisionWindow)
+        return after.end - before.first <= _LEAST_REVISIONS
+    assert isinstance(after, TimeWindow)
+    return after.until - before.since <= _CLOSE
+
+
+def _almost_empty(unit: Unit) -> Window:
+    if isinstance(unit.watermark, datetime):
+        # Not the very last moment: to that belongs whatever has a date in the future.
+        return TimeWindow(unit.watermark - 2 * _STEP, unit.watermark - _STEP)
+    assert unit.watermark is not None
+    return RevisionWindow(unit.watermark - 1, unit.watermark)
+
+
+def _of_recent(unit: Unit, limits: Limits, now: datetime) -> Turn | None:
+    if unit.recent_at is not None and unit.recent_at >= hour_of(now):
+        return None
+    window: Window
+    if isinstance(unit.watermark, datetime):
+        assert isinstance(unit.covered_from, datetime)
+        window = TimeWindow(max(unit.covered_from, unit.watermark - limits.recent), unit.watermark)
+    else:
+        assert unit.watermark is not None
+        assert isinstance(unit.covered_from, int)
+        window = RevisionWindow(max(unit.covered_from, unit.watermark - REVISIONS_RECENT), unit.watermark)
+    return Turn(
+        unit.repo_id,
+        unit.job_type,
+        unit.instance,
+        Why.RECENT,
+        Depth.LISTING,
+        calls_for(unit.job_type, 0),
+        (window,),
+    )
+
+
+def _of_history(unit: Unit, limits: Limits, now: datetime) -> Turn | None:
+    begins = not unit.is_under_way
+    if begins and unit.round_began_at is not None and now < unit.round_began_at + limits.round:
+        return None
+    if begins:
+        done, passed = 0, 0.0
+    else:
+        assert unit.round_began_at is not None
+        passed = (now - unit.round_began_at) / limits.round
+        done = rows_done(unit)
+        if done > min(1.0, passed) * rows_of_round(unit):
+            return None
+    start = unit.covered_from if begins or unit.next is None else unit.next
+    assert start is not None
+    rows = rows_of_round(unit)
+    share = rows * min(1.0, passed + _HOUR / limits.round) - done
+    least = _LEAST_REVISIONS if unit.job_type is JobType.REVISIONS else _LEAST_ROWS
+    wanted = min(max(least, ceil(share)), _affordable(unit.job_type, limits))
+    return Turn(
+        unit.repo_id,
+        unit.job_type,
+        unit.instance,
+        Why.HISTORY,
+        Depth.DETAILS,
+        calls_for(unit.job_type, wanted),
+        start=start,
+        rows=wanted,
+        begins=begins,
+    )
+
+
+def rows_of_round(unit: Unit) -> int:
+    """How many rows the round of ``unit`` goes over."""
+    if isinstance(unit.watermark, int):
+        assert isinstance(unit.covered_from, int)
+        return unit.watermark - unit.covered_from
+    return unit.round_rows
+
+
+def rows_done(unit: Unit) -> int:
+    """How many of them have been compared in the round that is under way."""
+    if not unit.is_under_way:
+        return 0
+    if isinstance(unit.next, int):
+        assert isinstance(unit.covered_from, int)
+        return max(0, unit.next - unit.covered_from)
+    return min(unit.round_done, unit.round_rows)
+
+
+def share_compared(unit: Unit, limits: Limits, now: datetime) -> float:
+    """Which share of the rows was compared within the time of a round, from 0 to 1."""
+    if unit.round_began_at is None:
+        return 0.0
+    if not unit.is_under_way:
+        assert unit.round_ended_at is not None
+        length, late = unit.round_ended_at - unit.round_began_at, now - limits.round - unit.round_began_at
+        return 1.0 if late <= timedelta(0) else max(0.0, 1.0 - late / length) if length else 0.0
+    passed = (now - unit.round_began_at) / limits.round
+    rows = rows_of_round(unit)
+    done = rows_done(unit) / rows if rows else 1.0
+    # What this round has not come to yet was compared in the one before, as long after its beginning.
+    before = max(0.0, 1.0 - max(done, passed)) if unit.round_ended_at is not None else 0.0
+    return min(1.0, done + before)
+
+
+def calls_for(job_type: JobType, rows: int) -> int:
+    """How many requests comparing ``rows`` with their details takes, about."""
+    return _CALLS[job_type] + ceil(rows * _CALLS_PER_ROW[job_type])
+
+
+def _affordable(job_type: JobType, limits: Limits) -> int:
+    """How many rows fit into a third of the requests of an hour."""
+    return max(1, int((limits.requests // 3 - _CALLS[job_type]) / _CALLS_PER_ROW[job_type]))
+
+
+def hour_of(moment: datetime) -> datetime:
+    """The start of its hour; requests are counted by hours of the clock."""
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+# Requests ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Spent:
+    """Requests of one instance: those of this run by kind, those that running turns may still send, and what
+    had been sent in this hour before."""
+
+    before: int
+    by_why: dict[Why, int] = field(default_factory=lambda: dict.fromkeys(Why, 0))
+    reserved: dict[tuple[int, JobType], tuple[Why, int]] = field(default_factory=dict)
+
+    def of(self, why: Why) -> int:
+        return self.by_why[why] + sum(calls for kind, calls in self.reserved.values() if kind is why)
+
+    @property
+    def total(self) -> int:
+        return self.before + sum(self.of(why) for why in Why)
+
+
+class Purse:
+    """The requests of an hour, handed out to turns.
+
+    Each kind of turn has a third of its own at every instance, so that none starves however long another one
+    is. What a kind does not need goes to the others afterwards, in their order. What a running turn may send
+    is set aside until it ends. ``sent`` is what was sent to each instance in this hour before.
+    """
+
+    def __init__(self, turns: Sequence[Turn], limits: Limits, sent: Mapping[str, int]) -> None:
+        self._waiting = list(turns)
+        self._third = limits.requests // 3
+        self._all = limits.requests
+        self._spent = {turn.instance: _Spent(sent.get(turn.instance, 0)) for turn in turns}
+
+    def next(self) -> tuple[Turn, int] | None:
+        """The next turn, and how many requests it may send; None where there is none at this moment. Tell
+        :meth:`ended` when it is over."""
+        for whole in (False, True):
+            left = {
+                (instance, why): self._left(spent, why, whole=whole)
+                for instance, spent in self._spent.items()
+                for why in Why
+            }
+            for n, turn in enumerate(self._waiting):
+                here = left[turn.instance, turn.why]
+                reserved = self._spent[turn.instance].reserved
+                if here >= min(turn.calls, self._third) and here > 0 and turn.key not in reserved:
+                    del self._waiting[n]
+                    allowed = here if whole else self._allowance(turn, here)
+                    reserved[turn.key] = turn.why, allowed
+                    return turn, allowed
+        return None
+
+    def _left(self, spent: _Spent, why: Why, *, whole: bool) -> int:
+        left = self._all - spent.total
+        if whole:
+            # The rest is handed out when it is known what is left.
+            return 0 if spent.reserved else left
+        return min(left, self._third - spent.of(why))
+
+    def _allowance(self, turn: Turn, left: int) -> int:
+        """Twice what it takes, about, so that others can go on beside it; at least half of what is left."""
+        return min(left, max(2 * turn.calls, left // 2))
+
+    def ended(self, turn: Turn, calls: int) -> None:
+        """``turn`` is over and has sent ``calls`` requests."""
+        spent = self._spent[turn.instance]
+        spent.reserved.pop(turn.key)
+        spent.by_why[turn.why] += calls
+
+    def drop(self, unwanted: Iterable[tuple[int, JobType]] = (), instance: str | None = None) -> None:
+        """Hand out nothing more to these, or to anything of ``instance``."""
+        keys = set(unwanted)
+        self._waiting = [t for t in self._waiting if t.key not in keys and t.instance != instance]
+
+    @property
+    def waiting(self) -> tuple[Turn, ...]:
+        """Turns that had none, in their order."""
+        return tuple(self._waiting)
