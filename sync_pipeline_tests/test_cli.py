@@ -62,6 +62,7 @@ COMMANDS = (
     "up",
     "doctor",
     "status",
+    "completeness",
 )
 
 
@@ -794,6 +795,16 @@ def test_verify_names_records_that_disagree(scm: Scm, on_database: Database) -> 
 
 
 # Reports ------------------------------------------------------------------------------------------------
+
+
+def test_completeness_has_a_line_for_each_and_one_for_all(scm: Scm, on_database: Database) -> None:
+    with on_database.connection() as conn:
+        builders.register(conn, head=12)
+    lines = [line.split("\t") for line in scm("completeness", "--by", "tenant").out.splitlines()]
+    assert [line[0] for line in lines] == ["tenant", "acme", "total", "not all is there, or not known"]
+    assert dict(zip(lines[0], lines[1], strict=True))["uncovered_revisions"] == "12"
+    assert scm("completeness", "--json").json["total"]["unknown"]["never_read"] == 1
+    scm("completeness", "--by", "owner").refused(3, "'owner' is not one of")
 
 
 def test_the_doctor_ends_with_the_code_of_what_it_found(scm: Scm, on_database: Database) -> None:

@@ -1,4 +1,5 @@
-"""The commands about the installation as a whole: ``env``, ``ui``, ``up``, ``doctor`` and ``status``.
+"""The commands about the installation as a whole: ``env``, ``ui``, ``up``, ``doctor``, ``status`` and
+``completeness``.
 
 Belongs here: what has no group of its own. Does not belong here: how the reports look to a person
 (:mod:`sync_pipeline.cli.reports`).
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -131,3 +133,34 @@ def status_command(
     else:
         print_rows(reports.status_rows(document))
     print(reports.status_summary(document))
+
+
+class GroupedBy(StrEnum):
+    """What has a line of its own in the statement."""
+
+    INSTANCE = "instance"
+    TENANT = "tenant"
+    JOB_TYPE = "job_type"
+
+
+def completeness_command(
+    by: Annotated[GroupedBy, typer.Option("--by", help="What has a line of its own.")] = GroupedBy.JOB_TYPE,
+    as_json: AsJson = False,
+) -> None:
+    """Is it all there? Rows expected and stored, and what is not known, for all active repositories."""
+    from sync_pipeline.cli import reports
+    from sync_pipeline.operations.completeness import completeness
+
+    settings = read_settings()
+    with open_database(settings) as database:
+        document = completeness(database, settings)
+    if as_json:
+        print_json(document)
+        return
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(reports.completeness_table(document, by))
+    else:
+        print_rows(reports.completeness_rows(document, by))
+    print(reports.completeness_summary(document))

@@ -45,6 +45,7 @@ app.command("ui")(installation.ui_command)
 app.command("up")(installation.up_command)
 app.command("doctor")(installation.doctor_command)
 app.command("status")(installation.status_command)
+app.command("completeness")(installation.completeness_command)
 app.command("reconcile")(reconcile.reconcile_command)
 # Its earlier name, for scripts.
 database.app.command("verify", hidden=True)(admin.admin_verify)

@@ -1,4 +1,4 @@
-"""How the reports of ``scm-sync doctor``, ``status`` and ``admin verify`` look to a person.
+"""How the reports of ``scm-sync doctor``, ``status``, ``completeness`` and ``admin verify`` look to a person.
 
 Belongs here: rows, lines and colours made from their documents. Does not belong here: commands and options
 (:mod:`sync_pipeline.cli.installation`, :mod:`sync_pipeline.cli.admin`), and what is in a document.
@@ -207,6 +207,56 @@ def _last_run(run: Mapping[str, Any] | None) -> str:
         f"{when} {run['status']}: {run['read']} read, {run['inserted'] + run['updated']} changed, "
         f"{counted(run['calls'], 'call')}"
     )
+
+
+# completeness -------------------------------------------------------------------------------------------
+
+
+def completeness_rows(document: Mapping[str, Any], by: str) -> list[Row]:
+    """One row per instance, tenant or job type, and one for all of them, for plain lines."""
+    found = [*document[f"{by}s"], {by: "total", **document["total"]}]
+    known = ("repositories", "expected", "stored", "missing", "extra", "changed", "deleted")
+    unknown = ("denied", "never_read", "hidden", "quarantined", "owed")
+    return [
+        {
+            by: one[by],
+            **{name: one[name] for name in known},
+            **{name: one["unknown"][name] for name in unknown},
+            "uncovered": one["unknown"]["uncovered"]["units"],
+            "uncovered_revisions": one["unknown"]["uncovered"]["revisions"],
+            "verified": "" if one["verified"]["share"] is None else f"{one['verified']['share']:.0%}",
+        }
+        for one in found
+    ]
+
+
+def completeness_table(document: Mapping[str, Any], by: str) -> Table:
+    """The same for a terminal, without the columns that are zero in every line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = completeness_rows(document, by)
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    table = Table()
+    for name in columns:
+        table.add_column(name.replace("_", " "), justify="left" if name == by else "right")
+    for row in rows:
+        if row is rows[-1]:
+            table.add_section()
+        cells = (row[name] for name in columns)
+        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in cells))
+    return table
+
+
+def completeness_summary(document: Mapping[str, Any]) -> str:
+    """Whether it is all there, in one line."""
+    total, retired = document["total"], document["retired_repositories"]
+    left_out = (
+        f"; {counted(retired, 'retired repository', 'retired repositories')} left out" if retired else ""
+    )
+    if not total["units"]:
+        return f"no repositories{left_out}"
+    return ("all is there" if total["complete"] else "not all is there, or not known") + left_out
 
 
 # verify -------------------------------------------------------------------------------------------------
