@@ -32,6 +32,7 @@ from psycopg import sql
 from sync_pipeline.operations import environment
 from sync_pipeline.store import migrations
 from sync_pipeline.store.database import Database
+from sync_pipeline_tests.warm import Starter
 
 pytest_plugins = (
     ["sync_pipeline_tests.svn_fixtures"] if (Path(__file__).parent / "svn_fixtures.py").exists() else []
@@ -141,6 +142,14 @@ def _belongs_to(process: psutil.Process, run: Path) -> bool:
     with contextlib.suppress(psutil.Error, OSError):
         return process.pid != os.getpid() and process.environ().get(_RUN) == str(run)
     return False
+
+
+@pytest.fixture(scope="session")
+def warm(run_folder: Path) -> Iterator[Starter]:
+    """Starts processes of ours without the seconds that importing Dagster takes."""
+    starter = Starter(run_folder / "compiled")
+    yield starter
+    starter.close()
 
 
 # --- Databases --------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Serve
 from sync_pipeline.sandbox.gitlab.generator import generate
 from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
+from sync_pipeline_tests.warm import Process, Starter
 
 _SLOW_SVN = """#!/bin/sh
 # Stands before svn; from the third log on it waits as long as the file exists in which it counts them.
@@ -130,6 +131,7 @@ class Installation:
     folder: Path
     url: str
     forge: Forge
+    warm: Starter
     variables: dict[str, str] = field(default_factory=dict)
     _exported: dict[str, str] = field(default_factory=dict)
 
@@ -147,20 +149,13 @@ class Installation:
 
     def run(self, *command: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
         """``scm-sync`` with these arguments."""
-        return self.python("-m", "sync_pipeline.cli", *command, expect=expect)
-
-    def python(self, *arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-        """Python in the environment of the installation."""
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == expect, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        done = self.warm.run("sync_pipeline.cli", *command, env=self.environment, cwd=self.folder)
+        assert done.returncode == expect, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
+
+    def start(self, *command: str) -> Process:
+        """``scm-sync`` that goes on meanwhile."""
+        return self.warm.start("sync_pipeline.cli", *command, env=self.environment, cwd=self.folder)
 
     def dagster_environment(self) -> dict[str, str]:
         """The environment that ``eval "$(scm-sync env)"`` leaves behind."""
@@ -176,21 +171,15 @@ class Installation:
             self._exported = dict(entry.split("=", 1) for entry in entries)
         return self._exported | self.variables
 
-    def job_execute(
-        self, tags: Mapping[str, str] | None = None, job: str = "sync_revisions"
-    ) -> subprocess.Popen[str]:
+    def job_execute(self, tags: Mapping[str, str] | None = None, job: str = "sync_revisions") -> Process:
         """``dagster job execute`` as a CI job would call it."""
-        command = [sys.executable, "-m", "dagster", "job", "execute"]
-        command += ["-m", "sync_pipeline.definitions", "-j", job]
-        if tags:
-            command += ["--tags", json.dumps(dict(tags))]
-        return subprocess.Popen(
-            command,
+        return self.warm.start(
+            "dagster",
+            *("job", "execute", "-m", "sync_pipeline.definitions", "-j", job),
+            *(("--tags", json.dumps(dict(tags))) if tags else ()),
             env=self.dagster_environment(),
             cwd=self.folder,
-            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
         )
 
     def repository(self, name: str, revisions: int) -> tuple[Path, int]:
@@ -232,7 +221,9 @@ def commit(place: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def installation(server_url: str, template: str, folder: Path, forge: Forge) -> Iterator[Installation]:
+def installation(
+    server_url: str, template: str, folder: Path, forge: Forge, warm: Starter
+) -> Iterator[Installation]:
     name = f"scm_test_{secrets.token_hex(6)}"
     with psycopg.connect(server_url, autocommit=True) as conn:
         conn.execute(
@@ -241,7 +232,7 @@ def installation(server_url: str, template: str, folder: Path, forge: Forge) -> 
             )
         )
     try:
-        yield Installation(folder, database_of(server_url, name), forge)
+        yield Installation(folder, database_of(server_url, name), forge, warm)
     finally:
         with psycopg.connect(server_url, autocommit=True) as conn:
             conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
@@ -249,10 +240,10 @@ def installation(server_url: str, template: str, folder: Path, forge: Forge) -> 
 
 @pytest.fixture(scope="session")
 def shared(
-    server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory, forge: Forge
+    server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory, forge: Forge, warm: Starter
 ) -> Iterator[Installation]:
     """An installation without daemon; each test registers repositories of its own in it."""
-    with installation(server_url, template, tmp_path_factory.mktemp("shared"), forge) as made:
+    with installation(server_url, template, tmp_path_factory.mktemp("shared"), forge, warm) as made:
         yield made
 
 
@@ -310,11 +301,11 @@ class Up:
 
 @pytest.fixture(scope="module")
 def up(
-    server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory, forge: Forge
+    server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory, forge: Forge, warm: Starter
 ) -> Iterator[Up]:
     """Page, daemon and code server as ``scm-sync up`` starts them, with sensors that tick often."""
     folder = tmp_path_factory.mktemp("up")
-    with installation(server_url, template, folder, forge) as made:
+    with installation(server_url, template, folder, forge, warm) as made:
         made.variables = {
             "SCM_SENSOR_INTERVAL": "2",
             # What happens is read a moment later, not a minute.

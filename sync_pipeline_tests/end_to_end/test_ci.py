@@ -1,15 +1,17 @@
-"""``dagster job execute`` and ``scm-sync runner`` as a CI job calls them, as real processes."""
+"""``dagster job execute`` and ``scm-sync runner`` as a CI job calls them, as real processes.
+
+They start warm; that they start cold too is proven with the wheel.
+"""
 
 from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sync_pipeline_tests.end_to_end.conftest import Installation, midnight, slow_svn, until
+from sync_pipeline_tests.warm import Process
 
 KEYS = [f"{first:010d}-{first + 999:010d}" for first in range(1, 3001, 1000)]
 
@@ -19,9 +21,9 @@ def only(made: Installation, name: str) -> None:
     made.variables = {"SCM_ONLY": f"svn:{(made.folder / name).as_uri()}"}
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+def finish(process: Process) -> tuple[int, str]:
     output, _ = process.communicate(timeout=120)
-    return process.returncode, output
+    return process.wait(), output
 
 
 def test_a_partition_syncs_its_window_and_a_wrong_one_touches_nothing(shared: Installation) -> None:
@@ -112,18 +114,11 @@ def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> N
     assert {"scm/actor", "scm/reason"} <= {tag["key"] for tag in tags}
 
 
-def slow_runner(shared: Installation, place: Path) -> subprocess.Popen[str]:
+def slow_runner(shared: Installation, place: Path) -> Process:
     """A runner that takes its time over small chunks."""
     (shared.folder / "slow").write_text("")
     shared.variables = {"SCM_CHUNK_REVISIONS": "20", **slow_svn(shared.folder)}
-    command = [sys.executable, "-m", "sync_pipeline.cli", "runner", "incremental", "--repo"]
-    return subprocess.Popen(
-        [*command, f"svn:{place.as_uri()}", "--json"],
-        env=shared.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return shared.start("runner", "incremental", "--repo", f"svn:{place.as_uri()}", "--json")
 
 
 def test_a_killed_runner_is_followed_at_once_by_one_that_reads_the_rest(shared: Installation) -> None:
