@@ -11,7 +11,8 @@ from typing import Any
 
 from sync_pipeline.store.database import Connection
 
-# One row per (repository, job type): the covered range with the origin, and the latest attempt at any job.
+# One row per (repository, job type): the covered range with the origin, and the latest attempt
+# at any job that reads; comparisons have results of their own.
 _UNITS = """
 SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.project_path, r.instance, r.tenant, r.slug,
        r.lifecycle, w.origin_rev, w.origin_time, w.access_since,
@@ -30,7 +31,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.project_path, r.ins
        SELECT s.mode, s.status, s.started_at, s.finished_at, s.rows_read, s.inserted, s.updated, s.unchanged,
               s.poorer, s.quarantined, s.calls, s.error_code, s.error, s.dagster_run_id
          FROM scm.sync_runs AS s
-        WHERE s.repo_id = w.repo_id AND s.job_type = w.job_type
+        WHERE s.repo_id = w.repo_id AND s.job_type = w.job_type AND s.mode <> 'probe'
         ORDER BY s.started_at DESC
         LIMIT 1) AS run ON TRUE
  WHERE %(repo_ids)s::bigint[] IS NULL OR w.repo_id = ANY (%(repo_ids)s)
@@ -41,7 +42,9 @@ _JOBS = """
 SELECT repo_id, job_type, status, count(*) AS jobs, count(*) FILTER (
        WHERE revs IS NOT NULL OR period IS NOT NULL) AS with_window
   FROM scm.sync_jobs
- WHERE %(repo_ids)s::bigint[] IS NULL OR repo_id = ANY (%(repo_ids)s)
+ WHERE (%(repo_ids)s::bigint[] IS NULL OR repo_id = ANY (%(repo_ids)s))
+   -- A comparison that failed needs nobody: the next one tells.
+   AND NOT (mode = 'probe' AND status = 'dead')
  GROUP BY repo_id, job_type, status
 """
 
