@@ -31,6 +31,7 @@ from sync_pipeline.store import leases
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests import builders
+from sync_pipeline_tests.warm import Process, Starter
 
 SECRET = "hunter2-never-shown"
 COMMANDS = (
@@ -610,7 +611,17 @@ def test_facts_are_derived_anew_without_a_server(
     scm("repair", "remap", "--repo", str(svn)).refused(3, "only facts of GitLab keep the raw")
 
 
-def test_ctrl_c_stops_it_politely(on_database: Database) -> None:
+@pytest.fixture
+def start(warm: Starter, tmp_path: Path) -> Callable[..., Process]:
+    """Starts ``scm-sync`` as a process of its own."""
+
+    def start(*arguments: str, stderr: int = subprocess.PIPE) -> Process:
+        return warm.start("sync_pipeline", *arguments, env=os.environ, cwd=tmp_path, stderr=stderr)
+
+    return start
+
+
+def test_ctrl_c_stops_it_politely(on_database: Database, start: Callable[..., Process]) -> None:
     with on_database.connection() as conn:
         origin = datetime(2024, 1, 1, tzinfo=UTC)
         repo = builders.register_project(conn, "https://gitlab.example", 1, "a/b", origin=origin)
@@ -619,10 +630,7 @@ def test_ctrl_c_stops_it_politely(on_database: Database) -> None:
             conn, repo_id=repo, job_type=JobType.COMMITS, waiter=uuid4(), who="me", priority=0, length=300
         )
         assert held is not None
-        command = [sys.executable, "-m", "sync_pipeline", "repair", "remap", "--repo", str(repo)]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-        )
+        process = start("repair", "remap", "--repo", str(repo))
         deadline = time.monotonic() + 60
         while conn.execute("SELECT 1 FROM scm.sync_lock_waiters").fetchone() is None:
             assert process.poll() is None, process.communicate()
@@ -637,12 +645,12 @@ def test_ctrl_c_stops_it_politely(on_database: Database) -> None:
 
 
 def test_the_runner_syncs_for_real_and_tells_how_it_went(
-    on_database: Database, repository_url: str, tmp_path: Path
+    on_database: Database, repository_url: str, tmp_path: Path, start: Callable[..., Process]
 ) -> None:
     def run(*arguments: str) -> Done:
-        command = [sys.executable, "-m", "sync_pipeline", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-        return Done(done.returncode, done.stdout, done.stderr)
+        process = start(*arguments)
+        out, err = process.communicate(timeout=120)
+        return Done(process.wait(), out, err)
 
     spec = f"svn:{repository_url}"
     added = run("repo", "add", spec)
@@ -666,16 +674,13 @@ def test_the_runner_syncs_for_real_and_tells_how_it_went(
 
 
 def test_a_loop_goes_round_and_on_where_a_round_failed(
-    on_database: Database, repository_url: str, tmp_path: Path
+    on_database: Database, repository_url: str, tmp_path: Path, start: Callable[..., Process]
 ) -> None:
     """The second round finds the source gone, the third finds it again; the code tells of all of them."""
     with on_database.connection() as conn:
         repo = builders.register_source(conn, tmp_path / "paint")
     options = ["--loop", "--loop-interval", "0", "--max-iterations", "4", "--json"]
-    command = [sys.executable, "-m", "sync_pipeline", "runner", "incremental", "--repo", str(repo), *options]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    )
+    process = start("runner", "incremental", "--repo", str(repo), *options)
     assert process.stdout is not None
     rounds = [json.loads(process.stdout.readline())]
     (tmp_path / "paint").rename(tmp_path / "away")
@@ -690,15 +695,12 @@ def test_a_loop_goes_round_and_on_where_a_round_failed(
 
 
 def test_a_loop_that_waits_ends_at_once_and_well_when_it_is_stopped(
-    on_database: Database, repository_url: str, tmp_path: Path
+    on_database: Database, repository_url: str, tmp_path: Path, start: Callable[..., Process]
 ) -> None:
     with on_database.connection() as conn:
         repo = builders.register_source(conn, tmp_path / "paint")
     options = ["--loop", "--loop-interval", "600"]
-    command = [sys.executable, "-m", "sync_pipeline", "runner", "incremental", "--repo", str(repo), *options]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    )
+    process = start("runner", "incremental", "--repo", str(repo), *options)
     assert process.stdout is not None
     first = process.stdout.readline()
     assert re.match(
@@ -710,24 +712,21 @@ def test_a_loop_that_waits_ends_at_once_and_well_when_it_is_stopped(
 
 
 def test_a_terminal_sees_how_far_a_backfill_is_and_no_line_of_a_chunk(
-    on_database: Database, tmp_path: Path
+    on_database: Database, tmp_path: Path, start: Callable[..., Process]
 ) -> None:
     svn_samples.large(tmp_path / "paint", 3000, 1)
     with on_database.connection() as conn:
         repo = builders.register_source(conn, tmp_path / "paint")
-    command = [sys.executable, "-m", "sync_pipeline", "runner", "backfill", "--repo", str(repo)]
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=os.environ
-    ) as process:
-        os.close(theirs)
-        drawn = b""
-        # The end of a terminal that nobody writes to any more is an error.
-        with suppress(OSError):
-            while piece := os.read(ours, 4096):
-                drawn += piece
-        assert process.stdout is not None
-        assert "revisions backfill: success, 3 of 3 chunks; 3000 inserted" in process.stdout.read()
+    process = start("runner", "backfill", "--repo", str(repo), stderr=theirs)
+    os.close(theirs)
+    drawn = b""
+    # The end of a terminal that nobody writes to any more is an error.
+    with suppress(OSError):
+        while piece := os.read(ours, 4096):
+            drawn += piece
+    out, _ = process.communicate(timeout=60)
+    assert "revisions backfill: success, 3 of 3 chunks; 3000 inserted" in out
     os.close(ours)
     text = drawn.decode()
     assert "3,000 revisions in 3 blocks missing; HEAD is r3000; about 5 svn commands" in text
