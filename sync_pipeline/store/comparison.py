@@ -16,7 +16,15 @@ from operator import itemgetter
 from typing import Any
 
 from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, Origin, ReviewSet
-from sync_pipeline.model import BEGINNING, JobType, PathChange, RevisionRow, RevisionWindow, Window
+from sync_pipeline.model import (
+    BEGINNING,
+    JobType,
+    PathChange,
+    RevisionRow,
+    RevisionWindow,
+    Visibility,
+    Window,
+)
 from sync_pipeline.store import commits, facts, merge_requests, reviews
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import recordset
@@ -207,7 +215,7 @@ SELECT commit_sha AS sha, ts, unreachable_since IS NOT NULL AS unreachable FROM 
 
 # What is stored of some revisions; their paths are compared by a hash over the rows themselves.
 _REVISIONS_IN = """
-SELECT rev_num, author_raw, ts, message, visibility, path_count, flags, meta_json, richness
+SELECT rev_num, author_raw, ts, message, visibility, path_count, flags, meta_json, richness, paths_hash
   FROM scm.svn_revisions
  WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s AND deleted_at IS NULL
 """
@@ -255,7 +263,7 @@ class ComparedRevisions:
     missing: tuple[int, ...]
     extra: tuple[int, ...]
     changed: dict[int, tuple[str, ...]]
-    poorer: int
+    poorer: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,8 +465,9 @@ def compare_revisions(
                 for path in paths
             )
     nothing = facts.paths_hash(())
-    expected, poorer = 0, 0
+    expected = 0
     missing: list[int] = []
+    poorer: list[int] = []
     seen: set[int] = set()
     changed: dict[int, tuple[str, ...]] = {}
     for row in rows:
@@ -468,17 +477,24 @@ def compare_revisions(
         known = stored.get(row.rev_num)
         if known is None:
             missing.append(row.rev_num)
-        elif facts.richness(row) < known["richness"]:
-            poorer += 1
+            continue
+        # What is noted of it beside follows from these, and later looks rely on that.
+        richness = facts.richness_of(Visibility(known["visibility"]), known["flags"])
+        if facts.richness(row) < richness:
+            poorer.append(row.rev_num)
         else:
             source = facts.columns(row, count)
             fields = [name for name, value in source.items() if known[name] != value]
             if hashes.get(row.rev_num, nothing) != digest:
                 fields.append("paths")
+            elif known["paths_hash"] != digest:
+                fields.append("paths_hash")
+            if known["richness"] != richness:
+                fields.append("richness")
             if fields:
                 changed[row.rev_num] = tuple(sorted(fields))
     extra = tuple(sorted(stored.keys() - seen))
-    return ComparedRevisions(expected, len(stored), tuple(missing), extra, changed, poorer)
+    return ComparedRevisions(expected, len(stored), tuple(missing), extra, changed, tuple(poorer))
 
 
 def count_in(conn: Connection, repo_id: int, job_type: JobType, window: Window) -> int:

@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 
 from sync_pipeline.model import Counts, PathChange, RevisionRow, RevisionWindow, Visibility
 from sync_pipeline.store.database import Connection
-from sync_pipeline.store.raw import storable
+from sync_pipeline.store.raw import recordset, storable
 
 # Private to the connection and emptied at commit. Copied into before anything is compared.
 _STAGE = """
@@ -49,6 +49,8 @@ FROM STDIN
 # Tells a first look from a later one. The caller's lease keeps it true until the transaction ends.
 _ANY_IN_WINDOW = """
 SELECT EXISTS (SELECT 1 FROM scm.svn_revisions
+                WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s)
+    OR EXISTS (SELECT 1 FROM scm.svn_changed_paths
                 WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s) AS any
 """
 
@@ -92,11 +94,11 @@ WITH written AS (
 INSERT INTO stage_written SELECT rev_num, inserted FROM written
 """
 
-# The paths of a revision are replaced as a set.
+# The paths of a revision are replaced as a set; some may be there although their revision was taken away.
 _DROP_PATHS = """
 DELETE FROM scm.svn_changed_paths AS p
  USING stage_written AS w
- WHERE NOT w.inserted AND p.repo_id = %(repo_id)s AND p.rev_num = w.rev_num
+ WHERE p.repo_id = %(repo_id)s AND p.rev_num = w.rev_num
 """
 
 _INSERT_PATHS = """
@@ -150,16 +152,15 @@ _BOOLEANS = {True: "t", False: "f", None: _NULL}
 
 # Before copies are stored that win over what is there: nothing that is kept about these is relied on.
 _DISTRUST = """
-UPDATE scm.svn_revisions SET content_hash = '', batch_id = 0
- WHERE repo_id = %(repo_id)s AND rev_num = ANY (%(rev_nums)s)
+UPDATE scm.svn_revisions AS r SET content_hash = '', batch_id = 0, richness = s.richness
+  FROM json_to_recordset(%(rows)s) AS s (rev_num bigint, richness smallint)
+ WHERE r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
 """
 
-# Paths whose revision was taken away behind our back.
-_DROP_ORPHANS = """
-DELETE FROM scm.svn_changed_paths AS p
- WHERE p.repo_id = %(repo_id)s AND p.rev_num = ANY (%(rev_nums)s)
-   AND NOT EXISTS (SELECT FROM scm.svn_revisions AS r
-                    WHERE r.repo_id = p.repo_id AND r.rev_num = p.rev_num)
+# What is noted of how much of them was read follows from these.
+_HOW_RICH = """
+SELECT rev_num, visibility, flags FROM scm.svn_revisions
+ WHERE repo_id = %(repo_id)s AND rev_num = ANY (%(rev_nums)s)
 """
 
 # What is compared with the source's own number.
@@ -173,8 +174,13 @@ _VISIBILITY_RANK = {Visibility.HIDDEN: 0, Visibility.PARTIAL: 1, Visibility.FULL
 def richness(row: RevisionRow) -> int:
     """How much of the revision was read. Visibility counts first, then details that could not be read
     (flags ending in ``_unread``). A look that is poorer than what is stored changes nothing."""
-    unread = sum(flag.endswith("_unread") for flag in row.flags)
-    return _VISIBILITY_RANK[row.visibility] * 4 + 3 - min(unread, 3)
+    return richness_of(row.visibility, row.flags)
+
+
+def richness_of(visibility: Visibility, flags: Iterable[str]) -> int:
+    """As :func:`richness`."""
+    unread = sum(flag.endswith("_unread") for flag in flags)
+    return _VISIBILITY_RANK[visibility] * 4 + 3 - min(unread, 3)
 
 
 def _field(text: str | None) -> str:
@@ -268,8 +274,7 @@ def store_revisions(
     counted = conn.execute(_COUNT, params).fetchone()
     assert counted is not None
     if changed:
-        if counted["updated"]:
-            conn.execute(_DROP_PATHS, params)
+        conn.execute(_DROP_PATHS, params)
         conn.execute(_INSERT_PATHS, params)
     conn.execute(_RESOLVE, params)
     counts: dict[str, int] = dict(counted)
@@ -328,10 +333,16 @@ def columns(row: RevisionRow, path_count: int) -> dict[str, Any]:
 
 def distrust(conn: Connection, repo_id: int, rev_nums: Iterable[int]) -> None:
     """The copies of these revisions that are stored next, in this transaction, win over what is stored,
-    whatever was noted of its content; paths without a revision make room."""
+    whatever was noted of their content, unless they show less of them than is stored."""
     params = {"repo_id": repo_id, "rev_nums": list(rev_nums)}
-    conn.execute(_DISTRUST, params)
-    conn.execute(_DROP_ORPHANS, params)
+    rows = [
+        {
+            "rev_num": row["rev_num"],
+            "richness": richness_of(Visibility(row["visibility"]), row["flags"]),
+        }
+        for row in conn.execute(_HOW_RICH, params)
+    ]
+    conn.execute(_DISTRUST, params | {"rows": recordset(rows)})
 
 
 def fingerprints(conn: Connection, repo_id: int, head: int, limit: int) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ Belongs here: ``scm.reconciliations``, ``scm.discrepancies`` and ``scm.sweeps``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -47,7 +47,7 @@ _RESOLVE = """
 UPDATE scm.discrepancies
    SET resolved_at = now(), outcome = CASE WHEN kind = 'extra' THEN 'returned' ELSE 'healed' END
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
-   AND reconciliation <> %(number)s
+   AND reconciliation <> %(number)s AND natural_key <> ALL (%(unread)s)
    AND (revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange
         OR (revs IS NULL AND period IS NULL AND %(everywhere)s))
 """
@@ -170,11 +170,24 @@ def put(
 
 
 def resolve_unseen(
-    conn: Connection, *, repo_id: int, job_type: JobType, window: Window, number: int, everywhere: bool
+    conn: Connection,
+    *,
+    repo_id: int,
+    job_type: JobType,
+    window: Window,
+    number: int,
+    everywhere: bool,
+    unread: Collection[str] = (),
 ) -> int:
     """Close the differences in ``window`` that comparison ``number`` did not see; with ``everywhere`` also
-    those without a place. Returns how many."""
-    params = {"repo_id": repo_id, "job_type": str(job_type), "number": number, "everywhere": everywhere}
+    those without a place. The rows with keys in ``unread`` could not be looked at. Returns how many."""
+    params = {
+        "repo_id": repo_id,
+        "job_type": str(job_type),
+        "number": number,
+        "everywhere": everywhere,
+        "unread": list(unread),
+    }
     return conn.execute(_RESOLVE, params | range_params(window)).rowcount
 
 

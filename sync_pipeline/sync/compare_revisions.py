@@ -27,6 +27,9 @@ class RevisionComparison:
         self._work = work
         self._repo_id = attempt.repo.repo_id
 
+    # See sync_pipeline.sync.reconcile.Comparison.
+    lists_are_whole = True
+
     @property
     def calls(self) -> int:
         """Commands run so far."""
@@ -70,8 +73,9 @@ class RevisionComparison:
             *(_difference(n, DifferenceKind.EXTRA) for n in outside),
             *(_difference(n, DifferenceKind.CHANGED, fields) for n, fields in found.changed.items()),
         ]
-        unreadable = found.poorer + len(unread | (set(found.extra) - set(outside)))
-        return Compared(batch.window, found.expected, found.stored, tuple(differences), 0, unreadable)
+        unread |= {*found.poorer, *found.extra} - set(outside)
+        keys = tuple(map(str, sorted(unread)))
+        return Compared(batch.window, found.expected, found.stored, tuple(differences), unread=keys)
 
 
 def _difference(rev_num: int, kind: DifferenceKind, fields: tuple[str, ...] = ()) -> Difference:

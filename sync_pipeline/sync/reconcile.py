@@ -11,7 +11,7 @@ A probe stores no fact. Everything is read and compared under the lease, so that
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol
 
@@ -25,10 +25,11 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.policy.reconciliation import Next, Patience, is_gone_at_source, what_next
+from sync_pipeline.policy.reconciliation import Next, Patience, what_next
 from sync_pipeline.policy.windows import bounds
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import reconciliations, tombstones, watermarks
+from sync_pipeline.sources.gitlab.fields import quarantine_key
+from sync_pipeline.store import aside, reconciliations, tombstones, watermarks
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
 from sync_pipeline.store.reconciliations import Discrepancy
@@ -43,7 +44,9 @@ _KEPT = 10_000
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A piece of a window after its comparison: ``window`` begins where the piece before it ended. Counts are
-    rows. ``newer`` are differences that arose after what was read last, and no mismatch."""
+    rows. ``newer`` are differences that arose after what was read last, and no mismatch. ``unread`` are the
+    keys of rows that could not be compared, and ``unreadable`` is how many others there are: nothing is known
+    of them, so what was found of them earlier stays open."""
 
     window: Window
     expected: int
@@ -51,6 +54,7 @@ class Compared:
     differences: tuple[Difference, ...] = ()
     newer: int = 0
     unreadable: int = 0
+    unread: tuple[str, ...] = ()
 
 
 class Comparison(Protocol):
@@ -59,6 +63,11 @@ class Comparison(Protocol):
     @property
     def calls(self) -> int:
         """Requests sent so far, or svn commands."""
+        ...
+
+    @property
+    def lists_are_whole(self) -> bool:
+        """True where the lists hold all details."""
         ...
 
     def begin(self) -> None:
@@ -95,6 +104,7 @@ class _Part:
     stored: int = 0
     newer: int = 0
     unreadable: int = 0
+    unread: set[str] = field(default_factory=set)
     by_kind: dict[DifferenceKind, int] = field(default_factory=lambda: dict.fromkeys(DifferenceKind, 0))
 
     @property
@@ -107,7 +117,8 @@ class _Part:
         self.expected += piece.expected
         self.stored += piece.stored
         self.newer += piece.newer
-        self.unreadable += piece.unreadable
+        self.unreadable += piece.unreadable + len(piece.unread)
+        self.unread.update(piece.unread)
         for one in piece.differences:
             self.by_kind[one.kind] += 1
 
@@ -162,7 +173,7 @@ class ProbeWork:
             found.append(_like(window, start, bounds(gap)[0]))
             start = bounds(gap)[1]
         found.append(_like(window, start, end))
-        return [part for part in found if bounds(part)[0] < bounds(part)[1]]
+        return [part for part in found if not _is_empty(part)]
 
     def _part(self, window: Window) -> _Part:
         with self._attempt.database.connection() as conn:
@@ -179,12 +190,15 @@ class ProbeWork:
                 self._write(lease, part, piece)
             limit = self._attempt.request.max_calls
             if limit is not None and self._comparison.calls >= limit and part.reached != part.window:
-                self._conclude(part, None)
+                got_on = part.reached is not None and not _is_empty(part.reached)
+                why = None if got_on else f"{limit} requests do not suffice for a piece of it"
+                self._conclude(part, why)
                 return False
         self._conclude(part, None)
         return True
 
     def _write(self, lease: Lease, part: _Part, piece: Compared) -> None:
+        piece = self._without_set_aside(piece)
         room = max(0, _KEPT - sum(part.by_kind.values()))
         part.add(piece)
 
@@ -200,16 +214,32 @@ class ProbeWork:
 
         self._attempt.write(lease, store, window=piece.window)
 
+    def _without_set_aside(self, piece: Compared) -> Compared:
+        """``piece`` without differences of what is in quarantine: that waits there for its own repair."""
+        if not piece.differences:
+            return piece
+        with self._attempt.database.connection() as conn:
+            keys = aside.open_keys(conn, self._repo_id, self._job_type)
+        waiting = [
+            one.natural_key
+            for one in piece.differences
+            if one.kind is not DifferenceKind.EXTRA
+            # Of a merge request that is set aside so is its whole review.
+            and not keys.isdisjoint((quarantine_key(one.natural_key), one.natural_key.partition(":")[0]))
+        ]
+        differences = tuple(one for one in piece.differences if one.natural_key not in waiting)
+        return replace(piece, differences=differences, unread=(*piece.unread, *waiting))
+
     def _conclude(self, part: _Part, error: str | None) -> None:
         """Write the result of what was compared, and that of the rest where ``error`` says why there is
         none."""
-        done = part.reached
+        done = None if part.reached is None or _is_empty(part.reached) else part.reached
         if done is not None:
             self._result(part, done, MISMATCH if part.differs else CLEAN, None)
         if error is not None:
             rest = part.window if done is None else _like(done, bounds(done)[1], bounds(part.window)[1])
             number = self._part(rest).number if done is not None else part.number
-            if bounds(rest)[0] < bounds(rest)[1]:
+            if not _is_empty(rest):
                 self._result(_Part(number, rest), rest, INCONCLUSIVE, error)
 
     def _result(self, part: _Part, window: Window, status: str, detail: str | None) -> None:
@@ -233,14 +263,17 @@ class ProbeWork:
                 detail=detail,
                 run_id=self._attempt.claim.run_id,
             )
-            if status != INCONCLUSIVE:
+            # Lists alone do not show what was found in details.
+            if status != INCONCLUSIVE and (self._depth is Depth.DETAILS or self._comparison.lists_are_whole):
                 reconciliations.resolve_unseen(
                     conn,
                     repo_id=self._repo_id,
                     job_type=self._job_type,
                     window=window,
                     number=part.number,
-                    everywhere=True,
+                    unread=part.unread,
+                    # Some of them are looked for at the end.
+                    everywhere=window == part.window,
                 )
             return Counts()
 
@@ -264,7 +297,7 @@ class HealWork:
             found, _ = reconciliations.open_ones(conn, repo_id, job_type, window=window)
         patience = patience_of(self._attempt.settings)
         to_delete = [one for one in found if next_of(one, patience) is Next.DELETE]
-        to_read = [one for one in found if not is_gone_at_source(one.difference)]
+        to_read = [one for one in found if next_of(one, patience) is Next.READ]
         if to_read:
             self._work.heal([one.difference for one in to_read])
         gone = self._work.gone([one.difference for one in to_delete]) if to_delete else set()
@@ -306,6 +339,10 @@ def next_of(one: Discrepancy, patience: Patience) -> Next:
         now=one.now,
         patience=patience,
     )
+
+
+def _is_empty(window: Window) -> bool:
+    return not bounds(window)[0] < bounds(window)[1]
 
 
 def _like(window: Window, start: object, end: object) -> Window:
