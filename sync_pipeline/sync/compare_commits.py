@@ -42,6 +42,9 @@ class CommitComparison:
         self._refs = RefReader(client, visit.project_id)
         self._asked = 0
 
+    # See sync_pipeline.sync.reconcile.Comparison.
+    lists_are_whole = False
+
     @property
     def calls(self) -> int:
         """Requests sent so far."""

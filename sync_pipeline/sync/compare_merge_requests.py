@@ -42,6 +42,9 @@ class MergeRequestComparison:
         self._reviews = ReviewReader(client, visit.project_id, parallel=self._parallel)
         self._singles = SingleReader(client, visit.project_id)
 
+    # See sync_pipeline.sync.reconcile.Comparison.
+    lists_are_whole = False
+
     @property
     def calls(self) -> int:
         """Requests sent so far."""

@@ -15,6 +15,7 @@ from sync_pipeline import cli
 from sync_pipeline.model import BEGINNING, Depth, JobReport, JobType, Mode, TimeWindow
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.sandbox.gitlab import GitRepository
 from sync_pipeline.sandbox.gitlab.faults import server_error
 from sync_pipeline.store import watermarks
 from sync_pipeline_tests.conftest import ENVIRONMENT
@@ -338,6 +339,44 @@ def test_a_deletion_becomes_a_tombstone_after_looks_and_time_and_is_lifted(proof
         proof.heal(job_type)
         assert proof.found(job_type) == {}
         assert len(_live(forge, job_type)) == live[job_type]
+
+
+def test_a_commit_that_the_server_cleaned_away_becomes_a_tombstone_and_comes_back(
+    proof: Proof, tmp_path: Path
+) -> None:
+    forge = proof.forge
+    forge.other_settings(deletion_after=0, deletion_looks=1)
+    lost = forge.git.resolve("main") or ""
+    copy = GitRepository.create(tmp_path / "copy.git")
+    copy.fetch(forge.git, "main", "refs/heads/main")
+    forge.git.set_ref("refs/heads/main", forge.git.resolve("main~1"))
+    for number in range(3):
+        forge.git.set_ref(f"refs/heads/feature{number}", None)
+        forge.project.merge_requests.pop(number + 1)
+    forge.tick()
+    assert forge.commits().succeeded
+    (flagged,) = forge.rows(
+        "SELECT unreachable_since, deleted_at FROM scm.git_commits WHERE commit_sha = %(sha)s", sha=lost
+    )
+    assert flagged["unreachable_since"] is not None
+    # No ref reaches it, but the server still has it.
+    assert proof.found(JobType.COMMITS) == {}
+    forge.git.prune()
+    gone = proof.found(JobType.COMMITS)
+    assert gone[lost] == "extra"
+    assert set(gone.values()) == {"extra"}
+    assert proof.found(JobType.COMMITS, depth=Depth.LISTING) == gone, "a look that does not ask says nothing"
+    proof.heal(JobType.COMMITS)
+    assert proof.found(JobType.COMMITS) == {}
+    assert forge.rows("SELECT FROM scm.v_facts WHERE meta_json->>'sha' = %(sha)s", sha=lost) == []
+    forge.git.fetch(copy, "main", "refs/heads/main")
+    forge.tick()
+    assert forge.commits().succeeded
+    (back,) = forge.rows(
+        "SELECT unreachable_since, deleted_at FROM scm.git_commits WHERE commit_sha = %(sha)s", sha=lost
+    )
+    assert back == {"unreachable_since": None, "deleted_at": None}
+    assert proof.found(JobType.COMMITS) == {}
 
 
 def _live(forge: Forge, job_type: JobType) -> list[dict[str, Any]]:
