@@ -27,7 +27,7 @@ _SYNC = """
 import json, sys, time
 from datetime import datetime, timezone
 from sync_pipeline.catalog import parse_spec
-from sync_pipeline.model import BEGINNING, Counts, JobRequest, JobType, Mode, TimeWindow, Trigger
+from sync_pipeline.model import BEGINNING, Counts, Depth, JobRequest, JobType, Mode, TimeWindow, Trigger
 from sync_pipeline.operations.registration import add_repository
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
@@ -54,8 +54,21 @@ with Database(url) as database:
     first = run(Mode.INCREMENTAL, None) if what == "commits" else run(Mode.BACKFILL, now)
     idle = run(Mode.INCREMENTAL, None)
     again = run(Mode.BACKFILL, now, True) if what != "commits" else idle
+    def compare(depth):
+        started = time.perf_counter()
+        requests = [JobRequest(repo, t, Mode.PROBE, Trigger.RUNNER, "bench", "bench", window=now, depth=depth)
+                    for t in job_types]
+        reports = [syncer.run(request) for request in requests]
+        assert all(report.succeeded for report in reports), reports[-1].error
+        with database.connection() as conn:
+            differ = conn.execute(
+                "SELECT count(*) AS n FROM scm.reconciliations WHERE status <> 'clean'").fetchone()["n"]
+        return {"seconds": time.perf_counter() - started, "calls": sum(r.calls for r in reports),
+                "changed": differ}
+    lists, details = compare(Depth.LISTING), compare(Depth.DETAILS)
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(json.dumps({"peak_mb": peak / 1024, "first": first, "idle": idle, "again": again}))
+print(json.dumps({"peak_mb": peak / 1024, "first": first, "idle": idle, "again": again,
+                  "lists": lists, "details": details}))
 """
 
 _BARE = """
@@ -120,10 +133,10 @@ def _compare(url: str, server: str, token: str, project: str, what: str, tip: st
         process(["-c", _SYNC, url, server, token, project, name, str(PARALLEL)]).output.splitlines()[-1]
     )
     first, idle, again = result["first"], result["idle"], result["again"]
-    if first["rows"] < int(rows) or again["changed"]:
-        raise RuntimeError(
-            f"{what}: {first['rows']} of {rows} rows were read, {again['changed']} changed again"
-        )
+    lists, details = result["lists"], result["details"]
+    changed = again["changed"] + lists["changed"] + details["changed"]
+    if first["rows"] < int(rows) or changed:
+        raise RuntimeError(f"{what}: {first['rows']} of {rows} rows were read, {changed} changed or differ")
     label = f"{int(rows):,} {what}" + (", with reviews" if what != "commits" else "")
     budget = "at most 0.01 + a few" if what == "commits" else "at most 7"
     return [
@@ -131,6 +144,11 @@ def _compare(url: str, server: str, token: str, project: str, what: str, tip: st
         Figure(f"{label}, memory", "", result["peak_mb"], None, "MB", "at most 300 MB"),
         Figure(f"{label}, requests per row", "", first["calls"] / int(rows), None, "", budget),
         Figure(f"{label}, requests of an idle visit", "", idle["calls"], None, "", ""),
+        Figure(
+            f"{label}, reconciled", "the same requests, parsed", details["seconds"], float(seconds), "s", ""
+        ),
+        Figure(f"{label}, reconciled, requests per row", "", details["calls"] / int(rows), None, "", ""),
+        Figure(f"{label}, reconciled by lists only, requests", "", lists["calls"], None, "", ""),
     ]
 
 

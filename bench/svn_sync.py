@@ -23,26 +23,30 @@ from sync_pipeline.store import migrations
 _SYNC = """
 import json, sys, time, resource
 from sync_pipeline.catalog import parse_spec
-from sync_pipeline.model import JobRequest, JobType, Mode, RevisionWindow, Trigger
+from sync_pipeline.model import Depth, JobRequest, JobType, Mode, RevisionWindow, Trigger
 from sync_pipeline.operations.registration import add_repository
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import svn_reader
-url, address, head, again = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "again"
+url, address, head, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+mode = Mode.PROBE if how == "compare" else Mode.BACKFILL
+depth = Depth.DETAILS if how == "compare" else None
 settings = Settings()
 with Database(url) as database:
     added = add_repository(database, settings, parse_spec("svn:" + address), actor="bench",
                            reader_factory=lambda place: svn_reader(settings, place))
     started = time.perf_counter()
     report = Syncer(database, settings).run(JobRequest(
-        added.repository.repo_id, JobType.REVISIONS, Mode.BACKFILL, Trigger.RUNNER, "bench", "bench",
-        window=RevisionWindow(1, head + 1), reread=again))
+        added.repository.repo_id, JobType.REVISIONS, mode, Trigger.RUNNER, "bench", "bench",
+        window=RevisionWindow(1, head + 1), reread=how == "again", depth=depth))
+    with database.connection() as conn:
+        (differ,) = conn.execute("SELECT count(*) AS n FROM scm.discrepancies").fetchone().values()
     taken = time.perf_counter() - started
 assert report.succeeded, report.error
 # Not ru_maxrss: that is inherited from the process that started this one.
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(json.dumps({"peak_mb": peak / 1024, "seconds": taken, "changed": report.counts.changed}))
+print(json.dumps({"peak_mb": peak / 1024, "seconds": taken, "changed": report.counts.changed + differ}))
 """
 
 
@@ -84,11 +88,12 @@ def _sample(path: Path, revisions: int, huge: int = 0) -> str:
     return path.as_uri()
 
 
-def _sync(url: str, address: str, head: int, *, again: bool = False) -> tuple[float, float]:
-    finished = process(["-c", _SYNC, url, address, str(head), "again" if again else "first"])
+def _sync(url: str, address: str, head: int, how: str = "first") -> tuple[float, float]:
+    """Seconds and megabytes; ``how`` may be ``again`` or ``compare``, neither of which may find a change."""
+    finished = process(["-c", _SYNC, url, address, str(head), how])
     result = json.loads(finished.output.splitlines()[-1])
-    if again and result["changed"]:
-        raise RuntimeError("the second run changed rows")
+    if how != "first" and result["changed"]:
+        raise RuntimeError(f"the second run ({how}) changed rows")
     return result["seconds"], result["peak_mb"]
 
 
@@ -103,13 +108,16 @@ def _deep(url: str, address: str, revisions: int, folder: Path) -> list[Figure]:
     reading = seconds(log, runs=3)
     first, peak = _sync(url, address, revisions)
     copying = _bare_copy(url)
-    again, _ = _sync(url, address, revisions, again=True)
+    again, _ = _sync(url, address, revisions, "again")
+    compared, wide = _sync(url, address, revisions, "compare")
     bare = reading + copying
     what = f"{revisions:,} revisions with 8 paths"
     return [
         Figure(what, "svn log to a file + bare COPY", first, bare, "s", "at most 3"),
         Figure(f"{what}, read again", "svn log to a file + bare COPY", again, bare, "s", "at most 3"),
         Figure(f"{what}, memory", "", peak, None, "MB", "at most 300 MB"),
+        Figure(f"{what}, reconciled", "svn log to a file + bare COPY", compared, bare, "s", ""),
+        Figure(f"{what}, reconciled, memory", "", wide, None, "MB", "at most 300 MB"),
     ]
 
 
