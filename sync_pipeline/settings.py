@@ -363,6 +363,24 @@ class Settings(BaseSettings):
         le=31_536_000,
         description="Seconds: how long a row has to be gone at least before it becomes a tombstone.",
     )
+    reconcile_recent_days: float = Field(
+        2.0,
+        gt=0,
+        le=365,
+        description="Days before the watermark that the schedule `reconcile` compares every hour.",
+    )
+    sweep_days: float = Field(
+        30.0,
+        ge=1,
+        le=3650,
+        description="Days in which the schedule `reconcile` compares everything once with all details.",
+    )
+    sweep_requests: int = Field(
+        600,
+        ge=60,
+        le=1_000_000,
+        description="Requests an hour that the schedule `reconcile` sends to one instance at most.",
+    )
     job_max_attempts: int = Field(3, ge=1, description="Attempts at a job before it is dead.")
     claim_length: float = Field(
         300.0, gt=0, le=31_536_000, description="Seconds: length of the claim on a job."

@@ -23,6 +23,11 @@ from sync_pipeline.orchestration.assets import family_assets
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
 from sync_pipeline.orchestration.partitions import day_partitions, first_day
+from sync_pipeline.orchestration.reconciliation import (
+    reconciliation_asset,
+    reconciliation_job,
+    reconciliation_schedule,
+)
 from sync_pipeline.orchestration.rediscovery import rediscovery_job, rediscovery_schedule
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
@@ -96,11 +101,12 @@ def build_defs(
         days = day_partitions(first_day(snapshot, settings))
         jobs = family_jobs(repositories)
         rediscovery = rediscovery_job()
+        reconcile = reconciliation_job()
         postgres = PostgresResource(settings=given)
         return dg.Definitions(
-            assets=family_assets(repositories, days),
-            jobs=[*jobs, rediscovery],
-            schedules=[rediscovery_schedule(rediscovery, settings)],
+            assets=[*family_assets(repositories, days), reconciliation_asset(repositories, days)],
+            jobs=[*jobs, rediscovery, reconcile],
+            schedules=[rediscovery_schedule(rediscovery, settings), reconciliation_schedule(reconcile)],
             sensors=[
                 scheduler_sensor(repositories, days, jobs, settings),
                 *changes_sensors(repositories, settings),

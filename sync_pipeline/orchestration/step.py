@@ -394,21 +394,7 @@ class Step:
                 ],
             )
             return
-        keys = [day_key(day) for day in finished_days(report, Days.of(self.days), self.watermarks)]
-        whole = metadata_of(repository, report)
-        # What was read is told once, with the newest day: it is of the whole window.
-        part = {name: whole[name] for name in _OF_EVERY_DAY}
-        _log_together(
-            self.context,
-            [
-                dg.AssetMaterialization(
-                    asset_key(repository, report.job_type),
-                    partition=key,
-                    metadata=whole if key == keys[-1] else part,
-                )
-                for key in keys
-            ],
-        )
+        materialize_days(self.context, repository, report, self.days, self.watermarks)
 
     def _checks(self, selected: Selected) -> Iterator[dg.AssetCheckResult]:
         """The health of what was selected with its checks. Sensor runs leave them to the scheduler."""
@@ -532,6 +518,31 @@ def metadata_of(repository: Repository, report: JobReport) -> Mapping[str, Any]:
     if report.head is not None:
         found["head"] = report.head
     return found
+
+
+def materialize_days(
+    context: dg.AssetExecutionContext,
+    repository: Repository,
+    report: JobReport,
+    days: dg.DailyPartitionsDefinition,
+    watermarks: WatermarkStore,
+) -> None:
+    """Show the days that a job of a GitLab project finished as materialized."""
+    keys = [day_key(day) for day in finished_days(report, Days.of(days), watermarks)]
+    whole = metadata_of(repository, report)
+    # What was read is told once, with the newest day: it is of the whole window.
+    part = {name: whole[name] for name in _OF_EVERY_DAY}
+    _log_together(
+        context,
+        [
+            dg.AssetMaterialization(
+                asset_key(repository, report.job_type),
+                partition=key,
+                metadata=whole if key == keys[-1] else part,
+            )
+            for key in keys
+        ],
+    )
 
 
 def _log_together(context: dg.AssetExecutionContext, events: Sequence[dg.AssetMaterialization]) -> None:

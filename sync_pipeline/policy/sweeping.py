@@ -43,6 +43,7 @@ _LEAST_REVISIONS = 1000
 _CLOSE = timedelta(hours=1)
 _STEP = timedelta(milliseconds=1)
 _HOUR = timedelta(hours=1)
+_AFTER_A_DEAD_REPAIR = timedelta(days=1)
 
 # Requests of a comparison that finds nothing, about, and of each row with its details.
 _CALLS = {JobType.COMMITS: 8, JobType.MERGE_REQUESTS: 4, JobType.REVIEWS: 4, JobType.REVISIONS: 4}
@@ -87,9 +88,11 @@ class Unit:
     ``watermark`` is the end of what is complete, ``covered_from`` the start of all that is covered.
     ``credential``: the token in force is refused; ``configured`` is False where the settings have no such
     server. ``probed``: a probe of it runs. ``places`` of open differences are due, with ``anywhere`` also
-    some without a place. ``places_at``, ``recent_at`` and ``history_at`` are when the latest turn of each
-    kind was. ``next`` is where the round goes on, None at its beginning; ``round_rows`` were stored when it
-    began and ``round_done`` of them lie before ``next``; neither counts for revisions, whose numbers do.
+    some without a place; ``open`` are all differences, of which ``escalated`` wait for a person.
+    ``repairing``: a job of repair waits or runs; ``repair_died_at`` is when the latest died. ``places_at``,
+    ``recent_at`` and ``history_at`` are when the latest turn of each kind was. ``next`` is where the round
+    goes on, None at its beginning; ``round_rows`` were stored when it began and ``round_done`` of them lie
+    before ``next``; neither counts for revisions, whose numbers do.
     """
 
     repo_id: int
@@ -104,6 +107,10 @@ class Unit:
     covered_from: Mark | None = None
     places: tuple[Window, ...] = ()
     anywhere: bool = False
+    open: int = 0
+    escalated: int = 0
+    repairing: bool = False
+    repair_died_at: datetime | None = None
     places_at: datetime | None = None
     recent_at: datetime | None = None
     history_at: datetime | None = None
@@ -200,6 +207,22 @@ def left_out_because(unit: Unit) -> LeftOut | None:
     if unit.watermark is None or unit.covered_from is None or unit.watermark <= unit.covered_from:  # type: ignore[operator]
         return LeftOut.NEVER_READ
     return LeftOut.RUNNING if unit.probed else None
+
+
+def is_repair_due(unit: Unit, now: datetime) -> bool:
+    """True if a repair may be queued for what is open: none is under way or died a short while ago, and what
+    an earlier one did has been looked at."""
+    if left_out_because(unit) is not None or unit.open <= unit.escalated:
+        return False
+    if unit.repairing or unit.places or unit.anywhere:
+        return False
+    return unit.repair_died_at is None or now - unit.repair_died_at >= _AFTER_A_DEAD_REPAIR
+
+
+def sent_before(now: int, last_hour: int, limits: Limits) -> int:
+    """Requests that count against this hour: those sent in it, and those of the last hour that were too many,
+    as a piece that has begun is finished."""
+    return now + max(0, last_hour - limits.requests)
 
 
 # Turns ---------------------------------------------------------------------------------------------------
@@ -359,12 +382,12 @@ def hour_of(moment: datetime) -> datetime:
 
 @dataclass
 class _Spent:
-    """Requests of one instance: those of this run by kind, those that running turns may still send, and what
-    had been sent in this hour before."""
+    """Requests of one instance: those of this run by kind, those that the running turn of a repository may
+    still send, and what had been sent in this hour before."""
 
     before: int
     by_why: dict[Why, int] = field(default_factory=lambda: dict.fromkeys(Why, 0))
-    reserved: dict[tuple[int, JobType], tuple[Why, int]] = field(default_factory=dict)
+    reserved: dict[int, tuple[Why, int]] = field(default_factory=dict)
 
     def of(self, why: Why) -> int:
         return self.by_why[why] + sum(calls for kind, calls in self.reserved.values() if kind is why)
@@ -390,7 +413,7 @@ class Purse:
 
     def next(self) -> tuple[Turn, int] | None:
         """The next turn, and how many requests it may send; None where there is none at this moment. Tell
-        :meth:`ended` when it is over."""
+        :meth:`ended` when it is over, and ask again."""
         for whole in (False, True):
             left = {
                 (instance, why): self._left(spent, why, whole=whole)
@@ -400,10 +423,10 @@ class Purse:
             for n, turn in enumerate(self._waiting):
                 here = left[turn.instance, turn.why]
                 reserved = self._spent[turn.instance].reserved
-                if here >= min(turn.calls, self._third) and here > 0 and turn.key not in reserved:
+                if here >= min(turn.calls, self._third) and here > 0 and turn.repo_id not in reserved:
                     del self._waiting[n]
                     allowed = here if whole else self._allowance(turn, here)
-                    reserved[turn.key] = turn.why, allowed
+                    reserved[turn.repo_id] = turn.why, allowed
                     return turn, allowed
         return None
 
@@ -421,7 +444,7 @@ class Purse:
     def ended(self, turn: Turn, calls: int) -> None:
         """``turn`` is over and has sent ``calls`` requests."""
         spent = self._spent[turn.instance]
-        spent.reserved.pop(turn.key)
+        spent.reserved.pop(turn.repo_id)
         spent.by_why[turn.why] += calls
 
     def drop(self, unwanted: Iterable[tuple[int, JobType]] = (), instance: str | None = None) -> None:

@@ -44,7 +44,7 @@ WITH found AS (
 ), due AS (
     SELECT d.repo_id, d.job_type, d.revs, d.period,
            row_number() OVER (PARTITION BY d.repo_id, d.job_type
-                              ORDER BY d.last_seen_at, d.revs, d.period) AS number
+                              ORDER BY d.last_seen_at, d.discrepancy_id) AS number
       FROM scm.discrepancies AS d
       JOIN repaired AS r USING (repo_id, job_type)
      WHERE d.resolved_at IS NULL
@@ -121,26 +121,33 @@ UPDATE scm.sweeps
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 """
 
+# Whether a repair of it waits or runs.
+_REPAIRING = """
+SELECT EXISTS (SELECT FROM scm.sync_jobs
+                WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = 'repair' AND heals
+                  AND status IN ('pending', 'running', 'failed')) AS repairing
+"""
+
 # Where so many rows end: one more than these, by the time that windows are of. They are counted as those of
 # a comparison are.
 _SOME_COMMITS = """
 SELECT count(*) AS rows, min(at) AS first, max(at) AS last
   FROM (SELECT ts AS at FROM scm.git_commits
          WHERE repo_id = %(repo_id)s AND ts >= %(start)s AND ts < %(end)s AND deleted_at IS NULL
-         ORDER BY ts LIMIT %(limit)s) AS some
+         ORDER BY ts LIMIT %(limit)s) AS taken
 """
 _SOME_MERGE_REQUESTS = """
 SELECT count(*) AS rows, min(at) AS first, max(at) AS last
   FROM (SELECT updated_at AS at FROM scm.mrs
          WHERE repo_id = %(repo_id)s AND updated_at >= %(start)s AND updated_at < %(end)s
            AND deleted_at IS NULL
-         ORDER BY updated_at LIMIT %(limit)s) AS some
+         ORDER BY updated_at LIMIT %(limit)s) AS taken
 """
 _SOME_REVIEWS = """
 SELECT count(*) AS rows, min(at) AS first, max(at) AS last
   FROM (SELECT mr_updated_at AS at FROM scm.mr_reviews
          WHERE repo_id = %(repo_id)s AND mr_updated_at >= %(start)s AND mr_updated_at < %(end)s
-         ORDER BY mr_updated_at LIMIT %(limit)s) AS some
+         ORDER BY mr_updated_at LIMIT %(limit)s) AS taken
 """
 _SOME = {
     JobType.COMMITS: _SOME_COMMITS,
@@ -259,6 +266,13 @@ def move(
             "ends": next is None,
         },
     )
+
+
+def is_repairing(conn: Connection, repo_id: int, job_type: JobType) -> bool:
+    """True if a job that heals differences waits or runs."""
+    row = conn.execute(_REPAIRING, {"repo_id": repo_id, "job_type": str(job_type)}).fetchone()
+    assert row is not None
+    return bool(row["repairing"])
 
 
 def totals(conn: Connection, *, repairs: int) -> dict[str, int]:

@@ -236,6 +236,7 @@ def test_silent_and_failing_sensors_are_named() -> None:
         beats = [
             Heartbeat("scheduler", START, 0.1, outcome, age),
             Heartbeat("rediscovery", START, 0.1, "x", 400),
+            Heartbeat("reconcile", START, 0.1, "x", 3700),
         ]
         (finding,) = local.sensors(Settings(), beats)
         return finding.state, finding.seen

@@ -50,7 +50,7 @@ LIB = replace(APP, repo_id=5, slug="acme_lib_8", project_id=8, url="https://gitl
 BOTH = replace(PAINT, repo_id=6, slug="both_6", instance="gitlab.example", instance_slug="gitlab_example")
 
 FAMILIES = ("commits", "merge_requests")
-JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions", "rediscovery"}
+JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions", "rediscovery", "reconcile"}
 
 
 def location(
@@ -68,6 +68,7 @@ def steps(found: dg.RepositoryDefinition) -> dict[str, dg.AssetsDefinition]:
 def test_names_by_which_dagster_keeps_history_are_these() -> None:
     found = location(PAINT, GLUE, FAR, APP, BOTH)
     assert sorted(key.to_user_string() for key in found.assets_defs_by_key) == [
+        "fleet/reconciliation",
         "gitlab_example/acme_app_7/commits",
         "gitlab_example/acme_app_7/merge_requests",
         "gitlab_example/acme_app_7/reviews",
@@ -77,7 +78,7 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
         "svn_example/far_3/revisions",
     ]
     assert {job.name for job in found.get_all_jobs()} == {*JOBS, "__ASSET_JOB"}
-    assert [schedule.name for schedule in found.schedule_defs] == ["rediscovery"]
+    assert {schedule.name for schedule in found.schedule_defs} == {"rediscovery", "reconcile"}
     assert {sensor.name for sensor in found.sensor_defs} == {
         "scheduler",
         "changes_gitlab_example",
@@ -90,14 +91,15 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
         "gitlab_example_merge_requests",
         "gitlab_example_revisions",
         "local_revisions",
+        "reconciliation",
         "svn_example_revisions",
     }
 
 
 def test_an_empty_location_loads_and_keeps_its_names() -> None:
     found = location()
-    assert {job.name for job in found.get_all_jobs()} == JOBS
-    assert [schedule.name for schedule in found.schedule_defs] == ["rediscovery"]
+    assert {job.name for job in found.get_all_jobs()} == {*JOBS, "__ASSET_JOB"}
+    assert {schedule.name for schedule in found.schedule_defs} == {"rediscovery", "reconcile"}
     assert [sensor.name for sensor in found.sensor_defs] == ["scheduler"]
 
 
@@ -130,7 +132,7 @@ def test_every_asset_is_partitioned_pooled_and_never_retried_by_dagster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(POOLS_VARIABLE, "1")
-    [assets] = {id(a): a for a in location(PAINT, GLUE).assets_defs_by_key.values()}.values()
+    assets = steps(location(PAINT, GLUE))["local_revisions"]
     assert assets.partitions_def == dg.DynamicPartitionsDefinition(name="svn_blocks")
     assert assets.backfill_policy == dg.BackfillPolicy.multi_run(10)
     assert assets.op.pool == "local"
@@ -139,28 +141,27 @@ def test_every_asset_is_partitioned_pooled_and_never_retried_by_dagster(
 
 
 def test_a_run_that_somebody_starts_directly_takes_no_slot_that_a_kill_would_keep() -> None:
-    [assets] = {id(a): a for a in location(PAINT).assets_defs_by_key.values()}.values()
-    assert assets.op.pool is None
+    assert steps(location(PAINT))["local_revisions"].op.pool is None
 
 
 def test_a_thousand_repositories_are_one_step() -> None:
     many = [replace(PAINT, repo_id=n, slug=f"r_{n}", url=f"file:///srv/{n}") for n in range(1, 1001)]
     found = location(*many)
-    assert len({id(assets) for assets in found.assets_defs_by_key.values()}) == 1
+    assert set(steps(found)) == {"local_revisions", "reconciliation"}
     assert len(found.get_job("sync_revisions").graph.nodes) == 1
     projects = [
         replace(APP, repo_id=n, slug=f"p_{n}", project_id=n, url=f"https://gitlab.example/projects/{n}")
         for n in range(1, 1001)
     ]
     found = location(*projects)
-    assert len(found.assets_defs_by_key) == 3000
-    assert len(steps(found)) == 2
+    assert len(found.assets_defs_by_key) == 3001
+    assert len(steps(found)) == 3
     assert len(found.get_job("sync_merge_requests").graph.nodes) == 1
 
 
 def test_only_narrows_the_location_and_an_unknown_one_is_refused() -> None:
     found = location(PAINT, FAR, only="svn:https://svn.example/far")
-    assert [key.path[1] for key in found.assets_defs_by_key] == ["far_3"]
+    assert [key.path[1] for key in found.assets_defs_by_key] == ["far_3", "reconciliation"]
     with pytest.raises(ConfigurationError, match="catalog export"):
         location(PAINT, only="svn:file:///srv/none")
 
@@ -180,14 +181,14 @@ def defs_resources(defs: dg.Definitions) -> list[dg.ResourceDefinition]:
 def test_loading_needs_neither_database_nor_network_nor_source(tmp_path: Path) -> None:
     write_snapshot(tmp_path / "catalog.json", [PAINT], head_rev=1, written_at=datetime.now(UTC))
     program = """
-import socket, subprocess
+import socket, subprocess, sys
 import dagster, plumbum  # both ask a program for the machine's architecture
 def refuse(*_, **__): raise SystemExit("it went outside")
 socket.socket.connect = socket.getaddrinfo = subprocess.Popen = refuse
 import psycopg
 psycopg.Connection.connect = refuse
 from sync_pipeline.definitions import defs
-print(len(defs.get_repository_def().assets_defs_by_key))
+print(len(defs.get_repository_def().assets_defs_by_key), "matplotlib" in sys.modules)
 """
     environment = {"SCM_STATE_DIR": str(tmp_path), "SCM_DATABASE_URL": "postgresql://nowhere.invalid/x"}
     done = subprocess.run(
@@ -197,7 +198,7 @@ print(len(defs.get_repository_def().assets_defs_by_key))
         text=True,
         timeout=60,
     )
-    assert done.stdout.strip() == "1", done.stderr
+    assert done.stdout.strip() == "2 False", done.stderr
     assert "Warning" not in done.stderr
 
 

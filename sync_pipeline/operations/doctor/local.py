@@ -31,6 +31,8 @@ _OLDEST_SVN = (1, 14)
 _SILENT_TICKS = 10
 # The schedule of discovery roots ticks every five minutes only.
 _SHORTEST_SILENCE = 900.0
+# The schedule of comparisons ticks every hour.
+_SILENCE_OF = {"reconcile": 7500.0}
 _SHOWN = 5
 
 
@@ -191,7 +193,8 @@ def sensors(settings: Settings, beats: Sequence[Heartbeat] | None) -> list[Findi
         return [skipped("sensors", "none has ticked on this database yet")]
     silent, failing = [], []
     for beat in beats:
-        if beat.age > max(_SILENT_TICKS * settings.sensor_interval, _SHORTEST_SILENCE):
+        shortest = _SILENCE_OF.get(beat.name, _SHORTEST_SILENCE)
+        if beat.age > max(_SILENT_TICKS * settings.sensor_interval, shortest):
             silent.append(f"{beat.name} for {age(beat.age)}")
         elif beat.outcome.startswith("failed"):
             failing.append(f"{beat.name} {beat.outcome}")

@@ -1,0 +1,156 @@
+"""Reconciliation: the fleet-wide asset that compares what is stored with its sources, and its schedule.
+
+Belongs here: when it runs by itself, and what a run tells Dagster. What is compared is decided in
+:mod:`sync_pipeline.policy.sweeping`, turns are carried out in :mod:`sync_pipeline.quality.sweeping`, the
+metadata is made in :mod:`sync_pipeline.orchestration.reconciliation_page`. The names are fixed: people and CI
+call the job, Dagster keeps the switch of the schedule by its name.
+"""
+
+# Dagster looks at the annotations of assets and schedules itself, so they cannot be postponed here.
+
+import time
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import Kind, Repository
+from sync_pipeline.orchestration.step import materialize_days, refused
+from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat
+from sync_pipeline.quality.sweeping import Sweep, Swept
+from sync_pipeline.resources import GitLabResource, PostgresResource, WatermarkStore
+from sync_pipeline.settings import Settings
+
+RECONCILE = "reconcile"
+RECONCILIATION = dg.AssetKey(["fleet", "reconciliation"])
+
+# A run ends before the next one is due, and before run monitoring ends it.
+_LONGEST = 45 * 60.0
+_SHARE_OF_RUN_TIME = 0.7
+_ERROR_LINES = 5
+
+
+def reconciliation_asset(
+    repositories: Sequence[Repository], days: dg.DailyPartitionsDefinition
+) -> dg.AssetsDefinition:
+    """The asset: each materialization is one run of comparisons over ``repositories``. ``days`` are the
+    partitions of everything from GitLab."""
+    by_id = {repository.repo_id: repository for repository in repositories}
+
+    @dg.multi_asset(
+        name="reconciliation",
+        specs=[
+            dg.AssetSpec(
+                RECONCILIATION,
+                group_name="fleet",
+                kinds={"postgres"},
+                description="What is stored compared with its sources, a share at a time (docs/sweeps.md). "
+                "Differences are healed by jobs of the scheduler.",
+                metadata={"table": "scm.reconciliations"},
+            )
+        ],
+    )
+    def reconciliation(
+        context: dg.AssetExecutionContext,
+        settings: dg.ResourceParam[Settings],
+        postgres: PostgresResource,
+        gitlab: GitLabResource,
+    ) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
+        # Plots come with it, which a code location does not need to load.
+        from sync_pipeline.orchestration.reconciliation_page import metadata_of
+
+        try:
+            with postgres.database(max_size=2 * settings.parallel_repositories + 2) as database:
+                sweep = Sweep(
+                    database,
+                    settings,
+                    gitlab.readers(),
+                    by_id,
+                    deadline=_deadline(context),
+                    dagster_run_id=context.run.run_id,
+                )
+                watermarks = WatermarkStore(database)
+                for outcome in sweep.run():
+                    for report in outcome.visits:
+                        if by_id[report.repo_id].kind is Kind.GITLAB:
+                            # Live syncing is due to show what it finished, whoever asked for it.
+                            materialize_days(context, by_id[report.repo_id], report, days, watermarks)
+                context.log.info(said(sweep.swept))
+                yield dg.MaterializeResult(
+                    asset_key=RECONCILIATION,
+                    metadata=metadata_of(database, settings, sweep.swept, by_id),
+                )
+        except ConfigurationError as error:
+            raise refused(error) from None
+        _fail_if_any(context, sweep.swept, by_id)
+
+    return reconciliation
+
+
+def reconciliation_job() -> UnresolvedAssetJobDefinition:
+    """The job that materializes the asset; ``dagster job execute -j reconcile`` compares once."""
+    return dg.define_asset_job(
+        RECONCILE,
+        selection=dg.AssetSelection.assets(RECONCILIATION),
+        description="Compare what is due with its sources, within the requests of this hour.",
+        executor_def=dg.in_process_executor,
+    )
+
+
+def reconciliation_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
+    """The schedule that starts ``job`` every hour, one run at a time."""
+
+    @dg.schedule(
+        name=RECONCILE,
+        job=job,
+        cron_schedule="17 * * * *",
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Compares the newest part and the next share of all history with its sources.",
+    )
+    def reconcile(
+        context: dg.ScheduleEvaluationContext, postgres: PostgresResource
+    ) -> dg.RunRequest | dg.SkipReason:
+        with postgres.database() as database, heartbeat(database, RECONCILE) as say:
+            unfinished = dg.RunsFilter(job_name=RECONCILE, statuses=UNFINISHED)
+            if context.instance.get_runs_count(unfinished):
+                say("a run is at work")
+                return dg.SkipReason("a run is at work")
+            say("started a run")
+        return dg.RunRequest()
+
+    return reconcile
+
+
+def said(swept: Swept) -> str:
+    """A run in one line."""
+    differences = sum(outcome.count(kind) for outcome in swept.outcomes for kind in _KINDS)
+    unclear = sum(outcome.error is not None for outcome in swept.outcomes)
+    return (
+        f"{len(swept.outcomes)} turns, {sum(swept.sent.values())} requests in this hour; {differences} "
+        f"differences, {swept.repairs} repairs queued, {unclear} turns inconclusive, {swept.waiting} wait"
+    )
+
+
+_KINDS = ("missing", "extra", "changed")
+
+
+def _deadline(context: dg.AssetExecutionContext) -> float:
+    limit = context.instance.run_monitoring_max_runtime_seconds
+    return time.monotonic() + min(_LONGEST, _SHARE_OF_RUN_TIME * limit if limit else _LONGEST)
+
+
+def _fail_if_any(context: dg.AssetExecutionContext, swept: Swept, by_id: dict[int, Repository]) -> None:
+    """Name every defect of ours or of the installation. What a source did is no failure of this run."""
+    failures = [
+        f"{by_id[outcome.turn.repo_id].spec} {outcome.turn.job_type}: {outcome.failure}"
+        for outcome in swept.outcomes
+        if outcome.failure is not None
+    ]
+    if failures:
+        more = len(failures) - _ERROR_LINES
+        text = "; ".join(failures[:_ERROR_LINES]) + (f"; and {more} more" if more > 0 else "")
+        raise dg.Failure(
+            text, metadata={"errors": dg.MetadataValue.json(failures[:200])}, allow_retries=False
+        )

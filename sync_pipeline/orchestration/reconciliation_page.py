@@ -1,0 +1,198 @@
+"""What a materialization of the reconciliation tells: figures, the worst of the fleet, a plot.
+
+Belongs here: the metadata, and nothing that decides. Loaded by the run only: the plot needs matplotlib, which
+is slow to import.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any
+
+import dagster as dg
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from sync_pipeline.model import JobType, Repository
+from sync_pipeline.operations.completeness import completeness
+from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
+from sync_pipeline.policy.sweeping import LeftOut, Unit, share_compared
+from sync_pipeline.quality.sweeping import Swept, limits_of
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import completeness as counts
+from sync_pipeline.store import sweeps
+from sync_pipeline.store.database import Database
+
+WORST = 20
+"""Lines of the table of what is worst."""
+
+DAYS = 30
+"""Days of the plot."""
+
+_STATUS = ("clean", "mismatch", "inconclusive")
+_SUMS = ("missing", "extra", "changed", "newer", "unreadable")
+_SHORT = 80
+_COLOURS = {"missing": "#c0392b", "extra": "#8e44ad", "changed": "#e67e22"}
+
+Shares = dict[JobType, tuple[float, int]]
+"""Of each job type the share of rows compared within the time of a round, and how many rows there are."""
+
+
+def metadata_of(
+    database: Database, settings: Settings, swept: Swept, by_id: Mapping[int, Repository]
+) -> dict[str, Any]:
+    """The metadata of a run that came to ``swept``."""
+    with database.connection() as conn:
+        totals = sweeps.totals(conn, repairs=REPAIRS_BEFORE_A_PERSON)
+        by_day = sweeps.mismatches_by_day(conn, DAYS)
+        rows = {
+            (row["repo_id"], job_type): int(row["stored"])
+            for job_type in JobType
+            for row in counts.rows_of(conn, job_type)
+        }
+    assert swept.now is not None
+    shares = _shares(swept, settings, rows)
+    ended = [unit.round_ended_at for unit in _compared(swept)]
+    first = [moment for moment in ended if moment is not None]
+    results = [result for outcome in swept.outcomes for result in outcome.results]
+    found: dict[str, Any] = {
+        "turns": len(swept.outcomes),
+        "turns_waiting": swept.waiting,
+        "compared_rows": sum(result.sums["expected"] for result in results),
+        **{status: sum(result.status == status for result in results) for status in _STATUS},
+        **{name: sum(result.sums[name] for result in results) for name in _SUMS},
+        "open_differences": totals["open"],
+        "escalated": totals["escalated"],
+        "waiting_for_deletion": totals["waiting"],
+        "tombstones": totals["tombstones"],
+        "repairs_queued": swept.repairs,
+        "requests": dg.MetadataValue.json(swept.sent),
+        "requests_at_most": settings.sweep_requests,
+        "not_answering": dg.MetadataValue.json(swept.dropped),
+        "left_out": dg.MetadataValue.json(Counter(str(reason) for reason in swept.left_out.values())),
+        "first_round_not_ended": len(ended) - len(first),
+        "completeness": dg.MetadataValue.json(completeness(database, settings)["total"]),
+        "worst": dg.MetadataValue.md(worst_table(swept, settings, by_id)),
+        "overview": dg.MetadataValue.md(_image(plot(shares, by_day, swept.now.date()))),
+    }
+    if first:
+        found["oldest_round"] = dg.MetadataValue.timestamp(min(first))
+    return found
+
+
+def _compared(swept: Swept) -> list[Unit]:
+    """What can be compared at all."""
+    never = {LeftOut.RETIRED, LeftOut.NEVER_READ}
+    return [unit for unit in swept.units if swept.left_out.get(unit.key) not in never]
+
+
+def _shares(swept: Swept, settings: Settings, rows: Mapping[tuple[int, JobType], int]) -> Shares:
+    assert swept.now is not None
+    limits = limits_of(settings)
+    found: Shares = {}
+    for job_type in JobType:
+        units = [unit for unit in _compared(swept) if unit.job_type is job_type]
+        total = sum(rows.get(unit.key, 0) for unit in units)
+        if units:
+            done = sum(rows.get(unit.key, 0) * share_compared(unit, limits, swept.now) for unit in units)
+            found[job_type] = (done / total if total else 1.0), total
+    return found
+
+
+# The worst ----------------------------------------------------------------------------------------------
+
+
+def worst_table(swept: Swept, settings: Settings, by_id: Mapping[int, Repository]) -> str:
+    """Those that need somebody to look, the worst first, as a Markdown table."""
+    assert swept.now is not None
+    limits = limits_of(settings)
+    said: dict[tuple[int, JobType], str] = {}
+    for outcome in swept.outcomes:
+        if outcome.failure or outcome.error:
+            said[outcome.turn.key] = outcome.failure or outcome.error or ""
+        elif outcome.stuck:
+            said[outcome.turn.key] = "its comparison needs more requests than sweep_requests leaves"
+    for key, reason in swept.left_out.items():
+        if reason is not LeftOut.RETIRED and reason is not LeftOut.RUNNING:
+            said.setdefault(key, str(reason))
+    bad = [unit for unit in swept.units if unit.key in said or unit.open]
+    bad.sort(key=lambda unit: (-unit.escalated, -unit.open, unit.key not in said, unit.key))
+    if not bad:
+        return "Nothing is open, and everything could be compared."
+    lines = [
+        "| repository | job type | open | escalated | compared | why |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    for unit in bad[:WORST]:
+        repository = by_id[unit.repo_id]
+        share = f"{share_compared(unit, limits, swept.now):.0%}"
+        name = _cell(repository.project_path or repository.url)
+        why = _cell(said.get(unit.key, ""))
+        lines.append(f"| {name} | {unit.job_type} | {unit.open} | {unit.escalated} | {share} | {why} |")
+    if len(bad) > WORST:
+        lines.append(f"| and {len(bad) - WORST} more | | | | | |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """A text as one cell: short, without what ends a cell or makes a link or an element."""
+    line = " ".join(text.split())
+    line = line if len(line) <= _SHORT else line[: _SHORT - 1] + "…"
+    for special in "\\`|<>[]*_":
+        line = line.replace(special, f"\\{special}")
+    return line
+
+
+# The plot -----------------------------------------------------------------------------------------------
+
+
+def plot(shares: Shares, by_day: Sequence[Mapping[str, Any]], today: date) -> bytes:
+    """A PNG: left the share of rows that was compared within the time of a round, right the rows that
+    differed on each of the last days."""
+    figure = Figure(figsize=(8.4, 2.6), dpi=90, layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.5))
+    names = [job_type for job_type in reversed(JobType) if job_type in shares]
+    percent = [100 * shares[name][0] for name in names]
+    left.barh([str(name).replace("_", " ") for name in names], percent, color="#2e7d32", height=0.6)
+    for row, name in enumerate(names):
+        inside = percent[row] > 60
+        left.text(
+            percent[row] + (-2 if inside else 2),
+            row,
+            f"{percent[row]:.0f} % of {shares[name][1]:,}".replace(",", " "),
+            va="center",
+            ha="right" if inside else "left",
+            fontsize=8,
+            color="white" if inside else "black",
+        )
+    left.set_xlim(0, 100)
+    left.set_title("Rows compared within the sweep, %", fontsize=9)
+
+    days = [today - timedelta(days=age) for age in reversed(range(DAYS))]
+    known = {row["day"]: row for row in by_day}
+    below = [0] * DAYS
+    for kind, colour in _COLOURS.items():
+        heights = [int(known[day][kind]) if day in known else 0 for day in days]
+        right.bar(range(DAYS), heights, bottom=below, color=colour, label=kind, width=0.85)
+        below = [low + high for low, high in zip(below, heights, strict=True)]
+    right.set_ylim(0, max(*below, 1) * 1.15)
+    right.yaxis.get_major_locator().set_params(integer=True)
+    ticks = range(DAYS - 1, -1, -7)
+    right.set_xticks(list(ticks), [f"{days[tick]:%d %b}" for tick in ticks])
+    right.set_title(f"Rows that differed, last {DAYS} days", fontsize=9)
+    right.legend(fontsize=7, frameon=False, ncols=3, loc="upper left")
+    for axes in (left, right):
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    target = io.BytesIO()
+    figure.savefig(target, format="png")
+    return target.getvalue()
+
+
+def _image(png: bytes) -> str:
+    return f"![reconciliation](data:image/png;base64,{base64.b64encode(png).decode()})"

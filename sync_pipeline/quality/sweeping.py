@@ -1,0 +1,447 @@
+"""The unattended comparison: the turns of an hour, carried out.
+
+Belongs here: what one turn does (a visit where the last one is old, the probes, how far the sweep got, the
+repair that follows) and the order in which turns get their requests. Which turns there are is decided in
+:mod:`sync_pipeline.policy.sweeping`; what a probe does is in :mod:`sync_pipeline.sync.reconcile`. Does not
+belong here: when it runs and what Dagster shows of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.model import (
+    BEGINNING,
+    Access,
+    JobReport,
+    JobRequest,
+    JobType,
+    Kind,
+    Lifecycle,
+    Mode,
+    RevisionWindow,
+    TimeWindow,
+    Trigger,
+    Window,
+)
+from sync_pipeline.policy.families import FAMILY_OF
+from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
+from sync_pipeline.policy.sweeping import (
+    LeftOut,
+    Limits,
+    Mark,
+    Purse,
+    Turn,
+    Unit,
+    Why,
+    is_repair_due,
+    plan,
+    sent_before,
+)
+from sync_pipeline.policy.windows import bounds
+from sync_pipeline.quality import credentials
+from sync_pipeline.quality.reconciliation import Result, Starter, probe_request, queue_repair, result_of
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import comparison, sweeps, watermarks
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.readers import Readers
+
+_log = logging.getLogger(__name__)
+
+ACTOR = "reconcile"
+"""Who the ledger says compared and repaired."""
+
+INCONCLUSIVE, MISMATCH = "inconclusive", "mismatch"
+
+Key = tuple[int, JobType]
+
+# Says something about one (repository, job type) only, and nothing about its server.
+_OF_THE_UNIT = frozenset({"denied", "disabled", "not_found", "no_repository", "replaced", "lease_held"})
+_OF_THE_TOKEN = frozenset({"credential", "scope"})
+# After so many in a row the server is left alone until the next hour.
+_FAILURES_OF_A_SERVER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a turn. ``calls`` are the requests of its probes; ``visits`` the reports of incrementals
+    before them. ``error`` is why it could not be concluded, ``code`` its word; ``failure`` is a defect of
+    ours or of the installation. ``stuck``: the requests that it could have did not bring it forward."""
+
+    turn: Turn
+    results: tuple[Result, ...] = ()
+    visits: tuple[JobReport, ...] = ()
+    calls: int = 0
+    repair: bool = False
+    error: str | None = None
+    code: str | None = None
+    failure: str | None = None
+    stuck: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the same (repository, job type) may have another turn in this hour."""
+        return self.error is None and self.failure is None and not self.stuck
+
+    def count(self, name: str) -> int:
+        """The sum of a figure of its results, such as ``stored``."""
+        return sum(result.sums[name] for result in self.results)
+
+
+@dataclass
+class Swept:
+    """What a run came to: every turn that was taken, those that waited for requests, what was left out, and
+    the fleet afterwards. ``sent`` are requests by instance, of the hour; ``dropped`` instances did not
+    answer."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    waiting: int = 0
+    left_out: dict[Key, LeftOut] = field(default_factory=dict)
+    units: list[Unit] = field(default_factory=list)
+    sent: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    repairs: int = 0
+    now: datetime | None = None
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits in the settings."""
+    return Limits(
+        settings.sweep_requests,
+        timedelta(days=settings.reconcile_recent_days),
+        timedelta(days=settings.sweep_days),
+    )
+
+
+class Sweep:
+    """One run of the unattended comparison, over ``repo_ids``.
+
+    Threads carry turns out; the caller's thread alone plans, and gets every outcome. ``deadline`` (of
+    :func:`time.monotonic`) is when it stops beginning turns. ``dagster_run_id`` is noted with every job.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        readers: Readers,
+        repo_ids: Collection[int],
+        *,
+        deadline: float | None = None,
+        dagster_run_id: str | None = None,
+    ) -> None:
+        self.swept = Swept()
+        self._database = database
+        self._settings = settings
+        self._readers = readers
+        self._repo_ids = frozenset(repo_ids)
+        self._deadline = deadline
+        self._dagster_run_id = dagster_run_id
+        self._limits = limits_of(settings)
+        self._syncer = Syncer(database, settings, readers)
+        self._cancel = threading.Event()
+        self._visited: dict[Key, datetime | None] = {}
+        self._kinds: dict[int, Kind] = {}
+        self._resting: set[Key] = set()
+        self._in_a_row: dict[str, int] = {}
+
+    def run(self) -> Iterator[Outcome]:
+        """Take turns as long as some are due and there are requests for them; :attr:`swept` is complete when
+        all outcomes were taken."""
+        threads = ThreadPoolExecutor(self._settings.parallel_repositories, thread_name_prefix="sweep")
+        try:
+            while True:
+                turns = self._plan()
+                purse = Purse(turns, self._limits, self.swept.sent)
+                before = len(self.swept.outcomes)
+                yield from self._hand_out(purse, threads)
+                self.swept.waiting = len(purse.waiting)
+                if len(self.swept.outcomes) == before or self._is_over():
+                    break
+        finally:
+            # Also on interruption: threads stop between two pieces and put their jobs back.
+            self._cancel.set()
+            threads.shutdown(wait=True, cancel_futures=True)
+        self._plan()
+        self._queue_repairs()
+
+    def _is_over(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
+
+    # -- in the caller's thread -------------------------------------------------------------------------
+
+    def _plan(self) -> list[Turn]:
+        settings = self._settings
+        with self._database.connection() as conn:
+            tokens = credentials.in_force(conn, self._readers)
+            rows = sweeps.snapshot(
+                conn,
+                repairs=REPAIRS_BEFORE_A_PERSON,
+                looks=settings.deletion_looks,
+                believed=settings.deletion_after,
+            )
+        if self.swept.now is None:
+            # What others sent meanwhile counts in the next hour.
+            self.swept.sent = {
+                instance: sent_before(now, before, self._limits)
+                for instance, (now, before) in rows.sent.items()
+            }
+        mine = [row for row in rows.units if row["repo_id"] in self._repo_ids]
+        self._kinds = {row["repo_id"]: Kind(row["kind"]) for row in mine}
+        for row in mine:
+            self._visited[row["repo_id"], JobType(row["job_type"])] = row["visited_at"]
+        self.swept.now = rows.now
+        self.swept.units = [_unit(row, tokens) for row in mine]
+        turns, self.swept.left_out = plan(self.swept.units, self._limits, rows.now)
+        return [
+            turn
+            for turn in turns
+            if turn.key not in self._resting and turn.instance not in self.swept.dropped
+        ]
+
+    def _hand_out(self, purse: Purse, threads: ThreadPoolExecutor) -> Iterator[Outcome]:
+        running: dict[Future[Outcome], Turn] = {}
+        while True:
+            while not self._is_over() and len(running) < self._settings.parallel_repositories:
+                taken = purse.next()
+                if taken is None:
+                    break
+                running[threads.submit(self._take, *taken)] = taken[0]
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                outcome, turn = future.result(), running.pop(future)
+                purse.ended(turn, outcome.calls)
+                self._note(outcome, purse)
+                yield outcome
+
+    def _note(self, outcome: Outcome, purse: Purse) -> None:
+        turn, swept = outcome.turn, self.swept
+        swept.outcomes.append(outcome)
+        swept.repairs += outcome.repair
+        swept.sent[turn.instance] = swept.sent.get(turn.instance, 0) + outcome.calls
+        if not outcome.goes_on:
+            self._resting.add(turn.key)
+            purse.drop([turn.key])
+        if outcome.error is None or outcome.code in _OF_THE_UNIT:
+            self._in_a_row[turn.instance] = 0
+            return
+        self._in_a_row[turn.instance] = self._in_a_row.get(turn.instance, 0) + 1
+        if outcome.code in _OF_THE_TOKEN or self._in_a_row[turn.instance] >= _FAILURES_OF_A_SERVER:
+            swept.dropped[turn.instance] = outcome.error
+            purse.drop(instance=turn.instance)
+
+    def _queue_repairs(self) -> None:
+        """What could not be queued with a turn: a deletion that is believed now, what a person's comparison
+        found, what came after another repair of the same (repository, job type)."""
+        assert self.swept.now is not None
+        for unit in self.swept.units:
+            if is_repair_due(unit, self.swept.now):
+                with self._database.connection() as conn:
+                    starter = self._starter("differences are open")
+                    if queue_repair(conn, self._settings, unit.repo_id, unit.job_type, starter) is not None:
+                        self.swept.repairs += 1
+
+    def _starter(self, reason: str) -> Starter:
+        return Starter(Trigger.SENSOR, ACTOR, reason)
+
+    # -- in the threads ---------------------------------------------------------------------------------
+
+    def _take(self, turn: Turn, allowed: int) -> Outcome:
+        """Carry a turn out. Raises Cancelled only."""
+        try:
+            with self._database.connection() as conn:
+                sweeps.turned(conn, turn.repo_id, turn.job_type, str(turn.why))
+            visits = self._visit(turn)
+            failed = next((report for report in visits if not report.succeeded), None)
+            if failed is not None:
+                return _failed(turn, failed.error_code, failed.error or "the visit failed", visits=visits)
+            return self._compare(turn, allowed, visits)
+        except Cancelled:
+            raise
+        except SyncError as error:
+            return _failed(turn, error.code, str(error), ours=isinstance(error, ConfigurationError))
+        except Exception as error:
+            _log.exception("the comparison of %s %s failed in an unforeseen way", turn.repo_id, turn.job_type)
+            return _failed(turn, "exception", f"{type(error).__name__}: {error}")
+
+    def _visit(self, turn: Turn) -> tuple[JobReport, ...]:
+        """Sync the family first where its last visit is old, so that what is compared is fresh. Revisions
+        never change their place, so nothing is gained there."""
+        if self._kinds[turn.repo_id] is not Kind.GITLAB:
+            return ()
+        assert self.swept.now is not None
+        latest = self._visited[turn.key]
+        interval = timedelta(seconds=self._settings.sync_interval)
+        if latest is not None and latest > self.swept.now - interval:
+            return ()
+        requests = [
+            JobRequest(
+                repo_id=turn.repo_id,
+                job_type=job_type,
+                mode=Mode.INCREMENTAL,
+                trigger=Trigger.SENSOR,
+                actor=ACTOR,
+                reason="before a comparison",
+                dagster_run_id=self._dagster_run_id,
+            )
+            for job_type in FAMILY_OF[turn.job_type].job_types
+            if (turn.repo_id, job_type) in self._visited
+        ]
+        reports = tuple(self._syncer.run_together(requests, cancel=self._cancel))
+        for report in reports:
+            # A repository has one turn at a time, so nobody else looks at these.
+            self._visited[report.repo_id, report.job_type] = self.swept.now
+        return tuple(report for report in reports if report.job_type is turn.job_type) + tuple(
+            report for report in reports if report.job_type is not turn.job_type and report.succeeded
+        )
+
+    def _compare(self, turn: Turn, allowed: int, visits: tuple[JobReport, ...]) -> Outcome:
+        outcome = Outcome(turn, visits=visits)
+        windows, mark = self._windows(turn, fresh=bool(visits))
+        for window in windows:
+            left = allowed - outcome.calls
+            if left <= 0:
+                break
+            starter = self._starter(f"comparison of {turn.why}")
+            request = replace(
+                probe_request(turn.repo_id, turn.job_type, window, turn.depth, starter, max_calls=left),
+                dagster_run_id=self._dagster_run_id,
+            )
+            report = self._syncer.run(request, cancel=self._cancel)
+            with self._database.connection() as conn:
+                result = result_of(conn, report)
+            outcome = replace(outcome, results=(*outcome.results, result), calls=outcome.calls + report.calls)
+            reached = _reached(window, result, whole=report.succeeded and report.calls < left)
+            if turn.why is Why.HISTORY:
+                self._move(turn, window, reached, mark)
+            if not report.succeeded:
+                error = _failed(turn, report.error_code, report.error or "not finished")
+                outcome = replace(outcome, error=error.error, code=error.code, failure=error.failure)
+                break
+            if reached == bounds(window)[0]:
+                outcome = replace(outcome, stuck=True)
+                break
+        if any(result.status == MISMATCH for result in outcome.results):
+            outcome = replace(outcome, repair=self._repair(turn))
+        return outcome
+
+    def _windows(self, turn: Turn, *, fresh: bool) -> tuple[tuple[Window, ...], Mark | None]:
+        """What to compare, and the watermark; with a ``fresh`` visit the recent part ends there."""
+        with self._database.connection() as conn:
+            mark = watermarks.get(conn, turn.repo_id, turn.job_type).watermark
+            if mark is None:
+                return (), None
+            if turn.why is Why.HISTORY:
+                return self._share(conn, turn, mark), mark
+        if turn.why is Why.RECENT and fresh and isinstance(mark, datetime):
+            (window,) = turn.windows
+            assert isinstance(window, TimeWindow)
+            return (TimeWindow(window.since, max(mark, window.until)),), mark
+        return turn.windows, mark
+
+    def _share(self, conn: Connection, turn: Turn, mark: Mark) -> tuple[Window, ...]:
+        """The next share of history, at most up to the watermark; begins the round where that is to be."""
+        start = turn.start
+        if turn.begins:
+            rows = 0
+            if isinstance(mark, datetime):
+                whole = TimeWindow(BEGINNING, mark)
+                rows = comparison.count_in(conn, turn.repo_id, turn.job_type, whole)
+            sweeps.begin(conn, turn.repo_id, turn.job_type, rows)
+        if isinstance(mark, datetime):
+            assert isinstance(start, datetime)
+            if start < mark:
+                end = sweeps.end_of(conn, turn.repo_id, turn.job_type, start, mark, turn.rows)
+                return (TimeWindow(start, end),)
+        else:
+            assert isinstance(start, int)
+            if start < mark:
+                return (RevisionWindow(start, min(start + turn.rows, mark)),)
+        # The watermark was set back behind it.
+        sweeps.move(conn, turn.repo_id, turn.job_type, None, rows=0)
+        return ()
+
+    def _move(self, turn: Turn, window: Window, reached: Mark, mark: Mark | None) -> None:
+        """The round got to ``reached``; it ends at the watermark that there was when the share began."""
+        start = bounds(window)[0]
+        if reached == start:
+            return
+        with self._database.connection() as conn:
+            rows = 0
+            if isinstance(window, TimeWindow):
+                assert isinstance(reached, datetime)
+                passed = TimeWindow(window.since, reached)
+                rows = comparison.count_in(conn, turn.repo_id, turn.job_type, passed)
+            sweeps.move(conn, turn.repo_id, turn.job_type, None if reached == mark else reached, rows=rows)
+
+    def _repair(self, turn: Turn) -> bool:
+        """Queue the repair of what is open, unless one is under way: what it heals is looked at first."""
+        with self._database.connection() as conn:
+            if sweeps.is_repairing(conn, turn.repo_id, turn.job_type):
+                return False
+            starter = self._starter("a comparison found differences")
+            return queue_repair(conn, self._settings, turn.repo_id, turn.job_type, starter) is not None
+
+
+def _failed(
+    turn: Turn,
+    code: str | None,
+    error: str,
+    *,
+    visits: tuple[JobReport, ...] = (),
+    ours: bool = False,
+) -> Outcome:
+    """The outcome of a turn that an error ended. A source that does not answer is no failure."""
+    line = " ".join(error.split())
+    if ours or code == "exception" or (code or "").startswith("database"):
+        return Outcome(turn, visits=visits, failure=line, code=code)
+    return Outcome(turn, visits=visits, error=line, code=code)
+
+
+def _reached(window: Window, result: Result, *, whole: bool) -> Mark:
+    """How far a probe of ``window`` got: to its end, or to where the parts end that say something."""
+    start, end = bounds(window)
+    said = [part["window"] for part in result.parts if part["status"] != INCONCLUSIVE]
+    reached: Mark = end if whole else max([start, *(bounds(window)[1] for window in said)])
+    return reached
+
+
+def _unit(row: dict[str, Any], tokens: credentials.Credentials) -> Unit:
+    is_gitlab = row["kind"] == Kind.GITLAB
+    return Unit(
+        repo_id=row["repo_id"],
+        job_type=JobType(row["job_type"]),
+        instance=row["instance"],
+        lifecycle=Lifecycle(row["lifecycle"]),
+        access=Access(row["access"]),
+        credential=is_gitlab and row["instance"] in tokens.stopped,
+        configured=not is_gitlab or tokens.has_token(row["instance"]),
+        probed=row["probed"],
+        watermark=row["watermark"],
+        covered_from=row["covered_from"],
+        places=row["places"],
+        anywhere=row["anywhere"],
+        open=row["open"],
+        escalated=row["escalated"],
+        repairing=row["repairing"],
+        repair_died_at=row["repair_died_at"],
+        places_at=row["places_at"],
+        recent_at=row["recent_at"],
+        history_at=row["history_at"],
+        next=row["next"],
+        round_began_at=row["round_began_at"],
+        round_ended_at=row["round_ended_at"],
+        round_rows=row["round_rows"],
+        round_done=row["round_done"],
+    )
