@@ -139,26 +139,30 @@ SELECT coalesce(s.mr_iid, e.mr_iid) AS iid, coalesce(s.source_event_id, e.source
  ORDER BY 1, 2
 """
 
-# Who approves and who is asked, likewise. A time that the source does not tell is no difference.
+# Who approves and who is asked, likewise. What the source does not tell is no difference.
 _PEOPLE = """
 WITH source AS (
     SELECT * FROM json_to_recordset(%(rows)s)
-        AS s (mr_iid bigint, role text, person text, at timestamptz, state text)
+        AS s (mr_iid bigint, role text, person text, username text, name text, at timestamptz, state text)
 ), known AS (
-    SELECT mr_iid, 'approval' AS role, person, approved_at AS at, 'approved_at' AS time_column, NULL AS state
+    SELECT mr_iid, 'approval' AS role, person, username, name, approved_at AS at,
+           'approved_at' AS time_column, NULL AS state
       FROM scm.mr_approvals
      WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(approved)s) AND closed_at IS NULL
     UNION ALL
-    SELECT mr_iid, 'reviewer', person, requested_at, 'requested_at', state FROM scm.mr_reviewers
+    SELECT mr_iid, 'reviewer', person, username, name, requested_at, 'requested_at', state
+      FROM scm.mr_reviewers
      WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(asked)s) AND closed_at IS NULL
 )
 SELECT coalesce(s.mr_iid, k.mr_iid) AS iid, coalesce(s.role, k.role) AS role,
        coalesce(s.person, k.person) AS person, s.at AS happened_at,
        k.mr_iid IS NULL AS missing, s.mr_iid IS NULL AS extra,
-       array_remove(ARRAY[CASE WHEN k.mr_iid IS NOT NULL AND s.at IS NOT NULL AND s.at IS DISTINCT FROM k.at
-                               THEN k.time_column END,
-                          CASE WHEN k.mr_iid IS NOT NULL AND s.state IS NOT NULL
-                                AND s.state IS DISTINCT FROM k.state THEN 'state' END], NULL) AS fields
+       ARRAY(SELECT f.name
+               FROM (VALUES (k.time_column, s.at::text, k.at::text), ('name', s.name, k.name),
+                            ('state', s.state, k.state), ('username', s.username, k.username))
+                 AS f (name, source, stored)
+              WHERE k.mr_iid IS NOT NULL AND f.source IS NOT NULL AND f.source IS DISTINCT FROM f.stored
+              ORDER BY f.name) AS fields
   FROM source AS s
   FULL JOIN known AS k ON k.mr_iid = s.mr_iid AND k.role = s.role AND k.person = s.person
  ORDER BY 1, 2, 3
@@ -213,6 +217,33 @@ SELECT commit_sha AS sha, ts, unreachable_since IS NOT NULL AS unreachable FROM 
  ORDER BY commit_sha
 """
 
+# Commits that are not stored, or only as tombstones, and that a stored one or a covered ref names.
+_UNSTORED = """
+SELECT n.sha
+  FROM (SELECT covered_tip AS sha FROM scm.refs
+         WHERE repo_id = %(repo_id)s AND deleted_at IS NULL AND covered_tip IS NOT NULL
+        UNION
+        SELECT p.sha FROM scm.git_commits AS c CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+         WHERE c.repo_id = %(repo_id)s) AS n
+ WHERE NOT EXISTS (SELECT FROM scm.git_commits AS o
+                    WHERE o.repo_id = %(repo_id)s AND o.commit_sha = n.sha AND o.deleted_at IS NULL)
+"""
+
+# Those of them that lie in what is covered: an interrupted walk leaves others.
+_COVERED = """
+WITH RECURSIVE reached (sha) AS (
+    SELECT covered_tip FROM scm.refs
+     WHERE repo_id = %(repo_id)s AND deleted_at IS NULL AND covered_tip IS NOT NULL
+    UNION
+    SELECT p.sha
+      FROM reached AS r
+     CROSS JOIN LATERAL (SELECT c.parents FROM scm.git_commits AS c
+                          WHERE c.repo_id = %(repo_id)s AND c.commit_sha = r.sha LIMIT 1) AS c
+     CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+)
+SELECT sha FROM reached WHERE sha = ANY (%(shas)s) ORDER BY sha
+"""
+
 # What is stored of some revisions; their paths are compared by a hash over the rows themselves.
 _REVISIONS_IN = """
 SELECT rev_num, author_raw, ts, message, visibility, path_count, flags, meta_json, richness, paths_hash
@@ -250,6 +281,11 @@ _COUNT = {
     JobType.MERGE_REQUESTS: _COUNT_MERGE_REQUESTS,
     JobType.REVIEWS: _COUNT_REVIEWS,
 }
+
+
+# Details whose events tell what some notes tell too, and what such a note is then.
+_STRUCTURED = frozenset({"state_events", "label_events", "milestone_events"})
+_TOLD_BY_EVENTS = frozenset({"event_type", "duplicate_of"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,11 +396,12 @@ def compare_reviews(
 ) -> list[ComparedPart]:
     """The parts of reviews as the source has them, each beside the stored one; those of merge requests that
     are ``gone`` are all extra. Of an origin or a set that was not read to its end nothing is extra, nor is
-    what could not be read."""
+    what could not be read; and which note tells what an event tells is known only with all events."""
     found = reviews.with_discussions(conn, repo_id, sets)
     whole = {(one.mr_iid, origin) for one in found for origin in reviews.complete_origins(one)}
     whole |= {(iid, origin) for iid in gone for origin in Origin}
     unreadable = {row.natural_key for one in found for row in one.quarantined}
+    partly = {one.mr_iid for one in found if any(owed.detail in _STRUCTURED for owed in one.obligations)}
     iids = [*(one.mr_iid for one in found), *gone]
     if not iids:
         return []
@@ -375,7 +412,7 @@ def compare_reviews(
             f"{row['iid']}:{row['event_id']}",
             row["missing"],
             row["extra"],
-            tuple(row["fields"]),
+            tuple(name for name in row["fields"] if row["iid"] not in partly or name not in _TOLD_BY_EVENTS),
             row["happened_at"],
             Origin(row["origin"]),
             row["is_internal"],
@@ -389,6 +426,8 @@ def compare_reviews(
             "mr_iid": row["mr_iid"],
             "role": role,
             "person": row["person"],
+            "username": row["username"],
+            "name": row["name"],
             "at": row.get("approved_at", row.get("requested_at")),
             "state": row.get("state"),
         }
@@ -447,6 +486,16 @@ def commits_in(
     return {
         row["sha"]: StoredCommit(row["ts"], row["unreachable"]) for row in conn.execute(_COMMITS_IN, params)
     }
+
+
+def unstored_commits(conn: Connection, repo_id: int) -> list[str]:
+    """Commits in the history of covered refs that are not stored, or only as tombstones, as far as stored
+    ones lead there."""
+    named = [row["sha"] for row in conn.execute(_UNSTORED, {"repo_id": repo_id})]
+    if not named:
+        return []
+    rows = conn.execute(_COVERED, {"repo_id": repo_id, "shas": named})
+    return [row["sha"] for row in rows]
 
 
 def compare_revisions(

@@ -62,6 +62,7 @@ class CommitWork:
         self._came_late = False
         # Commits whose next copy wins over what is stored.
         self._distrusted: set[str] = set()
+        self._heals = False
         # A walk came through what no ref reached until now, or led there.
         self._reached_again = False
 
@@ -171,7 +172,7 @@ class CommitWork:
         aside_now = {row.natural_key for row in listing.quarantined}
         before = {(r.kind, r.name): (r.tip, r.target, r.is_default) for r in stored}
         now = {(r.kind, r.name): (r.tip, r.target, r.is_default) for r in listing.refs}
-        if before == now and aside_before == aside_now:
+        if before == now and aside_before == aside_now and not self._heals:
             return stored, []
         deleted: list[str] = []
 
@@ -443,6 +444,7 @@ class CommitWork:
             with self._visit.watched():
                 look = self._look()
                 readable = self._visit.readable(None)
+                self._heals = True
                 self._distrusted = set(shas)
                 for sha in shas if len(shas) <= _HEALED_ONE_BY_ONE else ():
                     batch = self._settled(sha, "stats")

@@ -9,11 +9,14 @@ that is reached by no branch and no tag, such as the heads of merge requests of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
+from enum import Enum
 
-from sync_pipeline.errors import SourceGone, Transient
+from sync_pipeline.errors import RowUnreadable, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitRow
-from sync_pipeline.model import Depth, Difference, DifferenceKind, TimeWindow, Window
+from sync_pipeline.model import BEGINNING, Depth, Difference, DifferenceKind, TimeWindow, Window
+from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.fields import quarantine_key
 from sync_pipeline.sources.gitlab.refs import RefReader
@@ -25,9 +28,18 @@ from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.reconcile import Compared
 
 _ASKED_ONE_BY_ONE = 200
+_ASKED_AT_ONCE = 20
 _STEP = timedelta(milliseconds=1)
 # What is another one of a ref that just moved.
 _MOVED = frozenset({"tip", "target"})
+
+
+class _Answer(Enum):
+    """Why a commit that was asked for did not come."""
+
+    GONE = "gone"
+    UNREADABLE = "unreadable"
+    NOT_ASKED = "not asked"
 
 
 class CommitComparison:
@@ -60,6 +72,7 @@ class CommitComparison:
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
         """See :class:`sync_pipeline.sync.reconcile.Comparison`."""
         assert isinstance(window, TimeWindow)
+        self._window = window
         found, newer, unreadable = self._compare_refs()
         start = TimeWindow(window.since, window.since)
         # What has no place, in a piece without any time.
@@ -82,6 +95,19 @@ class CommitComparison:
         """Whether nothing that is covered lies behind ``window``."""
         watermark = self._visit.before[self._attempt.job_type].watermark
         return watermark is None or window.until == watermark
+
+    def _place(self, moment: datetime | None) -> TimeWindow:
+        """The smallest window that a commit of this time is in. What lies before or behind all that can be
+        covered, and what has no date, is in its first or last part."""
+        moment = self._window.since if moment is None else moment
+        if moment < BEGINNING:
+            moment = BEGINNING
+        elif moment >= self._window.until and self._is_last(self._window):
+            moment = self._window.until - _STEP
+        return TimeWindow(moment, moment + _STEP)
+
+    def _is_elsewhere(self, place: TimeWindow) -> bool:
+        return not self._window.since <= place.since < self._window.until
 
     # -- refs ---------------------------------------------------------------------------------------------
 
@@ -133,7 +159,7 @@ class CommitComparison:
             here,
             here,
             tuple(
-                Difference(one.sha, DifferenceKind.CHANGED, _place(by_sha[one.sha]), one.fields)
+                Difference(one.sha, DifferenceKind.CHANGED, self._place(_moment(by_sha[one.sha])), one.fields)
                 for one in changed
             ),
             0,
@@ -155,54 +181,69 @@ class CommitComparison:
             for sha, one in stored.items()
             if sha not in seen and not (one.unreachable and depth is Depth.LISTING)
         }
-        for sha, one in left.items():
-            if self._asked >= _ASKED_ONE_BY_ONE:
-                yield Compared(window, 0, 0, unreadable=1)
-                continue
-            self._asked += 1
-            row = self._ask(reader, sha)
-            if row is not None:
-                yield self._compare(window, [row], absent, 0)
-            else:
-                place = None if one.ts is None else TimeWindow(one.ts, one.ts + _STEP)
-                yield Compared(window, 0, 1, (Difference(sha, DifferenceKind.EXTRA, place),))
+        todo = list(left)
+        for first in range(0, len(todo), _ASKED_AT_ONCE):
+            came: list[CommitRow] = []
+            gone: list[str] = []
+            unread: list[str] = []
+            for sha in todo[first : first + _ASKED_AT_ONCE]:
+                row = self._ask(reader, sha)
+                if isinstance(row, CommitRow):
+                    came.append(row)
+                else:
+                    (gone if row is _Answer.GONE else unread).append(sha)
+            compared = self._compare(window, came, absent, 0)
+            extra = [Difference(sha, DifferenceKind.EXTRA, self._place(left[sha].ts)) for sha in gone]
+            yield replace(
+                compared,
+                stored=compared.stored + len(gone),
+                differences=(*compared.differences, *extra),
+                unread=tuple(unread),
+            )
 
-    def _ask(self, reader: CommitReader, sha: str) -> CommitRow | None:
-        """A commit by its name; None where the server does not have it."""
+    def _ask(self, reader: CommitReader, sha: str) -> CommitRow | _Answer:
+        """A commit by its name, as long as not too many were asked for."""
+        if self._asked >= _ASKED_ONE_BY_ONE:
+            return _Answer.NOT_ASKED
+        self._asked += 1
         try:
             return reader.settle(sha)
-        except SourceGone as error:
-            if error.code != "no_object":
+        except SyncError as error:
+            if error.code == "no_object":
+                return _Answer.GONE
+            if error.code not in OWN_ERRORS and not isinstance(error, RowUnreadable):
                 raise
-            return None
+            return _Answer.UNREADABLE
 
     def _missing(self, window: TimeWindow, absent: dict[str, CommitRow], reader: CommitReader) -> Compared:
-        """What refs reach and is not stored: what stored commits and refs name, what that names, and so on.
-        A commit that was listed and that nothing names is reached by no ref."""
+        """What covered refs reach and is not stored: what stored commits and refs name, what that names, and
+        so on. A commit that was listed and that nothing names is reached by no ref."""
         with self._database.connection() as conn:
-            todo = refs.missing(conn, self._repo_id, _ASKED_ONE_BY_ONE)
-            set_aside = aside.open_keys(conn, self._repo_id, self._attempt.job_type)
-        found: dict[str, Difference] = {}
-        unreadable = 0
+            todo = comparison.unstored_commits(conn, self._repo_id)
+            set_aside = aside.open_keys(conn, self._repo_id, self._attempt.job_type) if todo else set()
+        met = set(todo)
+        found: list[Difference] = []
+        unread: list[str] = []
         while todo:
             sha = todo.pop()
-            if sha in found:
+            row: CommitRow | _Answer | None = absent.get(sha)
+            if row is None:
+                row = _Answer.UNREADABLE if sha in set_aside else self._ask(reader, sha)
+            if row is _Answer.UNREADABLE or row is _Answer.GONE:
+                # The server names it and does not have it.
+                unread.append(sha)
                 continue
-            if sha in set_aside:
-                unreadable += 1
-                continue
-            row = absent.get(sha)
-            if row is None and self._asked < _ASKED_ONE_BY_ONE:
-                self._asked += 1
-                row = self._ask(reader, sha)
-            found[sha] = Difference(sha, DifferenceKind.MISSING, None if row is None else _place(row))
-            if row is not None:
-                parents = [parent for parent in row.parents if parent not in found]
+            place: TimeWindow | None = None
+            if isinstance(row, CommitRow):
+                place = self._place(_moment(row))
                 with self._database.connection() as conn:
-                    todo += sorted(refs.not_stored(conn, self._repo_id, parents))
-        return Compared(window, len(found), 0, tuple(found.values()), 0, unreadable)
+                    parents = refs.not_stored(conn, self._repo_id, row.parents) - met
+                met |= parents
+                todo += sorted(parents)
+            if place is None or not self._is_elsewhere(place):
+                found.append(Difference(sha, DifferenceKind.MISSING, place))
+        return Compared(window, len(found), 0, tuple(found), unread=tuple(unread))
 
 
-def _place(row: CommitRow) -> TimeWindow | None:
-    moment = row.committed_at or row.authored_at
-    return None if moment is None else TimeWindow(moment, moment + _STEP)
+def _moment(row: CommitRow) -> datetime | None:
+    return row.committed_at or row.authored_at

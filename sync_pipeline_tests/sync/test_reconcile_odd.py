@@ -1,0 +1,156 @@
+"""Comparisons of what is odd: interrupted walks, holes in history, impossible dates, answers in part. Nothing
+is named that is not there, and what is there is found."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+
+from sync_pipeline.model import BEGINNING, Depth, JobStatus, JobType, TimeWindow
+from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.store import proofs, watermarks
+from sync_pipeline_tests.sync import test_reconcile
+from sync_pipeline_tests.sync.conftest import Forge
+from sync_pipeline_tests.sync.test_pruned_history import rewrite
+from sync_pipeline_tests.sync.test_reconcile import Proof
+
+proof = test_reconcile.proof
+
+
+def _wait_for_nothing(forge: Forge) -> None:
+    forge.other_settings(deletion_after=0, deletion_looks=1)
+    forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
+
+
+def _heals(proof: Proof, job_type: JobType, found: dict[str, str]) -> None:
+    """What is ``found`` is named, healed and gone, and our own records agree."""
+    _wait_for_nothing(proof.forge)
+    assert proof.found(job_type) == found
+    proof.heal(job_type)
+    assert proof.found(job_type) == {}
+    assert proof.result()["status"] == "clean"
+    assert proofs.failures(proof.forge.conn) == {}
+
+
+_DAMAGED = {
+    "tombstones of commits": (
+        JobType.COMMITS,
+        "UPDATE scm.git_commits SET deleted_at = now() WHERE title IN ('Work 1', 'Work 3', 'Feature 2')",
+        "missing",
+    ),
+    "what is told of refs": (
+        JobType.COMMITS,
+        "UPDATE scm.refs SET is_protected = NOT is_protected, covered_tip = NULL WHERE name = 'feature1'",
+        "changed is_protected",
+    ),
+    "names of people": (
+        JobType.REVIEWS,
+        "WITH one AS (UPDATE scm.mr_reviewers SET name = 'x', state = 'x' WHERE mr_iid = 2 RETURNING 1) "
+        "UPDATE scm.mr_approvals SET username = NULL WHERE mr_iid = 1",
+        "changed",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(_DAMAGED))
+def test_more_damage_is_named_and_healed(proof: Proof, what: str) -> None:
+    job_type, query, kind = _DAMAGED[what]
+    before = proof.forge.state()
+    proof.forge.conn.execute(query)
+    found = proof.found(job_type)
+    assert found
+    assert all(one.startswith(kind) for one in found.values()), found
+    _heals(proof, job_type, found)
+    assert proof.forge.state() == before
+
+
+def test_a_walk_that_was_interrupted_is_newer_and_no_mismatch(proof: Proof) -> None:
+    forge = proof.forge
+    rewrite(forge, "new", 250, "new")
+    forge.gitlab.faults.add(r"commits\?.*[?&]page=2(&|$)", faults.Reset(), times=None)
+    forge.tick()
+    assert forge.commits().job_status is JobStatus.FAILED
+    forge.gitlab.faults.clear()
+    assert len(forge.rows("SELECT FROM scm.git_commits WHERE message = 'new'")) == 100
+    assert proof.found(JobType.COMMITS) == {}
+    assert proof.result()["status"] == "clean"
+
+
+def test_history_that_the_server_has_no_more_is_not_missed(proof: Proof) -> None:
+    """It names a parent and does not have it, as after a shallow import."""
+    forge = proof.forge
+    lost = forge.git.resolve("main~2")
+    assert lost is not None
+    forge.conn.execute("DELETE FROM scm.git_commits WHERE commit_sha = %(sha)s", {"sha": lost})
+    forge.gitlab.faults.add(
+        f"commits/{lost}", faults.json_answer(404, {"message": "404 Commit Not Found"}), times=None
+    )
+    forge.gitlab.faults.add(r"commits\?.*since=", faults.json_answer(200, []), times=None)
+    assert proof.found(JobType.COMMITS) == {}
+    assert proof.result()["unreadable"] == 1
+
+
+_ODD_DATES = ["0 +1400", "1 -1200", "4733510400 +1400", "2147483648 +0000"]
+
+
+def test_commits_of_any_date_are_compared_in_one_window_each(forge: Forge) -> None:
+    forge.git.commit("main", "Begin\n", files={"a": "1"})
+    for number, date in enumerate(_ODD_DATES):
+        forge.git.commit("main", f"Odd {number}\n", files={"a": date}, date=date)
+    forge.git.commit("lonely", "Orphan\n", files={"b": "1"}, parents=[], date="1000000000 +0000")
+    forge.tick()
+    assert forge.commits().succeeded
+    proof = Proof(forge)
+    assert proof.found(JobType.COMMITS) == {}
+    before = forge.state()
+    mark = watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).watermark
+    assert isinstance(mark, datetime)
+    cuts = [
+        BEGINNING,
+        datetime.fromisoformat("2000-01-01T00:00Z"),
+        datetime.fromisoformat("2005-01-01T00:00Z"),
+        mark,
+    ]
+    parts = [TimeWindow(*pair) for pair in zip(cuts, cuts[1:], strict=False)]
+    for query in (
+        "UPDATE scm.git_commits SET message = 'x' WHERE title LIKE %(odd)s OR title = 'Orphan'",
+        "UPDATE scm.git_commits SET deleted_at = now() WHERE title LIKE %(odd)s",
+    ):
+        keys = {row["commit_sha"] for row in forge.rows(query + " RETURNING commit_sha", odd="Odd%")}
+        seen: list[set[str]] = []
+        for part in parts:
+            already = set(proof.open(JobType.COMMITS))
+            seen.append(set(proof.found(JobType.COMMITS, window=part)) - already)
+        assert set().union(*seen) == keys
+        proof.heal(JobType.COMMITS)
+        for part in parts:
+            proof.found(JobType.COMMITS, window=part)
+        assert proof.open(JobType.COMMITS) == {}
+        assert forge.state() == before
+
+
+def test_what_is_set_aside_is_unreadable_and_no_mismatch(proof: Proof) -> None:
+    forge = proof.forge
+    forge.gitlab.edit(forge.project.merge_requests[2], state="unheard_of")
+    forge.tick()
+    assert all(report.succeeded for report in forge.both())
+    assert [r["natural_key"] for r in forge.rows("SELECT natural_key FROM scm.quarantine")] == ["2"]
+    assert proof.found(JobType.MERGE_REQUESTS) == {}
+    assert (proof.result()["status"], proof.result()["unreadable"]) == ("clean", 1)
+    assert proof.found(JobType.REVIEWS) == {}
+
+
+@pytest.mark.parametrize("part", ["resource_state", "resource_label", "discussions", "approvals", "versions"])
+def test_answers_in_part_are_no_difference(proof: Proof, part: str) -> None:
+    forge = proof.forge
+    forge.gitlab.close(forge.project.merge_requests[1], forge.user)
+    forge.tick()
+    assert all(report.succeeded for report in forge.both())
+    before = forge.state()
+    forge.gitlab.faults.add(part, faults.server_error(), times=None)
+    for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS):
+        for depth in Depth:
+            assert proof.found(job_type, depth=depth) == {}
+    assert forge.state() == before
