@@ -107,13 +107,8 @@ def test_commits_of_any_date_are_compared_in_one_window_each(forge: Forge) -> No
     before = forge.state()
     mark = watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).watermark
     assert isinstance(mark, datetime)
-    cuts = [
-        BEGINNING,
-        datetime.fromisoformat("2000-01-01T00:00Z"),
-        datetime.fromisoformat("2005-01-01T00:00Z"),
-        mark,
-    ]
-    parts = [TimeWindow(*pair) for pair in zip(cuts, cuts[1:], strict=False)]
+    cuts = [BEGINNING, datetime(2000, 1, 1, tzinfo=UTC), datetime(2005, 1, 1, tzinfo=UTC), mark]
+    parts = [TimeWindow(*pair) for pair in pairwise(cuts)]
     for query in (
         "UPDATE scm.git_commits SET message = 'x' WHERE title LIKE %(odd)s OR title = 'Orphan'",
         "UPDATE scm.git_commits SET deleted_at = now() WHERE title LIKE %(odd)s",
