@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register_source, request
 from sync_pipeline_tests.conftest import ENVIRONMENT
 from sync_pipeline_tests.end_to_end.conftest import commit
+from sync_pipeline_tests.warm import Starter
 
 DUMP = Path(__file__).parent / "fixtures" / "upgrade" / "0001.sql"
 FACTS = ("svn_revisions", "svn_changed_paths", "svn_revision_versions")
@@ -171,10 +171,10 @@ def test_after_an_upgrade_nothing_is_read_as_changed_and_what_was_missing_arrive
 # A migration while jobs run ------------------------------------------------------------------------------
 
 _LATER = """#!/bin/sh
-# Stands before svn; in front of the sixth log somebody migrates the database to a later version.
+# Stands before svn; in front of the third log somebody migrates the database to a later version.
 case " $* " in *" log "*)
     echo log >>"$SCM_TEST_FOLDER/logs"
-    if [ "$(wc -l <"$SCM_TEST_FOLDER/logs")" -eq 6 ] && mkdir "$SCM_TEST_FOLDER/later" 2>/dev/null; then
+    if [ "$(wc -l <"$SCM_TEST_FOLDER/logs")" -eq 3 ] && mkdir "$SCM_TEST_FOLDER/later" 2>/dev/null; then
         psql -q -v ON_ERROR_STOP=1 -f "$SCM_TEST_FOLDER/later.sql" "$SCM_DATABASE_URL" || exit 1
     fi ;;
 esac
@@ -182,8 +182,10 @@ PATH=$SCM_TEST_PATH exec svn "$@"
 """
 
 
-def test_a_job_outlives_a_migration_and_the_next_one_is_refused(database: Database, tmp_path: Path) -> None:
-    svn_samples.large(tmp_path / "repository", 8000, 1)
+def test_a_job_outlives_a_migration_and_the_next_one_is_refused(
+    database: Database, tmp_path: Path, warm: Starter
+) -> None:
+    svn_samples.large(tmp_path / "repository", 5000, 1)
     with database.connection() as conn:
         repo_id = register_source(conn, tmp_path / "repository")
     tables = [name for name in contents(database.url) if name.startswith("scm.")]
@@ -203,15 +205,8 @@ def test_a_job_outlives_a_migration_and_the_next_one_is_refused(database: Databa
         "SCM_TEST_PATH": os.environ["PATH"],
         "SCM_TEST_FOLDER": str(tmp_path),
     }
-    command = [sys.executable, "-m", "sync_pipeline", "runner", "backfill"]
-    done = subprocess.run(
-        [*command, "--repo", str(repo_id), "--start-rev", "1", "--json"],
-        env=variables,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = ("runner", "backfill", "--repo", str(repo_id), "--start-rev", "1", "--json")
+    done = warm.run("sync_pipeline", *command, env=variables, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert "the database has migration 9999.later, which this program does not know" in done.stderr
@@ -220,8 +215,8 @@ def test_a_job_outlives_a_migration_and_the_next_one_is_refused(database: Databa
         database,
         "SELECT status, count(*), sum(attempts)::int FROM scm.sync_jobs GROUP BY status",
     )
-    assert ended == [("completed", 6, 6)]
-    assert rows_of(database, "SELECT count(*) FROM scm.svn_revisions") == [(6000,)]
+    assert ended == [("completed", 3, 3)]
+    assert rows_of(database, "SELECT count(*) FROM scm.svn_revisions") == [(3000,)]
     assert rows_of(database, "SELECT status, count(*) FROM scm.sync_runs GROUP BY status") == [
-        ("completed", 6)
+        ("completed", 3)
     ]
