@@ -421,8 +421,9 @@ def compare_reviews(
         if not row["extra"] or (row["iid"], Origin(row["origin"])) in whole
     ]
     approvals, reviewers = reviews.approvals_of(found), reviews.reviewers_of(found)
-    people = recordset(
-        {
+    # Who is listed twice is one, the later, as where they are stored.
+    people = {
+        (row["mr_iid"], role, row["person"]): {
             "mr_iid": row["mr_iid"],
             "role": role,
             "person": row["person"],
@@ -434,10 +435,10 @@ def compare_reviews(
         for role, some in (("approval", approvals), ("reviewer", reviewers))
         for _, rows in some
         for row in rows
-    )
+    }
     params = {
         "repo_id": repo_id,
-        "rows": people,
+        "rows": recordset(people.values()),
         "approved": [*(iid for iid, _ in approvals), *gone],
         "asked": [*(iid for iid, _ in reviewers), *gone],
     }

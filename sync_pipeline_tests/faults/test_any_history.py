@@ -1,8 +1,9 @@
 """Any history, with syncs, trouble, crashes, backfills and resets in any order, ends as the source has it.
 
 Belongs here: random histories of GitLab and of SVN, driven by hypothesis, which prints the shortest one that
-fails; what must hold after each step, and the comparison at the end. Does not belong here: a fault that can
-be told in a few lines; it has a test of its own.
+fails; what must hold after each step, and the comparison at the end. Some of what people do shows in no time
+of update, and somebody damages the tables: comparisons name nothing else, and repairs heal all of it. Does
+not belong here: a fault that can be told in a few lines; it has a test of its own.
 
 Every landing tries the same few. ``./dev test -k any_history --hypothesis-profile=long --hypothesis-seed=7``
 goes on until it is stopped.
@@ -12,12 +13,12 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import cast
+from typing import LiteralString, cast
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -27,9 +28,19 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from psycopg import sql
 
 from sync_pipeline.errors import SyncError
-from sync_pipeline.model import BEGINNING, Counts, JobReport, JobType, Mode, RevisionWindow, TimeWindow
+from sync_pipeline.model import (
+    BEGINNING,
+    Counts,
+    Depth,
+    JobReport,
+    JobType,
+    Mode,
+    RevisionWindow,
+    TimeWindow,
+)
 from sync_pipeline.sandbox.gitlab import GitRepository, faults
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
 from sync_pipeline.settings import Settings
@@ -51,8 +62,23 @@ DEEDS = (
     "unapprove", "finish", "reopen", "label", "force", "delete_branch", "tag", "edit", "review", "reset",
     "old_commit",
 )  # fmt: skip
+SILENT_DEEDS = ("edit_in_silence", "unapprove_in_silence", "rewind", "delete_request")
 
-PROJECT_TURNS = (*["work"] * 5, "sync", "sync", "sync", "sync_with_trouble", "backfill", "crash", "forget")
+PROJECT_TURNS = (
+    *["work"] * 5,
+    "sync",
+    "sync",
+    "sync",
+    "sync_with_trouble",
+    "backfill",
+    "crash",
+    "forget",
+    "silence",
+    "damage",
+    "damage",
+    "mend",
+    "mend",
+)
 REPOSITORY_TURNS = (
     *["commit"] * 3,
     "edit_a_property",
@@ -62,6 +88,10 @@ REPOSITORY_TURNS = (
     "backfill",
     "crash",
     "forget",
+    "damage",
+    "damage",
+    "mend",
+    "mend",
 )
 
 
@@ -120,6 +150,36 @@ def reset(conn: Connection, repo_id: int, job_type: JobType) -> None:
     watermarks.replace(conn, repo_id=repo_id, job_type=job_type, covered=(), actor="a person", reason="test")
 
 
+def damage(
+    conn: Connection,
+    repo_id: int,
+    chance: random.Random,
+    deeds: Sequence[tuple[LiteralString, LiteralString, LiteralString]],
+) -> set[str]:
+    """Do one of ``deeds`` (a table, what is set or DELETE, the key of a row) to a row behind everybody's
+    back; returns the key."""
+    table, deed, key = chance.choice(deeds)
+    names = {"table": sql.Identifier("scm", table), "key": sql.SQL(key), "deed": sql.SQL(deed)}
+    query = sql.SQL("SELECT ctid, {key} AS key FROM {table} WHERE repo_id = %(repo)s ORDER BY 2, 1")
+    rows = conn.execute(query.format(**names), {"repo": repo_id}).fetchall()
+    if not rows:
+        return set()
+    row = chance.choice(rows)
+    change = "DELETE FROM {table}" if deed == "DELETE" else "UPDATE {table} SET {deed}"
+    conn.execute(sql.SQL(change).format(**names) + sql.SQL(" WHERE ctid = %(ctid)s"), {"ctid": row["ctid"]})
+    return {row["key"]}
+
+
+def open_differences(conn: Connection, repo_id: int, job_type: JobType) -> dict[str, str]:
+    """What comparisons found and nothing has closed: by key the kind, and the columns that differ."""
+    query = (
+        "SELECT natural_key, kind, fields FROM scm.discrepancies"
+        " WHERE repo_id = %(repo)s AND job_type = %(job)s AND resolved_at IS NULL"
+    )
+    rows = conn.execute(query, {"repo": repo_id, "job": job_type})
+    return {row["natural_key"]: " ".join([row["kind"], *row["fields"]]) for row in rows}
+
+
 def run_histories(machine: Callable[[], RuleBasedStateMachine]) -> None:
     """A few, or as many as the profile says; fixtures of the test serve all of them."""
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -147,6 +207,8 @@ class History:
         self.gitlab = forge.gitlab
         self.chance = random.Random(0)
         self.number = 0
+        # Numbers of merge requests and names of branches of which something changed in silence.
+        self.unannounced: set[str] = set()
         forge.git.commit("main", "Begin\n", files={"a": "0\n"})
 
     def step(self, what: str, chance: random.Random) -> None:
@@ -170,6 +232,7 @@ class History:
             name = f"b{self.number}"
         bump = self.chance.random() < 0.5
         files = {f"f{self.number}": "x\n"}
+        self._moves(name)
         self.gitlab.push(self.forge.project, name, f"Push {self.number}\n", files=files, bump=bump)
 
     def old_commit(self) -> None:
@@ -181,12 +244,27 @@ class History:
         sha = self.forge.git.commit(
             "tmp", f"Forced {self.number}\n", files={"z": str(self.number)}, parents=[base]
         )
+        self._moves(name, back=True)
         self.forge.git.set_ref(f"refs/heads/{name}", sha)
         self.forge.git.set_ref("refs/heads/tmp", None)
 
     def delete_branch(self) -> None:
         if (name := self._branch()) != "main":
+            self._moves(name, back=True)
             self.forge.git.set_ref(f"refs/heads/{name}", None)
+
+    def rewind(self) -> None:
+        name = self._branch()
+        if parent := self.forge.git.resolve(f"refs/heads/{name}~1"):
+            self._moves(name, back=True)
+            self.forge.git.set_ref(f"refs/heads/{name}", parent)
+
+    def _moves(self, name: str, *, back: bool = False) -> None:
+        """Heads may move without a time of update; of refs only those are told that lead back or are gone."""
+        if back:
+            self.unannounced.add(f"branch:{name}")
+        requests = self.forge.project.merge_requests
+        self.unannounced |= {str(iid) for iid, one in requests.items() if one.row["source_branch"] == name}
 
     def tag(self) -> None:
         tip = self.forge.git.resolve(f"refs/heads/{self._branch()}")
@@ -204,12 +282,14 @@ class History:
 
     def edit_note(self) -> None:
         if (request := self._request()) and (notes := [n for n in request.notes if not n.row["system"]]):
+            self.unannounced.add(str(request.iid))
             self.gitlab.edit_note(
                 request, self.chance.choice(notes), "edited", bump=self.chance.random() < 0.5
             )
 
     def delete_note(self) -> None:
         if (request := self._request()) and (notes := [n for n in request.notes if not n.row["system"]]):
+            self.unannounced.add(str(request.iid))
             self.gitlab.delete_note(request, self.chance.choice(notes), bump=self.chance.random() < 0.5)
 
     def approve(self) -> None:
@@ -244,6 +324,43 @@ class History:
         if request := self._request():
             self.gitlab.edit(request, title=f"Title {self.number}")
 
+    def edit_in_silence(self) -> None:
+        if request := self._request():
+            self.unannounced.add(str(request.iid))
+            self.gitlab.edit(request, title=f"Silent {self.number}", bump=False)
+
+    def unapprove_in_silence(self) -> None:
+        if request := self._request():
+            self.unannounced.add(str(request.iid))
+            request.approved_by.clear()
+
+    def delete_request(self) -> None:
+        if request := self._request():
+            self.unannounced.add(str(request.iid))
+            self.gitlab.delete_merge_request(self.forge.project, request)
+
+
+# What somebody does to a row of a table, and by which key that is known.
+_PROJECT_DAMAGE: tuple[tuple[LiteralString, LiteralString, LiteralString], ...] = (
+    ("mrs", "DELETE", "iid::text"),
+    ("mrs", "title = 'x', labels = '{}'", "iid::text"),
+    ("mrs", "updated_at = updated_at - interval '1 day'", "iid::text"),
+    ("mrs", "deleted_at = now()", "iid::text"),
+    ("mr_versions", "DELETE", "mr_iid::text"),
+    ("mr_commits", "message = 'x'", "mr_iid::text"),
+    ("review_events", "DELETE", "mr_iid::text"),
+    ("review_events", "body = 'x', updated_at = now()", "mr_iid::text"),
+    ("review_events", "source_event_id = 'note:' || id", "mr_iid::text"),
+    ("review_events", "deleted_at = now()", "mr_iid::text"),
+    ("mr_reviews", "DELETE", "mr_iid::text"),
+    ("mr_approvals", "DELETE", "mr_iid::text"),
+    ("git_commits", "DELETE", "commit_sha"),
+    ("git_commits", "message = 'x', committed_at = NULL", "commit_sha"),
+    ("git_commits", "deleted_at = now()", "commit_sha"),
+    ("refs", "DELETE", "kind || ':' || name"),
+    ("refs", "is_protected = NOT is_protected", "kind || ':' || name"),
+)
+
 
 class GitLabMachine(RuleBasedStateMachine):
     """A project of its own on the server of the fixture."""
@@ -255,8 +372,11 @@ class GitLabMachine(RuleBasedStateMachine):
         forge.gitlab.add_member(group, forge.other, 30)
         git = GitRepository.create(Path(f"{forge.git.path}.{group.id}.git"))
         project = forge.gitlab.project("app", group=group, repository=git)
-        self.forge = replace(forge, group=group, project=project, git=git)
+        chosen = forge.settings.model_copy(update={"deletion_after": 0.0, "deletion_looks": 1})
+        self.forge = replace(forge, group=group, project=project, git=git, settings=chosen)
         self.history = History(self.forge)
+        self.damaged: set[str] = set()
+        self.only_comparing_shows_it = False
 
     @initialize(chance=_CHANCE, deeds=st.integers(5, 30))
     def begin(self, chance: random.Random, deeds: int) -> None:
@@ -312,6 +432,47 @@ class GitLabMachine(RuleBasedStateMachine):
         """A person resets what counts as complete."""
         reset(self.forge.conn, self.forge.repo_id, chance.choice(chance.choice(_FAMILIES)))
 
+    def silence(self, chance: random.Random) -> None:
+        """People do what no time of update shows."""
+        self.only_comparing_shows_it = True
+        self.history.step(chance.choice(SILENT_DEEDS), chance)
+
+    def damage(self, chance: random.Random) -> None:
+        """Somebody changes a row behind our back."""
+        self.only_comparing_shows_it = True
+        self.damaged |= damage(self.forge.conn, self.forge.repo_id, chance, _PROJECT_DAMAGE)
+
+    def mend(self, chance: random.Random) -> None:
+        """Compare and heal, while the server may fail in the middle of it."""
+        if chance.random() < 0.5:
+            what = chance.choice(
+                (r"commits", r"discussions", r"merge_requests[/?]", r"branches", r"approvals")
+            )
+            times, skip = chance.choice((1, 6)), chance.choice((0, 2, 5))
+            self.forge.gitlab.faults.add(what, faults.server_error(), times=times, skip=skip)
+        self._compare_and_heal(chance.choice(chance.choice(_FAMILIES)), chance.choice(list(Depth)))
+        self.forge.gitlab.faults.clear()
+
+    def _compare_and_heal(self, job_type: JobType, depth: Depth = Depth.DETAILS) -> bool:
+        """Whether nothing differed."""
+        forge = self.forge
+        mark = watermarks.get(forge.conn, forge.repo_id, job_type).watermark
+        if mark is None:
+            return True
+        assert isinstance(mark, datetime)
+        window = TimeWindow(BEGINNING, mark)
+        before = forge.state()
+        probe = forge.syncer.run(forge.request(job_type, Mode.PROBE, window=window, depth=depth))
+        assert forge.state() == before
+        found = open_differences(forge.conn, forge.repo_id, job_type)
+        for key, what in found.items():
+            known = {key, key.partition(":")[0]} & (self.damaged | self.history.unannounced)
+            assert known, f"{job_type} {key}: {what}"
+        if found:
+            forge.syncer.run(forge.request(job_type, Mode.REPAIR, heals=True, window=window))
+        self._check()
+        return probe.succeeded and not found
+
     def _run(
         self, job_types: Sequence[JobType], mode: Mode = Mode.INCREMENTAL, window: TimeWindow | None = None
     ) -> Sequence[JobReport]:
@@ -322,11 +483,14 @@ class GitLabMachine(RuleBasedStateMachine):
 
     def _check(self) -> None:
         time_passes(self.forge.conn)
-        nothing_contradicts(self.forge.conn)
-        _covered_is_stored(self.forge)
+        self.forge.conn.execute("UPDATE scm.discrepancies SET repairs = 0")
+        if not self.damaged:
+            nothing_contradicts(self.forge.conn)
+            _covered_is_stored(self.forge)
 
     def teardown(self) -> None:
-        """A quiet day, after which everything that may change in silence was read once more."""
+        """A quiet day; then either everything that may change in silence is read once more, or it is compared
+        and healed."""
         forge = self.forge
         if not forge.repo_id:
             return
@@ -336,6 +500,19 @@ class GitLabMachine(RuleBasedStateMachine):
             now = forge.gitlab.clock.now()
             for report in self._run(job_types, Mode.BACKFILL, TimeWindow(BEGINNING, now - timedelta(days=1))):
                 assert report.error is None
+        if not self.only_comparing_shows_it:
+            self._a_quiet_day()
+        for job_type in [job_type for job_types in _FAMILIES for job_type in job_types]:
+            rounds = [self._compare_and_heal(job_type) for _ in range(3)]
+            assert rounds[-1], open_differences(forge.conn, forge.repo_id, job_type)
+        self.damaged.clear()
+        self._check()
+        _same_refs(forge)
+        _same_merge_requests(forge)
+        _same_reviews(forge, forge.project.merge_requests)
+
+    def _a_quiet_day(self) -> None:
+        forge = self.forge
         for _ in range(3):
             forge.conn.execute("UPDATE scm.mrs SET read_at = now() - interval '25 hours'")
             forge.conn.execute("UPDATE scm.mr_reviews SET read_at = now() - interval '25 hours'")
@@ -344,7 +521,9 @@ class GitLabMachine(RuleBasedStateMachine):
         assert [report.error for report in reports] == [None] * 3
         _same_refs(forge)
         _same_merge_requests(forge)
-        _same_reviews(forge)
+        # Open ones exactly; of the others everything that told of itself by a time of update.
+        requests = forge.project.merge_requests.items()
+        _same_reviews(forge, [iid for iid, one in requests if one.row["state"] == "opened"])
 
 
 def test_any_history_of_a_project_ends_as_the_source_has_it(forge: Forge) -> None:
@@ -376,12 +555,18 @@ def _same_refs(forge: Forge) -> None:
     assert sorted((r["name"], r["tip"]) for r in stored) == sorted(refs)
     assert all(r["covered_tip"] == r["tip"] for r in stored)
     reached = set(forge.git.shas([tip for _, tip in refs if tip]))
-    query = "SELECT commit_sha, unreachable_since FROM scm.git_commits WHERE repo_id = %(repo)s"
+    query = (
+        "SELECT commit_sha, unreachable_since FROM scm.git_commits"
+        " WHERE repo_id = %(repo)s AND deleted_at IS NULL"
+    )
     assert {c["commit_sha"] for c in forge.rows(query) if c["unreachable_since"] is None} == reached
 
 
 def _same_merge_requests(forge: Forge) -> None:
-    rows = forge.rows("SELECT iid, title, status, head_sha, labels FROM scm.mrs WHERE repo_id = %(repo)s")
+    rows = forge.rows(
+        "SELECT iid, title, status, head_sha, labels FROM scm.mrs"
+        " WHERE repo_id = %(repo)s AND deleted_at IS NULL"
+    )
     assert {(r["iid"], r["title"], r["status"], r["head_sha"], tuple(sorted(r["labels"]))) for r in rows} == {
         (
             iid,
@@ -394,11 +579,11 @@ def _same_merge_requests(forge: Forge) -> None:
     }
 
 
-def _same_reviews(forge: Forge) -> None:
-    """Open ones exactly; of the others everything that told of itself by a time of update."""
-    live = {iid: r for iid, r in forge.project.merge_requests.items() if r.row["state"] == "opened"}
+def _same_reviews(forge: Forge, iids: Collection[int]) -> None:
+    """Notes and approvals of these merge requests, exactly."""
+    live = {iid: forge.project.merge_requests[iid] for iid in iids}
     query = """SELECT mr_iid, source_event_id, body, missing_since FROM scm.review_events
-                WHERE repo_id = %(repo)s AND origin = 'note'"""
+                WHERE repo_id = %(repo)s AND origin = 'note' AND deleted_at IS NULL"""
     events = [e for e in forge.rows(query) if e["mr_iid"] in live]
     assert {(e["mr_iid"], e["source_event_id"], e["body"]) for e in events if e["missing_since"] is None} == {
         (iid, f"note:{n.row['id']}", n.row["body"]) for iid, one in live.items() for n in one.notes
@@ -409,6 +594,16 @@ def _same_reviews(forge: Forge) -> None:
 
 
 # SVN --------------------------------------------------------------------------------------------------------
+
+
+_REPOSITORY_DAMAGE: tuple[tuple[LiteralString, LiteralString, LiteralString], ...] = (
+    ("svn_revisions", "DELETE", "rev_num::text"),
+    ("svn_revisions", "message = 'x', author_raw = NULL", "rev_num::text"),
+    ("svn_revisions", "richness = 99, visibility = 'partial'", "rev_num::text"),
+    ("svn_revisions", "deleted_at = now()", "rev_num::text"),
+    ("svn_changed_paths", "DELETE", "rev_num::text"),
+    ("svn_changed_paths", "action = 'D'", "rev_num::text"),
+)
 
 
 class SvnMachine(RuleBasedStateMachine):
@@ -423,6 +618,9 @@ class SvnMachine(RuleBasedStateMachine):
         # Small, so that a handful of revisions are several chunks.
         chosen = Settings(chunk_revisions=3, fingerprint_revisions=2, sweep_recent_revisions=4, wait_limit=5)
         self.syncer = Syncer(database, chosen)
+        # Numbers of revisions that are not stored as they were read, or as they are.
+        self.damaged: set[str] = set()
+        self.edited: set[str] = set()
 
     @initialize(chance=_CHANCE, revisions=st.integers(0, 8), back=st.integers(0, 8))
     def begin(self, chance: random.Random, revisions: int, back: int) -> None:
@@ -472,6 +670,7 @@ class SvnMachine(RuleBasedStateMachine):
         if not self.repository.youngest:
             return
         rev = chance.randint(1, self.repository.youngest)
+        self.edited.add(str(rev))
         name = chance.choice(("svn:log", "svn:author", "other:key"))
         if chance.random() < 0.3:
             self.repository.delete_revprop(rev, name)
@@ -500,6 +699,34 @@ class SvnMachine(RuleBasedStateMachine):
         """A person resets what counts as complete."""
         reset(self.conn, self.repo_id, JobType.REVISIONS)
 
+    def damage(self, chance: random.Random) -> None:
+        """Somebody changes a row behind our back."""
+        self.damaged |= damage(self.conn, self.repo_id, chance, _REPOSITORY_DAMAGE)
+
+    def mend(self, chance: random.Random) -> None:
+        """Compare and heal some revisions, while the repository may be away for one of both."""
+        first = chance.randint(1, 30)
+        self._compare_and_heal((first, first + chance.randint(1, 30)), chance.choice((None, None, 0, 1)))
+
+    def _compare_and_heal(self, window: tuple[int, int], away: int | None = None) -> bool:
+        """Whether nothing differed. The repository is ``away`` for the comparison (0) or the repair (1)."""
+        modes = ({"mode": Mode.PROBE, "depth": Depth.DETAILS}, {"mode": Mode.REPAIR, "heals": True})
+        other = self.repository.path.with_name(f"{self.repository.path.name}.away")
+        for number, mode in enumerate(modes):
+            if number == away:
+                self.repository.path.rename(other)
+            report = self.syncer.run(request(self.repo_id, window=window, **mode))  # type: ignore[arg-type]
+            if number == away:
+                other.rename(self.repository.path)
+            else:
+                assert report.error is None
+            found = open_differences(self.conn, self.repo_id, JobType.REVISIONS)
+            assert found.keys() <= self.damaged | self.edited, found
+            if number == 0:
+                differed = bool(found)
+        self._check()
+        return not differed
+
     def _run(self, mode: Mode, window: tuple[int, int] | None, reread: bool = False) -> JobReport:
         report = self.syncer.run(request(self.repo_id, mode, window=window, reread=reread))
         assert report.error is None
@@ -508,6 +735,9 @@ class SvnMachine(RuleBasedStateMachine):
 
     def _check(self) -> None:
         time_passes(self.conn)
+        self.conn.execute("UPDATE scm.discrepancies SET repairs = 0")
+        if self.damaged:
+            return
         nothing_contradicts(self.conn)
         row = watermarks.get(self.conn, self.repo_id, JobType.REVISIONS)
         covered = {rev for w in row.covered if isinstance(w, RevisionWindow) for rev in range(w.first, w.end)}
@@ -522,8 +752,14 @@ class SvnMachine(RuleBasedStateMachine):
             return
         head = self.repository.youngest
         self._run(Mode.BACKFILL, (1, max(head, 1) + 1))
-        for _ in range(3):
+        if self.damaged:
             self._run(Mode.INCREMENTAL, None)
+            assert self._compare_and_heal((1, head + 1)) or self._compare_and_heal((1, head + 1))
+            self.damaged.clear()
+        else:
+            for _ in range(3):
+                self._run(Mode.INCREMENTAL, None)
+            assert self._compare_and_heal((1, max(head, 1) + 1))
         assert_equal(stored(self.conn, self.repo_id), self.repository)
         if head:
             again = self._run(Mode.BACKFILL, (1, head + 1), reread=True)
