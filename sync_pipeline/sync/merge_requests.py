@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import psycopg
 
@@ -46,13 +47,15 @@ from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error
-from sync_pipeline.sync.chunks import store_in_chunks
+from sync_pipeline.sync.chunks import despite_lost_leases, store_in_chunks
 from sync_pipeline.sync.compare_merge_requests import gone_ones, number_of
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.retry import Outcome
 
 _SWEEP_EVERY = timedelta(days=1)
 _SWEPT_PER_VISIT = 100
+# Merge requests that are read again under one lease.
+_HEALED_AT_ONCE = 20
 # What is updated within the next hour comes by itself.
 _AHEAD = timedelta(hours=1)
 _FAR = datetime(9000, 1, 1, tzinfo=UTC)
@@ -532,8 +535,17 @@ class MergeRequestWork:
         with self._counted(attempt), self._visit.watched():
             self._look()
             self._distrusted = {one.natural_key for one in found}
-            answers = self._reader.read_some(iids, lambda _: {})
-            self._read_again(attempt, answers, self._visit.readable(None), fully=True)
+            for first in range(0, len(iids), _HEALED_AT_ONCE):
+                despite_lost_leases(partial(self._heal_some, attempt, iids[first : first + _HEALED_AT_ONCE]))
+
+    def _heal_some(self, attempt: Attempt, iids: Sequence[int]) -> None:
+        """Read under the lease: what is stored here wins, and must not be older than what others store."""
+        window = self._visit.readable(None)
+        with attempt.lease() as lease:
+            for page in self._pages(self._reader.read_some(iids, lambda _: {}), fully=True):
+                if page.error is not None:
+                    raise page.error
+                self._write(attempt, lease, page, window)
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
         """See :class:`sync_pipeline.sync.reconcile.Healing`."""

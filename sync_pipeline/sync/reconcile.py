@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 from sync_pipeline.errors import Cancelled, LeaseLost, SyncError
@@ -34,9 +35,12 @@ from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
 from sync_pipeline.store.reconciliations import Discrepancy
 from sync_pipeline.sync.attempt import Attempt
+from sync_pipeline.sync.chunks import despite_lost_leases
 
 CLEAN, MISMATCH, INCONCLUSIVE = "clean", "mismatch", "inconclusive"
 
+# Rows that are asked for, and buried, under one lease.
+_BURIED_AT_ONCE = 50
 _KEPT = 10_000
 """Differences that one comparison writes down; all are counted."""
 
@@ -300,28 +304,46 @@ class HealWork:
         to_read = [one for one in found if next_of(one, patience) is Next.READ]
         if to_read:
             self._work.heal([one.difference for one in to_read])
-        gone = self._work.gone([one.difference for one in to_delete]) if to_delete else set()
-        back = [one for one in to_delete if one.difference.natural_key not in gone]
+            # What could not be read was not tried.
+            if not self._attempt.done.failures:
+                self._tried(window, to_read)
+        back: list[Discrepancy] = []
+        for first in range(0, len(to_delete), _BURIED_AT_ONCE):
+            some = to_delete[first : first + _BURIED_AT_ONCE]
+            gone = despite_lost_leases(partial(self._bury, window, some))
+            back += [one for one in some if one.difference.natural_key not in gone]
         if back:
             self._work.heal([one.difference for one in back])
-        self._record(window, to_read, [one for one in to_delete if one.difference.natural_key in gone])
 
-    def _record(self, window: Window, read: Sequence[Discrepancy], gone: Sequence[Discrepancy]) -> None:
+    def _tried(self, window: Window, read: Sequence[Discrepancy]) -> None:
         def store(conn: Connection, batch_id: int) -> Counts:
-            keys = [one.difference.natural_key for one in gone]
-            number = tombstones.bury(
-                conn,
-                repo_id=self._attempt.repo.repo_id,
-                job_type=self._attempt.job_type,
-                batch_id=batch_id,
-                keys=keys,
-            )
-            reconciliations.deleted(conn, [one.discrepancy_id for one in gone])
             reconciliations.tried(conn, [one.discrepancy_id for one in read])
-            return Counts(read=number, updated=number)
+            return Counts()
 
         with self._attempt.lease() as lease:
             self._attempt.write(lease, store, window=window)
+
+    def _bury(self, window: Window, some: Sequence[Discrepancy]) -> set[str]:
+        """Make tombstones of those that are gone; returns their keys. They are asked for under the lease, so
+        that nobody stores one that came back in between."""
+        with self._attempt.lease() as lease:
+            gone = self._work.gone([one.difference for one in some])
+
+            def store(conn: Connection, batch_id: int) -> Counts:
+                number = tombstones.bury(
+                    conn,
+                    repo_id=self._attempt.repo.repo_id,
+                    job_type=self._attempt.job_type,
+                    batch_id=batch_id,
+                    keys=sorted(gone),
+                )
+                ids = [one.discrepancy_id for one in some if one.difference.natural_key in gone]
+                reconciliations.deleted(conn, ids)
+                return Counts(read=number, updated=number)
+
+            if gone:
+                self._attempt.write(lease, store, window=window)
+        return gone
 
 
 def patience_of(settings: Settings) -> Patience:

@@ -11,6 +11,7 @@ import pytest
 from sync_pipeline.model import BEGINNING, Depth, JobStatus, JobType, TimeWindow
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.store import proofs, watermarks
+from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.sync import test_reconcile
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_pruned_history import rewrite
@@ -149,3 +150,45 @@ def test_answers_in_part_are_no_difference(proof: Proof, part: str) -> None:
         for depth in Depth:
             assert proof.found(job_type, depth=depth) == {}
     assert forge.state() == before
+
+
+# At the same time ----------------------------------------------------------------------------------------
+
+
+def test_a_repair_does_not_overwrite_what_live_syncing_reads_meanwhile(proof: Proof) -> None:
+    forge = proof.forge
+    request = forge.project.merge_requests[1]
+    note = next(n for n in request.notes if n.row["body"] == "first")
+    forge.conn.execute("UPDATE scm.mrs SET title = 'x' WHERE iid = 1")
+    forge.conn.execute("UPDATE scm.review_events SET body = 'x' WHERE mr_iid = 1 AND body = 'first'")
+    impatient = Syncer(forge.database, forge.settings.model_copy(update={"wait_limit": 0.1}))
+
+    def meanwhile() -> None:
+        forge.gitlab.edit(request, title="Newer")
+        forge.gitlab.edit_note(request, note, "newer", bump=True)
+        forge.tick(hours=1)
+        impatient.run_together([forge.request(job_type) for job_type in both])
+
+    both = (JobType.MERGE_REQUESTS, JobType.REVIEWS)
+    for job_type, last_of_all in zip(both, ("1/commits", "1/approvals"), strict=True):
+        assert set(proof.found(job_type).values()) <= {"changed title", "changed body"}
+        forge.gitlab.faults.add(last_of_all, faults.Do(meanwhile))
+        proof.heal(job_type)
+        forge.gitlab.faults.clear()
+        assert all(report.succeeded for report in forge.both())
+        assert [row["title"] for row in forge.rows("SELECT title FROM scm.mrs WHERE iid = 1")] == ["Newer"]
+        bodies = forge.rows("SELECT body FROM scm.review_events WHERE mr_iid = 1 AND NOT is_system")
+        assert {row["body"] for row in bodies} == {"newer", "second"}
+
+
+def test_what_a_failing_source_kept_from_being_read_was_not_tried(proof: Proof) -> None:
+    forge = proof.forge
+    forge.conn.execute("UPDATE scm.mrs SET title = 'x' WHERE iid = 1")
+    found = proof.found(JobType.MERGE_REQUESTS)
+    for _ in range(4):
+        forge.gitlab.faults.add("merge_requests", faults.server_error(), times=None)
+        proof.heal_if_possible(JobType.MERGE_REQUESTS)
+        forge.gitlab.faults.clear()
+        forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
+    assert {row["repairs"] for row in forge.rows("SELECT repairs FROM scm.discrepancies")} == {0}
+    _heals(proof, JobType.MERGE_REQUESTS, found)
