@@ -33,6 +33,8 @@ WORST = 20
 DAYS = 30
 """Days of the plot."""
 
+# There is nothing to compare, and nothing wrong.
+_NOTHING = {LeftOut.RETIRED, LeftOut.NEVER_READ, LeftOut.EMPTY}
 _STATUS = ("clean", "mismatch", "inconclusive")
 _SUMS = ("missing", "extra", "changed", "newer", "unreadable")
 _SHORT = 80
@@ -86,8 +88,7 @@ def metadata_of(
 
 def _compared(swept: Swept) -> list[Unit]:
     """What can be compared at all."""
-    never = {LeftOut.RETIRED, LeftOut.NEVER_READ}
-    return [unit for unit in swept.units if swept.left_out.get(unit.key) not in never]
+    return [unit for unit in swept.units if swept.left_out.get(unit.key) not in _NOTHING]
 
 
 def _shares(swept: Swept, settings: Settings, rows: Mapping[tuple[int, JobType], int]) -> Shares:
@@ -117,7 +118,7 @@ def worst_table(swept: Swept, settings: Settings, by_id: Mapping[int, Repository
         elif outcome.stuck:
             said[outcome.turn.key] = "its comparison needs more requests than sweep_requests leaves"
     for key, reason in swept.left_out.items():
-        if reason is not LeftOut.RETIRED and reason is not LeftOut.RUNNING:
+        if reason not in _NOTHING and reason is not LeftOut.RUNNING:
             said.setdefault(key, str(reason))
     bad = [unit for unit in swept.units if unit.key in said or unit.open]
     bad.sort(key=lambda unit: (-unit.escalated, -unit.open, unit.key not in said, unit.key))

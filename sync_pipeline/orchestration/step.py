@@ -239,7 +239,7 @@ class Step:
     def _work_from_ledger(self, active: Selected) -> list[_Work]:
         whole = hull(self.order.windows)
         assert whole is not None
-        waiting: dict[int, dict[Window | None, list[JobRequest]]] = {}
+        waiting: dict[int, dict[tuple[Window | None, JobType | None], list[JobRequest]]] = {}
         with self.database.connection() as conn:
             for job_type in self.family.job_types:
                 requests = planning.waiting_requests(
@@ -251,7 +251,9 @@ class Step:
                     dagster_run_id=self.context.run.run_id,
                 )
                 for request in requests:
-                    waiting.setdefault(request.repo_id, {}).setdefault(request.window, []).append(request)
+                    # What differs is read again for each job type on its own.
+                    part = request.window, request.job_type if request.heals else None
+                    waiting.setdefault(request.repo_id, {}).setdefault(part, []).append(request)
         return [
             _Work(repository, tuple(tuple(group) for group in waiting[repository.repo_id].values()))
             for repository, _ in active

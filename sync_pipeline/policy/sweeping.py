@@ -77,6 +77,7 @@ class LeftOut(StrEnum):
     CREDENTIAL = "credential"
     REPLACED = "replaced"
     NO_ACCESS = "no_access"
+    EMPTY = "empty"
     NEVER_READ = "never_read"
     RUNNING = "running"
 
@@ -204,6 +205,8 @@ def left_out_because(unit: Unit) -> LeftOut | None:
         return LeftOut.REPLACED
     if unit.access in _NO_ACCESS:
         return LeftOut.NO_ACCESS
+    if unit.access is Access.EMPTY:
+        return LeftOut.EMPTY
     if unit.watermark is None or unit.covered_from is None or unit.watermark <= unit.covered_from:  # type: ignore[operator]
         return LeftOut.NEVER_READ
     return LeftOut.RUNNING if unit.probed else None

@@ -1,0 +1,277 @@
+"""The unattended comparison, in process: what a run compares, what it starts, and what it tells Dagster."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from sync_pipeline.orchestration.build import quiet_dagster
+from sync_pipeline.orchestration.reconciliation import RECONCILE, RECONCILIATION
+from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline_tests.builders import register_source
+from sync_pipeline_tests.orchestration.conftest import Forge, Ran
+
+OPEN = """
+SELECT job_type, natural_key, kind, looks, repairs FROM scm.discrepancies
+ WHERE resolved_at IS NULL ORDER BY job_type, natural_key
+"""
+RESULTS = """
+SELECT repo_id, job_type, depth, status, expected, stored, detail FROM scm.reconciliations
+ ORDER BY reconciliation_id
+"""
+
+
+@dataclass
+class Fleet:
+    """A project with merge requests, one with commits, and an SVN repository, all of it synced."""
+
+    forge: Forge
+    project: int
+    commits: int
+    svn: int
+
+    def run(self) -> Ran:
+        """One run of the job."""
+        return self.forge.site.run(RECONCILE)
+
+    def told(self) -> dict[str, Any]:
+        """The metadata of the latest materialization."""
+        event = self.forge.site.instance.get_latest_materialization_event(RECONCILIATION)
+        assert event is not None
+        assert event.asset_materialization is not None
+        return {name: value.value for name, value in event.asset_materialization.metadata.items()}
+
+    def open(self) -> dict[tuple[str, str], str]:
+        """Open differences: by job type and key their kind."""
+        rows = self.forge.site.rows(OPEN)
+        return {(row["job_type"], row["natural_key"]): row["kind"] for row in rows}
+
+    def results(self) -> list[dict[str, Any]]:
+        """Every comparison so far."""
+        return self.forge.site.rows(RESULTS)
+
+    def repair(self) -> None:
+        """Let the scheduler start the repairs that wait, and run them."""
+        ticks = 0
+        while requests := [one for one in self.forge.site.schedule() if one.tags["scm/mode"] == "repair"]:
+            ticks += 1
+            for request in requests:
+                done = self.forge.site.start(request)
+                assert done.success, done.error
+        assert ticks, "the scheduler asks for the repair"
+
+    def later(self, **time: float) -> None:
+        """Let time pass for what is compared by itself."""
+        self.forge.site.execute(
+            """
+            UPDATE scm.sweeps
+               SET places_at = places_at - %(t)s, recent_at = recent_at - %(t)s,
+                   history_at = history_at - %(t)s, round_began_at = round_began_at - %(t)s,
+                   round_ended_at = round_ended_at - %(t)s
+            """,
+            t=timedelta(**time),
+        )
+        self.forge.site.execute(
+            "UPDATE scm.discrepancies SET found_at = found_at - %(t)s, last_seen_at = last_seen_at - %(t)s",
+            t=timedelta(**time),
+        )
+
+
+@pytest.fixture
+def fleet(forge: Forge, tmp_path: Path) -> Fleet:
+    """See :class:`Fleet`."""
+    now = datetime.now(UTC)
+    project = forge.large_project("app", 4, now - timedelta(days=3))
+    commits = forge.git_project("lib", *(f"2024-05-0{day}" for day in range(1, 6)))
+    svn_samples.create(tmp_path / "paint", svn_samples.growing(12))
+    with forge.site.database.connection() as conn:
+        svn = register_source(conn, tmp_path / "paint")
+    forge.gitlab.clock.fixed = now - timedelta(minutes=10)
+    for job in ("sync_commits", "sync_merge_requests", "sync_revisions"):
+        done = forge.site.run(job)
+        assert done.success, done.error
+    forge.gitlab.clock.fixed = None
+    return Fleet(forge, project, commits, svn)
+
+
+def evaluate(forge: Forge, *, running: bool = False) -> dg.RunRequest | dg.SkipReason:
+    """One tick of the schedule."""
+    from dagster._core.test_utils import create_run_for_test
+
+    location = forge.site.definitions().get_repository_def()
+    with (
+        quiet_dagster(),
+        # A schedule opens its instance itself, so it has to be on disk.
+        dg.instance_for_test() as instance,
+        dg.build_schedule_context(
+            instance=instance,
+            resources=dict(location.get_top_level_resources()),
+            scheduled_execution_time=datetime.now(UTC),
+        ) as context,
+    ):
+        if running:
+            create_run_for_test(instance, job_name=RECONCILE, status=dg.DagsterRunStatus.STARTED)
+        found = location.get_schedule_def(RECONCILE)(context)
+    assert isinstance(found, dg.RunRequest | dg.SkipReason)
+    return found
+
+
+def test_the_schedule_starts_one_run_at_a_time_and_leaves_a_heartbeat(forge: Forge) -> None:
+    assert isinstance(evaluate(forge), dg.RunRequest)
+    assert isinstance(evaluate(forge, running=True), dg.SkipReason)
+    [beat] = forge.site.rows("SELECT name, outcome FROM scm.heartbeats")
+    assert (beat["name"], beat["outcome"]) == ("reconcile", "a run is at work")
+    schedule = forge.site.definitions().get_repository_def().get_schedule_def(RECONCILE)
+    assert (schedule.cron_schedule, schedule.default_status) == (
+        "17 * * * *",
+        dg.DefaultScheduleStatus.RUNNING,
+    )
+
+
+def test_what_is_equal_is_compared_once_an_hour_and_once_a_round(fleet: Fleet) -> None:
+    done = fleet.run()
+    assert done.success, done.error
+    results = fleet.results()
+    assert {row["status"] for row in results} == {"clean"}
+    units = {(fleet.svn, "revisions"), (fleet.commits, "commits")} | {
+        (repo_id, job_type)
+        for repo_id in (fleet.project, fleet.commits)
+        for job_type in ("merge_requests", "reviews")
+    }
+    for depth in ("listing", "details"):
+        assert {(row["repo_id"], row["job_type"]) for row in results if row["depth"] == depth} == units
+    told = fleet.told()
+    assert (told["clean"], told["mismatch"], told["inconclusive"]) == (12, 0, 0)
+    assert told["left_out"] == {"empty": 1}
+    assert told["first_round_not_ended"] == 0
+    assert told["compared_rows"] == sum(row["expected"] for row in results)
+    assert told["requests_at_most"] == 600
+    assert sum(told["requests"].values()) < 100
+    assert told["worst"] == "Nothing is open, and everything could be compared."
+    assert told["completeness"]["stored"] > 0
+    [png] = re.findall(r"data:image/png;base64,([^)]+)\)", told["overview"])
+    assert base64.b64decode(png).startswith(b"\x89PNG")
+    # In the same hour nothing is due again, in the next one the newest part, after a round everything.
+    assert fleet.run().success
+    assert len(fleet.results()) == 12
+    fleet.later(hours=1)
+    assert fleet.run().success
+    assert [row["depth"] for row in fleet.results()[12:]] == ["listing"] * 6
+    fleet.later(days=30)
+    assert fleet.run().success
+    assert sorted(row["depth"] for row in fleet.results()[18:]) == ["details"] * 6 + ["listing"] * 6
+
+
+def test_damage_is_found_repaired_by_the_scheduler_and_closed_by_the_next_run(fleet: Fleet) -> None:
+    site = fleet.forge.site
+    site.execute("DELETE FROM scm.mrs WHERE iid = 2")
+    site.execute("UPDATE scm.review_events SET body = 'x' WHERE mr_iid = 4 AND NOT is_system")
+    site.execute("UPDATE scm.svn_revisions SET author_raw = 'x' WHERE rev_num = 7")
+    site.execute(
+        "DELETE FROM scm.git_commits WHERE git_commit_id = (SELECT max(git_commit_id) FROM scm.git_commits)"
+    )
+    done = fleet.run()
+    assert done.success, done.error
+    found = fleet.open()
+    assert {(job_type, kind) for (job_type, _), kind in found.items()} == {
+        ("merge_requests", "missing"),
+        ("reviews", "changed"),
+        ("revisions", "changed"),
+        ("commits", "missing"),
+    }
+    jobs = site.rows("SELECT trigger, actor, mode, heals FROM scm.sync_jobs WHERE status = 'pending'")
+    assert jobs == [{"trigger": "sensor", "actor": "reconcile", "mode": "repair", "heals": True}] * 4
+    told = fleet.told()
+    assert (told["open_differences"], told["repairs_queued"], told["escalated"]) == (len(found), 4, 0)
+    assert told["worst"].count("\n") == 5
+    fleet.repair()
+    assert fleet.open() == found, "what was repaired is looked at before it is closed"
+    assert fleet.run().success
+    assert fleet.open() == {}
+    assert fleet.told()["open_differences"] == 0
+    assert site.rows("SELECT FROM scm.mrs WHERE iid = 2") != []
+    assert site.rows("SELECT author_raw FROM scm.svn_revisions WHERE author_raw = 'x'") == []
+    outcomes = site.rows("SELECT DISTINCT outcome FROM scm.discrepancies")
+    assert outcomes == [{"outcome": "healed"}]
+
+
+def test_a_deletion_becomes_a_tombstone_after_two_looks_and_the_delay(fleet: Fleet) -> None:
+    forge = fleet.forge
+    project = forge.project(fleet.project)
+    forge.gitlab.delete_merge_request(project, project.merge_requests[3])
+    alive = "SELECT FROM scm.mrs WHERE iid = 3 AND deleted_at IS NULL"
+    assert fleet.run().success
+    assert fleet.open()["merge_requests", "3"] == "extra"
+    # Who approved and who was asked are members of sets, which are read again at once.
+    repairs = forge.site.rows("SELECT job_type FROM scm.sync_jobs WHERE mode = 'repair'")
+    assert repairs == [{"job_type": "reviews"}]
+    fleet.repair()
+    fleet.later(hours=2)
+    assert fleet.run().success
+    told = fleet.told()
+    assert told["open_differences"] >= told["waiting_for_deletion"] > 0
+    assert forge.site.rows(alive) != []
+    fleet.later(hours=5)
+    assert fleet.run().success
+    fleet.repair()
+    assert forge.site.rows(alive) == []
+    assert fleet.run().success
+    assert fleet.open() == {}
+    assert fleet.told()["tombstones"] > 0
+
+
+def test_a_source_that_is_down_is_inconclusive_and_no_failure_of_the_run(fleet: Fleet) -> None:
+    forge = fleet.forge
+    forge.gitlab.faults.add(
+        r"/projects/", faults.json_answer(400, {"message": "400 Bad request"}), times=None
+    )
+    done = fleet.run()
+    assert done.success, done.error
+    told = fleet.told()
+    assert 3 <= told["inconclusive"] <= 6, "then the server is left alone"
+    [server] = told["not_answering"]
+    assert server.startswith("127.0.0.1")
+    assert told["worst"].count("400") >= 3
+    assert {row["status"] for row in fleet.results() if row["repo_id"] == fleet.svn} == {"clean"}
+    assert fleet.open() == {}
+
+
+def test_an_old_visit_is_made_anew_and_its_day_shown(fleet: Fleet) -> None:
+    forge = fleet.forge
+    forge.site.execute("UPDATE scm.sync_watermarks SET visited_at = visited_at - interval '1 hour'")
+    request = forge.project(fleet.project).merge_requests[1]
+    forge.gitlab.clock.fixed = datetime.now(UTC) - timedelta(minutes=5)
+    forge.gitlab.edit(request, title="Edited")
+    forge.gitlab.clock.fixed = None
+    done = fleet.run()
+    assert done.success, done.error
+    assert fleet.open() == {}
+    assert {row["status"] for row in fleet.results()} == {"clean"}
+    assert done.materialized["merge_requests"] == [datetime.now(UTC).date().isoformat()]
+    visits = forge.site.rows(
+        "SELECT job_type FROM scm.sync_jobs WHERE mode = 'incremental' AND actor = 'reconcile' "
+        "AND repo_id = %(id)s ORDER BY job_type",
+        id=fleet.project,
+    )
+    assert [row["job_type"] for row in visits] == ["merge_requests", "reviews"], "once together"
+
+
+def test_no_more_requests_are_sent_than_the_hour_has(fleet: Fleet) -> None:
+    site = fleet.forge.site
+    site.settings = site.settings.model_copy(update={"sweep_requests": 60})
+    fleet.forge.asked()
+    assert fleet.run().success
+    sent = len(fleet.forge.asked())
+    told = fleet.told()
+    [instance] = [name for name in told["requests"] if name != "local"]
+    assert told["requests"][instance] == sent <= 60
+    assert fleet.run().success
+    assert fleet.told()["requests"][instance] == sent + len(fleet.forge.asked()) <= 60
