@@ -172,6 +172,7 @@ def plot(shares: Shares, by_day: Sequence[Mapping[str, Any]], today: date) -> by
             color="white" if inside else "black",
         )
     left.set_xlim(0, 100)
+    left.set_ylim(-0.6, max(len(names), 3) - 0.4)
     left.set_title("Rows compared within the sweep, %", fontsize=9)
 
     days = [today - timedelta(days=age) for age in reversed(range(DAYS))]
@@ -181,6 +182,7 @@ def plot(shares: Shares, by_day: Sequence[Mapping[str, Any]], today: date) -> by
         heights = [int(known[day][kind]) if day in known else 0 for day in days]
         right.bar(range(DAYS), heights, bottom=below, color=colour, label=kind, width=0.85)
         below = [low + high for low, high in zip(below, heights, strict=True)]
+    right.set_xlim(-0.7, DAYS - 0.3)
     right.set_ylim(0, max(*below, 1) * 1.15)
     right.yaxis.get_major_locator().set_params(integer=True)
     ticks = range(DAYS - 1, -1, -7)
