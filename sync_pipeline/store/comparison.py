@@ -217,19 +217,26 @@ SELECT commit_sha AS sha, ts, unreachable_since IS NOT NULL AS unreachable FROM 
  ORDER BY commit_sha
 """
 
-# Commits that are not stored, or only as tombstones, and that a stored one or a covered ref names.
+# Commits that are not stored, or only as tombstones, and that a stored one or a covered ref names. Lost is
+# what a complete walk has stored once: that is missed whatever refs reach.
 _UNSTORED = """
-SELECT n.sha
-  FROM (SELECT covered_tip AS sha FROM scm.refs
+SELECT n.sha, bool_or(n.walked)
+              AND NOT EXISTS (SELECT FROM scm.git_commits AS o
+                               WHERE o.repo_id = %(repo_id)s AND o.commit_sha = n.sha) AS lost
+  FROM (SELECT covered_tip AS sha, FALSE AS walked FROM scm.refs
          WHERE repo_id = %(repo_id)s AND deleted_at IS NULL AND covered_tip IS NOT NULL
-        UNION
-        SELECT p.sha FROM scm.git_commits AS c CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+        UNION ALL
+        SELECT p.sha, w.completed_at IS NOT NULL AND c.deleted_at IS NULL
+          FROM scm.git_commits AS c
+          LEFT JOIN scm.ref_walks AS w USING (walk_id)
+         CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
          WHERE c.repo_id = %(repo_id)s) AS n
  WHERE NOT EXISTS (SELECT FROM scm.git_commits AS o
                     WHERE o.repo_id = %(repo_id)s AND o.commit_sha = n.sha AND o.deleted_at IS NULL)
+ GROUP BY n.sha
 """
 
-# Those of them that lie in what is covered: an interrupted walk leaves others.
+# Those of the others that lie in what is covered: an interrupted walk leaves others.
 _COVERED = """
 WITH RECURSIVE reached (sha) AS (
     SELECT covered_tip FROM scm.refs
@@ -491,12 +498,14 @@ def commits_in(
 
 def unstored_commits(conn: Connection, repo_id: int) -> list[str]:
     """Commits in the history of covered refs that are not stored, or only as tombstones, as far as stored
-    ones lead there."""
-    named = [row["sha"] for row in conn.execute(_UNSTORED, {"repo_id": repo_id})]
-    if not named:
-        return []
-    rows = conn.execute(_COVERED, {"repo_id": repo_id, "shas": named})
-    return [row["sha"] for row in rows]
+    ones lead there; and any other that was read once."""
+    named = conn.execute(_UNSTORED, {"repo_id": repo_id}).fetchall()
+    lost = {row["sha"] for row in named if row["lost"]}
+    others = [row["sha"] for row in named if not row["lost"]]
+    if others:
+        rows = conn.execute(_COVERED, {"repo_id": repo_id, "shas": others})
+        lost.update(row["sha"] for row in rows)
+    return sorted(lost)
 
 
 def compare_revisions(

@@ -337,7 +337,7 @@ class CommitWork:
                 bool(known or changed) and refs.any_unreachable(conn, self._repo_id, tips)
             )
             sweeps = before.swept_at is None or self._visit.looked_at - before.swept_at >= _SWEEP_EVERY
-            marks = lost or found or sweeps or any(forced for *_, forced in moves)
+            marks = lost or found or sweeps or self._heals or any(forced for *_, forced in moves)
             if marks and refs.missing(conn, self._repo_id, 1):
                 # Behind a commit that is not stored nothing looks reached. What was forced shows later.
                 marks = False
@@ -455,8 +455,8 @@ class CommitWork:
                         tips = {ref.tip for ref in refs.stored_refs(conn, self._repo_id)}
                     for tip in sorted(tips):
                         self._walk(tip, None, readable)
-                if len(shas) < len(found):
-                    self._read_refs(look)
+                # What no ref reaches is flagged there.
+                self._read_refs(look)
         finally:
             self._attempt.done.calls = self._client.calls
 

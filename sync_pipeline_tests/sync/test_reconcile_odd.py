@@ -67,6 +67,26 @@ def test_more_damage_is_named_and_healed(proof: Proof, what: str) -> None:
     assert proof.forge.state() == before
 
 
+def test_a_commit_that_no_ref_reaches_and_that_was_lost_is_read_again(proof: Proof) -> None:
+    forge = proof.forge
+    lost = forge.git.resolve("feature2~1")
+    assert lost == forge.git.resolve("main")
+    forge.git.commit("main", "Another line\n", files={"a": "1"}, parents=[str(forge.git.resolve("main~1"))])
+    for number in range(3):
+        forge.git.set_ref(f"refs/heads/feature{number}", None)
+    forge.tick()
+    assert forge.commits().succeeded
+    before = forge.state()["git_commits"]
+    assert len([row for row in before if row["unreachable_since"]]) == 4
+    forge.conn.execute("DELETE FROM scm.git_commits WHERE commit_sha = %(sha)s", {"sha": lost})
+    _heals(proof, JobType.COMMITS, {str(lost): "missing"})
+    after = forge.state()["git_commits"]
+    flags = [
+        [(row["commit_sha"], row["unreachable_since"] is None) for row in rows] for rows in (before, after)
+    ]
+    assert sorted(flags[0]) == sorted(flags[1])
+
+
 def test_a_walk_that_was_interrupted_is_newer_and_no_mismatch(proof: Proof) -> None:
     forge = proof.forge
     rewrite(forge, "new", 250, "new")
