@@ -51,7 +51,7 @@ def until(true: Callable[[], Any], what: str, seconds: float = 180.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.2)
+        time.sleep(0.3)
     return found
 
 
