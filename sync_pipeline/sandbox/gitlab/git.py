@@ -77,18 +77,12 @@ class GitRepository:
 
     def resolve(self, revision: str) -> str | None:
         """The commit a name or sha stands for; None when there is none."""
-        if not revision or revision.startswith("-"):
+        if not revision or revision.startswith("-") or "\n" in revision:
             return None
-        for form in (f"refs/heads/{revision}", f"refs/tags/{revision}", revision):
-            try:
-                return (
-                    self._run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{form}^{{commit}}")
-                    .decode()
-                    .strip()
-                )
-            except GitError:
-                continue
-        return None
+        forms = (f"refs/heads/{revision}", f"refs/tags/{revision}", revision)
+        asked = "".join(f"{form}^{{commit}}\n" for form in forms).encode("utf-8", "surrogateescape")
+        answers = self._run("cat-file", "--batch-check=%(objectname)", stdin=asked).split(b"\n")
+        return next((line.decode() for line in answers if re.fullmatch(rb"[0-9a-f]{40,64}", line)), None)
 
     def shas(
         self, revisions: Sequence[str], options: Sequence[str] = (), *, path: str | None = None
