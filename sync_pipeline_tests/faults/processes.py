@@ -176,6 +176,13 @@ POINTS = {
     "copying": "BEFORE INSERT ON scm.svn_changed_paths FOR EACH ROW EXECUTE FUNCTION scm.fuse(2000)",
 }
 
+POINTS_OF_PROOF = {
+    "naming differences": "AFTER INSERT ON scm.discrepancies FOR EACH ROW EXECUTE FUNCTION scm.fuse(2)",
+    "writing the result": "AFTER INSERT ON scm.reconciliations FOR EACH ROW EXECUTE FUNCTION scm.fuse(1)",
+    "healing a row": "AFTER UPDATE ON scm.{facts} FOR EACH ROW WHEN (NEW.version > OLD.version)"
+    " EXECUTE FUNCTION scm.fuse(1)",
+}
+
 
 @dataclass
 class Worker:
@@ -257,8 +264,9 @@ def catching(database_url: str) -> Iterator[Start]:
 
         def begin(job: Job, point: str = "", facts: str = "", path: Path | None = None) -> Worker:
             if point:
-                kind = "CONSTRAINT TRIGGER" if "DEFERRABLE" in POINTS[point] else "TRIGGER"
-                conn.execute(f"CREATE {kind} fuse {POINTS[point].format(facts=facts)}")
+                place = (POINTS | POINTS_OF_PROOF)[point]
+                kind = "CONSTRAINT TRIGGER" if "DEFERRABLE" in place else "TRIGGER"
+                conn.execute(f"CREATE {kind} fuse {place.format(facts=facts)}")
                 conn.execute("SELECT pg_advisory_lock(4711)")
             process = subprocess.Popen(
                 [

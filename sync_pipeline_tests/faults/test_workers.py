@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from psycopg import sql
 
 from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.store import proofs
 from sync_pipeline.store.database import Database
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.faults import processes
@@ -28,7 +30,7 @@ from sync_pipeline_tests.faults.processes import (
     check,
     reached,
 )
-from sync_pipeline_tests.faults.whole_state import whole_state
+from sync_pipeline_tests.faults.whole_state import differences, whole_state
 
 gate, repository, served, subjects = (
     processes.gate,
@@ -68,6 +70,54 @@ def test_a_worker_killed_at_any_step_leaves_nothing_that_a_repeat_does_not_mend(
     worker = start(job, point, subject.facts).caught()
     worker.kill().let_the_server_go_on(until_gone=True)
     check(database, job, subject)
+
+
+@pytest.mark.parametrize(
+    ("what", "mode", "point"),
+    [
+        ("revisions", "probe", "naming differences"),
+        ("revisions", "repair", "healing a row"),
+        ("revisions", "repair", "committing"),
+        ("merge requests", "probe", "writing the result"),
+        ("merge requests", "repair", "committing"),
+    ],
+)
+def test_a_comparison_or_a_repair_that_is_killed_is_done_again(
+    subjects: Subjects, database: Database, start: Start, what: str, mode: str, point: str
+) -> None:
+    subject = subjects[what]
+    is_svn = what == "revisions"
+    damage = sql.SQL("UPDATE scm.{} SET {} = 'x' WHERE {} IN (2, 3, 5)").format(
+        sql.Identifier(subject.facts),
+        *map(sql.Identifier, ("message", "rev_num") if is_svn else ("title", "iid")),
+    )
+    with database.connection() as conn:
+        job = subject.job(conn)
+        assert all(report.succeeded for report in job.run(database))
+        conn.execute(damage)
+        window = (1, 46) if is_svn else ("1900-01-01T00:00+00:00", "2100-01-01T00:00+00:00")
+        job = replace(job, job_types=job.job_types[:1], window=window)
+        compare, heal = replace(job, mode="probe", depth="details"), replace(job, mode="repair", heals=True)
+
+        def differ() -> set[str]:
+            assert [report.error for report in compare.run(database) if not report.succeeded] == []
+            rows = conn.execute("SELECT natural_key FROM scm.discrepancies WHERE resolved_at IS NULL")
+            return {row["natural_key"] for row in rows}
+
+        if mode == "repair":
+            assert differ() == {"2", "3", "5"}
+        worker = start(compare if mode == "probe" else heal, point, subject.facts).caught()
+        worker.kill().let_the_server_go_on(until_gone=True)
+        if mode == "probe":
+            assert differ() == {"2", "3", "5"}
+        assert [report.error for report in heal.run(database) if not report.succeeded] == []
+        assert differ() == set()
+        state = whole_state(conn) | {"svn_revision_versions": []}
+        expected = dict(subject.expected)
+        for rows in (state, expected):
+            rows[subject.facts] = [row | {"version": 1} for row in rows[subject.facts]]
+        assert differences(expected, state) == []
+        assert proofs.failures(conn) == {}
 
 
 def test_the_open_transaction_of_a_killed_worker_holds_nobody_up(

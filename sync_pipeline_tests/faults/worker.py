@@ -1,7 +1,7 @@
 """A program that does one job, for tests that stop, kill or starve it.
 
 ``python -m sync_pipeline_tests.faults.worker <database url> <job as JSON>``: ``repo_id``, ``job_types``,
-``mode``, ``settings``. Prints one JSON document per report.
+``mode``, ``settings``, ``window``, ``depth``, ``heals``. Prints one JSON document per report.
 """
 
 from __future__ import annotations
@@ -9,10 +9,21 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sync_pipeline.errors import SyncError
-from sync_pipeline.model import JobReport, JobRequest, JobType, Mode, Trigger
+from sync_pipeline.model import (
+    Depth,
+    JobReport,
+    JobRequest,
+    JobType,
+    Mode,
+    RevisionWindow,
+    TimeWindow,
+    Trigger,
+    Window,
+)
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
@@ -20,17 +31,38 @@ from sync_pipeline.sync.engine import Syncer
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told to do. ``settings`` are those of :class:`Settings`, by name."""
+    """What a worker is told to do. ``settings`` are those of :class:`Settings`, by name; ``window`` is a pair
+    of revisions or ISO dates."""
 
     repo_id: int
     job_types: tuple[str, ...]
     settings: dict[str, Any]
     mode: str = "incremental"
+    window: tuple[Any, Any] | None = None
+    depth: str | None = None
+    heals: bool = False
 
     def run(self, database: Database, **other_settings: Any) -> list[JobReport]:
         """Do it in this process."""
+        window: Window | None = None
+        if self.window is not None:
+            first, end = self.window
+            if isinstance(first, int):
+                window = RevisionWindow(first, end)
+            else:
+                window = TimeWindow(datetime.fromisoformat(first), datetime.fromisoformat(end))
         requests = [
-            JobRequest(self.repo_id, JobType(job_type), Mode(self.mode), Trigger.SENSOR, "test", "test")
+            JobRequest(
+                self.repo_id,
+                JobType(job_type),
+                Mode(self.mode),
+                Trigger.SENSOR,
+                "test",
+                "test",
+                window=window,
+                depth=None if self.depth is None else Depth(self.depth),
+                heals=self.heals,
+            )
             for job_type in self.job_types
         ]
         return Syncer(database, Settings(**self.settings | other_settings)).run_together(requests)
