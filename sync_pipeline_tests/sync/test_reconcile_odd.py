@@ -3,19 +3,23 @@ is named that is not there, and what is there is found."""
 
 from __future__ import annotations
 
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
 
-from sync_pipeline.model import BEGINNING, Depth, JobStatus, JobType, TimeWindow
+from sync_pipeline.model import BEGINNING, Depth, JobReport, JobStatus, JobType, Mode, TimeWindow
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.store import proofs, watermarks
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_tests.faults.test_text_and_size import _NASTY, history, sync
 from sync_pipeline_tests.sync import test_reconcile
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_pruned_history import rewrite
-from sync_pipeline_tests.sync.test_reconcile import Proof
+from sync_pipeline_tests.sync.test_reconcile import GITLAB, Proof
 
 proof = test_reconcile.proof
 
@@ -201,6 +205,33 @@ def test_a_repair_does_not_overwrite_what_live_syncing_reads_meanwhile(proof: Pr
         assert {row["body"] for row in bodies} == {"newer", "second"}
 
 
+def test_comparisons_beside_live_syncing_and_a_backfill_name_nothing(proof: Proof) -> None:
+    forge = proof.forge
+    forge.other_settings(wait_limit=60)
+    past = {"window": ("2024-05-01", "2024-05-06T12:05"), "reread": True}
+
+    def live() -> list[JobReport]:
+        return [forge.commits(), *forge.both()]
+
+    def backfill() -> list[JobReport]:
+        return [forge.commits(Mode.BACKFILL, **past), *forge.both(Mode.BACKFILL, **past)]
+
+    def compare() -> list[JobReport]:
+        return [proof.probe(job_type) for job_type in GITLAB]
+
+    for number in range(3):
+        for request in forge.project.merge_requests.values():
+            forge.gitlab.edit(request, title=f"Round {number}")
+            forge.gitlab.comment(request, forge.other, f"Round {number}")
+        forge.gitlab.push(forge.project, f"feature{number}", "More", author=forge.user)
+        forge.tick()
+        with ThreadPoolExecutor(3) as pool:
+            works = [pool.submit(work) for work in (live, backfill, compare)]
+            assert [report.error for work in works for report in work.result() if report.error] == []
+    assert forge.rows("SELECT FROM scm.discrepancies") == []
+    assert proofs.failures(forge.conn) == {}
+
+
 def test_what_a_failing_source_kept_from_being_read_was_not_tried(proof: Proof) -> None:
     forge = proof.forge
     forge.conn.execute("UPDATE scm.mrs SET title = 'x' WHERE iid = 1")
@@ -212,3 +243,34 @@ def test_what_a_failing_source_kept_from_being_read_was_not_tried(proof: Proof) 
         forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
     assert {row["repairs"] for row in forge.rows("SELECT repairs FROM scm.discrepancies")} == {0}
     _heals(proof, JobType.MERGE_REQUESTS, found)
+
+
+# Any value -----------------------------------------------------------------------------------------------
+
+_LISTS = r"/(commits|merge_requests|discussions|notes|resource_\w+|versions|branches|tags|reviewers)(\?|$)"
+
+
+def _spoilt(body: bytes, seed: int) -> bytes:
+    """A list with some values of its rows replaced, the same ones in every answer."""
+    data = json.loads(body)
+    for row in data if isinstance(data, list) else []:
+        for one in (row, *row.get("notes", ())):
+            chance = random.Random(f"{seed} {one.get('id')}")
+            # Another time or name would be another truth.
+            keys = sorted(one.keys() - {"updated_at", "name", "iid", "id", "notes"})
+            for _ in range(chance.choice([0, 1, 2, 4])):
+                one[chance.choice(keys)] = chance.choice(_NASTY)
+    return json.dumps(data).encode()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_values_that_cannot_be_stored_as_they_are_are_no_difference(forge: Forge, seed: int) -> None:
+    history(forge)
+    forge.gitlab.faults.add(_LISTS, faults.Edited(lambda body: _spoilt(body, seed)), times=None)
+    for _ in range(2):
+        assert [report.error for report in sync(forge)] == [None] * 3
+        forge.tick()
+    proof = Proof(forge)
+    for job_type in GITLAB:
+        assert proof.found(job_type) == {}
+        assert proof.result()["status"] == "clean"
