@@ -12,6 +12,11 @@ ALTER TABLE scm.sync_jobs
 COMMENT ON COLUMN scm.sync_jobs.depth IS 'Of a probe: listing asks for details only where lists differ, details asks for all of them. NULL for every other job.';
 COMMENT ON COLUMN scm.sync_jobs.heals IS 'True: reads the open rows of scm.discrepancies in its window again, and nothing else.';
 
+-- The same number, another project ------------------------------------------------------------------------
+
+ALTER TABLE scm.repos ADD COLUMN source_created_at timestamptz;
+COMMENT ON COLUMN scm.repos.source_created_at IS 'GitLab: when the project was created at its server, as first seen; another time is another project.';
+
 -- Comparisons --------------------------------------------------------------------------------------------
 
 CREATE TABLE scm.reconciliations (

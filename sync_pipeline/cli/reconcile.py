@@ -72,7 +72,12 @@ def reconcile_command(
     ] = 100,
     max_requests: Annotated[
         int | None,
-        typer.Option("--max-requests", min=1, metavar="N", help="Stop a job type after so many requests."),
+        typer.Option(
+            "--max-requests",
+            min=1,
+            metavar="N",
+            help="Stop a job type at the end of the page at which so many are sent.",
+        ),
     ] = None,
     as_json: AsJson = False,
     dry_run: DryRun = False,

@@ -256,7 +256,11 @@ def completeness_summary(document: Mapping[str, Any]) -> str:
     )
     if not total["units"]:
         return f"no repositories{left_out}"
-    return ("all is there" if total["complete"] else "not all is there, or not known") + left_out
+    share = total["verified"]["share"]
+    compared = f"; {share or 0:.0%} was compared with the sources lately"
+    return ("nothing is known to be missing" if total["complete"] else "not all is there, or not known") + (
+        compared + left_out
+    )
 
 
 # verify -------------------------------------------------------------------------------------------------

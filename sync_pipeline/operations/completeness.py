@@ -22,9 +22,6 @@ from sync_pipeline.store import completeness as store
 from sync_pipeline.store import credentials, repos
 from sync_pipeline.store.database import Connection, Database, database_time
 
-ROUND = timedelta(days=30)
-"""The time in which all history is compared once. What was compared within two of them counts as verified."""
-
 _UNREACHED = frozenset({Reason.DENIED, Reason.GONE, Reason.REPLACED, Reason.CREDENTIAL})
 _COUNTED = ("stored", "deleted", "hidden", "missing", "extra", "changed", "quarantined", "unstored", "owed")
 
@@ -70,7 +67,8 @@ def completeness(database: Database, settings: Settings) -> Document:
         "generated_at": now.isoformat(),
         "environment": settings.environment,
         "retired_repositories": retired,
-        **statement(units, now - 2 * ROUND),
+        # All history is compared once in so many days; what was within two rounds counts as verified.
+        **statement(units, now - timedelta(days=2 * settings.sweep_days)),
     }
 
 

@@ -148,16 +148,16 @@ def reconcile(
 ) -> Document:
     """Compare windows of one repository with its source, and heal what differs or queue that.
 
-    The document's ``exit_code`` is 0 where every window is clean (after healing), 1 where something differs
-    or a part could not be compared, 2 where none could. Raises ConfigurationError where the repository is
-    retired, Cancelled after ``cancel`` was set.
+    The document's ``exit_code`` is 0 where every window is clean to its end (after healing), 1 where
+    something differs or a row or a part could not be compared, 2 where nothing could. Raises
+    ConfigurationError where the repository is retired, Cancelled after ``cancel`` was set.
     """
     results = [
         _one(database, settings, syncer, repository, job_type, window, wish, starter, cancel, progress)
         for job_type, window in windows
     ]
     last = [one["after"] or one for one in results]
-    if all(one["status"] == CLEAN for one in last):
+    if all(one["status"] == CLEAN and one["complete"] and not one["unreadable"] for one in last):
         code = exit_codes.SUCCESS
     else:
         useless = all(one["status"] == INCONCLUSIVE for one in last)

@@ -90,9 +90,17 @@ SELECT iid, missing, updated_at,
 
 # Which stored merge requests were last updated in a window.
 _MERGE_REQUESTS_IN = """
-SELECT iid, updated_at FROM scm.mrs
+SELECT iid, least(updated_at, '9999-01-01') AS updated_at FROM scm.mrs
  WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
-   AND updated_at >= %(since)s AND updated_at < %(until)s
+   AND (updated_at >= %(since)s OR %(from_beginning)s) AND (updated_at < %(until)s OR %(to_end)s)
+"""
+
+# Some that the source should have, to tell whether it shows any at all.
+_OTHERS = """
+SELECT iid FROM scm.mrs
+ WHERE repo_id = %(repo_id)s AND deleted_at IS NULL AND iid <> ALL (%(iids)s)
+ ORDER BY iid DESC
+ LIMIT %(limit)s
 """
 
 # Of which merge requests a review is stored, by when they were updated at its reading; one without a reading
@@ -143,14 +151,15 @@ SELECT coalesce(s.mr_iid, e.mr_iid) AS iid, coalesce(s.source_event_id, e.source
 _PEOPLE = """
 WITH source AS (
     SELECT * FROM json_to_recordset(%(rows)s)
-        AS s (mr_iid bigint, role text, person text, username text, name text, at timestamptz, state text)
+        AS s (mr_iid bigint, role text, person text, user_id bigint, username text, name text,
+              at timestamptz, state text)
 ), known AS (
-    SELECT mr_iid, 'approval' AS role, person, username, name, approved_at AS at,
+    SELECT mr_iid, 'approval' AS role, person, user_id, username, name, approved_at AS at,
            'approved_at' AS time_column, NULL AS state
       FROM scm.mr_approvals
      WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(approved)s) AND closed_at IS NULL
     UNION ALL
-    SELECT mr_iid, 'reviewer', person, username, name, requested_at, 'requested_at', state
+    SELECT mr_iid, 'reviewer', person, user_id, username, name, requested_at, 'requested_at', state
       FROM scm.mr_reviewers
      WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(asked)s) AND closed_at IS NULL
 )
@@ -159,7 +168,8 @@ SELECT coalesce(s.mr_iid, k.mr_iid) AS iid, coalesce(s.role, k.role) AS role,
        k.mr_iid IS NULL AS missing, s.mr_iid IS NULL AS extra,
        ARRAY(SELECT f.name
                FROM (VALUES (k.time_column, s.at::text, k.at::text), ('name', s.name, k.name),
-                            ('state', s.state, k.state), ('username', s.username, k.username))
+                            ('state', s.state, k.state), ('user_id', s.user_id::text, k.user_id::text),
+                            ('username', s.username, k.username))
                  AS f (name, source, stored)
               WHERE k.mr_iid IS NOT NULL AND f.source IS NOT NULL AND f.source IS DISTINCT FROM f.stored
               ORDER BY f.name) AS fields
@@ -380,13 +390,27 @@ def _without_raw(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]] | No
 
 
 def merge_requests_in(
-    conn: Connection, repo_id: int, since: datetime, until: datetime, *, of_reviews: bool = False
+    conn: Connection,
+    repo_id: int,
+    since: datetime,
+    until: datetime,
+    *,
+    of_reviews: bool = False,
+    to_end: bool = False,
 ) -> dict[int, datetime]:
     """The numbers of the stored merge requests that were last updated in a window, with that time; with
-    ``of_reviews`` of those whose review is stored."""
+    ``of_reviews`` of those whose review is stored. One from the beginning holds also those before it, and
+    with ``to_end`` it holds also those after it, unless they are of reviews."""
     query = _REVIEWS_IN if of_reviews else _MERGE_REQUESTS_IN
-    rows = conn.execute(query, {"repo_id": repo_id, "since": since, "until": until})
+    params = {"repo_id": repo_id, "since": since, "until": until}
+    rows = conn.execute(query, params | {"from_beginning": since <= BEGINNING, "to_end": to_end})
     return {row["iid"]: row["updated_at"] for row in rows}
+
+
+def other_merge_requests(conn: Connection, repo_id: int, iids: Sequence[int], limit: int) -> list[int]:
+    """At most ``limit`` stored merge requests that are not among ``iids``, the newest."""
+    rows = conn.execute(_OTHERS, {"repo_id": repo_id, "iids": list(iids), "limit": limit})
+    return [row["iid"] for row in rows]
 
 
 def reviews_that_differ(conn: Connection, repo_id: int, rows: Sequence[MergeRequestRow]) -> set[int]:
@@ -434,6 +458,7 @@ def compare_reviews(
             "mr_iid": row["mr_iid"],
             "role": role,
             "person": row["person"],
+            "user_id": row["user_id"],
             "username": row["username"],
             "name": row["name"],
             "at": row.get("approved_at", row.get("requested_at")),

@@ -30,14 +30,18 @@ SELECT instance, fingerprint, reason, stopped_at, last_seen_at
 """
 
 
-# The latest refusal of each server, until a complete look that began after it: that took another token. For
-# those who do not hold the tokens.
+# The latest refusal of each server, until a complete look or a reading that began after it: that took another
+# token. For those who do not hold the tokens.
 _UNANSWERED = """
 SELECT DISTINCT ON (s.instance) s.instance, s.fingerprint, s.reason, s.stopped_at, s.last_seen_at
   FROM scm.credential_stops AS s
  WHERE NOT EXISTS (
        SELECT 1 FROM scm.sync_watermarks AS w JOIN scm.repos AS r USING (repo_id)
         WHERE r.kind = 'gitlab' AND r.instance = s.instance AND w.verified_at > s.last_seen_at)
+   AND NOT EXISTS (
+       SELECT 1 FROM scm.sync_runs AS n JOIN scm.repos AS r USING (repo_id)
+        WHERE r.kind = 'gitlab' AND r.instance = s.instance AND n.started_at > s.last_seen_at
+          AND n.status IN ('completed', 'no_data') AND n.calls > 0)
  ORDER BY s.instance, s.last_seen_at DESC
 """
 

@@ -63,8 +63,8 @@ RETURNING root_id
 # What a visit came to. A failure keeps what was known before.
 _VISITED = """
 UPDATE scm.discovery_roots
-   SET visited_at = clock_timestamp(),
-       completed_at = CASE WHEN %(error_code)s::text IS NULL THEN clock_timestamp() ELSE completed_at END,
+   SET visited_at = statement_timestamp(),
+       completed_at = CASE WHEN %(error_code)s::text IS NULL THEN statement_timestamp() ELSE completed_at END,
        group_path = coalesce(%(group_path)s, group_path),
        error_code = %(error_code)s,
        error = left(%(error)s, 2000)

@@ -285,7 +285,8 @@ class Children:
         self.versions: list[dict[str, Any]] | None = None
         self.commits: list[dict[str, Any]] | None = None
         self.versions_hash = self.commits_hash = None
-        if row.versions is not None:
+        # One that has a head has a version; where there is none the server has not made it yet, or failed.
+        if row.versions or (row.versions is not None and row.head_sha is None):
             once = {version.version_id: version for version in row.versions}
             self.versions = [_version(row.iid, once[number]) for number in sorted(once)]
             self.versions_hash = _set_hash(self.versions)

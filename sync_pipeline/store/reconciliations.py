@@ -48,6 +48,8 @@ UPDATE scm.discrepancies
    SET resolved_at = now(), outcome = CASE WHEN kind = 'extra' THEN 'returned' ELSE 'healed' END
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
    AND reconciliation <> %(number)s AND natural_key <> ALL (%(unread)s)
+   -- What belongs to a row that could not be looked at was not looked at either.
+   AND split_part(natural_key, ':', 1) <> ALL (%(unread)s)
    AND (revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange
         OR (revs IS NULL AND period IS NULL AND %(everywhere)s))
 """

@@ -236,6 +236,11 @@ class Changes:
     gone: tuple[tuple[RefKind, str], ...]
     changed: dict[tuple[RefKind, str], Change]
 
+    @property
+    def none(self) -> bool:
+        """True if the listing is what is stored."""
+        return not (self.new or self.lost or self.gone or self.changed)
+
 
 def changes(conn: Connection, repo_id: int, rows: Sequence[RefRow]) -> Changes:
     """A complete listing beside the stored refs."""

@@ -334,6 +334,25 @@ def events(conn: Connection, repo_id: int) -> list[dict[str, Any]]:
     return conn.execute(_EVENTS, {"repo_id": repo_id}).fetchall()
 
 
+# The first look tells when a project was created; it never changes.
+_CREATED = """
+UPDATE scm.repos SET source_created_at = coalesce(source_created_at, %(created_at)s)
+ WHERE repo_id = %(repo_id)s AND source_created_at IS NULL AND %(created_at)s::timestamptz IS NOT NULL
+"""
+_KNOWN_CREATED = "SELECT source_created_at FROM scm.repos WHERE repo_id = %(repo_id)s"
+
+
+def source_created_at(conn: Connection, repo_id: int, seen: datetime | None) -> datetime | None:
+    """When the project was created at its server (UTC), as its first look told; ``seen``, what this look
+    tells, if it is the first that does."""
+    params = {"repo_id": repo_id, "created_at": seen}
+    row = conn.execute(_KNOWN_CREATED, params).fetchone()
+    if row is not None and row["source_created_at"] is None and seen is not None:
+        conn.execute(_CREATED, params)
+        return seen
+    return None if row is None else row["source_created_at"]
+
+
 def record_look(
     conn: Connection,
     repo_id: int,

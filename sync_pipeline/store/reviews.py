@@ -120,11 +120,13 @@ SELECT %(repo_id)s, mr_iid, person, user_id, username, name, approved_at, time_s
     AS s (mr_iid bigint, person text, user_id bigint, username text, name text, approved_at timestamptz,
           time_source text)
 ON CONFLICT (repo_id, mr_iid, person) WHERE closed_at IS NULL DO UPDATE
-   SET username = coalesce(EXCLUDED.username, a.username), name = coalesce(EXCLUDED.name, a.name),
+   SET user_id = EXCLUDED.user_id, username = coalesce(EXCLUDED.username, a.username),
+       name = coalesce(EXCLUDED.name, a.name),
        approved_at = coalesce(EXCLUDED.approved_at, a.approved_at),
        time_source = CASE WHEN EXCLUDED.approved_at IS NULL THEN a.time_source ELSE EXCLUDED.time_source END,
        batch_id = EXCLUDED.batch_id
- WHERE coalesce(EXCLUDED.username, a.username) IS DISTINCT FROM a.username
+ WHERE EXCLUDED.user_id IS DISTINCT FROM a.user_id
+    OR coalesce(EXCLUDED.username, a.username) IS DISTINCT FROM a.username
     OR coalesce(EXCLUDED.name, a.name) IS DISTINCT FROM a.name
     OR (EXCLUDED.approved_at IS NOT NULL
         AND (EXCLUDED.approved_at, EXCLUDED.time_source) IS DISTINCT FROM (a.approved_at, a.time_source))
@@ -146,10 +148,12 @@ SELECT %(repo_id)s, mr_iid, person, user_id, username, name, state, requested_at
     AS s (mr_iid bigint, person text, user_id bigint, username text, name text, state text,
           requested_at timestamptz)
 ON CONFLICT (repo_id, mr_iid, person) WHERE closed_at IS NULL DO UPDATE
-   SET username = coalesce(EXCLUDED.username, r.username), name = coalesce(EXCLUDED.name, r.name),
+   SET user_id = EXCLUDED.user_id, username = coalesce(EXCLUDED.username, r.username),
+       name = coalesce(EXCLUDED.name, r.name),
        state = coalesce(EXCLUDED.state, r.state),
        requested_at = coalesce(EXCLUDED.requested_at, r.requested_at), batch_id = EXCLUDED.batch_id
- WHERE coalesce(EXCLUDED.username, r.username) IS DISTINCT FROM r.username
+ WHERE EXCLUDED.user_id IS DISTINCT FROM r.user_id
+    OR coalesce(EXCLUDED.username, r.username) IS DISTINCT FROM r.username
     OR coalesce(EXCLUDED.name, r.name) IS DISTINCT FROM r.name
     OR coalesce(EXCLUDED.state, r.state) IS DISTINCT FROM r.state
     OR coalesce(EXCLUDED.requested_at, r.requested_at) IS DISTINCT FROM r.requested_at

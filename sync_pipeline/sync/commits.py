@@ -169,10 +169,9 @@ class CommitWork:
         with self._database.connection() as conn:
             stored = refs.stored_refs(conn, self._repo_id)
             aside_before = refs.set_aside(conn, self._repo_id)
+            same = refs.changes(conn, self._repo_id, listing.refs).none
         aside_now = {row.natural_key for row in listing.quarantined}
-        before = {(r.kind, r.name): (r.tip, r.target, r.is_default) for r in stored}
-        now = {(r.kind, r.name): (r.tip, r.target, r.is_default) for r in listing.refs}
-        if before == now and aside_before == aside_now and not self._heals:
+        if same and aside_before == aside_now and not self._heals:
             return stored, []
         deleted: list[str] = []
 
@@ -452,9 +451,12 @@ class CommitWork:
                         self._store(lease, batch, readable)
                 if len(shas) > _HEALED_ONE_BY_ONE:
                     with self._database.connection() as conn:
-                        tips = {ref.tip for ref in refs.stored_refs(conn, self._repo_id)}
-                    for tip in sorted(tips):
-                        self._walk(tip, None, readable)
+                        stored = refs.stored_refs(conn, self._repo_id)
+                    main = next((ref.tip for ref in stored if ref.is_default), None)
+                    tips = {ref.tip for ref in stored} - {main}
+                    for tip in [main, *sorted(tips)] if main else sorted(tips):
+                        # What the default branch reaches has been read by then.
+                        self._walk(tip, None if tip == main else main, readable)
                 # What no ref reaches is flagged there.
                 self._read_refs(look)
         finally:
@@ -466,7 +468,10 @@ class CommitWork:
             with self._visit.watched():
                 self._look()
                 singles = SingleReader(self._client, self._visit.project_id)
-                return {one.natural_key for one in found if singles.is_commit_gone(one.natural_key)}
+                gone = {one.natural_key for one in found if singles.is_commit_gone(one.natural_key)}
+                with self._database.connection() as conn:
+                    # What a branch or a tag leads to is there, whatever its own address answers.
+                    return gone - refs.reached(conn, self._repo_id, gone)
         finally:
             self._attempt.done.calls = self._client.calls
 

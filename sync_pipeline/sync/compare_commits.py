@@ -73,10 +73,10 @@ class CommitComparison:
         """See :class:`sync_pipeline.sync.reconcile.Comparison`."""
         assert isinstance(window, TimeWindow)
         self._window = window
-        found, newer, unreadable = self._compare_refs()
+        found, newer, unread = self._compare_refs()
         start = TimeWindow(window.since, window.since)
         # What has no place, in a piece without any time.
-        yield Compared(start, 0, 0, tuple(found), newer, unreadable)
+        yield Compared(start, 0, 0, tuple(found), newer, unread=unread)
         reader = CommitReader(self._client, self._visit.project_id, stats=depth is Depth.DETAILS)
         with self._database.connection() as conn:
             stored = comparison.commits_in(
@@ -111,8 +111,8 @@ class CommitComparison:
 
     # -- refs ---------------------------------------------------------------------------------------------
 
-    def _compare_refs(self) -> tuple[list[Difference], int, int]:
-        """The refs that differ, how many are newer than the latest visit, and how many cannot be read. A ref
+    def _compare_refs(self) -> tuple[list[Difference], int, tuple[str, ...]]:
+        """The refs that differ, how many are newer than the latest visit, and which cannot be compared. A ref
         that moved on, or is new, is newer; one that is gone, or leads back or elsewhere, differs."""
         listing = self._refs.listing()
         with self._database.connection() as conn:
@@ -124,6 +124,7 @@ class CommitComparison:
             )
         aside_now = {row.natural_key for row in listing.quarantined}
         found = [Difference(f"{kind}:{name}", DifferenceKind.MISSING, None) for kind, name in changes.lost]
+        unread: list[str] = []
         newer = len(changes.new)
         for kind, name in changes.gone:
             if kind in listing.partial or quarantine_key(f"{kind}:{name}") in aside_now:
@@ -131,16 +132,16 @@ class CommitComparison:
             if not self._refs.is_there(kind, name):
                 found.append(Difference(f"{kind}:{name}", DifferenceKind.EXTRA, None))
         for (kind, name), change in changes.changed.items():
-            if set(change.fields) <= _MOVED and self._is_forward(change.old_tip, change.new_tip):
-                newer += 1
-                continue
+            if set(change.fields) <= _MOVED:
+                if self._asked >= _ASKED_ONE_BY_ONE:
+                    unread.append(f"{kind}:{name}")
+                    continue
+                self._asked += 1
+                if self._refs.leads_to(change.new_tip, change.old_tip):
+                    newer += 1
+                    continue
             found.append(Difference(f"{kind}:{name}", DifferenceKind.CHANGED, None, change.fields))
-        return found, newer, len(aside_now)
-
-    def _is_forward(self, old: str, new: str) -> bool:
-        """Whether everything that ``old`` reaches is reached from ``new``."""
-        self._asked += 1
-        return self._asked > _ASKED_ONE_BY_ONE or self._refs.leads_to(new, old)
+        return found, newer, (*sorted(aside_now), *unread)
 
     # -- commits ------------------------------------------------------------------------------------------
 
@@ -192,6 +193,11 @@ class CommitComparison:
                     came.append(row)
                 else:
                     (gone if row is _Answer.GONE else unread).append(sha)
+            with self._database.connection() as conn:
+                # What a branch or a tag leads to is there, whatever its own address answers.
+                reached = refs.reached(conn, self._repo_id, gone) if gone else set()
+            unread += sorted(reached)
+            gone = [sha for sha in gone if sha not in reached]
             compared = self._compare(window, came, absent, 0)
             extra = [Difference(sha, DifferenceKind.EXTRA, self._place(left[sha].ts)) for sha in gone]
             yield replace(

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from sync_pipeline.gitlab_rows import MergeRequestRow, Origin
+from sync_pipeline.errors import Transient
+from sync_pipeline.gitlab_rows import MergeRequestRow, Origin, ReviewSet
 from sync_pipeline.model import Depth, Difference, DifferenceKind, JobType, TimeWindow, Window
 from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
@@ -22,6 +23,8 @@ from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.reconcile import Compared
 
 _ASKED_ONE_BY_ONE = 200
+# Asked for to tell a deletion from a server that shows nothing.
+_OTHERS = 3
 # A Date header shows whole seconds.
 _SECOND = timedelta(seconds=1)
 # What the API shows of time.
@@ -81,6 +84,8 @@ class MergeRequestComparison:
             absent = sorted(unlisted.keys() - {row.iid for row in came})
             # Of more than these the others are asked for when these are tombstones.
             gone = [iid for iid in absent[:_ASKED_ONE_BY_ONE] if self._singles.is_gone(iid)]
+            if gone and not rows and not came:
+                self._require_any(reader, absent)
             seen |= unlisted.keys()
             compare = self._compare_reviews if self._of_reviews else self._compare
             yield compare(
@@ -89,15 +94,38 @@ class MergeRequestComparison:
                 {iid: unlisted[iid] for iid in gone},
                 depth,
                 batch.date,
-                len(batch.quarantined) + len(absent) - len(gone),
+                [
+                    *(row.natural_key for row in batch.quarantined),
+                    *(one.natural_key for one in batch.obligations),
+                    *(str(iid) for iid in absent if iid not in gone),
+                ],
             )
             reached = until
 
+    def _require_any(self, reader: MergeRequestReader, absent: Sequence[int]) -> None:
+        """Raises Transient where the server shows no merge request at all that it should have: that is no
+        deletion but something between us and them."""
+        with self._database.connection() as conn:
+            others = comparison.other_merge_requests(conn, self._repo_id, absent, _OTHERS)
+        if not others and len(absent) == 1:
+            return
+        if not others or not any(some.rows for some in reader.read_some(others)):
+            raise Transient(
+                "the server shows none of the merge requests that are stored, which is believed of no list",
+                code="incomplete",
+            )
+
     def _unlisted(self, part: TimeWindow, seen: Collection[int]) -> dict[int, datetime]:
-        """What is stored as last updated in ``part`` and was not listed there."""
+        """What is stored as last updated in ``part``, before all or behind all that is covered, and was not
+        listed."""
         with self._database.connection() as conn:
             stored = comparison.merge_requests_in(
-                conn, self._repo_id, part.since, part.until, of_reviews=self._of_reviews
+                conn,
+                self._repo_id,
+                part.since,
+                part.until,
+                of_reviews=self._of_reviews,
+                to_end=part.until >= self._settled,
             )
         return {iid: updated_at for iid, updated_at in stored.items() if iid not in seen}
 
@@ -108,7 +136,7 @@ class MergeRequestComparison:
         gone: dict[int, datetime],
         depth: Depth,
         date: datetime | None,
-        unreadable: int,
+        unread: list[str],
     ) -> Compared:
         with self._database.connection() as conn:
             compared = comparison.compare_merge_requests(conn, self._repo_id, rows)
@@ -127,7 +155,7 @@ class MergeRequestComparison:
             place = at[one.iid] if one.updated_at is None or _holds(part, at[one.iid]) else one.updated_at
             found.append(Difference(str(one.iid), kind, _point(place), one.fields))
         stored = sum(not one.missing for one in compared) + len(gone)
-        return Compared(part, len(compared), stored, tuple(found), newer, unreadable)
+        return Compared(part, len(compared), stored, tuple(found), newer, unread=tuple(dict.fromkeys(unread)))
 
     def _compare_reviews(
         self,
@@ -136,7 +164,7 @@ class MergeRequestComparison:
         gone: dict[int, datetime],
         depth: Depth,
         date: datetime | None,
-        unreadable: int,
+        unread: list[str],
     ) -> Compared:
         if depth is Depth.LISTING:
             with self._database.connection() as conn:
@@ -148,6 +176,7 @@ class MergeRequestComparison:
         with self._database.connection() as conn:
             parts = comparison.compare_reviews(conn, self._repo_id, sets, gone)
         places = {row.iid: row.updated_at for row in rows} | gone
+        short = self._short(rows, sets)
         found: list[Difference] = []
         newer = len(newer_ones)
         for one in parts:
@@ -157,9 +186,9 @@ class MergeRequestComparison:
                 # It came while the list was read already: the merge request will be listed again.
                 newer += 1
                 continue
-            if one.extra and one.origin is not None and not self._is_gone(one, gone):
+            if one.extra and one.origin is not None and not self._is_gone(one, gone, short):
                 # It is there, and the list does not give it.
-                unreadable += 1
+                unread.append(one.natural_key)
                 continue
             kind = (
                 DifferenceKind.MISSING
@@ -171,12 +200,23 @@ class MergeRequestComparison:
             found.append(Difference(one.natural_key, kind, _point(places[one.iid]), one.fields))
         expected = sum(not one.extra for one in parts)
         stored = sum(not one.missing for one in parts)
-        unreadable += sum(len(one.obligations) + len(one.quarantined) for one in sets)
-        return Compared(part, expected, stored, tuple(found), newer, unreadable)
+        unread += [row.natural_key for one in sets for row in (*one.obligations, *one.quarantined)]
+        return Compared(part, expected, stored, tuple(found), newer, unread=tuple(dict.fromkeys(unread)))
 
-    def _is_gone(self, one: comparison.ComparedPart, gone: Collection[int]) -> bool:
+    def _short(self, rows: Sequence[MergeRequestRow], sets: Sequence[ReviewSet]) -> set[int]:
+        """Those of which fewer comments came than the merge request counts: some were withheld."""
+        expected = {row.iid: row.user_notes_count or 0 for row in rows}
+        return {
+            one.mr_iid
+            for one in sets
+            if sum(e.origin is Origin.NOTE and not e.is_system for e in one.events) < expected[one.mr_iid]
+        }
+
+    def _is_gone(self, one: comparison.ComparedPart, gone: Collection[int], short: Collection[int]) -> bool:
         if one.iid in gone:
             return True
+        if one.origin is Origin.NOTE and one.iid in short:
+            return False
         if one.is_internal and not self._visit.sees_internal_notes():
             return False
         assert one.origin is not None

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from sync_pipeline.errors import AccessDenied, Permanent, SyncError, Transient
+from sync_pipeline.errors import AccessDenied, Permanent, SourceReplaced, SyncError, Transient
 from sync_pipeline.model import BEGINNING, Access, TimeWindow
 from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.transport import Client
@@ -43,13 +43,22 @@ class ProjectVisit:
 
     def look(self) -> front.ProjectLook:
         """Look at the front door. Raises as the transport does; SourceGone where the project is not found
-        this once."""
+        this once, SourceReplaced where another one has its number."""
         with self._database.connection() as conn:
             self.looked_at = database_time(conn)
             self.before = {
                 a.job_type: watermarks.get(conn, a.repo.repo_id, a.job_type) for a in self._attempts
             }
         self.project = look = front.look_at_project(self._client, self.project_id)
+        with self._database.connection() as conn:
+            created = repos.source_created_at(conn, self._repo.repo_id, look.created_at)
+        if look.created_at is not None and created != look.created_at:
+            raise SourceReplaced(
+                f"{look.path} was created {look.created_at:%Y-%m-%dT%H:%M:%SZ}, the project that we know as "
+                f"{self.project_id} {created:%Y-%m-%dT%H:%M:%SZ}: another one has its number; nothing is "
+                "written until a person decides: restore the old one, or register the new one with "
+                "`scm-sync repo retire` and `scm-sync repo add`"
+            )
         with self._database.connection() as conn, conn.transaction():
             changed = repos.record_look(
                 conn,

@@ -90,7 +90,11 @@ def test_what_was_read_to_the_end_is_complete_and_retired_ones_are_left_out(flee
     fleet.conn.execute("UPDATE scm.repos SET lifecycle = 'retired' WHERE kind = 'svn'")
     left = stated(fleet.database)
     assert (left["retired_repositories"], left["total"]["stored"], left["total"]["units"]) == (1, 6, 3)
-    assert reports.completeness_summary(left) == "all is there; 1 retired repository left out"
+    assert (
+        reports.completeness_summary(left)
+        == "nothing is known to be missing; 0% was compared with the sources lately; "
+        "1 retired repository left out"
+    )
 
 
 def test_every_kind_of_difference_and_of_unknown_is_told_where_it_is(fleet: Forge) -> None:
@@ -152,7 +156,10 @@ def test_every_kind_of_difference_and_of_unknown_is_told_where_it_is(fleet: Forg
         "revisions": nothing
         | {"quarantined": 2, "hidden": 3, "uncovered": {"units": 1, "windows": 3, "revisions": 6}},
     }
-    assert reports.completeness_summary(document) == "not all is there, or not known"
+    assert (
+        reports.completeness_summary(document)
+        == "not all is there, or not known; 0% was compared with the sources lately"
+    )
 
 
 def test_what_cannot_be_read_at_all_is_told_by_its_units(fleet: Forge) -> None:

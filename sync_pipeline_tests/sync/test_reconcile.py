@@ -16,7 +16,7 @@ from sync_pipeline.model import BEGINNING, Depth, JobReport, JobType, Mode, Time
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.sandbox.gitlab import GitRepository
-from sync_pipeline.sandbox.gitlab.faults import server_error
+from sync_pipeline.sandbox.gitlab.faults import json_answer, server_error
 from sync_pipeline.store import watermarks
 from sync_pipeline_tests.conftest import ENVIRONMENT
 from sync_pipeline_tests.sync.conftest import Forge
@@ -385,7 +385,20 @@ def _live(forge: Forge, job_type: JobType) -> list[dict[str, Any]]:
     return forge.rows("SELECT mr_iid AS iid FROM scm.review_events WHERE deleted_at IS NULL")
 
 
-@pytest.mark.parametrize("loss", ["removed", "guest", "disabled", "private", "storage away", "server error"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "removed",
+        "guest",
+        "disabled",
+        "private",
+        "storage away",
+        "server error",
+        "another project",
+        "empty lists, nothing by name",
+        "comments withheld",
+    ],
+)
 def test_lost_access_is_inconclusive_and_makes_no_tombstone(proof: Proof, loss: str) -> None:
     forge = proof.forge
     forge.other_settings(deletion_after=0, deletion_looks=1)
@@ -404,6 +417,18 @@ def test_lost_access_is_inconclusive_and_makes_no_tombstone(proof: Proof, loss: 
     elif loss == "storage away":
         for ref in ("main", "feature0", "feature1", "feature2"):
             forge.git.set_ref(f"refs/heads/{ref}", None)
+    elif loss == "another project":
+        forge.project.created_at += timedelta(days=1)
+        forge.project.merge_requests.clear()
+    elif loss == "empty lists, nothing by name":
+        for path in (r"/merge_requests\?", r"/repository/commits\?"):
+            forge.gitlab.faults.add(path, json_answer(200, []), times=None)
+        for path in (r"/merge_requests/", r"/repository/commits/"):
+            forge.gitlab.faults.add(path, json_answer(404, {"message": "404 Not found"}), times=None)
+    elif loss == "comments withheld":
+        for path in ("/discussions", r"/notes\?"):
+            forge.gitlab.faults.add(path, json_answer(200, []), times=None)
+        forge.gitlab.faults.add("/notes/", json_answer(404, {"message": "404 Not found"}), times=None)
     else:
         forge.gitlab.faults.add("", server_error(), times=None, skip=3)
     for job_type in GITLAB:
@@ -559,6 +584,27 @@ def test_a_window_that_says_nothing_is_refused_in_one_line(
     assert line in error
     assert error.count("\n") == 1
     assert command.proof.forge.rows("SELECT FROM scm.sync_jobs WHERE mode = 'probe'") == []
+
+
+def test_a_tag_whose_message_was_changed_is_written_again(proof: Proof) -> None:
+    forge = proof.forge
+    forge.git.tag("v1", forge.git.resolve("main") or "", message="first")
+    forge.tick()
+    assert forge.commits().succeeded
+    forge.conn.execute("UPDATE scm.refs SET message = 'x', tagged_at = NULL WHERE kind = 'tag'")
+    assert proof.found(JobType.COMMITS) == {"tag:v1": "changed message tagged_at"}
+    proof.heal(JobType.COMMITS)
+    assert proof.found(JobType.COMMITS) == {}
+
+
+def test_what_could_not_be_compared_is_told_by_the_exit_code(command: Command) -> None:
+    forge = command.proof.forge
+    forge.gitlab.faults.add(
+        "/merge_requests/2/versions", json_answer(403, {"message": "403 Forbidden"}), times=None
+    )
+    one = command.document("--job", "mrs", code=1)["results"][0]
+    assert (one["status"], one["unreadable"]) == ("clean", 1)
+    assert command.document("--job", "mrs", "--lists-only")["status"] == "clean"
 
 
 def test_a_source_that_fails_is_inconclusive_with_its_reason(command: Command) -> None:
