@@ -44,6 +44,7 @@ class MergeRequestComparison:
         self._of_reviews = attempt.job_type is JobType.REVIEWS
         self._reviews = ReviewReader(client, visit.project_id, parallel=self._parallel)
         self._singles = SingleReader(client, visit.project_id)
+        self._asked = 0
 
     # See sync_pipeline.sync.reconcile.Comparison.
     lists_are_whole = False
@@ -220,7 +221,11 @@ class MergeRequestComparison:
         if one.is_internal and not self._visit.sees_internal_notes():
             return False
         assert one.origin is not None
-        return self._singles.is_event_gone(one.iid, one.origin, one.natural_key)
+        self._asked += 1
+        # Of more than these the others are asked for when these are tombstones.
+        return self._asked <= _ASKED_ONE_BY_ONE and self._singles.is_event_gone(
+            one.iid, one.origin, one.natural_key
+        )
 
 
 def _point(moment: datetime) -> TimeWindow:
