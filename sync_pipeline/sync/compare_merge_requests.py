@@ -201,7 +201,8 @@ class MergeRequestComparison:
             found.append(Difference(one.natural_key, kind, _point(places[one.iid]), one.fields))
         expected = sum(not one.extra for one in parts)
         stored = sum(not one.missing for one in parts)
-        unread += [row.natural_key for one in sets for row in (*one.obligations, *one.quarantined)]
+        unread += [owed.natural_key for one in sets for owed in one.obligations]
+        unread += [row.natural_key for one in sets for row in one.quarantined]
         return Compared(part, expected, stored, tuple(found), newer, unread=tuple(dict.fromkeys(unread)))
 
     def _short(self, rows: Sequence[MergeRequestRow], sets: Sequence[ReviewSet]) -> set[int]:
