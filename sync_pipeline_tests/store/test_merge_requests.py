@@ -199,7 +199,7 @@ def test_a_changed_set_of_children_is_an_update_and_replaces_the_whole_set(datab
         fewer = replace(first, commits=(commit("b"),), raw={"merge_status": "checking"})
         assert store(conn, repo, fewer, retitled) == Counts(read=2, updated=1, unchanged=1)
         assert (one(conn)["version"], one(conn)["raw"]) == (2, {"iid": 1})
-        # One that has a head has a version: an answer without any takes none away, unless the head is gone too.
+        # One that has a head has a version: an answer without any takes none away while there is a head.
         versions = "SELECT count(*) AS n FROM scm.mr_versions WHERE mr_iid = 1"
         assert store(conn, repo, replace(fewer, versions=())) == Counts(read=1, unchanged=1)
         assert conn.execute(versions).fetchall() == [{"n": 2}]
