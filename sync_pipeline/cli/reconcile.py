@@ -14,8 +14,12 @@ import typer
 from sync_pipeline.cli.shared import (
     AsJson,
     DryRun,
+    EndRev,
     Job,
     Repo,
+    Since,
+    StartRev,
+    Until,
     actor,
     now,
     open_database,
@@ -38,14 +42,10 @@ _NEXT = {
 def reconcile_command(
     repo: Repo,
     job: Job = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="GitLab: start; UTC without a zone.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="GitLab: end, not included.")
-    ] = None,
-    start_rev: Annotated[int | None, typer.Option("--start-rev", help="SVN: first revision.")] = None,
-    end_rev: Annotated[int | None, typer.Option("--end-rev", help="SVN: last revision, included.")] = None,
+    since: Since = None,
+    until: Until = None,
+    start_rev: StartRev = None,
+    end_rev: EndRev = None,
     last_days: Annotated[
         int | None, typer.Option("--last-days", metavar="N", help="GitLab: from N days ago on.")
     ] = None,

@@ -16,9 +16,13 @@ import typer
 from sync_pipeline.cli.shared import (
     AsJson,
     DryRun,
+    EndRev,
     Job,
     Repo,
     Row,
+    Since,
+    StartRev,
+    Until,
     actor,
     finish_runner,
     group,
@@ -115,14 +119,10 @@ def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None,
 def runner_backfill(
     repo: Repo,
     job: Job = None,
-    start_rev: Annotated[int | None, typer.Option("--start-rev", help="SVN: first revision.")] = None,
-    end_rev: Annotated[int | None, typer.Option("--end-rev", help="SVN: last revision, included.")] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="GitLab: start; UTC without a zone.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="GitLab: end, not included.")
-    ] = None,
+    start_rev: StartRev = None,
+    end_rev: EndRev = None,
+    since: Since = None,
+    until: Until = None,
     last_days: Annotated[
         int | None, typer.Option("--last-days", metavar="N", help="GitLab: from N days ago until now.")
     ] = None,

@@ -44,6 +44,12 @@ Job = Annotated[
         help="commits, merge_requests (mrs), reviews or revisions (svn); default: all that it has.",
     ),
 ]
+StartRev = Annotated[int | None, typer.Option("--start-rev", help="SVN: first revision.")]
+EndRev = Annotated[int | None, typer.Option("--end-rev", help="SVN: last revision, included.")]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="GitLab: start; UTC without a zone.")
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="GitLab: end, not included.")]
 
 
 def group(help_text: str) -> typer.Typer:

@@ -13,8 +13,12 @@ import typer
 from sync_pipeline.cli.shared import (
     AsJson,
     DryRun,
+    EndRev,
     Job,
     RepoArgument,
+    Since,
+    StartRev,
+    Until,
     actor,
     group,
     now,
@@ -49,12 +53,10 @@ def watermark_reset(
 def watermark_set(
     repo: RepoArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
-    start_rev: Annotated[int | None, typer.Option("--start-rev", help="SVN: first revision.")] = None,
-    end_rev: Annotated[int | None, typer.Option("--end-rev", help="SVN: last revision, included.")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="GitLab: start.")] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="GitLab: end, not included.")
-    ] = None,
+    start_rev: StartRev = None,
+    end_rev: EndRev = None,
+    since: Since = None,
+    until: Until = None,
     job: Job = None,
     as_json: AsJson = False,
     dry_run: DryRun = False,

@@ -36,9 +36,8 @@ from sync_pipeline.store import comparison, reconciliations, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.reconciliations import Discrepancy
 from sync_pipeline.sync.engine import Syncer
-from sync_pipeline.sync.reconcile import next_of, patience_of
+from sync_pipeline.sync.reconcile import CLEAN, INCONCLUSIVE, next_of, patience_of
 
-CLEAN, MISMATCH, INCONCLUSIVE = "clean", "mismatch", "inconclusive"
 SHOWN = 100
 """Differences of one job type that a document lists unless told otherwise; all are counted."""
 
@@ -165,11 +164,7 @@ def reconcile(
     return {
         "repo": repository.spec,
         "path": repository.project_path or repository.url,
-        "status": next(
-            state
-            for state in (MISMATCH, INCONCLUSIVE, CLEAN)
-            if state == CLEAN or any(one["status"] == state for one in last)
-        ),
+        "status": reconciliation.worst({one["status"] for one in last}),
         "results": results,
         "exit_code": code,
     }

@@ -7,6 +7,7 @@ follows from a difference in :mod:`sync_pipeline.policy.reconciliation`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,7 +31,7 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, reconciliations, watermarks
 from sync_pipeline.store.database import Connection
 from sync_pipeline.sync.engine import settings_hash
-from sync_pipeline.sync.reconcile import next_of, patience_of
+from sync_pipeline.sync.reconcile import CLEAN, INCONCLUSIVE, MISMATCH, next_of, patience_of
 
 PRIORITY = 150
 """Priority of a repair: after live syncing, before history."""
@@ -139,13 +140,18 @@ class Result:
 
 
 COUNTED = ("expected", "stored", "missing", "extra", "changed", "newer", "unreadable")
-_WORST = ("mismatch", "inconclusive", "clean")
+
+
+def worst(states: Collection[str]) -> str:
+    """The worst of what comparisons came to; of none that nothing is known."""
+    found = (state for state in (MISMATCH, INCONCLUSIVE, CLEAN) if state in states)
+    return next(found, INCONCLUSIVE)
 
 
 def result_of(conn: Connection, report: JobReport) -> Result:
     """The result of the probe that ``report`` is of."""
     parts = tuple(reconciliations.of_run(conn, report.run_id)) if report.run_id is not None else ()
-    states = {part["status"] for part in parts} | (set() if report.succeeded else {"inconclusive"})
-    status = next((state for state in _WORST if state in states), "inconclusive")
+    states = {part["status"] for part in parts} | (set() if report.succeeded else {INCONCLUSIVE})
+    status = worst(states)
     sums = {name: sum(part[name] for part in parts) for name in COUNTED}
     return Result(report, parts, status, sums)

@@ -54,13 +54,13 @@ from sync_pipeline.store import comparison, sweeps, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline.sync.reconcile import INCONCLUSIVE, MISMATCH
 
 _log = logging.getLogger(__name__)
 
 ACTOR = "reconcile"
 """Who the ledger says compared and repaired."""
 
-INCONCLUSIVE, MISMATCH = "inconclusive", "mismatch"
 
 Key = tuple[int, JobType]
 

@@ -38,6 +38,7 @@ from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.chunks import despite_lost_leases
 
 CLEAN, MISMATCH, INCONCLUSIVE = "clean", "mismatch", "inconclusive"
+"""What a comparison comes to, as it is stored."""
 
 # Rows that are asked for, and buried, under one lease.
 _BURIED_AT_ONCE = 50
