@@ -6,11 +6,13 @@ One module, because they share what takes seconds to start.
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -103,24 +105,48 @@ def scheduling(up: Up) -> Iterator[None]:
 
 
 def launch(up: Up, path: list[str], keys: list[str], *more: list[str]) -> str:
+    """Launch a backfill; returns its id once it has runs.
+
+    Page and daemon look each second whether the code location changed. A backfill of an asset that the page
+    shows and the daemon does not know yet is failed by Dagster; it is launched again, as a person would.
+    """
     assets = [{"path": one} for one in (path, *more)]
-    found = up.graphql(LAUNCH, assets=assets, keys=keys)["launchPartitionBackfill"]
-    assert found["__typename"] == "LaunchBackfillSuccess", found
-    return str(found["backfillId"])
+    deadline = time.monotonic() + 60
+    while True:
+        found = up.graphql(LAUNCH, assets=assets, keys=keys)["launchPartitionBackfill"]
+        assert found["__typename"] == "LaunchBackfillSuccess", found
+        backfill = str(found["backfillId"])
+        until(partial(_begun, up, backfill), "the backfill has runs")
+        error = state(up, backfill)["error"]
+        if error is None or "but no longer does" not in error["message"] or time.monotonic() > deadline:
+            return backfill
 
 
-def status(up: Up, backfill: str) -> str:
-    return str(up.graphql(BACKFILL, id=backfill)["partitionBackfillOrError"]["status"])
+def _begun(up: Up, backfill: str) -> bool:
+    query = "SELECT 1 FROM dagster.run_tags WHERE key = 'dagster/backfill' AND value = %(id)s"
+    return bool(up.installation.rows(query, id=backfill)) or state(up, backfill)["status"] == "FAILED"
+
+
+def state(up: Up, backfill: str) -> Any:
+    """Status and error of a backfill."""
+    return up.graphql(BACKFILL, id=backfill)["partitionBackfillOrError"]
 
 
 def ended(up: Up, backfill: str) -> str:
-    """How a backfill ended, once it has."""
-    return str(
-        until(
-            lambda: (found := status(up, backfill)).startswith(("COMPLETED", "CANCELED", "FAILED")) and found,
-            "the backfill ends",
-        )
+    """How a backfill ended, once it has; with what went wrong where it failed."""
+    found = until(
+        lambda: (
+            (now := state(up, backfill))["status"].startswith(("COMPLETED", "CANCELED", "FAILED")) and now
+        ),
+        "the backfill ends",
     )
+    if found["status"] != "FAILED":
+        return str(found["status"])
+    query = "SELECT r.run_id, e.event::jsonb ->> 'user_message' AS said FROM dagster.runs r"
+    query += " JOIN dagster.run_tags t ON t.run_id = r.run_id AND t.key = 'dagster/backfill'"
+    query += " JOIN dagster.event_logs e ON e.run_id = r.run_id WHERE t.value = %(id)s"
+    query += " AND e.event::jsonb ->> 'level' IN ('40', '50') ORDER BY e.id"
+    return f"FAILED: {found['error']} {up.installation.rows(query, id=backfill)}"
 
 
 def materialized(up: Up, path: list[str]) -> dict[str, dict[str, Any]]:
