@@ -21,11 +21,12 @@ from dataclasses import field as part
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Annotated, Any, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     FilePath,
@@ -38,12 +39,14 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import JobType
 
 CONFIG_NAME = "sync_pipeline.toml"
 PREFIX = "SCM_"
@@ -207,6 +210,43 @@ def _token_source(token: SecretStr, file: Path | None, variable: str = "") -> Ca
     if variable:
         return lambda: _token_of_variable(variable)
     return token.get_secret_value
+
+
+# Lists --------------------------------------------------------------------------------------------------
+
+
+def _items(value: object) -> object:
+    """The items of a comma-separated text; what is no text is left to the model to judge."""
+    if isinstance(value, str):
+        return tuple(dict.fromkeys(item.strip() for item in value.split(",") if item.strip()))
+    return value
+
+
+def _hosts(value: object) -> object:
+    """Hosts as they are compared: lower case, without a default port."""
+    items = _items(value)
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        return items
+    for item in items:
+        if re.search(r"[/@\s]", item):
+            raise ValueError("write hosts only, like gitlab.example.com or svn.example.com:8443")
+    return tuple(dict.fromkeys(re.sub(r":(80|443)$", "", item.lower()) for item in items))
+
+
+def _job_types(value: object) -> object:
+    """Job types by any of their names; ``all`` is the empty list."""
+    items = _items(value)
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        return items
+    if [item.lower() for item in items] == ["all"]:
+        return ()
+    return tuple(dict.fromkeys(JobType.parse(item) for item in items))
+
+
+# A list is no JSON in the environment.
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], NoDecode, BeforeValidator(_items)]
+Instances = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_hosts)]
+JobTypes = Annotated[tuple[JobType, ...], NoDecode, BeforeValidator(_job_types)]
 
 
 # The settings -------------------------------------------------------------------------------------------
@@ -424,6 +464,182 @@ class Settings(BaseSettings):
         3600.0, gt=0, le=31_536_000, description="Seconds: the health check fails when freshness is older."
     )
 
+    # Scheduling: how much is handed out at once, in which order, and what is left alone for a while. Only
+    # policy reads them.
+    sync_enabled: bool = Field(
+        True, description="False: nothing is started by itself; what a person starts still runs."
+    )
+    scheduler_max_running: int = Field(
+        100, ge=1, le=100_000, description="Jobs at work at once, whoever does them."
+    )
+    scheduler_global_concurrency: int = Field(
+        200,
+        ge=1,
+        le=100_000,
+        description="Jobs handed out at once: those at work and those that wait in a run.",
+    )
+    scheduler_per_instance_concurrency: int = Field(
+        100, ge=1, le=100_000, description="Jobs of one instance handed out at once."
+    )
+    scheduler_per_tenant_concurrency: int = Field(
+        100, ge=1, le=100_000, description="Jobs of one tenant handed out at once."
+    )
+    scheduler_max_enqueue_per_scan: int = Field(
+        100, ge=1, le=100_000, description="Jobs that one tick of the scheduler may start."
+    )
+    scheduler_error_budget_threshold: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="Share of failed runs, 0 to 1, from which a (repository, job type) is left alone.",
+    )
+    scheduler_pause_duration_seconds: float = Field(
+        300.0, gt=0, le=31_536_000, description="Seconds: how long it is left alone before it is probed."
+    )
+    scheduler_rate_limit_threshold: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Share of runs that met a 429, 0 to 1, from which the priority is lowered.",
+    )
+    scheduler_backfill_repair_window_hours: float = Field(
+        24.0, gt=0, le=87_600, description="Hours: the recent window that a repair backfill reads again."
+    )
+    scheduler_max_backfill_window_hours: float = Field(
+        168.0, gt=0, le=87_600, description="Hours: largest window of one backfill job; a longer one is cut."
+    )
+    scheduler_enable_tenant_fairness: bool = Field(
+        True, description="True: the tenant that waited longest is served first. False: by priority only."
+    )
+    scheduler_tenant_fairness_max_per_round: int = Field(
+        1, ge=1, le=1000, description="Jobs of one tenant before the next tenant has its turn."
+    )
+    scheduler_mvp_mode_enabled: bool = Field(
+        False, description="True: only the job types of scheduler_mvp_job_type_allowlist start by themselves."
+    )
+    scheduler_mvp_job_type_allowlist: JobTypes = Field(
+        (JobType.COMMITS,), description="Job types that start by themselves where the MVP mode is on; `all`."
+    )
+    full_sync_days: int = Field(
+        7,
+        ge=0,
+        le=3650,
+        description="Days before now that are read again at 02:00 UTC; of SVN so many blocks; 0 is off.",
+    )
+
+    # Circuit breaker: shares are of finished runs in the window, 0 to 1.
+    cb_failure_rate_threshold: float = Field(
+        0.3, gt=0, le=1, description="Share of failed runs that opens a circuit breaker."
+    )
+    cb_rate_limit_threshold: float = Field(
+        0.2, gt=0, le=1, description="Share of runs that met a 429 that opens it."
+    )
+    cb_timeout_rate_threshold: float = Field(
+        0.2, gt=0, le=1, description="Share of runs with time-outs that opens it."
+    )
+    cb_min_samples: int = Field(
+        5, ge=1, le=10_000, description="Runs in the window below which it stays as it is."
+    )
+    cb_enable_smoothing: bool = Field(True, description="Smooth the shares (exponential moving average).")
+    cb_smoothing_alpha: float = Field(
+        0.5, ge=0.01, le=1, description="Weight of the newest look in the smoothed shares; 1 is no smoothing."
+    )
+    cb_window_count: int = Field(20, ge=1, le=10_000, description="Newest runs that are judged at most.")
+    cb_window_minutes: float = Field(
+        30.0, gt=0, le=525_600, description="Minutes: runs that finished longer ago are not judged."
+    )
+    cb_open_duration_seconds: float = Field(
+        300.0, gt=0, le=31_536_000, description="Seconds: how long it is open before it is tried again."
+    )
+    cb_half_open_max_requests: int = Field(
+        3, ge=1, le=1000, description="Probes while half open; it opens again where they run out."
+    )
+    cb_recovery_success_count: int = Field(
+        2, ge=1, le=1000, description="Probes in a row that have to succeed to close it."
+    )
+    cb_degraded_batch_size: int = Field(
+        10, ge=1, le=10_000, description="Rows of a page while it is not closed."
+    )
+    cb_degraded_forward_window_seconds: float = Field(
+        300.0, gt=0, le=31_536_000, description="Seconds: longest window of a job while it is not closed."
+    )
+    cb_backfill_only_mode: bool = Field(
+        True, description="While it is open: true starts a backfill job now and then, false starts nothing."
+    )
+    cb_backfill_interval_seconds: float = Field(
+        600.0, gt=0, le=31_536_000, description="Seconds between two backfill jobs while it is open."
+    )
+    cb_probe_budget_per_interval: int = Field(
+        2, ge=1, le=1000, description="Probes that are started at once while it is half open."
+    )
+    cb_probe_job_types_allowlist: JobTypes = Field(
+        (JobType.COMMITS,), description="Job types that serve as probes; `all`."
+    )
+
+    # Degradation: smaller and slower where a source cannot follow; it loses speed, never a row.
+    degradation_min_batch_size: int = Field(10, ge=1, le=10_000, description="Fewest rows of a page.")
+    degradation_default_batch_size: int = Field(
+        100, ge=1, le=10_000, description="Rows of a page where nothing is degraded."
+    )
+    degradation_max_batch_size: int = Field(
+        500, ge=1, le=10_000, description="Most rows of a page; GitLab gives 100 at most whatever is asked."
+    )
+    degradation_batch_shrink_factor: float = Field(
+        0.5, gt=0, lt=1, description="By what sizes are multiplied after a refusal or time-out."
+    )
+    degradation_batch_grow_factor: float = Field(
+        1.2, gt=1, le=10, description="By what they are multiplied after a success."
+    )
+    degradation_min_forward_window_seconds: float = Field(
+        300.0, gt=0, le=31_536_000, description="Seconds: shortest window of a degraded job."
+    )
+    degradation_default_forward_window_seconds: float = Field(
+        3600.0, gt=0, le=31_536_000, description="Seconds: window that a degraded job begins with."
+    )
+    degradation_max_forward_window_seconds: float = Field(
+        86_400.0, gt=0, le=31_536_000, description="Seconds: longest window of a degraded job."
+    )
+    degradation_rate_limit_threshold: int = Field(
+        3, ge=1, le=1000, description="429s in a row after which details are left for later."
+    )
+    degradation_timeout_threshold: int = Field(
+        3, ge=1, le=1000, description="Time-outs or 5xx in a row after which the run pauses."
+    )
+    degradation_content_too_large_threshold: int = Field(
+        5, ge=1, le=1000, description="Too large answers in a row after which details are left for later."
+    )
+    degradation_base_sleep_seconds: float = Field(
+        1.0, gt=0, le=3600, description="Seconds: first such pause; each further one is twice as long."
+    )
+    degradation_max_sleep_seconds: float = Field(
+        300.0,
+        gt=0,
+        le=86_400,
+        description="Seconds: longest such pause, also where the server asks for more.",
+    )
+    degradation_recovery_success_count: int = Field(
+        5, ge=1, le=1000, description="Successes in a row after which nothing is degraded any more."
+    )
+
+    # Worker pools: what this process takes. An empty list is all.
+    worker_pool: str = Field(
+        "default",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$",
+        description="Name of the pool that this process belongs to.",
+    )
+    worker_instance_allowlist: Instances = Field(
+        (),
+        description="Instances that it takes, comma-separated: host, with the port if not the default.",
+    )
+    worker_tenant_allowlist: Names = Field((), description="Tenants that it takes, comma-separated.")
+    worker_job_type_allowlist: JobTypes = Field((), description="Job types that it takes, comma-separated.")
+    worker_poll_interval: float = Field(
+        10.0, gt=0, le=86_400, description="Seconds: how often scm-sync worker looks for due jobs."
+    )
+    worker_max_renew_failures: int = Field(
+        3, ge=1, le=100, description="Renewals of a claim in a row that fail before the job is given up."
+    )
+
     @property
     def catalog_file(self) -> Path:
         """The catalog snapshot that the code location loads."""
@@ -569,7 +785,9 @@ def _refuse_unknown(file: Path | None, in_file: Mapping[str, Any]) -> None:
         if key not in Settings.model_fields:
             near = get_close_matches(key, Settings.model_fields, n=1, cutoff=0.7)
             raise ConfigurationError(f"unknown setting {key} in {file}; {_advice(near)}")
-        if isinstance(in_file[key], bool):  # pydantic would read true as 1
+        if (
+            isinstance(in_file[key], bool) and Settings.model_fields[key].annotation is not bool
+        ):  # pydantic would read true as 1
             raise ConfigurationError(f"{key} in {file}: true and false are no values of it")
 
 
@@ -648,13 +866,16 @@ def _type(field: FieldInfo) -> str:
         "int": "whole number",
         "float": "number",
         "date": "date",
+        "bool": "true or false",
         "Path": "path",
         "SecretStr": "secret",
         "GitLabTable": "tables",
     }
     annotation = next((arg for arg in get_args(field.annotation) if arg is not type(None)), field.annotation)
     name = kinds.get(getattr(annotation, "__name__", ""), "path")
-    signs = {"gt": "more than", "ge": "at least", "le": "at most"}
+    if get_origin(field.annotation) is tuple and name != "tables":
+        name = "list, comma-separated"
+    signs = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
     bounds = [
         f"{words} {getattr(bound, sign):g}"
         for bound in field.metadata
@@ -668,6 +889,10 @@ def _default(field: FieldInfo) -> str:
     value = field.default
     if isinstance(value, SecretStr) or value in ("", None, ()):
         return "none"
+    if isinstance(value, bool):
+        return f"`{value}`".lower()
+    if isinstance(value, tuple):
+        return f"`{','.join(value)}`"
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
