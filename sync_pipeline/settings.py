@@ -640,6 +640,58 @@ class Settings(BaseSettings):
         3, ge=1, le=100, description="Renewals of a claim in a row that fail before the job is given up."
     )
 
+    # The reaper: what became of those who work on jobs, and when what waits is given up.
+    reaper_interval_seconds: int = Field(
+        60, ge=1, le=86_400, description="Seconds: how often the reaper looks for what nobody works on any more."
+    )
+    reaper_job_grace_seconds: float = Field(
+        60.0,
+        ge=0,
+        le=31_536_000,
+        description="Seconds after the end of a claim before the reaper takes the job from its owner.",
+    )
+    reaper_lock_grace_seconds: float = Field(
+        120.0,
+        ge=0,
+        le=31_536_000,
+        description="Seconds after the end of a lease before the reaper releases it and raises the fence.",
+    )
+    reaper_run_max_seconds: float = Field(
+        3600.0,
+        gt=0,
+        le=31_536_000,
+        description="Seconds: longest time that a run without a live claim stays open, ours or Dagster's.",
+    )
+    reaper_policy: str = Field(
+        "failed",
+        description="What a job becomes whose owner is gone: failed (waits before its next attempt) or pending "
+        "(is due at once).",
+    )
+    job_expire_days: float = Field(
+        30.0,
+        ge=0,
+        le=36_500,
+        description="Days: a waiting job that nothing has touched for so long, and without which nothing is "
+        "missing, is given up; 0 is never.",
+    )
+
+    # Retention: how long records of finished work are kept; 0 is for ever.
+    retention_jobs_days: float = Field(
+        90.0, ge=0, le=36_500, description="Days that finished jobs are kept, with their runs and batches."
+    )
+    retention_events_days: float = Field(
+        365.0,
+        ge=0,
+        le=36_500,
+        description="Days that ended pauses, edges of circuit breakers and resolved differences are kept.",
+    )
+    retention_dagster_runs_days: float = Field(
+        30.0, ge=0, le=36_500, description="Days that Dagster keeps a run that ended, with its events."
+    )
+    retention_dagster_ticks_days: float = Field(
+        90.0, ge=0, le=36_500, description="Days that Dagster keeps a tick of a sensor or schedule."
+    )
+
     @property
     def catalog_file(self) -> Path:
         """The catalog snapshot that the code location loads."""
@@ -692,6 +744,13 @@ class Settings(BaseSettings):
             if name not in _TRUST_FAILURES:
                 raise ValueError(f"{name!r} is none of {', '.join(_TRUST_FAILURES)}")
         return ",".join(names)
+
+    @field_validator("reaper_policy")
+    @classmethod
+    def _known_policy(cls, value: str) -> str:
+        if value not in ("failed", "pending"):
+            raise ValueError(f"{value!r} is neither failed nor pending")
+        return value
 
     @model_validator(mode="after")
     def _renewed_in_time(self) -> Settings:
