@@ -642,7 +642,7 @@ class Settings(BaseSettings):
 
     # The reaper: what became of those who work on jobs, and when what waits is given up.
     reaper_interval_seconds: int = Field(
-        60, ge=1, le=86_400, description="Seconds: how often the reaper looks for what nobody works on any more."
+        60, ge=1, le=86_400, description="Seconds: how often the reaper looks for abandoned work."
     )
     reaper_job_grace_seconds: float = Field(
         60.0,
@@ -664,8 +664,8 @@ class Settings(BaseSettings):
     )
     reaper_policy: str = Field(
         "failed",
-        description="What a job becomes whose owner is gone: failed (waits before its next attempt) or pending "
-        "(is due at once).",
+        description="What a job becomes whose owner is gone: failed (waits before its next attempt) or "
+        "pending (is due at once).",
     )
     job_expire_days: float = Field(
         30.0,
