@@ -692,6 +692,29 @@ class Settings(BaseSettings):
         90.0, ge=0, le=36_500, description="Days that Dagster keeps a tick of a sensor or schedule."
     )
 
+    # Rate limits: one bucket of each server, shared by everybody who uses the same database.
+    gitlab_postgres_rate_limit_enabled: bool = Field(
+        True, description="Every request to a GitLab takes from a bucket that all processes share."
+    )
+    gitlab_postgres_rate_limit_rate: float = Field(
+        10.0, ge=0.1, le=100_000, description="Requests a second to one GitLab, summed over all processes."
+    )
+    gitlab_postgres_rate_limit_burst: int = Field(
+        20, ge=1, le=100_000, description="Requests that may be sent at once after a quiet time."
+    )
+    gitlab_postgres_rate_limit_max_wait: float = Field(
+        60.0,
+        ge=0,
+        le=3600,
+        description="Seconds: a request that would have to wait longer is not sent; its job is tried later.",
+    )
+    svn_rate: float = Field(
+        50.0,
+        ge=0.1,
+        le=100_000,
+        description="svn commands a second to one server, summed over all processes; as many at once.",
+    )
+
     @property
     def catalog_file(self) -> Path:
         """The catalog snapshot that the code location loads."""
