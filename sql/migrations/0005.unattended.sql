@@ -116,10 +116,11 @@ CREATE TRIGGER breaker_events_append_only BEFORE UPDATE ON scm.breaker_events
 CREATE TABLE scm.sync_rate_limits (
     instance          text        NOT NULL,
     endpoint_class    text        NOT NULL,
-    tokens            float8      NOT NULL CHECK (tokens >= 0),
+    tokens            float8      NOT NULL,
     rate              float8      NOT NULL CHECK (rate > 0),
     refilled_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     paused_until      timestamptz,
+    paused_at         timestamptz,
     pause_reason      text        CHECK (length(pause_reason) <= 2000),
     changed_at        timestamptz,
     consecutive_429   integer     NOT NULL DEFAULT 0 CHECK (consecutive_429 >= 0),
@@ -133,15 +134,16 @@ CREATE TABLE scm.sync_rate_limits (
 );
 COMMENT ON TABLE scm.sync_rate_limits IS 'The token bucket of each server and endpoint class, shared by all processes; times are the database''s clock.';
 COMMENT ON COLUMN scm.sync_rate_limits.instance IS 'Key of the server.';
-COMMENT ON COLUMN scm.sync_rate_limits.endpoint_class IS 'Kind of request; all is the bucket that every request of the server takes from.';
-COMMENT ON COLUMN scm.sync_rate_limits.tokens IS 'Requests that may be sent at once, at refilled_at.';
+COMMENT ON COLUMN scm.sync_rate_limits.endpoint_class IS 'What takes from the bucket: all requests to a GitLab (all), all commands to an SVN server (svn), or one kind of request to a GitLab that the server limits on its own.';
+COMMENT ON COLUMN scm.sync_rate_limits.tokens IS 'Requests that may be sent at once, at refilled_at; below zero: so many have a place in the queue and wait for it.';
 COMMENT ON COLUMN scm.sync_rate_limits.rate IS 'Requests per second that flow in: never above the setting, halved when the server says 429, slowly raised after.';
-COMMENT ON COLUMN scm.sync_rate_limits.refilled_at IS 'When tokens was last brought up to date.';
+COMMENT ON COLUMN scm.sync_rate_limits.refilled_at IS 'When tokens was last brought up to date; in a pause its end.';
 COMMENT ON COLUMN scm.sync_rate_limits.paused_until IS 'No request before this moment.';
+COMMENT ON COLUMN scm.sync_rate_limits.paused_at IS 'When the pause was set or lifted; places in the queue from before count no more.';
 COMMENT ON COLUMN scm.sync_rate_limits.pause_reason IS 'Why it is paused, in one line.';
-COMMENT ON COLUMN scm.sync_rate_limits.changed_at IS 'When the rate was last lowered or raised.';
-COMMENT ON COLUMN scm.sync_rate_limits.consecutive_429 IS 'Answers in a row that told us to slow down.';
-COMMENT ON COLUMN scm.sync_rate_limits.last_429_at IS 'The last such answer.';
+COMMENT ON COLUMN scm.sync_rate_limits.changed_at IS 'From when on the lowered rate is raised; NULL while it is the setting.';
+COMMENT ON COLUMN scm.sync_rate_limits.consecutive_429 IS 'Times in a row that we were told to slow down; answers to requests that were sent together count once.';
+COMMENT ON COLUMN scm.sync_rate_limits.last_429_at IS 'The last such time.';
 COMMENT ON COLUMN scm.sync_rate_limits.consumed IS 'Requests that were let through, ever.';
 COMMENT ON COLUMN scm.sync_rate_limits.rejected IS 'Requests that would have waited too long and were turned away, ever.';
 COMMENT ON COLUMN scm.sync_rate_limits.limited IS 'Answers that told us to slow down, ever.';
