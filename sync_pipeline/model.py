@@ -397,3 +397,21 @@ class JobReport:
     def succeeded(self) -> bool:
         """True when the whole window is covered."""
         return self.job_status is JobStatus.COMPLETED
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The shared rate limit of one server, or of one kind of request to it: a token bucket whose times are the
+    database's clock. See ``scm.sync_rate_limits``, whose columns the fields are."""
+
+    tokens: float
+    rate: float
+    refilled_at: datetime
+    paused_until: datetime | None = None
+    paused_at: datetime | None = None
+    pause_reason: str | None = None
+    changed_at: datetime | None = None
+    consecutive_429: int = 0
+    last_429_at: datetime | None = None
+    server_limit: int | None = None
+    server_remaining: int | None = None

@@ -1,0 +1,182 @@
+"""How the shared rate limit of a server changes: what flows in, what a request takes, what an answer does.
+
+Belongs here: pure functions from a bucket, the limits of the settings and a moment to the next bucket. Does
+not belong here: the clock, the table (:mod:`sync_pipeline.store.rate_limits` takes in one statement what
+:func:`take` says) and the waiting (:mod:`sync_pipeline.sync.limiter`).
+
+A request that finds no token gets a place in the queue: the bucket goes below zero, and the request waits
+until its token has flowed in. So whoever asks first is served first, nobody polls, and what is sent never
+exceeds ``burst + rate x time``, whoever sends it. A pause ends all places given before it, see
+:func:`is_valid`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sync_pipeline.model import Bucket
+
+RAISED_PER_MINUTE = 0.05
+"""Share of the setting by which a lowered rate grows in a minute without a 429."""
+
+LONGEST_PAUSE = 3600.0
+"""Seconds: a server that asks for more is asked again after this."""
+
+_LOWEST_SHARE = 0.1
+_LOWEST_RATE = 0.1
+# Seconds: answers that come closer together are of requests that were under way at the same time.
+_ONE_STORM = 2.0
+_LONGEST_GUESS = 60.0
+_NEARLY_NOTHING = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the settings allow: ``rate`` requests a second, ``burst`` at once after a quiet time."""
+
+    rate: float
+    burst: float
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What an answer says about the load. ``status`` is None where none came; ``seconds`` is how long ago the
+    request was sent, ``retry_after`` what the server asked us to wait; ``remaining`` of ``limit`` requests are
+    left to us for ``reset`` seconds."""
+
+    status: int | None
+    seconds: float = 0.0
+    retry_after: float | None = None
+    remaining: int | None = None
+    limit: int | None = None
+    reset: float | None = None
+
+    @property
+    def is_refusal(self) -> bool:
+        """The server tells us to slow down."""
+        if self.status == 503:
+            return self.retry_after is not None
+        return self.status == 429 or (self.status == 403 and self.remaining == 0)
+
+    @property
+    def is_of_its_kind(self) -> bool:
+        """The refusal is of a limit for this kind of request: of the whole there is something left."""
+        return self.is_refusal and bool(self.remaining)
+
+    @property
+    def is_nearly_out(self) -> bool:
+        """Little of what the server allows is left for some time."""
+        if self.remaining is None or not self.reset:
+            return False
+        return self.remaining <= _NEARLY_NOTHING * (self.limit or 0)
+
+
+def full(limits: Limits, now: datetime) -> Bucket:
+    """The bucket of a server that was not asked before."""
+    return Bucket(tokens=limits.burst, rate=limits.rate, refilled_at=now)
+
+
+def at(bucket: Bucket, limits: Limits, now: datetime) -> Bucket:
+    """``bucket`` as it is at ``now``: what has flowed in, and the rate. In a pause nothing flows in."""
+    since = _seconds(bucket.refilled_at, now)
+    tokens = min(limits.burst, bucket.tokens + bucket.rate * since)
+    rate, changed_at = limits.rate, bucket.changed_at
+    if changed_at is not None:
+        raised = RAISED_PER_MINUTE * limits.rate * _seconds(changed_at, now) / 60
+        rate = min(limits.rate, bucket.rate + raised)
+        changed_at = None if rate >= limits.rate else max(changed_at, now)
+    return replace(
+        bucket, tokens=tokens, rate=rate, refilled_at=max(bucket.refilled_at, now), changed_at=changed_at
+    )
+
+
+def take(bucket: Bucket, limits: Limits, now: datetime, longest: float) -> tuple[Bucket, float]:
+    """The bucket after one request asked at ``now``, and how many seconds that request has to wait. Nothing
+    is taken where that is longer than ``longest``."""
+    bucket = at(bucket, limits, now)
+    wait = _seconds(now, bucket.refilled_at) + max(0.0, 1.0 - bucket.tokens) / bucket.rate
+    return (replace(bucket, tokens=bucket.tokens - 1) if wait <= longest else bucket), wait
+
+
+def is_valid(bucket: Bucket, given_at: datetime) -> bool:
+    """True if a place in the queue that was given at ``given_at`` still counts."""
+    return bucket.paused_at is None or bucket.paused_at < given_at
+
+
+def is_paused(bucket: Bucket, now: datetime) -> bool:
+    """True if no request is sent at ``now``."""
+    return bucket.paused_until is not None and bucket.paused_until > now
+
+
+def after_answer(bucket: Bucket, limits: Limits, signal: Signal, now: datetime) -> Bucket:
+    """The bucket after an answer that came at ``now``."""
+    bucket = at(bucket, limits, now)
+    if signal.limit is not None and signal.remaining is not None:
+        bucket = replace(bucket, server_limit=signal.limit, server_remaining=signal.remaining)
+    if signal.is_refusal:
+        return _slowed(bucket, limits, signal, now)
+    sent_at = now - timedelta(seconds=signal.seconds)
+    if signal.status is not None and bucket.last_429_at is not None and sent_at > bucket.last_429_at:
+        bucket = replace(bucket, consecutive_429=0)
+    if signal.is_nearly_out:
+        assert signal.reset is not None
+        assert signal.remaining is not None
+        apart = min(signal.reset / (signal.remaining + 1), LONGEST_PAUSE)
+        if apart > 1 / bucket.rate:
+            reason = f"the server allows {signal.remaining} more requests in {signal.reset:.0f} s"
+            bucket = paused(bucket, now, now + timedelta(seconds=apart), reason)
+    return bucket
+
+
+def _slowed(bucket: Bucket, limits: Limits, signal: Signal, now: datetime) -> Bucket:
+    """After a refusal: a pause as long as the server asked for, and longer where it goes on refusing; and half
+    the rate, once for everything that was under way together."""
+    sent_at = now - timedelta(seconds=signal.seconds)
+    last = bucket.last_429_at
+    if last is None or sent_at > last + timedelta(seconds=_ONE_STORM):
+        lowest = min(limits.rate, max(_LOWEST_SHARE * limits.rate, _LOWEST_RATE))
+        bucket = replace(
+            bucket,
+            rate=max(lowest, bucket.rate / 2),
+            changed_at=now,
+            consecutive_429=bucket.consecutive_429 + 1,
+            last_429_at=now,
+        )
+    guessed = min(2.0 ** (max(bucket.consecutive_429, 1) - 1), _LONGEST_GUESS)
+    seconds = min(max(signal.retry_after or 0.0, guessed), LONGEST_PAUSE)
+    asked = "asked for a pause" if signal.retry_after else "did not say for how long"
+    reason = f"status {signal.status}: too many requests; the server {asked}"
+    bucket = paused(bucket, now, now + timedelta(seconds=seconds), reason)
+    # Raised again from the end of the pause on.
+    return replace(bucket, changed_at=max(bucket.changed_at or now, bucket.paused_until or now))
+
+
+def paused(bucket: Bucket, now: datetime, until: datetime, reason: str) -> Bucket:
+    """No request before ``until``; a pause that lasts longer stays as it is. Behind it requests go one by one:
+    nothing was saved up."""
+    if bucket.paused_until is not None and bucket.paused_until >= max(until, now):
+        return bucket
+    return replace(
+        bucket, tokens=0.0, refilled_at=until, paused_until=until, paused_at=now, pause_reason=reason
+    )
+
+
+def resumed(bucket: Bucket, now: datetime) -> Bucket:
+    """Without a pause from ``now`` on."""
+    if not is_paused(bucket, now):
+        return bucket
+    return replace(bucket, tokens=0.0, refilled_at=now, paused_until=None, paused_at=now, pause_reason=None)
+
+
+def restored(bucket: Bucket, limits: Limits, now: datetime) -> Bucket:
+    """Without a pause and at the rate of the settings, as if the server had never refused."""
+    bucket = resumed(at(bucket, limits, now), now)
+    return replace(
+        bucket, rate=limits.rate, changed_at=None, consecutive_429=0, pause_reason=None, paused_until=None
+    )
+
+
+def _seconds(start: datetime, end: datetime) -> float:
+    """From ``start`` to ``end``; none where that is backwards."""
+    return max(0.0, (end - start).total_seconds())
