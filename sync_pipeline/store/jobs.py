@@ -148,6 +148,22 @@ UPDATE scm.sync_jobs AS j
 RETURNING j.status
 """
 
+# Ends the attempt of a lost owner as the reaper judged; a live claim is only ended if its process is gone.
+_END_LOST = """
+UPDATE scm.sync_jobs
+   SET status = %(status)s,
+       claim_token = NULL,
+       claim_expires_at = NULL,
+       not_before = CASE WHEN %(status)s = 'failed'
+                         THEN clock_timestamp() + make_interval(secs => %(backoff)s) END,
+       finished_at = CASE WHEN %(status)s IN ('completed', 'dead') THEN now() END,
+       last_error_code = %(error_code)s,
+       last_error = left(%(error)s, 2000),
+       updated_at = now()
+ WHERE job_id = %(job_id)s AND claim_token = %(token)s
+   AND (claim_expires_at < clock_timestamp() OR %(process_gone)s)
+"""
+
 # A forced release raises the fence, so that the old holder can write no more.
 _RELEASE_LEASE = """
 UPDATE scm.sync_locks
@@ -418,6 +434,41 @@ def reap(conn: Connection, owner: Owner) -> JobStatus | None:
         conn.execute(_CLOSE_LOST_RUNS, params)
         conn.execute(_RELEASE_LEASE, {"owner": owner.token})
     return JobStatus(row["status"])
+
+
+def end_lost(
+    conn: Connection,
+    job_id: UUID,
+    token: UUID,
+    *,
+    status: JobStatus,
+    error_code: str | None,
+    error: str | None,
+    backoff: float,
+    process_gone: bool,
+) -> bool:
+    """End the attempt of a lost owner as it was judged: its run is closed, its lease taken from it, and what
+    it still writes is refused. ``backoff`` is in seconds from now. False if the job is somebody else's by
+    now, or if the owner was in the middle of a batch: that is ended, and the job is free a moment later. A
+    claim that has not run out is ended only where ``process_gone``."""
+    params = {
+        "job_id": job_id,
+        "token": token,
+        "status": str(status),
+        "error_code": error_code,
+        "error": error,
+        "backoff": backoff,
+        "process_gone": process_gone,
+    }
+    with conn.transaction():
+        if conn.execute(_OWNER, params).fetchone() is None:
+            _end_overdue_writer(conn, job_id, token if process_gone else None)
+            return False
+        if conn.execute(_END_LOST, params).rowcount != 1:
+            return False
+        conn.execute(_CLOSE_LOST_RUNS, params)
+        conn.execute(_RELEASE_LEASE, {"owner": token})
+    return True
 
 
 def renew(conn: Connection, claim: Claim, length: float) -> bool:

@@ -1,0 +1,279 @@
+"""One pass of the reaper: look at what nobody works on any more, and end it.
+
+Belongs here: the order of a pass, and its report. Sensor, command and tests call the same :func:`reap`. What
+is lost is decided in :mod:`sync_pipeline.policy.reaping`. What is left over in Dagster is looked after in
+:mod:`sync_pipeline.orchestration.reaper`, because only that may know Dagster.
+
+A pass is repeatable, and two at once do no harm: one of them has nothing to do. Every item is ended on its
+own, so one that fails hides no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Protocol
+
+import psycopg
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import JobStatus
+from sync_pipeline.policy import reaping as policy
+from sync_pipeline.policy.reaping import Rules, RunningJob, RunState, WaitingJob
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import jobs, migrations
+from sync_pipeline.store import reaping as store
+from sync_pipeline.store.database import Connection, Database, database_time
+from sync_pipeline.sync.worker import is_gone
+
+REAPER = "reaper"
+"""Name of its sensor and of its heartbeat."""
+
+AT_ONCE = 100
+"""Items of one kind that a pass ends; the rest is for the next one."""
+
+_log = logging.getLogger(__name__)
+
+
+class DagsterRuns(Protocol):
+    """Who can say whether runs of Dagster live."""
+
+    def states(self, run_ids: Collection[str]) -> Mapping[str, RunState]:
+        """The state of each of these runs; one that is left out is unknown."""
+
+
+class NoDagster:
+    """Where there is no Dagster to ask."""
+
+    def states(self, run_ids: Collection[str]) -> Mapping[str, RunState]:
+        """Knows of no run."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Something that a pass ended: ``kind`` is job, run, lease, wish, waiting, or one of Dagster's;
+    ``outcome`` what it became, ``line`` that in words. ``name`` tells it from others."""
+
+    kind: str
+    name: str
+    outcome: str
+    line: str
+
+
+@dataclass
+class ReapReport:
+    """What a pass came to, or in a dry run would come to."""
+
+    dry_run: bool
+    items: list[Item] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    skipped: str | None = None
+
+    def count(self, kind: str, outcome: str | None = None) -> int:
+        """How many items of this kind there are, with this outcome."""
+        return sum(i.kind == kind and outcome in (None, i.outcome) for i in self.items)
+
+    def document(self) -> dict[str, Any]:
+        """The report as ``scm-sync reaper --json`` prints it; ``docs/reaper.md`` describes it."""
+        return {
+            "dry_run": self.dry_run,
+            "skipped": self.skipped,
+            "processed": len(self.items),
+            "to_failed": self.count("job", "failed"),
+            "to_pending": self.count("job", "pending"),
+            "to_dead": self.count("job", "dead"),
+            "to_completed": self.count("job", "completed"),
+            "runs_closed": self.count("run"),
+            "leases_released": self.count("lease"),
+            "wishes_forgotten": self.count("wish"),
+            "expired": self.count("waiting"),
+            "dagster_runs_ended": self.count("dagster run"),
+            "dagster_slots_freed": self.count("dagster slot"),
+            "dagster_backfills_stuck": self.count("dagster backfill"),
+            "errors": list(self.errors),
+            "items": [
+                {"kind": i.kind, "name": i.name, "outcome": i.outcome, "line": i.line} for i in self.items
+            ],
+        }
+
+    def said(self) -> str:
+        """The report in one line."""
+        if self.skipped:
+            return self.skipped
+        counts = {
+            "jobs": self.count("job"),
+            "runs": self.count("run"),
+            "leases": self.count("lease") + self.count("wish"),
+            "waiting jobs": self.count("waiting"),
+            "Dagster runs": self.count("dagster run"),
+            "Dagster slots": self.count("dagster slot"),
+        }
+        words = [f"{number} {what}" for what, number in counts.items() if number]
+        if stuck := self.count("dagster backfill"):
+            words.append(f"{stuck} Dagster backfills stuck")
+        if self.errors:
+            words.append(f"{len(self.errors)} errors, first: {self.errors[0]}")
+        return ", ".join(words) or "nothing was lost"
+
+    def attempt(self, item: Item, end: Callable[[], bool]) -> None:
+        """End an item, unless this is a dry run; an error is kept and hides no other item. What was
+        somebody's again by then is no item."""
+        try:
+            if self.dry_run or end():
+                self.items.append(item)
+                if not self.dry_run:
+                    _log.warning("%s", item.line)
+        except psycopg.OperationalError:
+            raise  # the database is away: nothing else would go better
+        except Exception as error:
+            self.errors.append(f"{item.kind} {item.name}: {type(error).__name__}: {_first_line(error)}")
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The graces and limits in force."""
+    return Rules(
+        job_grace=timedelta(seconds=settings.reaper_job_grace_seconds),
+        lease_grace=timedelta(seconds=settings.reaper_lock_grace_seconds),
+        run_max=timedelta(seconds=settings.reaper_run_max_seconds),
+        retry_as=JobStatus(settings.reaper_policy),
+        expire_after=timedelta(days=settings.job_expire_days) if settings.job_expire_days else None,
+    )
+
+
+def reap(
+    database: Database, settings: Settings, dagster: DagsterRuns | None = None, *, dry_run: bool = False
+) -> ReapReport:
+    """One pass over our own records. ``dagster`` says whether the run of an owner still lives, None where
+    nobody can.
+
+    Raises ConfigurationError if the database does not answer or was migrated since this process began.
+    """
+    report = ReapReport(dry_run)
+    rules = rules_of(settings)
+    try:
+        # The lock is held by a transaction of its own, which changes nothing: each item has its own.
+        with database.connection() as guard, guard.transaction(), database.connection() as conn:
+            if not store.try_lock(guard):
+                report.skipped = "another reaper is at work"
+                return report
+            migrations.require_current(conn)
+            now = database_time(conn)
+            _jobs(conn, report, rules, dagster or NoDagster(), now)
+            _runs(conn, report, rules, now)
+            _leases(conn, report, rules, now)
+            _waiting(conn, report, rules, now)
+    except psycopg.OperationalError as failure:
+        raise ConfigurationError(
+            f"the database went away: {_first_line(failure)}", code="database_down"
+        ) from None
+    return report
+
+
+def _jobs(conn: Connection, report: ReapReport, rules: Rules, dagster: DagsterRuns, now: datetime) -> None:
+    rows = store.running_jobs(conn)
+    gone = {row["token"] for row in rows if is_gone(row["claimed_process"])}
+    suspects = [row for row in rows if row["token"] in gone or row["expires_at"] < now][:AT_ONCE]
+    asked = {row["dagster_run_id"] for row in suspects if row["dagster_run_id"]}
+    states = dagster.states(asked) if asked else {}
+    for row in suspects:
+        facts = RunningJob(
+            attempts=row["attempts"],
+            max_attempts=row["max_attempts"],
+            claimed_at=row["claimed_at"],
+            expires_at=row["expires_at"],
+            last_error_code=row["last_error_code"],
+            covered=row["covered"],
+            process_gone=row["token"] in gone,
+            dagster=states.get(row["dagster_run_id"], RunState.UNKNOWN),
+        )
+        ending = policy.judge_running(facts, now, rules)
+        if ending is None:
+            continue
+        why = (
+            "is gone" if facts.process_gone else f"let its claim run out at {row['expires_at']:%H:%M:%S} UTC"
+        )
+        line = f"{_unit(row)}: {row['claimed_by']} {why}; job {row['job_id']} is {ending.status} now"
+        if ending.status is JobStatus.FAILED:
+            line += f", next attempt in {ending.backoff:.0f} s"
+        report.attempt(
+            Item("job", str(row["job_id"]), str(ending.status), line),
+            partial(
+                jobs.end_lost,
+                conn,
+                row["job_id"],
+                row["token"],
+                status=ending.status,
+                error_code=ending.code,
+                error=ending.error,
+                backoff=ending.backoff,
+                process_gone=facts.process_gone,
+            ),
+        )
+
+
+def _runs(conn: Connection, report: ReapReport, rules: Rules, now: datetime) -> None:
+    for row in store.open_runs(conn, AT_ONCE):
+        if policy.run_is_lost(row["started_at"], now, rules):
+            line = f"{_unit(row)}: attempt {row['attempt']} of job {row['job_id']} was still open"
+            report.attempt(
+                Item("run", str(row["run_id"]), "failed", line),
+                partial(store.close_run, conn, row["run_id"]),
+            )
+
+
+def _leases(conn: Connection, report: ReapReport, rules: Rules, now: datetime) -> None:
+    for row in store.ended_leases(conn, AT_ONCE):
+        if policy.lease_is_lost(row["expires_at"], now, rules):
+            line = f"{_unit(row)}: the lease of {row['locked_by']} ended at {row['expires_at']:%H:%M:%S} UTC"
+            report.attempt(
+                Item("lease", str(row["lock_id"]), "released", f"{line}; it is free and its fence raised"),
+                partial(store.release_lease, conn, row["lock_id"], row["fence"], row["holder"]),
+            )
+    for row in store.ended_waiters(conn, AT_ONCE):
+        if policy.lease_is_lost(row["expires_at"], now, rules):
+            line = f"{_unit(row)}: {row['who']} no longer waits for the lease"
+            report.attempt(
+                Item("wish", str(row["waiter"]), "forgotten", line),
+                partial(store.forget_waiter, conn, row["lock_id"], row["waiter"], row["expires_at"]),
+            )
+
+
+def _waiting(conn: Connection, report: ReapReport, rules: Rules, now: datetime) -> None:
+    rows = store.waiting_jobs(
+        conn,
+        grace=rules.job_grace.total_seconds(),
+        one_off_age=policy.ONE_OFF_AGE.total_seconds(),
+        age=rules.expire_after.total_seconds() if rules.expire_after else None,
+        limit=AT_ONCE,
+    )
+    for row in rows:
+        facts = WaitingJob(
+            **{name: row[name] for name in ("retired", "covered", "one_off", "needed", "touched_at")}
+        )
+        ending = policy.judge_waiting(facts, now, rules)
+        if ending is None:
+            continue
+        line = f"{_unit(row)}: {row['mode']} job {row['job_id']} is given up: {ending.error}"
+        report.attempt(
+            Item("waiting", str(row["job_id"]), str(ending.code), line),
+            partial(
+                store.give_up,
+                conn,
+                row["job_id"],
+                row["touched_at"],
+                code=str(ending.code),
+                error=str(ending.error),
+            ),
+        )
+
+
+def _unit(row: Mapping[str, Any]) -> str:
+    return f"{row['slug']} {row['job_type']}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

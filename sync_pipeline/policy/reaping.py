@@ -1,0 +1,170 @@
+"""What becomes of work that nobody does any more: jobs of lost owners, open runs, leases, waiting jobs.
+
+Belongs here: the decision about each of them, from facts and a moment. Does not belong here: how the facts
+are found and how a decision is carried out (:mod:`sync_pipeline.store.reaping`), and who asks.
+
+A live claim is never touched, however long it has lived, except where its process is known to be gone. All
+moments are the database's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from sync_pipeline.model import JobStatus
+from sync_pipeline.policy.backoff import seconds_until_retry
+
+WORKER_LOST = "worker_lost"
+"""Code of an attempt whose owner is gone. A job is dead with it when its attempts are used up."""
+
+CANCELLED, SUPERSEDED, EXPIRED = "cancelled", "superseded", "expired"
+"""Codes of waiting jobs that were given up. They are dead, and need no person."""
+
+PERMANENT = frozenset({"denied", "disabled", "credential", "scope", "blocked", "replaced", "permanent"})
+"""Codes of failures that another attempt meets again."""
+
+LONGEST_BACKOFF = 1800.0
+"""Seconds: longest wait of a job whose owner was lost, however often that happened."""
+
+ONE_OFF_AGE = timedelta(days=1)
+"""Age at which a waiting job that only its asker can take up is given up."""
+
+
+class RunState(StrEnum):
+    """What Dagster says of a run: it does not know it, or it lives, or it ended."""
+
+    UNKNOWN = "unknown"
+    LIVES = "lives"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Graces after the end of a claim and of a lease, and the longest time that a run stays open without a
+    live claim. ``retry_as`` is what a job becomes that is tried again: failed or pending. ``expire_after`` is
+    None where waiting jobs do not age."""
+
+    job_grace: timedelta
+    lease_grace: timedelta
+    run_max: timedelta
+    retry_as: JobStatus
+    expire_after: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that somebody has claimed. ``last_error_code`` is that of the attempt before this one.
+    ``covered``: its window is complete, and that was all it was for. ``process_gone`` is True only if the
+    owner is known to be dead; ``dagster`` is the state of the run that it works in."""
+
+    attempts: int
+    max_attempts: int
+    claimed_at: datetime
+    expires_at: datetime
+    last_error_code: str | None
+    covered: bool
+    process_gone: bool
+    dagster: RunState
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A job that nobody works on. ``retired``: its repository is, and it would have to ask the source.
+    ``covered`` as above. ``one_off``: only whoever asked for it can take it up. ``needed``: something is
+    missing that nobody else is going to read. ``touched_at`` is when the row last changed."""
+
+    retired: bool
+    covered: bool
+    one_off: bool
+    needed: bool
+    touched_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a job becomes, with the code and one line about why; ``backoff`` is in seconds."""
+
+    status: JobStatus
+    code: str | None = None
+    error: str | None = None
+    backoff: float = 0.0
+
+
+def judge_running(job: RunningJob, now: datetime, rules: Rules) -> Ending | None:
+    """How the attempt of a lost owner ends; None while it is somebody's.
+
+    At once if the owner's process is gone, and at the end of the claim if its Dagster run ended. Else after
+    the grace: a process that was stopped may still be there, and is refused by the fence when it goes on.
+    """
+    if not job.process_gone and not _is_lost(job, now, rules):
+        return None
+    if job.covered:
+        return Ending(JobStatus.COMPLETED)
+    lost = f"the worker disappeared in attempt {job.attempts} of {job.max_attempts}"
+    if job.attempts >= job.max_attempts:
+        return Ending(JobStatus.DEAD, WORKER_LOST, lost)
+    if job.last_error_code in PERMANENT:
+        return Ending(
+            JobStatus.DEAD,
+            job.last_error_code,
+            f"{lost}, and the attempt before met what a retry cannot help: {job.last_error_code}",
+        )
+    if rules.retry_as is JobStatus.PENDING:
+        return Ending(JobStatus.PENDING, WORKER_LOST, lost)
+    backoff = min(seconds_until_retry(WORKER_LOST, job.attempts), LONGEST_BACKOFF)
+    return Ending(JobStatus.FAILED, WORKER_LOST, lost, backoff)
+
+
+def _is_lost(job: RunningJob, now: datetime, rules: Rules) -> bool:
+    if now <= job.expires_at:
+        return False
+    return (
+        job.dagster is RunState.ENDED
+        or now > job.expires_at + rules.job_grace
+        or now > job.claimed_at + rules.run_max
+    )
+
+
+def judge_waiting(job: WaitingJob, now: datetime, rules: Rules) -> Ending | None:
+    """Why a waiting job is given up; None if it goes on waiting.
+
+    A job without which something would stay missing waits for ever: history is read when its turn comes.
+    """
+    age = now - job.touched_at
+    if age <= rules.job_grace:
+        return None  # somebody may have made it a moment ago, to claim it now
+    if job.retired:
+        return Ending(JobStatus.DEAD, CANCELLED, "the repository is retired")
+    if job.covered:
+        return Ending(JobStatus.DEAD, SUPERSEDED, "its window has been read by another job")
+    if job.one_off and age > ONE_OFF_AGE:
+        return Ending(JobStatus.DEAD, EXPIRED, "nobody took it up; ask for it again")
+    if rules.expire_after is not None and age > rules.expire_after and not job.needed:
+        days = rules.expire_after / timedelta(days=1)
+        return Ending(JobStatus.DEAD, EXPIRED, f"nothing has touched it for {days:g} days")
+    return None
+
+
+def run_is_lost(started_at: datetime, now: datetime, rules: Rules) -> bool:
+    """Whether an open run that its job knows nothing of is closed."""
+    return now > started_at + rules.job_grace
+
+
+def lease_is_lost(expires_at: datetime, now: datetime, rules: Rules) -> bool:
+    """Whether a lease is released, or a wish for one forgotten, that ended at ``expires_at``."""
+    return now > expires_at + rules.lease_grace
+
+
+def dagster_run_is_lost(
+    *, process_gone: bool, claims_live: bool, last_sign: datetime | None, now: datetime, rules: Rules
+) -> bool:
+    """Whether a run that Dagster believes to be at work is ended there.
+
+    ``last_sign`` is when one of its attempts last began or ended, None where the ledger knows of none: then
+    nothing shows that it is lost, and Dagster's own limits end it.
+    """
+    if process_gone:
+        return True
+    return not claims_live and last_sign is not None and now > last_sign + rules.run_max
