@@ -401,8 +401,8 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The shared rate limit of one server, or of one kind of request to it: a token bucket whose times are the
-    database's clock. See ``scm.sync_rate_limits``, whose columns the fields are."""
+    """The shared rate limit of one server, or of one kind of request to it: a token bucket whose times are
+    the database's clock. See ``scm.sync_rate_limits``, whose columns the fields are."""
 
     tokens: float
     rate: float

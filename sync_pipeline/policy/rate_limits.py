@@ -41,9 +41,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What an answer says about the load. ``status`` is None where none came; ``seconds`` is how long ago the
-    request was sent, ``retry_after`` what the server asked us to wait; ``remaining`` of ``limit`` requests are
-    left to us for ``reset`` seconds."""
+    """What an answer says about the load. ``status`` is None where none came; ``seconds`` is how long ago
+    the request was sent, ``retry_after`` what the server asked us to wait; ``remaining`` of ``limit``
+    requests are left to us for ``reset`` seconds."""
 
     status: int | None
     seconds: float = 0.0
@@ -62,7 +62,7 @@ class Signal:
     @property
     def is_of_its_kind(self) -> bool:
         """The refusal is of a limit for this kind of request: of the whole there is something left."""
-        return self.is_refusal and bool(self.remaining)
+        return self.status == 429 and bool(self.remaining)
 
     @property
     def is_nearly_out(self) -> bool:
@@ -86,6 +86,9 @@ def at(bucket: Bucket, limits: Limits, now: datetime) -> Bucket:
         raised = RAISED_PER_MINUTE * limits.rate * _seconds(changed_at, now) / 60
         rate = min(limits.rate, bucket.rate + raised)
         changed_at = None if rate >= limits.rate else max(changed_at, now)
+    if tokens < 0:
+        # The queue keeps its length in seconds: nobody gets a place before one that was given already.
+        tokens *= rate / bucket.rate
     return replace(
         bucket, tokens=tokens, rate=rate, refilled_at=max(bucket.refilled_at, now), changed_at=changed_at
     )
@@ -117,7 +120,8 @@ def after_answer(bucket: Bucket, limits: Limits, signal: Signal, now: datetime) 
     if signal.is_refusal:
         return _slowed(bucket, limits, signal, now)
     sent_at = now - timedelta(seconds=signal.seconds)
-    if signal.status is not None and bucket.last_429_at is not None and sent_at > bucket.last_429_at:
+    answered = signal.status is not None and signal.status < 500
+    if answered and bucket.last_429_at is not None and sent_at > bucket.last_429_at:
         bucket = replace(bucket, consecutive_429=0)
     if signal.is_nearly_out:
         assert signal.reset is not None
@@ -130,8 +134,8 @@ def after_answer(bucket: Bucket, limits: Limits, signal: Signal, now: datetime) 
 
 
 def _slowed(bucket: Bucket, limits: Limits, signal: Signal, now: datetime) -> Bucket:
-    """After a refusal: a pause as long as the server asked for, and longer where it goes on refusing; and half
-    the rate, once for everything that was under way together."""
+    """After a refusal: a pause as long as the server asked for, and longer where it goes on refusing; and
+    half the rate, once for everything that was under way together."""
     sent_at = now - timedelta(seconds=signal.seconds)
     last = bucket.last_429_at
     if last is None or sent_at > last + timedelta(seconds=_ONE_STORM):
@@ -153,8 +157,8 @@ def _slowed(bucket: Bucket, limits: Limits, signal: Signal, now: datetime) -> Bu
 
 
 def paused(bucket: Bucket, now: datetime, until: datetime, reason: str) -> Bucket:
-    """No request before ``until``; a pause that lasts longer stays as it is. Behind it requests go one by one:
-    nothing was saved up."""
+    """No request before ``until``; a pause that lasts longer stays as it is. Behind it requests go one by
+    one: nothing was saved up."""
     if bucket.paused_until is not None and bucket.paused_until >= max(until, now):
         return bucket
     return replace(

@@ -56,8 +56,9 @@ class _Limits:
         self.seen: Feedback | None = None
         self.refused: Feedback | None = None
 
-    def acquire(self, endpoint: str) -> None:
+    def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
         """May be sent."""
+        return 0.0
 
     def feedback(self, feedback: Feedback) -> None:
         """Learn from an answer."""

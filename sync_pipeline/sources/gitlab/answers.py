@@ -97,11 +97,21 @@ def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | No
     seconds = _number(asked)
     if seconds is None and (until := http_date(asked)):
         seconds = (until - now).total_seconds()
-    if seconds is None and (reset := _number(headers.get("RateLimit-Reset", ""))) is not None:
+    if seconds is None:
+        return reset_seconds(headers, now)
+    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
+
+
+def reset_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
+    """How long what is left of the rate limit has to last, in seconds from 0 to an hour; None where the
+    server does not say. ``now`` as in :func:`retry_after_seconds`."""
+    now = http_date(headers.get("Date")) or now
+    seconds = _number(headers.get("RateLimit-Reset", ""))
+    if seconds is not None:
         # GitLab sends a time since the epoch, other gateways milliseconds of it or a number of seconds.
-        reset = reset / 1000 if reset > 1e11 else reset
-        seconds = reset - now.timestamp() if reset > 1e8 else reset
-    if seconds is None and (until := http_date(headers.get("RateLimit-ResetTime"))):
+        seconds = seconds / 1000 if seconds > 1e11 else seconds
+        seconds = seconds - now.timestamp() if seconds > 1e8 else seconds
+    elif until := http_date(headers.get("RateLimit-ResetTime")):
         seconds = (until - now).total_seconds()
     return None if seconds is None else min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
 

@@ -47,13 +47,14 @@ _READ_BYTES = 64 * 1024
 _REFUSED_SECONDS = 60.0
 _VARIABLES = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
 # Errors that asking again within seconds cannot help.
-_NOT_AGAIN = frozenset({"blocked", "redirect"})
+_NOT_AGAIN = frozenset({"blocked", "redirect", "throttled", "database_down"})
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What one answer says about the load. ``status`` is None where there was no answer; ``retry_after`` and
-    ``seconds`` are seconds; ``remaining`` and ``limit`` are as the server sent them."""
+    """What one answer says about the load. ``status`` is None where there was no answer; ``seconds`` is how
+    long ago it was asked for, ``retry_after`` how many seconds the server asks us to wait; ``remaining`` and
+    ``limit`` are as the server sent them, for the next ``reset`` seconds."""
 
     endpoint: str
     status: int | None
@@ -61,13 +62,15 @@ class Feedback:
     retry_after: float | None = None
     remaining: int | None = None
     limit: int | None = None
+    reset: float | None = None
 
 
 class RateLimiter(Protocol):
     """A budget shared with others who use the same server."""
 
-    def acquire(self, endpoint: str) -> None:
-        """Return when a request of this endpoint class may be sent, or raise Transient."""
+    def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
+        """Return when a request of this endpoint class may be sent, and how many seconds that took; or raise
+        Transient. ``go_on`` is called while it waits, and raises where somebody asks to stop."""
         ...
 
     def feedback(self, feedback: Feedback) -> None:
@@ -78,8 +81,9 @@ class RateLimiter(Protocol):
 class Unlimited:
     """A limiter that never waits."""
 
-    def acquire(self, endpoint: str) -> None:
+    def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
         """May be sent."""
+        return 0.0
 
     def feedback(self, feedback: Feedback) -> None:
         """Nothing to learn."""
@@ -458,7 +462,7 @@ class _Session(requests.Session):
         that holds the token."""
         instance, client = self._instance, self._client
         client.check_cancelled()
-        instance.limiter.acquire(endpoint)
+        client.count(waited=instance.limiter.acquire(endpoint, client.check_cancelled))
         request.headers.pop("PRIVATE-TOKEN", None)
         if token:
             request.headers["PRIVATE-TOKEN"] = token
@@ -499,17 +503,26 @@ class _Session(requests.Session):
         return response, body
 
     def _learn(self, endpoint: str, response: requests.Response, seconds: float) -> None:
-        headers = response.headers
+        headers, now = response.headers, self._instance.now()
         asked = None
-        if response.status_code >= 400:
-            asked = answers.retry_after_seconds(headers, self._instance.now())
+        # Only with these words a 503 is about the load: else it is a server that is being restarted.
+        if response.status_code >= 400 and (response.status_code != 503 or "Retry-After" in headers):
+            asked = answers.retry_after_seconds(headers, now)
         if response.status_code == 429:
             self._client.count(rate_limited=1)
             self._client.stats.last_retry_after = asked
         remaining = answers.whole(headers.get("RateLimit-Remaining"))
         limit = answers.whole(headers.get("RateLimit-Limit"))
         self._instance.limiter.feedback(
-            Feedback(endpoint, response.status_code, seconds, asked, remaining, limit)
+            Feedback(
+                endpoint,
+                response.status_code,
+                seconds,
+                asked,
+                remaining,
+                limit,
+                answers.reset_seconds(headers, now),
+            )
         )
 
     def _body(self, request: requests.PreparedRequest, response: requests.Response) -> bytes:

@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -376,23 +377,27 @@ def test_a_shared_limiter_is_asked_before_and_told_after_each_request() -> None:
     events: list[str | Feedback] = []
 
     class Limiter:
-        def acquire(self, endpoint: str) -> None:
+        def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
+            go_on()
             events.append(endpoint)
+            return 0.5
 
         def feedback(self, feedback: Feedback) -> None:
             events.append(feedback)
 
     limits = {"RateLimit-Remaining": "41", "RateLimit-Limit": "60"}
+    limits["RateLimit-Reset"] = "9"
     with scripted(_throttled(Retry_After="3"), answer([], headers=limits), RESET) as server:
         client = connect(server.url, limiter=Limiter(), attempts=2)
         client.get("/projects/1/merge_requests/7/notes")
+        assert client.stats.waited >= 3.0 + 2 * 0.5
         failure(client, "/groups/5/projects")
     notes, projects = "projects/merge_requests/notes", "groups/projects"
     assert events == [
         notes,
         Feedback(notes, 429, 3.0 - 3.0, 3.0),
         notes,
-        Feedback(notes, 200, 0.0, None, 41, 60),
+        Feedback(notes, 200, 0.0, None, 41, 60, 9.0),
         *[projects, Feedback(projects, None, 0.0)] * 2,
     ]
 

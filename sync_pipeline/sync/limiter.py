@@ -1,0 +1,262 @@
+"""The shared rate limit as a request meets it: ask, wait for one's turn, tell what came back.
+
+Belongs here: the waiting, which sees that somebody asks to stop, and the lines in the log when a server is
+paused. Does not belong here: how a bucket changes (:mod:`sync_pipeline.policy.rate_limits`), the table
+(:mod:`sync_pipeline.store.rate_limits`), when a client asks again after a refusal
+(:mod:`sync_pipeline.sources.gitlab.transport`).
+
+Without the database nothing is sent: the limit is the only thing that all processes have in common.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import psycopg
+
+from sync_pipeline.errors import ConfigurationError, Transient
+from sync_pipeline.policy import rate_limits as policy
+from sync_pipeline.policy.rate_limits import RAISED_PER_MINUTE, Limits, Signal
+from sync_pipeline.settings import Settings
+from sync_pipeline.sources.gitlab.transport import Feedback, RateLimiter
+from sync_pipeline.store import rate_limits as store
+from sync_pipeline.store.database import Database
+from sync_pipeline.store.rate_limits import ALL, SVN, Permit
+
+_log = logging.getLogger(__name__)
+
+_SLICE_SECONDS = 0.25
+# How often somebody who waits long looks whether a pause was set or lifted meanwhile.
+_LOOK_SECONDS = 5.0
+# How often a process writes down what the server says is left.
+_NOTE_SECONDS = 30.0
+# Shorter pauses are not worth a line.
+_SHORT_REFUSAL = timedelta(seconds=1)
+_SHORT_PAUSE = timedelta(seconds=10)
+
+
+def gitlab_limits(settings: Settings) -> Limits:
+    """What the settings allow at one GitLab."""
+    return Limits(settings.gitlab_postgres_rate_limit_rate, settings.gitlab_postgres_rate_limit_burst)
+
+
+def svn_limits(settings: Settings) -> Limits:
+    """What the settings allow at one SVN server."""
+    return Limits(settings.svn_rate, max(1.0, settings.svn_rate))
+
+
+def gitlab_limiter(
+    database: Database, settings: Settings, instance: str, *, max_wait: float | None = None
+) -> RateLimiter | None:
+    """The limiter of requests to a GitLab; None where the settings switch it off. ``max_wait`` is that of the
+    settings unless it is given."""
+    if not settings.gitlab_postgres_rate_limit_enabled:
+        return None
+    longest = settings.gitlab_postgres_rate_limit_max_wait if max_wait is None else max_wait
+    return SharedLimiter(database, instance, gitlab_limits(settings), max_wait=longest)
+
+
+def svn_limiter(
+    database: Database, settings: Settings, instance: str, *, max_wait: float | None = None
+) -> SharedLimiter:
+    """The limiter of commands to an SVN server."""
+    longest = settings.gitlab_postgres_rate_limit_max_wait if max_wait is None else max_wait
+    return SharedLimiter(database, instance, svn_limits(settings), max_wait=longest, bucket=SVN)
+
+
+class SharedLimiter:
+    """The limit of one server. Safe to share between threads; satisfies the protocol of the transport."""
+
+    def __init__(
+        self,
+        database: Database,
+        instance: str,
+        limits: Limits,
+        *,
+        max_wait: float,
+        bucket: str = ALL,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._instance = instance
+        self._limits = limits
+        self._max_wait = max_wait
+        self._bucket = bucket
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._told: datetime | None = None
+        self._noted_at = float("-inf")
+        # Buckets whose last answer, by what we know, was a refusal.
+        self._refusing: set[str] = set()
+
+    def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
+        """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`. Raises Transient, without having
+        asked anything of the server, with the code ``throttled`` where the wait would be too long, and with
+        ``database_down`` where the limit cannot be asked."""
+        started = self._monotonic()
+        kind: str | None = endpoint if self._bucket == ALL else None
+        while not self._take(self._bucket, kind, started, go_on):
+            # The bucket of its kind first: the one of the whole server is exact.
+            assert kind is not None
+            self._take(kind, None, started, go_on)
+            kind = None
+        return self._monotonic() - started
+
+    def _take(self, bucket: str, kind: str | None, started: float, go_on: Callable[[], None]) -> bool:
+        """Return when it is our turn at ``bucket``; False where its kind of request has to go to a bucket of
+        its own first."""
+        while True:
+            go_on()
+            asked_at = self._monotonic()
+            longest = max(0.0, self._max_wait - (asked_at - started))
+            permit = self._ask(bucket, kind, longest)
+            if permit.needs_own:
+                return False
+            with self._lock:
+                (self._refusing.add if permit.consecutive_429 else self._refusing.discard)(bucket)
+            if permit.wait > longest:
+                raise self._turned_away(bucket, permit)
+            if permit.paused_until is not None:
+                self._tell(bucket, permit.given_at, permit.paused_until, permit.pause_reason, _SHORT_PAUSE)
+            if permit.wait <= 0 or self._wait(bucket, permit, go_on):
+                return True
+
+    def _ask(self, bucket: str, kind: str | None, longest: float) -> Permit:
+        try:
+            with self._database.connection() as conn:
+                return store.acquire(
+                    conn,
+                    self._instance,
+                    bucket,
+                    rate=self._limits.rate,
+                    burst=self._limits.burst,
+                    raised_per_minute=RAISED_PER_MINUTE,
+                    longest=longest,
+                    kind=kind,
+                )
+        except (psycopg.Error, ConfigurationError) as error:
+            raise _no_database(error) from None
+
+    def _wait(self, bucket: str, permit: Permit, go_on: Callable[[], None]) -> bool:
+        """Wait for one's place in the queue; False where it does not count any more."""
+        end = self._monotonic() + permit.wait
+        look = min(end, self._monotonic() + _LOOK_SECONDS)
+        while True:
+            while (left := look - self._monotonic()) > 0:
+                self._sleep(min(left, _SLICE_SECONDS))
+                go_on()
+            try:
+                with self._database.connection() as conn:
+                    if not store.is_valid(conn, self._instance, bucket, permit.given_at):
+                        return False
+            except (psycopg.Error, ConfigurationError) as error:
+                raise _no_database(error) from None
+            if look >= end:
+                return True
+            look = min(end, look + _LOOK_SECONDS)
+
+    def _turned_away(self, bucket: str, permit: Permit) -> Transient:
+        where = self._name(bucket)
+        why = "more is waiting than its limit lets through"
+        if permit.paused_until is not None and permit.paused_until > permit.given_at:
+            why = f"it is paused until {permit.paused_until:%Y-%m-%d %H:%M:%S} UTC: {permit.pause_reason}"
+        return Transient(
+            f"no request is sent to {where} for {permit.wait:.0f} s: {why}",
+            code="throttled",
+            retry_after=permit.wait,
+        )
+
+    # -- answers -----------------------------------------------------------------------------------------
+
+    def feedback(self, feedback: Feedback) -> None:
+        """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`. Writes only where the answer
+        changes something."""
+        signal = Signal(
+            feedback.status,
+            feedback.seconds,
+            feedback.retry_after,
+            feedback.remaining,
+            feedback.limit,
+            feedback.reset,
+        )
+        if signal.status is None:
+            return
+        if signal.is_refusal:
+            self._learn(feedback.endpoint if signal.is_of_its_kind else self._bucket, signal)
+            return
+        with self._lock:
+            concerned = self._refusing & {self._bucket, feedback.endpoint}
+        if signal.is_nearly_out or self._is_worth_a_note(signal):
+            concerned.add(self._bucket)
+        for bucket in concerned:
+            self._learn(bucket, signal)
+
+    def _is_worth_a_note(self, signal: Signal) -> bool:
+        if signal.remaining is None or signal.limit is None:
+            return False
+        with self._lock:
+            due = self._monotonic() - self._noted_at > _NOTE_SECONDS
+            if due:
+                self._noted_at = self._monotonic()
+        return due
+
+    def _learn(self, bucket: str, signal: Signal) -> None:
+        try:
+            with self._database.connection() as conn:
+                before, after = store.change(
+                    conn,
+                    self._instance,
+                    bucket,
+                    lambda old, now: policy.after_answer(old, self._limits, signal, now),
+                    rate=self._limits.rate,
+                    tokens=self._limits.burst,
+                    refused=signal.is_refusal,
+                )
+        except (psycopg.Error, ConfigurationError) as error:
+            # The answer is good all the same; and without the database nobody sends anything.
+            _log.debug("what %s answered could not be noted: %s", self._instance, error)
+            return
+        with self._lock:
+            (self._refusing.add if after.consecutive_429 else self._refusing.discard)(bucket)
+        if after.paused_at is not None and after.paused_at != before.paused_at:
+            assert after.paused_until is not None
+            short = _SHORT_REFUSAL if signal.is_refusal else _SHORT_PAUSE
+            then = f", then {after.rate:g} a second"
+            self._tell(bucket, after.paused_at, after.paused_until, after.pause_reason, short, then)
+
+    def _tell(
+        self,
+        bucket: str,
+        now: datetime,
+        until: datetime,
+        reason: str | None,
+        short: timedelta,
+        then: str = "",
+    ) -> None:
+        """One line per pause in each process that sets it or waits for its end."""
+        with self._lock:
+            if until - now < short or (self._told and abs(until - self._told) < _SHORT_REFUSAL):
+                return
+            self._told = until
+        _log.warning(
+            "no request to %s until %s UTC%s: %s", self._name(bucket), f"{until:%H:%M:%S}", then, reason
+        )
+
+    def _name(self, bucket: str) -> str:
+        return self._instance if bucket in (ALL, SVN) else f"{self._instance} for {bucket}"
+
+
+def _no_database(error: Exception) -> Transient:
+    if isinstance(error, ConfigurationError):
+        line = str(error)
+    else:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return Transient(
+        f"the shared rate limit cannot be asked, so nothing is sent: {line}", code="database_down"
+    )
