@@ -66,7 +66,7 @@ CREATE TABLE scm.breakers (
     rate_limit_rate     float8      NOT NULL DEFAULT 0 CHECK (rate_limit_rate BETWEEN 0 AND 1),
     timeout_rate        float8      NOT NULL DEFAULT 0 CHECK (timeout_rate BETWEEN 0 AND 1),
     samples             integer     NOT NULL DEFAULT 0 CHECK (samples >= 0),
-    half_open_attempts  integer     NOT NULL DEFAULT 0 CHECK (half_open_attempts >= 0),
+    judged_upto         timestamptz,
     half_open_successes integer     NOT NULL DEFAULT 0 CHECK (half_open_successes >= 0),
     reason              text        CHECK (length(reason) <= 2000),
     updated_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -83,7 +83,7 @@ COMMENT ON COLUMN scm.breakers.failure_rate IS 'Share of finished runs that fail
 COMMENT ON COLUMN scm.breakers.rate_limit_rate IS 'Share of finished runs that were told to slow down, smoothed.';
 COMMENT ON COLUMN scm.breakers.timeout_rate IS 'Share of finished runs with time-outs, smoothed.';
 COMMENT ON COLUMN scm.breakers.samples IS 'Finished runs that were judged.';
-COMMENT ON COLUMN scm.breakers.half_open_attempts IS 'Probes that were started since it became half open.';
+COMMENT ON COLUMN scm.breakers.judged_upto IS 'End of the last run that was judged.';
 COMMENT ON COLUMN scm.breakers.half_open_successes IS 'Probes in a row that succeeded since.';
 COMMENT ON COLUMN scm.breakers.reason IS 'Why it is in this state, in one line.';
 COMMENT ON COLUMN scm.breakers.updated_at IS 'When it was last judged.';

@@ -1,7 +1,7 @@
-"""From the ledger to a plan, and from a plan to runs.
+"""From a plan to runs.
 
-Belongs here: the glue between the snapshot queries and the pure plan, and the grouping of decisions into
-starts of Dagster runs. A run carries many repositories, because starting one costs seconds.
+Belongs here: the grouping of decisions into starts of Dagster runs. A run carries many repositories, because
+starting one costs seconds.
 """
 
 from __future__ import annotations
@@ -9,20 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
 from sync_pipeline.catalog import BLOCK_REVISIONS, block_of
-from sync_pipeline.model import Access, JobStatus, JobType, Kind, Lifecycle, Mode, RevisionWindow, Window
+from sync_pipeline.model import JobType, Mode, RevisionWindow, Window
 from sync_pipeline.policy.families import FAMILY_OF, Family
-from sync_pipeline.policy.planning import Decision, InFlight, Job, Limits, Snapshot, Unit, plan
+from sync_pipeline.policy.snapshot import Decision
 from sync_pipeline.policy.windows import hull
-from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.settings import Settings
-from sync_pipeline.store import planning as store
-from sync_pipeline.store.database import Connection
 
-_REPROBE = timedelta(hours=1)
 # A planned range has as many blocks as a run of a backfill from the UI.
 _BLOCKS_PER_RUN = 10
 
@@ -50,44 +44,6 @@ class Start:
         work = sorted(f"{d.repo_id} {d.job_type} {d.window} {d.job_id} {d.attempts}" for d in self.decisions)
         text = "\n".join([unit, str(int(moment.timestamp() // length)), *work])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def read_plan(
-    conn: Connection, settings: Settings, in_flight: Sequence[InFlight], credentials: Credentials
-) -> tuple[list[Decision], datetime]:
-    """What is due by the database's clock, and that moment. Reads; changes nothing."""
-    rows = store.snapshot(conn)
-    units = [_unit(row, credentials) for row in rows.units]
-    jobs = [
-        Job(
-            **row
-            | {
-                "job_type": JobType(row["job_type"]),
-                "mode": Mode(row["mode"]),
-                "status": JobStatus(row["status"]),
-            }
-        )
-        for row in rows.jobs
-    ]
-    limits = Limits(
-        sync_interval=timedelta(seconds=settings.sync_interval),
-        # Fresh hints that show nothing new are no proof, so a visit proves it well before we look stale.
-        quiet_interval=timedelta(seconds=max(settings.sync_interval, settings.stale_after / 2)),
-        reprobe_interval=_REPROBE,
-        max_jobs=settings.max_jobs_per_tick,
-    )
-    refused = {instance: stop.last_seen_at for instance, stop in credentials.stopped.items()}
-    return plan(Snapshot(units, jobs, in_flight, limits, refused), rows.now), rows.now
-
-
-def _unit(row: dict[str, Any], credentials: Credentials) -> Unit:
-    found = {name: value for name, value in row.items() if name != "kind"} | {
-        "job_type": JobType(row["job_type"]),
-        "lifecycle": Lifecycle(row["lifecycle"]),
-        "access": Access(row["access"]),
-        "configured": row["kind"] == Kind.SVN or credentials.has_token(row["instance"]),
-    }
-    return Unit(**found)
 
 
 def group(decisions: Iterable[Decision]) -> list[Start]:

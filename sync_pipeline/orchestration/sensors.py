@@ -7,6 +7,7 @@ hints come from :mod:`sync_pipeline.orchestration.changes`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -15,7 +16,6 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import (
-    JobRequest,
     JobType,
     Kind,
     Mode,
@@ -24,6 +24,7 @@ from sync_pipeline.model import (
     TimeWindow,
     Trigger,
 )
+from sync_pipeline.operations import scheduling
 from sync_pipeline.orchestration.order import (
     ACTOR_TAG,
     MODE_TAG,
@@ -36,20 +37,19 @@ from sync_pipeline.orchestration.order import (
     read_order,
 )
 from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of, windows_text
-from sync_pipeline.orchestration.planning import Start, group, read_plan
+from sync_pipeline.orchestration.planning import Start, group
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat
 from sync_pipeline.orchestration.verdicts import CHECK_NAME, check_metadata, severity, show
 from sync_pipeline.policy.families import FAMILY_OF, Family
-from sync_pipeline.policy.planning import InFlight
+from sync_pipeline.policy.snapshot import MAY_NOT_START, NO_ROOM, InFlight, Plan
 from sync_pipeline.policy.windows import hull
 from sync_pipeline.quality import credentials, health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.resources import GitLabResource, PostgresResource
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, planning
+from sync_pipeline.store import planning
 from sync_pipeline.store.database import Database
-from sync_pipeline.sync.engine import settings_hash
 
 SCHEDULER = "scheduler"
 
@@ -115,33 +115,24 @@ def _schedule(
     with database.connection() as conn, conn.transaction():
         if not planning.try_lock_scheduler(conn):
             return [], "another scheduler is at work"
-        decisions, now = read_plan(conn, settings, in_flight, tokens)
-        # A repository that was registered a moment ago is not loaded here yet.
-        mine = [d for d in decisions if d.repo_id in by_id]
-        starts = group(mine)[:room]
-        for start in starts:
-            for decision in start.decisions:
-                if decision.job_id is None:
-                    jobs.enqueue(
-                        conn,
-                        JobRequest(
-                            repo_id=decision.repo_id,
-                            job_type=decision.job_type,
-                            mode=decision.mode,
-                            trigger=Trigger.SENSOR,
-                            actor=SCHEDULER,
-                            reason=str(decision.reason),
-                            priority=decision.priority,
-                        ),
-                        max_attempts=settings.job_max_attempts,
-                        config_hash=settings_hash(settings),
-                    )
+        plan, now = scheduling.read_plan(conn, settings, in_flight, tokens, by_id.keys())
+        starts = group(plan.decisions)[:room]
+        started = [decision for start in starts for decision in start.decisions]
+        scheduling.record(conn, plan, started, settings, now, trigger=Trigger.SENSOR)
     if not starts:
-        return [], f"nothing is due among {len(mine)}"
+        return [], _held_back(plan)
     if any(start.family.kind is Kind.SVN for start in starts):
         ensure_blocks(instance, database, _last_revision(starts))
     requests = [_run_request(start, now, instance, days, settings, by_id) for start in starts]
     return requests, f"{sum(len(s.decisions) for s in starts)} jobs in {len(starts)} runs"
+
+
+def _held_back(plan: Plan) -> str:
+    """Why nothing was started, in one line."""
+    due = Counter(str(d.reason) for d in plan.decisions if d.reason in NO_ROOM | MAY_NOT_START)
+    if not due:
+        return f"nothing is due among {len(plan.decisions)}"
+    return "held back: " + ", ".join(f"{count} {reason}" for reason, count in sorted(due.items()))
 
 
 def _last_revision(starts: Sequence[Start]) -> int:

@@ -1,16 +1,19 @@
 """What the plan is made from, the hints that feed it, and the locks that make two planners harmless.
 
-Belongs here: the snapshot queries over catalog, coverage, hints and ledger, the jobs of one planned run,
-``scm.sync_hints``, and what the changes sensor listed of a discovery root. Does not belong here: any
-decision; that is :mod:`sync_pipeline.policy`.
+Belongs here: the snapshot queries over catalog, coverage, hints and ledger, what a plan leaves behind, the
+jobs of one planned run, ``scm.sync_hints``, and what the changes sensor listed of a discovery root. Does not
+belong here: any decision; that is :mod:`sync_pipeline.policy`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
 
 from sync_pipeline.model import JobRequest, JobType, Mode, Trigger, Window
 from sync_pipeline.store.database import Connection
@@ -20,16 +23,18 @@ _SCHEDULER_LOCK = 0x5C3_0001
 _BLOCKS_LOCK = 0x5C3_0002
 # A plan looks at so many waiting jobs, the most urgent ones; a long backlog must not make ticks slow.
 _JOBS_LOOKED_AT = 2000
+_SAMPLES_LOOKED_AT = 20_000
 
 # Every (repository, job type) with its coverage, its hint, and whether its latest incremental job is dead. A
 # job that a refused token killed says nothing about the repository: the stop of the token holds it back.
 _UNITS = """
-SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.lifecycle, w.access, w.visited_at,
-       w.watermark_rev, w.watermark_time, w.head_rev AS head, w.activity_at,
+SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.tenant, r.lifecycle, w.access,
+       w.visited_at, w.watermark_rev, w.watermark_time, w.head_rev AS head, w.activity_at,
        h.head_rev AS hint_head, h.activity_at AS hint_activity_at, h.observed_at AS hint_at,
        h.error_code IS NOT NULL AS hint_failed, d.listed_at, d.listed_down_to,
        CASE WHEN latest.status = 'dead'
-             AND coalesce(latest.last_error_code, '') NOT IN ('cancelled', 'credential', 'scope')
+             AND coalesce(latest.last_error_code, '') NOT IN ('cancelled', 'credential', 'scope',
+                                                                'superseded', 'expired')
             THEN latest.finished_at END AS dead_at
   FROM scm.sync_watermarks AS w
   JOIN scm.repos AS r USING (repo_id)
@@ -48,18 +53,56 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.lifecycle, 
 # those of one person's command: started from here, they would read their window at the source.
 _JOBS = """
 SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
-       claim_expires_at, created_at
+       claim_expires_at, created_at, planned_at
   FROM scm.sync_jobs
  WHERE (status = 'running' AND mode <> 'probe' AND NOT from_raw AND quarantine_ids IS NULL)
     OR (status IN ('pending', 'failed') AND mode = 'incremental')
 UNION ALL
 (SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
-        claim_expires_at, created_at
+        claim_expires_at, created_at, planned_at
    FROM scm.sync_jobs
   WHERE status IN ('pending', 'failed') AND mode NOT IN ('incremental', 'probe') AND NOT from_raw
     AND quarantine_ids IS NULL
   ORDER BY priority, created_at
   LIMIT %(jobs_looked_at)s)
+"""
+
+# Runs that finished lately, the newest ones: what sources did to us. Comparisons are no syncing.
+_SAMPLES = """
+SELECT s.repo_id, s.job_type, r.instance, r.tenant, s.mode, s.started_at, s.finished_at, s.status,
+       s.error_code AS code, s.calls AS requests, s.rate_limited, s.timeouts
+  FROM scm.sync_runs AS s
+  JOIN scm.repos AS r USING (repo_id)
+ WHERE s.status <> 'running' AND s.mode <> 'probe'
+   AND s.finished_at > now() - make_interval(secs => %(seconds)s)
+ ORDER BY s.finished_at DESC
+ LIMIT %(samples_looked_at)s
+"""
+
+# When each tenant was last served, and that some were.
+_SERVED = "SELECT tenant, served_at FROM scm.tenants_served"
+_SERVE = """
+INSERT INTO scm.tenants_served AS t (tenant, served_at)
+SELECT tenant, now() FROM unnest(%(tenants)s::text[]) AS served (tenant)
+ON CONFLICT (tenant) DO UPDATE SET served_at = EXCLUDED.served_at
+"""
+
+# What is left of the burst of each server's shared rate limit, from 0 to 1, and whether it is paused.
+_BUCKETS = """
+SELECT instance, paused_until,
+       greatest(0, least(1, (tokens + rate * extract(epoch FROM clock_timestamp() - refilled_at)::float8)
+                            / %(burst)s)) AS level
+  FROM scm.sync_rate_limits
+ WHERE endpoint_class = 'all'
+"""
+
+# Why each job was started, kept with it. ``handed_out``: to the workers that ask the ledger.
+_DECIDED = """
+UPDATE scm.sync_jobs AS j
+   SET decision = d.decision,
+       planned_at = CASE WHEN %(handed_out)s THEN clock_timestamp() ELSE j.planned_at END
+  FROM unnest(%(job_ids)s::uuid[], %(decisions)s::jsonb[]) AS d (job_id, decision)
+ WHERE j.job_id = d.job_id
 """
 
 # The clock of the plan: leases, claims and visits are all written in the database's time.
@@ -118,26 +161,49 @@ _LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
 class Snapshot:
     """The rows of one plan. ``now`` is the database's clock. ``units`` have the columns of the first query
     above, with ``watermark`` in place of the two; ``jobs`` those of the second, with ``window`` in place of
-    the two ranges."""
+    the two ranges; ``samples`` and ``buckets`` those of their queries. ``served`` is by tenant."""
 
     now: datetime
     units: Sequence[dict[str, Any]]
     jobs: Sequence[dict[str, Any]]
+    samples: Sequence[dict[str, Any]]
+    buckets: Sequence[dict[str, Any]]
+    served: Mapping[str, datetime]
 
 
-def snapshot(conn: Connection) -> Snapshot:
-    """Everything that a plan needs to know, read at one moment."""
+def snapshot(conn: Connection, *, sample_seconds: float, burst: float) -> Snapshot:
+    """Everything that a plan needs to know, read at one moment: runs that finished in the last
+    ``sample_seconds``, rate limits against a full ``burst``."""
     with conn.transaction():
         now = conn.execute(_NOW).fetchone()
         assert now is not None
         units = conn.execute(_UNITS).fetchall()
         jobs = conn.execute(_JOBS, {"jobs_looked_at": _JOBS_LOOKED_AT}).fetchall()
+        looked_at = {"seconds": sample_seconds, "samples_looked_at": _SAMPLES_LOOKED_AT}
+        samples = conn.execute(_SAMPLES, looked_at).fetchall()
+        buckets = conn.execute(_BUCKETS, {"burst": burst}).fetchall()
+        served = {row["tenant"]: row["served_at"] for row in conn.execute(_SERVED).fetchall()}
     for unit in units:
         revision, moment = unit.pop("watermark_rev"), unit.pop("watermark_time")
         unit["watermark"] = moment if revision is None else revision
     for job in jobs:
         job["window"] = from_ranges(job.pop("revs"), job.pop("period"))
-    return Snapshot(now["now"], units, jobs)
+    return Snapshot(now["now"], units, jobs, samples, buckets, served)
+
+
+def serve(conn: Connection, tenants: Collection[str]) -> None:
+    """Write down that something of each of these tenants was started now."""
+    conn.execute(_SERVE, {"tenants": sorted(tenants)})
+
+
+def decided(conn: Connection, decisions: Mapping[UUID, Mapping[str, Any]], *, handed_out: bool) -> None:
+    """Keep with each job why it was started; ``handed_out`` where workers take it from the ledger."""
+    params = {
+        "job_ids": list(decisions),
+        "decisions": [Jsonb(decision) for decision in decisions.values()],
+        "handed_out": handed_out,
+    }
+    conn.execute(_DECIDED, params)
 
 
 def waiting_requests(

@@ -5,78 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow, TimeWindow
-from sync_pipeline.policy.planning import Decision, InFlight, Job, Limits, Reason, Snapshot, Unit, plan
-
-NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
-LIMITS = Limits(
-    sync_interval=timedelta(minutes=5),
-    quiet_interval=timedelta(minutes=30),
-    reprobe_interval=timedelta(hours=1),
-    max_jobs=100,
-)
-BLOCK = RevisionWindow(1, 1001)
-
-
-def ago(**length: float) -> datetime:
-    return NOW - timedelta(**length)
-
-
-def unit(repo_id: int = 1, **changes: Any) -> Unit:
-    settled = Unit(
-        repo_id=repo_id,
-        job_type=JobType.REVISIONS,
-        instance="local",
-        instance_slug="local",
-        lifecycle=Lifecycle.ACTIVE,
-        access=Access.OK,
-        visited_at=ago(minutes=1),
-        watermark=11,
-        head=10,
-        hint_head=None,
-        hint_at=None,
-        hint_failed=False,
-        dead_at=None,
-    )
-    return replace(settled, **changes)
-
-
-def project(repo_id: int = 1, job_type: JobType = JobType.COMMITS, **changes: Any) -> Unit:
-    """A GitLab unit that was complete a minute ago."""
-    settled: dict[str, Any] = {
-        "job_type": job_type,
-        "instance": "gitlab.example",
-        "instance_slug": "gitlab_example",
-        "watermark": ago(minutes=2),
-        "head": None,
-        "activity_at": ago(days=1),
-    }
-    return unit(repo_id, **(settled | changes))
-
-
-def job(number: int = 1, repo_id: int = 1, **changes: Any) -> Job:
-    waiting = Job(
-        job_id=UUID(int=number),
-        repo_id=repo_id,
-        job_type=JobType.REVISIONS,
-        mode=Mode.BACKFILL,
-        window=BLOCK,
-        status=JobStatus.PENDING,
-        priority=100,
-        attempts=0,
-        not_before=None,
-        claim_expires_at=None,
-        created_at=ago(minutes=10),
-    )
-    return replace(waiting, **changes)
+from sync_pipeline.policy.planning import plan
+from sync_pipeline.policy.snapshot import Decision, InFlight, Job, Reason, Snapshot, Unit
+from sync_pipeline_tests.policy.builders import BLOCK, LIMITS, NOW, ago, job, project, unit
 
 
 def decide(*units: Unit, jobs: tuple[Job, ...] = (), runs: tuple[InFlight, ...] = ()) -> list[Decision]:
-    return plan(Snapshot(units, jobs, runs, LIMITS), NOW)
+    return list(plan(Snapshot(units, jobs, runs, LIMITS), NOW).decisions)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +104,7 @@ def test_what_a_waiting_run_will_do_is_not_started_again() -> None:
 def test_the_smaller_priority_goes_first_and_the_tick_is_capped_with_a_reason() -> None:
     jobs = tuple(job(n, n, priority=1000 - n, window=BLOCK) for n in range(1, 151))
     units = [unit(n) for n in range(1, 151)]
-    found = plan(Snapshot(units, jobs, (), LIMITS), NOW)
+    found = plan(Snapshot(units, jobs, (), LIMITS), NOW).decisions
     chosen = [d for d in found if d.chosen]
     assert [d.priority for d in chosen] == list(range(850, 950))
     assert sum(d.reason is Reason.TICK_FULL for d in found) == 50
@@ -271,7 +210,9 @@ class TestARefusedToken:
         self, refused: timedelta, *, jobs: tuple[Job, ...] = (), runs: tuple[InFlight, ...] = ()
     ) -> list[Decision]:
         refused_at = {"gitlab.example": NOW - refused}
-        return plan(Snapshot(self.units, (self.history, *jobs), runs, LIMITS, refused_at), NOW)
+        return list(
+            plan(Snapshot(self.units, (self.history, *jobs), runs, LIMITS, refused_at), NOW).decisions
+        )
 
     def test_starts_nothing_on_its_instance(self) -> None:
         found = self.decide(timedelta(minutes=59))

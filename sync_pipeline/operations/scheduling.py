@@ -1,0 +1,317 @@
+"""From the ledger to a plan, and from what is started back to the ledger.
+
+Belongs here: the step between the stored facts and the pure policy, for whoever plans: the sensor of a code
+location, and ``scm-sync scheduler`` without one. Does not belong here: any rule
+(:mod:`sync_pipeline.policy`), and starting something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sync_pipeline.model import (
+    Access,
+    JobRequest,
+    JobStatus,
+    JobType,
+    Kind,
+    Lifecycle,
+    Mode,
+    RunStatus,
+    Trigger,
+)
+from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope
+from sync_pipeline.policy.degradation import DegradationLimits
+from sync_pipeline.policy.planning import plan
+from sync_pipeline.policy.samples import Rates, Sample
+from sync_pipeline.policy.snapshot import (
+    Bucket,
+    Caps,
+    Decision,
+    InFlight,
+    Job,
+    Limits,
+    Pause,
+    Plan,
+    Snapshot,
+    Unit,
+)
+from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import breakers, jobs, pauses
+from sync_pipeline.store import planning as store
+from sync_pipeline.store.database import Connection
+from sync_pipeline.sync.engine import settings_hash
+
+ACTOR = "scheduler"
+"""Who started what the plan chose."""
+
+_REPROBE = timedelta(hours=1)
+# An error budget looks further back than a breaker with a short window.
+_SHORTEST_LOOK_BACK = 3600.0
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits of the policy, by the settings."""
+    return Limits(
+        sync_interval=timedelta(seconds=settings.sync_interval),
+        # Fresh hints that show nothing new are no proof, so a visit proves it well before we look stale.
+        quiet_interval=timedelta(seconds=max(settings.sync_interval, settings.stale_after / 2)),
+        reprobe_interval=_REPROBE,
+        caps=Caps(
+            running=settings.scheduler_max_running,
+            queued=settings.scheduler_global_concurrency,
+            per_scan=settings.scheduler_max_enqueue_per_scan,
+            per_instance=settings.scheduler_per_instance_concurrency,
+            per_tenant=settings.scheduler_per_tenant_concurrency,
+        ),
+        error_budget=settings.scheduler_error_budget_threshold,
+        budget_pause=timedelta(seconds=settings.scheduler_pause_duration_seconds),
+        slow_down=settings.scheduler_rate_limit_threshold,
+        fair=settings.scheduler_enable_tenant_fairness,
+        per_round=settings.scheduler_tenant_fairness_max_per_round,
+        breaker=BreakerLimits(
+            failure_rate=settings.cb_failure_rate_threshold,
+            rate_limit_rate=settings.cb_rate_limit_threshold,
+            timeout_rate=settings.cb_timeout_rate_threshold,
+            min_samples=settings.cb_min_samples,
+            alpha=settings.cb_smoothing_alpha if settings.cb_enable_smoothing else 1.0,
+            window_count=settings.cb_window_count,
+            window=timedelta(minutes=settings.cb_window_minutes),
+            open_for=timedelta(seconds=settings.cb_open_duration_seconds),
+            half_open_requests=settings.cb_half_open_max_requests,
+            recovery_successes=settings.cb_recovery_success_count,
+        ),
+        degradation=DegradationLimits(
+            min_batch=settings.degradation_min_batch_size,
+            default_batch=settings.degradation_default_batch_size,
+            max_batch=settings.degradation_max_batch_size,
+            shrink=settings.degradation_batch_shrink_factor,
+            grow=settings.degradation_batch_grow_factor,
+            min_window=settings.degradation_min_forward_window_seconds,
+            default_window=settings.degradation_default_forward_window_seconds,
+            max_window=settings.degradation_max_forward_window_seconds,
+            rate_limits=settings.degradation_rate_limit_threshold,
+            timeouts=settings.degradation_timeout_threshold,
+            too_large=settings.degradation_content_too_large_threshold,
+            base_wait=settings.degradation_base_sleep_seconds,
+            longest_wait=settings.degradation_max_sleep_seconds,
+            recovery=settings.degradation_recovery_success_count,
+        ),
+        open_backfill=timedelta(seconds=settings.cb_backfill_interval_seconds)
+        if settings.cb_backfill_only_mode
+        else None,
+        probes_per_scan=settings.cb_probe_budget_per_interval,
+        probe_job_types=frozenset(JobType(name) for name in settings.cb_probe_job_types_allowlist),
+        degraded_batch=settings.cb_degraded_batch_size,
+        degraded_window=settings.cb_degraded_forward_window_seconds,
+        only=frozenset(JobType(name) for name in settings.scheduler_mvp_job_type_allowlist)
+        if settings.scheduler_mvp_mode_enabled
+        else frozenset(),
+        switched_on=settings.sync_enabled,
+    )
+
+
+def read_plan(
+    conn: Connection,
+    settings: Settings,
+    in_flight: Sequence[InFlight],
+    credentials: Credentials,
+    loaded: Collection[int] | None = None,
+) -> tuple[Plan, datetime]:
+    """What is due by the database's clock, and that moment. Reads; changes nothing.
+
+    ``in_flight`` are the workers that the ledger does not know of; ``loaded`` are the repositories that the
+    caller can start at all, None for all of them.
+    """
+    limits = limits_of(settings)
+    look_back = max(settings.cb_window_minutes * 60, _SHORTEST_LOOK_BACK)
+    rows = store.snapshot(
+        conn, sample_seconds=look_back, burst=float(settings.gitlab_postgres_rate_limit_burst)
+    )
+    found = plan(
+        Snapshot(
+            units=[_unit(row, credentials, settings, loaded) for row in rows.units],
+            jobs=[_job(row) for row in rows.jobs],
+            in_flight=in_flight,
+            limits=limits,
+            refused={instance: stop.last_seen_at for instance, stop in credentials.stopped.items()},
+            pauses=[_pause(row) for row in pauses.active(conn)],
+            breakers=[_breaker(row) for row in breakers.read(conn)],
+            samples=[_sample(row) for row in rows.samples],
+            served=rows.served,
+            buckets={
+                row["instance"]: Bucket(level=row["level"], paused_until=row["paused_until"])
+                for row in rows.buckets
+            },
+        ),
+        rows.now,
+    )
+    return found, rows.now
+
+
+def serves(settings: Settings, instance: str, tenant: str, job_type: JobType) -> bool:
+    """True if the worker pool of these settings takes it."""
+    return all(
+        not allowed or value in allowed
+        for allowed, value in (
+            (settings.worker_instance_allowlist, instance),
+            (settings.worker_tenant_allowlist, tenant),
+            (settings.worker_job_type_allowlist, str(job_type)),
+        )
+    )
+
+
+def record(
+    conn: Connection,
+    plan: Plan,
+    started: Iterable[Decision],
+    settings: Settings,
+    now: datetime,
+    *,
+    trigger: Trigger,
+    handed_out: bool = False,
+) -> None:
+    """Write down what a plan starts and why, and what it learnt: the jobs that are not there yet, the reason
+    and the state of the budget with each job, the breakers, and which tenants were served. ``handed_out``
+    where workers take the jobs from the ledger. To be called in the transaction of the plan."""
+    for breaker in plan.breakers:
+        breakers.save(conn, _breaker_row(breaker), actor=ACTOR)
+    decisions: dict[UUID, Mapping[str, Any]] = {}
+    tenants = set()
+    for decision in started:
+        job_id = decision.job_id or jobs.enqueue(
+            conn,
+            JobRequest(
+                repo_id=decision.repo_id,
+                job_type=decision.job_type,
+                mode=decision.mode,
+                trigger=trigger,
+                actor=ACTOR,
+                reason=str(decision.reason),
+                priority=decision.priority,
+            ),
+            max_attempts=settings.job_max_attempts,
+            config_hash=settings_hash(settings),
+        )
+        decisions[job_id] = explained(decision, plan, settings, now)
+        tenants.add(decision.tenant)
+    if decisions:
+        store.decided(conn, decisions, handed_out=handed_out)
+        store.serve(conn, tenants)
+
+
+def explained(decision: Decision, plan: Plan, settings: Settings, now: datetime) -> dict[str, Any]:
+    """Everything that led to a decision, as it is kept with the job."""
+    sizes = decision.sizes
+    return {
+        "reason": str(decision.reason),
+        "planned_at": now.isoformat(),
+        "instance": decision.instance,
+        "tenant": decision.tenant,
+        "pool": settings.worker_pool,
+        "priority": decision.priority,
+        "rank": decision.rank,
+        "waiting_since": decision.since.isoformat(),
+        "failure_rate": round(decision.failure_rate, 4),
+        "rate_limit_rate": round(decision.rate_limit_rate, 4),
+        "breaker": str(decision.breaker),
+        "sizes": None
+        if sizes is None
+        else {
+            "share": round(sizes.share, 4),
+            "batch": sizes.batch,
+            "window_seconds": round(sizes.window),
+            "diff_mode": str(sizes.diff_mode),
+            "reasons": list(sizes.reasons),
+        },
+        "budget": {
+            "running": plan.usage.running,
+            "queued": plan.usage.queued,
+            "started": plan.usage.started,
+            "instance": plan.usage.by_instance.get(decision.instance, 0),
+            "tenant": plan.usage.by_tenant.get(decision.tenant, 0),
+            "caps": asdict(limits_of(settings).caps),
+        },
+    }
+
+
+def _unit(
+    row: Mapping[str, Any], credentials: Credentials, settings: Settings, loaded: Collection[int] | None
+) -> Unit:
+    job_type = JobType(row["job_type"])
+    found = {name: value for name, value in row.items() if name != "kind"} | {
+        "job_type": job_type,
+        "lifecycle": Lifecycle(row["lifecycle"]),
+        "access": Access(row["access"]),
+        "configured": row["kind"] == Kind.SVN or credentials.has_token(row["instance"]),
+        # One that was registered a moment ago is not loaded yet.
+        "in_pool": (loaded is None or row["repo_id"] in loaded)
+        and serves(settings, row["instance"], row["tenant"], job_type),
+    }
+    return Unit(**found)
+
+
+def _job(row: Mapping[str, Any]) -> Job:
+    typed = {
+        "job_type": JobType(row["job_type"]),
+        "mode": Mode(row["mode"]),
+        "status": JobStatus(row["status"]),
+    }
+    return Job(**{**row, **typed})
+
+
+def _sample(row: Mapping[str, Any]) -> Sample:
+    typed = {
+        "job_type": JobType(row["job_type"]),
+        "mode": Mode(row["mode"]),
+        "status": RunStatus(row["status"]),
+    }
+    return Sample(**{**row, **typed})
+
+
+def _pause(row: pauses.PauseRow) -> Pause:
+    return Pause(
+        reason=row.reason,
+        actor=row.actor,
+        until=row.until,
+        instance=row.instance,
+        tenant=row.tenant,
+        repo_id=row.repo_id,
+        job_type=None if row.job_type is None else JobType(row.job_type),
+    )
+
+
+def _breaker(row: breakers.BreakerRow) -> Breaker:
+    return Breaker(
+        scope=Scope(row.scope),
+        key=row.key,
+        state=BreakerState(row.state),
+        since=row.since,
+        opened_at=row.opened_at,
+        rates=Rates(row.failure_rate, row.rate_limit_rate, row.timeout_rate, row.samples),
+        judged_upto=row.judged_upto,
+        successes=row.half_open_successes,
+        reason=row.reason,
+    )
+
+
+def _breaker_row(breaker: Breaker) -> breakers.BreakerRow:
+    return breakers.BreakerRow(
+        scope=str(breaker.scope),
+        key=breaker.key,
+        state=str(breaker.state),
+        since=breaker.since,
+        opened_at=breaker.opened_at,
+        failure_rate=breaker.rates.failure,
+        rate_limit_rate=breaker.rates.rate_limit,
+        timeout_rate=breaker.rates.timeout,
+        samples=breaker.rates.samples,
+        judged_upto=breaker.judged_upto,
+        half_open_successes=breaker.successes,
+        reason=breaker.reason,
+    )

@@ -1,0 +1,161 @@
+"""The circuit breaker of a scope: closed, open, half open.
+
+Belongs here: how its state follows from finished runs and the clock. Pure: the state is stored at every
+change (:mod:`sync_pipeline.store.breakers`), so that a restart forgets nothing. What may start in which state
+is decided in :mod:`sync_pipeline.policy.gates`. A person who wants to stop something makes a pause, which has
+an end of its own and is nothing of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from sync_pipeline.policy.samples import Outcome, Rates, Sample, rates_of_server
+
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_RATES = Rates()
+
+
+class BreakerState(StrEnum):
+    """``closed``: everything runs. ``open``: nothing does, for a while. ``half_open``: single probes."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Scope(StrEnum):
+    """What a breaker is about. Several apply to each job; any open one blocks."""
+
+    GLOBAL = "global"
+    INSTANCE = "instance"
+    TENANT = "tenant"
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """A breaker as it was last stored. ``since`` is when it came into its state: runs that began before it
+    are no evidence. ``judged_upto`` is the end of the last run that was judged. ``successes`` are the probes
+    that succeeded since it became half open. Times are UTC."""
+
+    scope: Scope
+    key: str
+    state: BreakerState = BreakerState.CLOSED
+    since: datetime = _BEGINNING
+    opened_at: datetime | None = None
+    rates: Rates = _NO_RATES
+    judged_upto: datetime | None = None
+    successes: int = 0
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerLimits:
+    """When a breaker opens and closes (seed 000, section 1.11). Rates are shares from 0 to 1, see
+    :class:`~sync_pipeline.policy.samples.Rates`; ``alpha`` is the weight of the newest rates, 1 without
+    smoothing. The newest ``window_count`` runs of the last ``window`` are judged."""
+
+    failure_rate: float
+    rate_limit_rate: float
+    timeout_rate: float
+    min_samples: int
+    alpha: float
+    window_count: int
+    window: timedelta
+    open_for: timedelta
+    half_open_requests: int
+    recovery_successes: int
+
+
+def judge(breaker: Breaker, samples: Sequence[Sample], now: datetime, limits: BreakerLimits) -> Breaker:
+    """The breaker after the runs of its scope so far; the very same object if nothing changed.
+
+    ``samples`` are in any order and may hold runs that were judged before.
+    """
+    if breaker.state is BreakerState.OPEN:
+        assert breaker.opened_at is not None
+        if now < breaker.opened_at + limits.open_for:
+            return breaker
+        return replace(
+            breaker,
+            state=BreakerState.HALF_OPEN,
+            since=now,
+            successes=0,
+            reason=f"open for {limits.open_for.total_seconds():.0f} s; probing",
+        )
+    evidence = sorted(
+        (s for s in samples if s.started_at >= breaker.since and s.outcome_of_server is not Outcome.NEUTRAL),
+        key=lambda s: s.finished_at,
+    )
+    if breaker.state is BreakerState.HALF_OPEN:
+        return _judge_probes(breaker, evidence, now, limits)
+    return _judge_runs(breaker, evidence, now, limits)
+
+
+def _judge_probes(
+    breaker: Breaker, probes: Sequence[Sample], now: datetime, limits: BreakerLimits
+) -> Breaker:
+    failed = next((s for s in probes if s.outcome_of_server is Outcome.FAILURE), None)
+    if failed is not None:
+        return replace(
+            breaker,
+            state=BreakerState.OPEN,
+            since=now,
+            opened_at=now,
+            successes=0,
+            reason=f"a probe failed: {failed.code}",
+        )
+    if len(probes) >= limits.recovery_successes:
+        return replace(
+            breaker,
+            state=BreakerState.CLOSED,
+            since=now,
+            rates=_NO_RATES,
+            judged_upto=None,
+            successes=len(probes),
+            reason=f"{len(probes)} probes succeeded",
+        )
+    return breaker if len(probes) == breaker.successes else replace(breaker, successes=len(probes))
+
+
+def _judge_runs(breaker: Breaker, runs: Sequence[Sample], now: datetime, limits: BreakerLimits) -> Breaker:
+    judged = [s for s in runs if s.finished_at > now - limits.window][-limits.window_count :]
+    # Without news the smoothed rates stay: looking twice at the same runs is no more evidence.
+    if not judged or (breaker.judged_upto is not None and judged[-1].finished_at <= breaker.judged_upto):
+        return breaker
+    rates = _smoothed(breaker, rates_of_server(judged), limits.alpha)
+    judged_breaker = replace(breaker, rates=rates, judged_upto=judged[-1].finished_at)
+    reached = [
+        f"{name} {rate:.0%}"
+        for name, rate, threshold in (
+            ("failures", rates.failure, limits.failure_rate),
+            ("rate limits", rates.rate_limit, limits.rate_limit_rate),
+            ("time-outs", rates.timeout, limits.timeout_rate),
+        )
+        if rate >= threshold
+    ]
+    if rates.samples < limits.min_samples or not reached:
+        return judged_breaker
+    return replace(
+        judged_breaker,
+        state=BreakerState.OPEN,
+        since=now,
+        opened_at=now,
+        successes=0,
+        reason=f"{', '.join(reached)} of the last {rates.samples} runs",
+    )
+
+
+def _smoothed(breaker: Breaker, found: Rates, alpha: float) -> Rates:
+    if breaker.judged_upto is None:
+        return found
+    before = breaker.rates
+    return Rates(
+        alpha * found.failure + (1 - alpha) * before.failure,
+        alpha * found.rate_limit + (1 - alpha) * before.rate_limit,
+        alpha * found.timeout + (1 - alpha) * before.timeout,
+        found.samples,
+    )

@@ -1,0 +1,108 @@
+"""Smaller pieces for a source that has trouble with the usual ones.
+
+Belongs here: how the suggested sizes follow from the last runs. They cost speed and nothing else: what is
+read in the end is the same. ``diff_mode`` is for the diffs, which nothing reads yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sync_pipeline.policy.samples import Outcome, Sample
+
+
+class DiffMode(StrEnum):
+    """Whether diffs are fetched beside the rest."""
+
+    BEST_EFFORT = "best_effort"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class DegradationLimits:
+    """Sizes and counts (seed 000, section 1.13). Batches are rows of a page, windows are seconds; the counts
+    are of runs in a row."""
+
+    min_batch: int
+    default_batch: int
+    max_batch: int
+    shrink: float
+    grow: float
+    min_window: float
+    default_window: float
+    max_window: float
+    rate_limits: int
+    timeouts: int
+    too_large: int
+    base_wait: float
+    longest_wait: float
+    recovery: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the next run should work with. ``share`` is the batch as a share of the usual one, at most 1;
+    ``wait`` is how many seconds to leave the source alone first."""
+
+    batch: int
+    window: float
+    share: float
+    wait: float = 0.0
+    diff_mode: DiffMode = DiffMode.BEST_EFFORT
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_degraded(self) -> bool:
+        """True if anything is less than usual."""
+        return self.share < 1.0 or self.diff_mode is DiffMode.NONE
+
+
+def suggest(samples: Iterable[Sample], limits: DegradationLimits) -> Sizes:
+    """Sizes after these runs of one (repository, job type), which are in any order."""
+    batch, window = float(limits.default_batch), limits.default_window
+    limited = slow = large = good = 0
+    diff_mode = DiffMode.BEST_EFFORT
+    reasons: dict[str, None] = {}
+    for sample in sorted(samples, key=lambda s: s.finished_at):
+        if sample.outcome is Outcome.NEUTRAL:
+            continue
+        limited = limited + 1 if sample.is_rate_limited else 0
+        slow = slow + 1 if sample.is_slow else 0
+        large = large + 1 if sample.is_too_large else 0
+        if sample.is_slow or sample.is_too_large:
+            good = 0
+            batch = max(batch * limits.shrink, limits.min_batch)
+            window = max(window * limits.shrink, limits.min_window)
+            reasons["slow answers" if sample.is_slow else "answers too large"] = None
+        elif sample.outcome is Outcome.SUCCESS and not sample.is_rate_limited:
+            good += 1
+            batch = min(batch * limits.grow, limits.default_batch, limits.max_batch)
+            window = min(window * limits.grow, limits.default_window, limits.max_window)
+        if limited >= limits.rate_limits or large >= limits.too_large:
+            good = 0
+            diff_mode = DiffMode.NONE
+            reasons["rate limits" if limited else "answers too large"] = None
+        if good >= limits.recovery:
+            diff_mode = DiffMode.BEST_EFFORT
+    share = min(1.0, batch / limits.default_batch)
+    wait = 0.0
+    if slow >= limits.timeouts:
+        wait = min(limits.base_wait * 2.0 ** (slow - limits.timeouts), limits.longest_wait)
+    degraded = share < 1.0 or diff_mode is DiffMode.NONE
+    return Sizes(round(batch), window, share, wait, diff_mode, tuple(reasons) if degraded else ())
+
+
+def reduced(sizes: Sizes, *, batch: int, window: float, limits: DegradationLimits, reason: str) -> Sizes:
+    """At most ``batch`` rows and ``window`` seconds and no diffs, because of ``reason``: of several
+    suggestions the smallest counts."""
+    least = min(batch, sizes.batch)
+    return Sizes(
+        least,
+        min(window, sizes.window),
+        min(sizes.share, least / limits.default_batch),
+        sizes.wait,
+        DiffMode.NONE,
+        (*sizes.reasons, reason),
+    )

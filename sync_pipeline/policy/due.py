@@ -1,0 +1,125 @@
+"""When something is due.
+
+Belongs here: for one unit and for one job, whether it is time, by the clock, the hints, its access and what
+is under way already. Pure. Does not belong here: whether it may start now
+(:mod:`~sync_pipeline.policy.gates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sync_pipeline.model import Access, JobStatus, Lifecycle, Mode, Window
+from sync_pipeline.policy.snapshot import InFlight, Job, Limits, Reason, Unit
+from sync_pipeline.policy.windows import holds
+
+# GitLab writes the last activity of a project at most once in this time.
+_ACTIVITY_LAG = timedelta(hours=1)
+
+HANDED_OUT = timedelta(minutes=10)
+"""How long a job that was handed to the workers is left to them before it is planned anew."""
+
+_SLOW = frozenset({Access.DENIED, Access.DISABLED, Access.GONE})
+
+
+def judge_job(
+    unit: Unit, job: Job, runs: Sequence[InFlight], now: datetime, limits: Limits
+) -> tuple[Reason, datetime | None]:
+    stopped, until = _stopped(unit, now, limits)
+    # A retired or replaced repository keeps its jobs, untouched, for the person who decides about it.
+    if stopped is not None and (job.mode is not Mode.INCREMENTAL or until is None or until > now):
+        return stopped, until
+    if job.status is JobStatus.RUNNING:
+        expires = job.claim_expires_at or now
+        if expires > now:
+            return Reason.RUNNING, expires
+    elif job.not_before is not None and job.not_before > now:
+        return Reason.WAITS_FOR_RETRY, job.not_before
+    if any(_holds(run, job.mode, job.window) for run in runs):
+        return Reason.IN_FLIGHT, None
+    if job.planned_at is not None and job.planned_at > now - HANDED_OUT:
+        return Reason.IN_FLIGHT, job.planned_at + HANDED_OUT
+    if job.status is JobStatus.RUNNING:
+        return Reason.TAKEOVER, None
+    if job.status is JobStatus.FAILED:
+        return Reason.RETRY, None
+    return Reason.PENDING, None
+
+
+def judge_unit(
+    unit: Unit, runs: Sequence[InFlight], now: datetime, limits: Limits
+) -> tuple[Reason, datetime | None]:
+    stopped, until = _stopped(unit, now, limits)
+    if stopped is None and unit.dead_at is not None:
+        stopped, until = Reason.DEAD, unit.dead_at + limits.reprobe_interval
+    if stopped is not None and (until is None or until > now):
+        return stopped, until
+    if any(_holds(run, Mode.INCREMENTAL, None) for run in runs):
+        return Reason.IN_FLIGHT, None
+    if stopped is not None:
+        return Reason.REPROBE, None
+    if unit.visited_at is None:
+        return Reason.NEVER_VISITED, None
+    if _shows_news(unit, unit.visited_at):
+        return Reason.HINT, None
+    quiet = _is_watched(unit, unit.visited_at, now, limits)
+    due = unit.visited_at + (limits.quiet_interval if quiet else limits.sync_interval)
+    if due <= now:
+        return Reason.INTERVAL, None
+    return (Reason.NOTHING_NEW if quiet else Reason.NOT_YET), due
+
+
+def _is_seen(unit: Unit, visited_at: datetime) -> bool:
+    """True if the changes sensor saw the repository after the last visit."""
+    return unit.hint_at is not None and unit.hint_at > visited_at and not unit.hint_failed
+
+
+def _shows_news(unit: Unit, visited_at: datetime) -> bool:
+    """True if the hint shows what the last visit cannot have seen."""
+    if not _is_seen(unit, visited_at):
+        return False
+    if unit.hint_activity_at is not None:
+        return unit.activity_at is not None and unit.hint_activity_at > unit.activity_at
+    if unit.hint_head is None:
+        return False
+    # A HEAD that went back is news as well: the visit finds out what happened.
+    complete = unit.watermark if isinstance(unit.watermark, int) else 1
+    return unit.hint_head >= max(complete, 1) or unit.hint_head < (unit.head or 0)
+
+
+def _is_watched(unit: Unit, visited_at: datetime, now: datetime, limits: Limits) -> bool:
+    """True if news would have shown by now, so that a visit may wait. Revisions: the repository was looked at
+    a moment ago. Time: so was the project, or its root was listed so far down that it had to be in the list,
+    and its last activity is so far behind the watermark that nothing later can hide in the lag."""
+    fresh = unit.hint_at is not None and unit.hint_at >= now - limits.sync_interval
+    looked = fresh and _is_seen(unit, visited_at)
+    if not isinstance(unit.watermark, datetime):
+        return looked
+    settled = unit.watermark - _ACTIVITY_LAG
+    if looked and unit.hint_activity_at is not None:
+        return unit.hint_activity_at <= settled
+    # Roots are listed in turn, so that one listing may be much older than the sensor's interval.
+    if unit.listed_at is None or unit.listed_at < now - limits.quiet_interval:
+        return False
+    return unit.listed_down_to is None or unit.listed_down_to <= settled
+
+
+def _stopped(unit: Unit, now: datetime, limits: Limits) -> tuple[Reason | None, datetime | None]:
+    """Why this unit is not synced in the ordinary way, and when it is looked at again (None: never)."""
+    if unit.lifecycle is Lifecycle.RETIRED:
+        return Reason.RETIRED, None
+    if unit.access is Access.REPLACED:
+        return Reason.REPLACED, None
+    if not unit.configured:
+        return Reason.NOT_CONFIGURED, None
+    if unit.access in _SLOW:
+        return Reason.NO_ACCESS, (unit.visited_at or now) + limits.reprobe_interval
+    return None, None
+
+
+def _holds(run: InFlight, mode: Mode, window: Window | None) -> bool:
+    """True if ``run`` will do the job of ``mode`` and ``window``."""
+    if run.mode is not mode:
+        return False
+    return run.window is None or window is None or holds(run.window, window)

@@ -1,0 +1,256 @@
+"""Whether what is due may start now.
+
+Belongs here: pauses, stopped tokens, paused rate limits, breakers, error budgets and the rest that a slow
+source is given, in this fixed order; the first that holds something back is its reason. Each lets something
+through from time to time that finds out whether it still has to hold, so that nothing stays stopped by
+itself. Pure. Does not belong here: room (:mod:`~sync_pipeline.policy.caps`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from sync_pipeline.model import JobType, Mode
+from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
+from sync_pipeline.policy.degradation import suggest
+from sync_pipeline.policy.error_budget import paused_until
+from sync_pipeline.policy.families import FAMILY_OF
+from sync_pipeline.policy.samples import Sample
+from sync_pipeline.policy.snapshot import Decision, Limits, Reason, Snapshot, Unit
+
+ActivityKey = tuple[int, str, Mode, object]
+Key = tuple[int, JobType]
+
+AT_WORK = frozenset({Reason.RUNNING, Reason.IN_FLIGHT})
+"""Reasons of what is under way."""
+
+
+def activity_key(decision: Decision) -> ActivityKey:
+    """What is read together: merge requests and reviews of a project are one activity."""
+    return decision.repo_id, str(FAMILY_OF[decision.job_type]), decision.mode, decision.window
+
+
+def scopes_of(instance: str, tenant: str) -> tuple[tuple[Scope, str], ...]:
+    """The scopes whose breakers apply to something."""
+    return (Scope.GLOBAL, ""), (Scope.INSTANCE, instance), (Scope.TENANT, tenant)
+
+
+def through(
+    decisions: Sequence[Decision],
+    snapshot: Snapshot,
+    breakers: Mapping[tuple[Scope, str], Breaker],
+    samples: Mapping[Key, Sequence[Sample]],
+    now: datetime,
+) -> list[Decision]:
+    """``decisions``, in the order to start them, with those held back that may not start now."""
+    limits = snapshot.limits
+    units = {(u.repo_id, u.job_type): u for u in snapshot.units}
+    found = [_person(d, units[d.repo_id, d.job_type], snapshot, now) if d.chosen else d for d in decisions]
+    for instance, refused_at in snapshot.refused.items():
+        found = _credential(found, instance, refused_at + limits.reprobe_interval, now)
+    found = [_rate_limit(d, snapshot, now) if d.chosen else d for d in found]
+    found = _through_breakers(found, snapshot, breakers, now)
+    found = _through_budgets(found, samples, limits, now)
+    return [_rest(d, samples, limits, now) if d.chosen else d for d in found]
+
+
+def _refuse(
+    decision: Decision, reason: Reason, until: datetime | None = None, detail: str | None = None
+) -> Decision:
+    return replace(decision, chosen=False, reason=reason, until=until, detail=detail)
+
+
+# What people said -----------------------------------------------------------------------------------------
+
+
+def _person(decision: Decision, unit: Unit, snapshot: Snapshot, now: datetime) -> Decision:
+    limits = snapshot.limits
+    if not limits.switched_on or (limits.only and decision.job_type not in limits.only):
+        return _refuse(decision, Reason.SWITCHED_OFF)
+    if not unit.in_pool:
+        return _refuse(decision, Reason.OTHER_POOL)
+    pauses = [p for p in snapshot.pauses if p.holds(unit, now)]
+    if not pauses:
+        return decision
+    # The one that ends last is the one that counts.
+    last = max(pauses, key=lambda p: (p.until is None, p.until or now))
+    return _refuse(decision, Reason.PAUSED, last.until, f"{last.reason} ({last.actor})")
+
+
+# What the server said -------------------------------------------------------------------------------------
+
+
+def _credential(
+    decisions: Sequence[Decision], instance: str, until: datetime, now: datetime
+) -> list[Decision]:
+    """Start nothing on an instance that refuses our token, but from ``until`` on a single incremental that
+    finds out whether it still does."""
+    mine = [d for d in decisions if d.instance == instance]
+    busy = any(
+        d.reason in AT_WORK or (d.reason is Reason.WAITS_FOR_RETRY and d.mode is Mode.INCREMENTAL)
+        for d in mine
+    )
+    probe: Decision | None = None
+    if until <= now and not busy:
+        # A job that exists goes first: it may be the probe before, which did not get an answer.
+        live = sorted(
+            (d for d in mine if d.chosen and d.mode is Mode.INCREMENTAL), key=lambda d: d.job_id is None
+        )
+        probe = live[0] if live else None
+    return [
+        d
+        if d.instance != instance or not d.chosen
+        else replace(d, reason=Reason.REPROBE)
+        if d is probe
+        else _refuse(d, Reason.CREDENTIAL, until if until > now else None)
+        for d in decisions
+    ]
+
+
+def _rate_limit(decision: Decision, snapshot: Snapshot, now: datetime) -> Decision:
+    bucket = snapshot.buckets.get(decision.instance)
+    if bucket is None or bucket.paused_until is None or bucket.paused_until <= now:
+        return decision
+    return _refuse(decision, Reason.RATE_LIMITED, bucket.paused_until)
+
+
+# What the last runs said ----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Allowance:
+    """What one breaker that is not closed still lets through in this plan."""
+
+    left: int
+    job_types: frozenset[JobType]
+    until: datetime | None
+    started: set[ActivityKey] = field(default_factory=set)
+
+
+def _through_breakers(
+    decisions: Sequence[Decision],
+    snapshot: Snapshot,
+    breakers: Mapping[tuple[Scope, str], Breaker],
+    now: datetime,
+) -> list[Decision]:
+    stopped = {key: b for key, b in breakers.items() if b.state is not BreakerState.CLOSED}
+    if not stopped:
+        return list(decisions)
+    allowances = {key: _allowance(b, decisions, snapshot, now) for key, b in stopped.items()}
+    found = []
+    for decision in decisions:
+        mine = [key for key in scopes_of(decision.instance, decision.tenant) if key in stopped]
+        if not mine:
+            found.append(decision)
+            continue
+        is_open = any(stopped[key].state is BreakerState.OPEN for key in mine)
+        decision = replace(decision, breaker=BreakerState.OPEN if is_open else BreakerState.HALF_OPEN)
+        if not decision.chosen:
+            found.append(decision)
+            continue
+        reason = Reason.OPEN_BACKFILL if is_open else Reason.PROBE
+        wanted = decision.mode is Mode.BACKFILL if is_open else decision.mode is Mode.INCREMENTAL
+        key = activity_key(decision)
+        open_ones = [k for k in mine if stopped[k].state is BreakerState.OPEN] if is_open else mine
+        let = wanted and all(_lets(allowances[k], decision, key) for k in open_ones)
+        if let:
+            for k in open_ones:
+                if key not in allowances[k].started:
+                    allowances[k].started.add(key)
+                    allowances[k].left -= 1
+            found.append(replace(decision, reason=reason))
+            continue
+        first = stopped[open_ones[0]]
+        found.append(
+            _refuse(
+                decision,
+                Reason.BREAKER_OPEN if is_open else Reason.HALF_OPEN,
+                max((a.until for k in open_ones if (a := allowances[k]).until), default=None),
+                f"{first.scope} {first.key}: {first.reason}".replace(" :", ":"),
+            )
+        )
+    return found
+
+
+def _lets(allowance: _Allowance, decision: Decision, key: ActivityKey) -> bool:
+    if key in allowance.started:
+        return True
+    return allowance.left > 0 and (not allowance.job_types or decision.job_type in allowance.job_types)
+
+
+def _allowance(
+    breaker: Breaker, decisions: Sequence[Decision], snapshot: Snapshot, now: datetime
+) -> _Allowance:
+    limits = snapshot.limits
+    mine = [d for d in decisions if (breaker.scope, breaker.key) in scopes_of(d.instance, d.tenant)]
+    at_work = {activity_key(d) for d in mine if d.reason in AT_WORK}
+    if breaker.state is BreakerState.OPEN:
+        assert breaker.opened_at is not None
+        until = breaker.opened_at + limits.breaker.open_for
+        # A little history goes on: it has no hurry, and it shows what the server does meanwhile.
+        spacing = limits.open_backfill
+        lately = [
+            s.started_at
+            for s in snapshot.samples
+            if (breaker.scope, breaker.key) in scopes_of(s.instance, s.tenant) and s.mode is Mode.BACKFILL
+        ]
+        begun = max([*lately, breaker.opened_at])
+        free = spacing is not None and not at_work and now >= begun + spacing
+        return _Allowance(int(free), frozenset(), until)
+    left = min(limits.probes_per_scan, limits.breaker.half_open_requests - len(at_work))
+    job_types = limits.probe_job_types & {d.job_type for d in mine}
+    return _Allowance(left, job_types, None)
+
+
+def _through_budgets(
+    decisions: Sequence[Decision],
+    samples: Mapping[Key, Sequence[Sample]],
+    limits: Limits,
+    now: datetime,
+) -> list[Decision]:
+    """Leave alone what failed too often; after the pause a single run of it finds out."""
+    busy = {(d.repo_id, d.job_type) for d in decisions if d.reason in AT_WORK}
+    until: dict[Key, datetime | None] = {}
+    probed: set[Key] = set()
+    found = []
+    for decision in decisions:
+        key = decision.repo_id, decision.job_type
+        if not decision.chosen or decision.reason is Reason.PROBE:
+            found.append(decision)
+            continue
+        if key not in until:
+            until[key] = paused_until(
+                samples.get(key, ()), now, threshold=limits.error_budget, pause=limits.budget_pause
+            )
+        end = until[key]
+        if end is None:
+            found.append(decision)
+        elif end > now or key in busy or key in probed:
+            found.append(_refuse(decision, Reason.ERROR_BUDGET, end if end > now else None))
+        else:
+            probed.add(key)
+            found.append(replace(decision, reason=Reason.PROBE))
+    return found
+
+
+def _rest(
+    decision: Decision, samples: Mapping[Key, Sequence[Sample]], limits: Limits, now: datetime
+) -> Decision:
+    """Hold back what timed out again and again, for a little longer each time."""
+    mine = samples.get((decision.repo_id, decision.job_type), ())
+    wait = suggest(mine, limits.degradation).wait if mine else 0.0
+    if not wait:
+        return decision
+    until = max(s.finished_at for s in mine) + timedelta(seconds=wait)
+    return _refuse(decision, Reason.DEGRADED, until) if until > now else decision
+
+
+def by_unit(samples: Sequence[Sample]) -> Mapping[Key, Sequence[Sample]]:
+    """The runs of each (repository, job type)."""
+    found: dict[Key, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        found[sample.repo_id, sample.job_type].append(sample)
+    return found

@@ -1,0 +1,143 @@
+"""Finished runs as evidence: what each says about its source, and how much of it was trouble.
+
+Belongs here: the sample, what counts as a failure of whom, and rates. What follows from them is decided by
+:mod:`~sync_pipeline.policy.breaker`, :mod:`~sync_pipeline.policy.error_budget` and
+:mod:`~sync_pipeline.policy.degradation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from sync_pipeline.model import JobType, Mode, RunStatus
+
+SERVER_CODES = frozenset(
+    {
+        "blocked",
+        "certificate",
+        "connection",
+        "content_too_large",
+        "incomplete",
+        "malformed",
+        "network",
+        "not_json",
+        "rate_limit",
+        "redirect",
+        "server_error",
+        "timeout",
+        "truncated",
+        "window_too_hard",
+    }
+)
+"""Error codes that say something about the server, whichever repository was asked for."""
+
+NEUTRAL_CODES = frozenset(
+    {
+        "cancelled",
+        "claim_lost",
+        "configuration",
+        "credential",
+        "database_down",
+        "database_full",
+        "database_refused",
+        "disabled",
+        "expired",
+        "lease_held",
+        "lease_lost",
+        "no_gitlab",
+        "paused",
+        "scope",
+        "superseded",
+        "worker_lost",
+    }
+)
+"""Error codes that say nothing about the source: somebody else held the lease, a token is stopped as a whole,
+our database or our process went away."""
+
+_TOO_LARGE = frozenset({"content_too_large", "window_too_hard"})
+_TIMEOUTS = frozenset({"timeout", "server_error", "connection", "network"})
+
+
+class Outcome(StrEnum):
+    """What a run says. A neutral one is neither success nor failure (seed 000, invariant 5a)."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    NEUTRAL = "neutral"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One finished run. Times are UTC by the database's clock. ``requests`` are those sent to the source,
+    ``rate_limited`` the answers to them that told us to slow down, ``timeouts`` those that timed out."""
+
+    repo_id: int
+    job_type: JobType
+    instance: str
+    tenant: str
+    mode: Mode
+    started_at: datetime
+    finished_at: datetime
+    status: RunStatus
+    code: str | None = None
+    requests: int = 0
+    rate_limited: int = 0
+    timeouts: int = 0
+
+    @property
+    def outcome(self) -> Outcome:
+        """What it says about its repository."""
+        if self.status in (RunStatus.COMPLETED, RunStatus.NO_DATA):
+            return Outcome.SUCCESS
+        if self.status is not RunStatus.FAILED or self.code in NEUTRAL_CODES:
+            return Outcome.NEUTRAL
+        return Outcome.FAILURE
+
+    @property
+    def outcome_of_server(self) -> Outcome:
+        """What it says about the server: a repository that is denied or gone was answered well."""
+        if self.outcome is Outcome.FAILURE and self.code not in SERVER_CODES:
+            return Outcome.NEUTRAL
+        return self.outcome
+
+    @property
+    def is_rate_limited(self) -> bool:
+        """True if the server told it to slow down."""
+        return self.rate_limited > 0 or self.code == "rate_limit"
+
+    @property
+    def is_slow(self) -> bool:
+        """True if requests timed out, or the server failed."""
+        return self.timeouts > 0 or self.code in _TIMEOUTS
+
+    @property
+    def is_too_large(self) -> bool:
+        """True if an answer was too large, or too hard to make."""
+        return self.code in _TOO_LARGE
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Shares from 0 to 1. ``failure`` is of finished runs, neutral ones left out; ``rate_limit`` and
+    ``timeout`` are of requests. ``samples`` is the number of runs."""
+
+    failure: float = 0.0
+    rate_limit: float = 0.0
+    timeout: float = 0.0
+    samples: int = 0
+
+
+def rates_of_server(samples: Iterable[Sample]) -> Rates:
+    """What these runs say about the server that they asked."""
+    counted = [s for s in samples if s.outcome_of_server is not Outcome.NEUTRAL]
+    if not counted:
+        return Rates()
+    failed = sum(s.outcome_of_server is Outcome.FAILURE for s in counted)
+    # A run that ended with a code and counted nothing had at least that one answer.
+    limited = sum(max(s.rate_limited, s.code == "rate_limit") for s in counted)
+    timeouts = sum(max(s.timeouts, s.code == "timeout") for s in counted)
+    requests = max(sum(max(s.requests, 1) for s in counted), limited, timeouts)
+    return Rates(failed / len(counted), limited / requests, timeouts / requests, len(counted))

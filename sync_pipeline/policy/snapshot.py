@@ -1,0 +1,305 @@
+"""What a plan is made from, and what it is made of.
+
+Belongs here: the facts of one moment, the limits, the reasons, and the decision. Does not belong here: any
+rule; when something is due is in :mod:`~sync_pipeline.policy.due`, whether it may start in
+:mod:`~sync_pipeline.policy.gates`, how much in :mod:`~sync_pipeline.policy.caps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, Window
+from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState
+from sync_pipeline.policy.degradation import DegradationLimits, Sizes
+from sync_pipeline.policy.samples import Sample
+
+
+class Reason(StrEnum):
+    """Why something is started or not. The first group is chosen, the second is not."""
+
+    NEVER_VISITED = "never_visited"
+    HINT = "hint"
+    INTERVAL = "interval"
+    REPROBE = "reprobe"
+    PENDING = "pending"
+    RETRY = "retry"
+    TAKEOVER = "takeover"
+    TOGETHER = "together"
+    PROBE = "probe"
+    OPEN_BACKFILL = "open_backfill"
+
+    # Nothing changes it but an event.
+    RETIRED = "retired"
+    NOT_CONFIGURED = "not_configured"
+    REPLACED = "replaced"
+    OTHER_POOL = "other_pool"
+    SWITCHED_OFF = "switched_off"
+    # Not due.
+    NO_ACCESS = "no_access"
+    DEAD = "dead"
+    NOT_YET = "not_yet"
+    NOTHING_NEW = "nothing_new"
+    RUNNING = "running"
+    WAITS_FOR_RETRY = "waits_for_retry"
+    IN_FLIGHT = "in_flight"
+    # Due, and may not start.
+    PAUSED = "paused"
+    CREDENTIAL = "credential"
+    BREAKER_OPEN = "breaker_open"
+    HALF_OPEN = "half_open"
+    ERROR_BUDGET = "error_budget"
+    DEGRADED = "degraded"
+    RATE_LIMITED = "rate_limited"
+    # May start, and there is no room.
+    RUNNING_CAP = "running_cap"
+    QUEUE_FULL = "queue_full"
+    TICK_FULL = "tick_full"
+    INSTANCE_CAP = "instance_cap"
+    TENANT_CAP = "tenant_cap"
+    HISTORY_CAP = "history_cap"
+
+
+MAY_NOT_START = frozenset(
+    {
+        Reason.PAUSED,
+        Reason.CREDENTIAL,
+        Reason.BREAKER_OPEN,
+        Reason.HALF_OPEN,
+        Reason.ERROR_BUDGET,
+        Reason.DEGRADED,
+        Reason.RATE_LIMITED,
+    }
+)
+"""Reasons of what is due and held back."""
+
+NO_ROOM = frozenset(
+    {
+        Reason.RUNNING_CAP,
+        Reason.QUEUE_FULL,
+        Reason.TICK_FULL,
+        Reason.INSTANCE_CAP,
+        Reason.TENANT_CAP,
+        Reason.HISTORY_CAP,
+    }
+)
+"""Reasons of what would start if there were room."""
+
+PRIORITY_OF_REASON = {Reason.NEVER_VISITED: 40, Reason.HINT: 50, Reason.INTERVAL: 100, Reason.REPROBE: 200}
+"""Priority of an incremental job by why it is due; smaller runs first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One (repository, job type) as the plan sees it. Times are UTC.
+
+    ``watermark`` is the first revision not yet complete, or the end of the complete time. ``hint_*`` is what
+    the changes sensor last saw of the repository; ``activity_at`` and ``hint_activity_at`` are the source's
+    time of its last activity, at the last visit that succeeded and in the hint. ``listed_at`` is when the
+    sensor last listed the newest activity of the repository's discovery root, ``listed_down_to`` how far back
+    in the source's time that listing went (None: to its end); both are None without a root. ``dead_at`` is
+    when the latest incremental job died, None if the latest did not. ``configured`` is False where the
+    settings have no such server, ``in_pool`` where this pool does not take it.
+    """
+
+    repo_id: int
+    job_type: JobType
+    instance: str
+    instance_slug: str
+    lifecycle: Lifecycle
+    access: Access
+    visited_at: datetime | None
+    watermark: int | datetime | None
+    head: int | None
+    hint_head: int | None
+    hint_at: datetime | None
+    hint_failed: bool
+    dead_at: datetime | None
+    activity_at: datetime | None = None
+    hint_activity_at: datetime | None = None
+    listed_at: datetime | None = None
+    listed_down_to: datetime | None = None
+    configured: bool = True
+    tenant: str = ""
+    in_pool: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An active row of the job ledger. ``planned_at`` is when a plan last handed it to the workers that ask
+    the ledger for work."""
+
+    job_id: UUID
+    repo_id: int
+    job_type: JobType
+    mode: Mode
+    window: Window | None
+    status: JobStatus
+    priority: int
+    attempts: int
+    not_before: datetime | None
+    claim_expires_at: datetime | None
+    created_at: datetime
+    planned_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A worker that waits or works, mostly a Dagster run: it will do the jobs of ``mode`` inside ``window``
+    for these repositories, or the incremental one where ``window`` is None."""
+
+    repo_ids: frozenset[int]
+    job_type: JobType
+    mode: Mode
+    window: Window | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What a person stopped: everything, or what all of the given fields name. ``until`` is None where it
+    ends when somebody ends it. Times are UTC."""
+
+    reason: str
+    actor: str
+    until: datetime | None = None
+    instance: str | None = None
+    tenant: str | None = None
+    repo_id: int | None = None
+    job_type: JobType | None = None
+
+    def holds(self, unit: Unit, now: datetime) -> bool:
+        """True if ``unit`` is paused by it at ``now``."""
+        return (
+            (self.until is None or self.until > now)
+            and self.instance in (None, unit.instance)
+            and self.tenant in (None, unit.tenant)
+            and self.repo_id in (None, unit.repo_id)
+            and self.job_type in (None, unit.job_type)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The shared rate limit of an instance: ``level`` is what is left of its burst, from 0 to 1."""
+
+    level: float = 1.0
+    paused_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The most that may be going on, counted in activities: merge requests and reviews of a project are read
+    together and are one. ``running`` are at work, ``queued`` wait in a run or are at work, ``per_scan`` are
+    started by one plan; the last two are of one server and of one tenant."""
+
+    running: int
+    queued: int
+    per_scan: int
+    per_instance: int
+    per_tenant: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Lengths and caps. ``quiet_interval`` replaces ``sync_interval`` while fresh hints show nothing new.
+    ``reprobe_interval`` is how long something without access, or an instance with a stopped token, is left
+    alone.
+
+    ``error_budget`` is the failure rate from which on a unit is left alone for ``budget_pause``;
+    ``slow_down`` the share of runs that were told to slow down from which on others go first. ``fair`` takes
+    tenants in turn, ``per_round`` of each. While a breaker is open, a backfill is started every
+    ``open_backfill`` (None: none), while it is half open, ``probes_per_scan`` of ``probe_job_types`` (all
+    where empty). ``only`` are the job types that are started at all (all where empty)."""
+
+    sync_interval: timedelta
+    quiet_interval: timedelta
+    reprobe_interval: timedelta
+    caps: Caps
+    error_budget: float
+    budget_pause: timedelta
+    slow_down: float
+    fair: bool
+    per_round: int
+    breaker: BreakerLimits
+    degradation: DegradationLimits
+    open_backfill: timedelta | None
+    probes_per_scan: int
+    probe_job_types: frozenset[JobType]
+    degraded_batch: int
+    degraded_window: float
+    only: frozenset[JobType] = frozenset()
+    switched_on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that one plan is made from. ``refused`` says of each instance whose token in force is
+    stopped when the server last refused it. ``samples`` are the runs that finished lately, in any order;
+    ``served`` is when something of each tenant was last started; ``buckets`` are by instance."""
+
+    units: Sequence[Unit]
+    jobs: Sequence[Job]
+    in_flight: Sequence[InFlight]
+    limits: Limits
+    refused: Mapping[str, datetime] = field(default_factory=dict)
+    pauses: Sequence[Pause] = ()
+    breakers: Sequence[Breaker] = ()
+    samples: Sequence[Sample] = ()
+    served: Mapping[str, datetime] = field(default_factory=dict)
+    buckets: Mapping[str, Bucket] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done about one job, or about the incremental syncing of one unit.
+
+    ``job_id`` is None where the job has still to be made. ``until`` is when a decision against it may change
+    by itself, None where only an event changes it. ``since`` is how long it has waited for, ``rank`` its
+    priority after everything that raises or lowers it; the smaller goes first. Rates are shares from 0 to 1.
+    """
+
+    repo_id: int
+    job_type: JobType
+    instance: str
+    instance_slug: str
+    tenant: str
+    mode: Mode
+    window: Window | None
+    job_id: UUID | None
+    attempts: int
+    priority: int
+    chosen: bool
+    reason: Reason
+    since: datetime
+    until: datetime | None = None
+    rank: int = 0
+    failure_rate: float = 0.0
+    rate_limit_rate: float = 0.0
+    breaker: BreakerState = BreakerState.CLOSED
+    sizes: Sizes | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was going on when a plan was made, and what it adds; in activities, see :class:`Caps`."""
+
+    running: int
+    queued: int
+    started: int
+    by_instance: Mapping[str, int]
+    by_tenant: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A decision for every job and every unit, chosen ones first and in the order to start them.
+    ``breakers`` are those that changed, with their new state."""
+
+    decisions: Sequence[Decision]
+    usage: Usage
+    breakers: Sequence[Breaker]
