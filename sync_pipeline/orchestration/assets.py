@@ -15,6 +15,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Repository
 from sync_pipeline.orchestration.order import POOLS_VARIABLE, read_order
 from sync_pipeline.orchestration.partitions import partitions_of, svn_blocks
+from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.specs import asset_key, asset_spec
 from sync_pipeline.orchestration.step import Observer, Step, refused
 from sync_pipeline.orchestration.verdicts import CHECK_NAME
@@ -74,6 +75,7 @@ def _multi_asset(
         watermarks: WatermarkStoreResource,
         observer: dg.ResourceParam[Observer],
     ) -> Iterator[dg.AssetCheckResult]:
+        sign(context.instance, context.run)
         chosen = context.selected_asset_keys
         selected = [
             (repository, job_types)

@@ -23,6 +23,7 @@ from sync_pipeline.orchestration.assets import family_assets
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
 from sync_pipeline.orchestration.partitions import day_partitions, first_day
+from sync_pipeline.orchestration.reaper import reaper_sensor
 from sync_pipeline.orchestration.reconciliation import (
     reconciliation_asset,
     reconciliation_job,
@@ -109,6 +110,7 @@ def build_defs(
             schedules=[rediscovery_schedule(rediscovery, settings), reconciliation_schedule(reconcile)],
             sensors=[
                 scheduler_sensor(repositories, days, jobs, settings),
+                reaper_sensor(settings),
                 *changes_sensors(repositories, settings),
             ],
             resources={

@@ -16,6 +16,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Repository
+from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.step import materialize_days, refused
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat
 from sync_pipeline.quality.sweeping import Sweep, Swept
@@ -60,6 +61,7 @@ def reconciliation_asset(
         # Plots come with it, which a code location does not need to load.
         from sync_pipeline.orchestration.reconciliation_page import metadata_of
 
+        sign(context.instance, context.run)
         try:
             with postgres.database(max_size=2 * settings.parallel_repositories + 2) as database:
                 sweep = Sweep(

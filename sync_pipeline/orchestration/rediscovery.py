@@ -14,6 +14,7 @@ import dagster as dg
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.discovery import Discovered, rediscover
+from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat
 from sync_pipeline.quality import credentials
 from sync_pipeline.resources import GitLabResource, PostgresResource
@@ -43,6 +44,7 @@ def rediscovery_job() -> dg.JobDefinition:
         # The parts of the web page come with it, which a code location does not need to load.
         from sync_pipeline.orchestration.catalog_changes import after_catalog_change
 
+        sign(context.instance, context.run)
         with postgres.database() as database:
             readers = gitlab.readers()
             due = _due(database, settings, readers)

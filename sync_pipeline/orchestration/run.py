@@ -15,6 +15,7 @@ from pathlib import Path
 import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.events import RunFailureReason
+from dagster._core.utils import make_new_run_id
 
 from sync_pipeline.catalog import Snapshot
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
@@ -42,13 +43,13 @@ from sync_pipeline.orchestration.partitions import (
     partitions_of,
     windows_text,
 )
+from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of, signature
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.step import REFUSED, Observer
 from sync_pipeline.policy.families import by_family
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import repos
 from sync_pipeline.store.database import Database
-from sync_pipeline.sync.worker import is_gone, process_identity
 
 
 @contextmanager
@@ -117,13 +118,14 @@ def execute(
             only="",
             resource_overrides={"observer": dg.ResourceDefinition.hardcoded_resource(observer)},
         )
+        run_id = make_new_run_id()
         tags = {
             MODE_TAG: str(mode),
             TRIGGER_TAG: str(trigger),
             ACTOR_TAG: actor,
             REASON_TAG: reason,
             UPDATE_WATERMARK_TAG: "true" if update_watermark else "false",
-            PROCESS_TAG: process_identity(),
+            PROCESS_TAG: signature(run_id),
             **_partition_tags(partitions, windows or ()),
         }
         _close_lost_runs(instance)
@@ -134,6 +136,7 @@ def execute(
             with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
                 result = job.execute_in_process(
                     instance=instance,
+                    run_id=run_id,
                     tags=tags,
                     asset_selection=[asset_key(r, job_type) for r in chosen for job_type in job_types],
                     run_config=console_at("CRITICAL"),
@@ -154,8 +157,8 @@ def _close_lost_runs(instance: dg.DagsterInstance) -> None:
     """Runs of runners that were killed: nobody else would ever tell Dagster that they ended."""
     started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED], tags={TRIGGER_TAG: str(Trigger.RUNNER)})
     for run in instance.get_runs(started, limit=100):
-        if is_gone(run.tags.get(PROCESS_TAG)):
-            instance.report_run_failed(run, "the process of this run is gone")
+        if process_of(run) is Process.GONE:
+            end_lost_run(instance, run.run_id, "the process of this run is gone")
 
 
 def _partition_tags(partitions: Partitions, windows: Sequence[Window]) -> Mapping[str, str]:

@@ -158,13 +158,19 @@ def lease_is_lost(expires_at: datetime, now: datetime, rules: Rules) -> bool:
 
 
 def dagster_run_is_lost(
-    *, process_gone: bool, claims_live: bool, last_sign: datetime | None, now: datetime, rules: Rules
+    *,
+    process_gone: bool,
+    process_lives: bool,
+    claims_live: bool,
+    last_sign: datetime | None,
+    now: datetime,
+    rules: Rules,
 ) -> bool:
     """Whether a run that Dagster believes to be at work is ended there.
 
     ``last_sign`` is when one of its attempts last began or ended, None where the ledger knows of none: then
     nothing shows that it is lost, and Dagster's own limits end it.
     """
-    if process_gone:
-        return True
+    if process_gone or process_lives:
+        return process_gone
     return not claims_live and last_sign is not None and now > last_sign + rules.run_max

@@ -81,6 +81,7 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
     assert {schedule.name for schedule in found.schedule_defs} == {"rediscovery", "reconcile"}
     assert {sensor.name for sensor in found.sensor_defs} == {
         "scheduler",
+        "reaper",
         "changes_gitlab_example",
         "changes_local",
         "changes_svn_example",
@@ -100,7 +101,7 @@ def test_an_empty_location_loads_and_keeps_its_names() -> None:
     found = location()
     assert {job.name for job in found.get_all_jobs()} == {*JOBS, "__ASSET_JOB"}
     assert {schedule.name for schedule in found.schedule_defs} == {"rediscovery", "reconcile"}
-    assert [sensor.name for sensor in found.sensor_defs] == ["scheduler"]
+    assert {sensor.name for sensor in found.sensor_defs} == {"scheduler", "reaper"}
 
 
 def test_everything_from_gitlab_shares_days_that_begin_with_the_oldest_fact() -> None:

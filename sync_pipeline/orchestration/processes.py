@@ -1,0 +1,60 @@
+"""Which process carries out a Dagster run, and whether it still exists.
+
+Belongs here: the mark that a run gets and its meaning. Dagster's launcher cannot say whether a run lives once
+its code server is gone, so the process that carries a run out signs it. The mark names the run too: a run
+that is started again from the page of an old one gets its tags, and must not be taken for it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import dagster as dg
+
+from sync_pipeline.orchestration.order import PROCESS_TAG
+from sync_pipeline.sync.worker import is_gone, process_identity
+
+
+class Process(StrEnum):
+    """What is known of a process. ``unknown``: it is one of another machine, or nobody signed."""
+
+    UNKNOWN = "unknown"
+    LIVES = "lives"
+    GONE = "gone"
+
+
+def signature(run_id: str) -> str:
+    """The mark of a run that this process carries out."""
+    return f"{run_id} {process_identity()}"
+
+
+def sign(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """Mark a run as carried out by this process."""
+    mark = signature(run.run_id)
+    if run.tags.get(PROCESS_TAG) != mark:
+        instance.add_run_tags(run.run_id, {PROCESS_TAG: mark})
+
+
+def process_of(run: dg.DagsterRun) -> Process:
+    """What is known of the process that signed the run."""
+    run_id, _, identity = run.tags.get(PROCESS_TAG, "").partition(" ")
+    if run_id != run.run_id or _machine(identity) != _machine(process_identity()):
+        return Process.UNKNOWN
+    return Process.GONE if is_gone(identity) else Process.LIVES
+
+
+def _machine(identity: str) -> str:
+    return identity.rsplit(" ", 2)[0]
+
+
+def end_lost_run(instance: dg.DagsterInstance, run_id: str, why: str) -> bool:
+    """Tell Dagster that a run ended which it believes to be at work; False if it knows by now. Whoever asks
+    is sure that nobody works on it any more: so what the run itself told last is there already."""
+    run = instance.get_run_by_id(run_id)
+    if run is None or run.is_finished:
+        return False
+    if run.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, why)
+    else:
+        instance.report_run_failed(run, why)
+    return True

@@ -1,0 +1,195 @@
+"""The reaper's sensor, and what is left over in Dagster when a process is killed.
+
+Belongs here: asking Dagster about runs, ending those that nobody carries out, and freeing the slots of ended
+ones. What is lost in our own records is ended by :mod:`sync_pipeline.operations.reaper`. The name is fixed:
+Dagster keeps the switch of a sensor by it.
+
+Dagster's own run monitoring ends a run that did not start or did not stop in time, and one that runs too
+long. It does not know that a process is gone whose code server went with it: that is found here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import dagster as dg
+from dagster._core.execution.backfill import BulkActionStatus
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.operations.reaper import AT_ONCE, REAPER, Item, ReapReport, reap, rules_of
+from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of
+from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat
+from sync_pipeline.policy.reaping import Rules, RunState, dagster_run_is_lost
+from sync_pipeline.resources import PostgresResource
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import reaping as store
+from sync_pipeline.store.database import Database, database_time
+
+_AT_WORK = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+_UNFINISHED_BACKFILLS = (BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING)
+_BACKFILL_TAG = "dagster/backfill"
+_BACKFILL_GRACE = timedelta(hours=1)
+_BACKFILLS_LOOKED_AT = 20
+_SLOT_GRACE = timedelta(seconds=60)
+# A tick ends well within the time that Dagster gives it, and what is left has its turn at the next one.
+_TICK_SECONDS = 4.0
+
+
+class Asked:
+    """Answers of a Dagster instance about its runs."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self._instance = instance
+
+    def states(self, run_ids: Collection[str]) -> Mapping[str, RunState]:
+        """The state of each of these runs that Dagster knows."""
+        return {
+            run.run_id: RunState.ENDED if run.is_finished else RunState.LIVES
+            for run in self._instance.get_runs(dg.RunsFilter(run_ids=list(run_ids)))
+        }
+
+
+def reaper_sensor(settings: Settings) -> dg.SensorDefinition:
+    """The sensor that looks for what nobody works on any more. Starts nothing."""
+
+    @dg.sensor(
+        name=REAPER,
+        minimum_interval_seconds=settings.reaper_interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Ends jobs, runs and leases whose owners are gone, and what such runs left in Dagster.",
+    )
+    def reaper(
+        context: dg.SensorEvaluationContext,
+        settings: dg.ResourceParam[Settings],
+        postgres: PostgresResource,
+    ) -> dg.SkipReason:
+        try:
+            with postgres.database() as database, heartbeat(database, REAPER) as say:
+                report = reap_all(database, settings, context.instance, seconds=_TICK_SECONDS)
+                for error in report.errors:
+                    context.log.error(error)
+                for item in report.items:
+                    context.log.info(item.line)
+                say(report.said())
+        except ConfigurationError as error:
+            # Nothing to be mended in this tick; the next one looks again.
+            return dg.SkipReason(str(error))
+        return dg.SkipReason(report.said())
+
+    return reaper
+
+
+def reap_all(
+    database: Database,
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    *,
+    dry_run: bool = False,
+    seconds: float | None = None,
+) -> ReapReport:
+    """One pass over our own records and then over Dagster's. ``seconds``: no longer than about so long; what
+    is left is for the next pass. Raises ConfigurationError as :func:`reap` does."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    report = reap(database, settings, Asked(instance), dry_run=dry_run)
+    if report.skipped:
+        return report
+    rules = rules_of(settings)
+    for part in (_end_runs, _free_slots, _name_backfills):
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        try:
+            part(database, instance, report, rules)
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            # Dagster's storage may be away although our database answers.
+            line = (str(error).strip().splitlines() or [""])[0]
+            report.errors.append(f"Dagster's records: {type(error).__name__}: {line}")
+    return report
+
+
+def _end_runs(database: Database, instance: dg.DagsterInstance, report: ReapReport, rules: Rules) -> None:
+    runs = list(instance.get_runs(dg.RunsFilter(statuses=_AT_WORK), limit=AT_ONCE, ascending=True))
+    if not runs:
+        return
+    with database.connection() as conn:
+        now = database_time(conn)
+        signs = store.signs_of_life(conn, [run.run_id for run in runs])
+    for run in runs:
+        sign = signs.get(run.run_id)
+        process = process_of(run)
+        if not dagster_run_is_lost(
+            process_gone=process is Process.GONE,
+            process_lives=process is Process.LIVES,
+            claims_live=bool(sign and sign["claims_live"]),
+            last_sign=sign["last_sign"] if sign else None,
+            now=now,
+            rules=rules,
+        ):
+            continue
+        quiet = f"nothing was heard of it for {rules.run_max.total_seconds():.0f} s"
+        why = "the process of this run is gone" if process is Process.GONE else quiet
+        report.attempt(
+            Item("dagster run", run.run_id, "ended", f"Dagster run {run.run_id} ({run.job_name}): {why}"),
+            partial(end_lost_run, instance, run.run_id, why),
+        )
+
+
+def _free_slots(_: Database, instance: dg.DagsterInstance, report: ReapReport, rules: Rules) -> None:
+    storage = instance.event_log_storage
+    if not storage.supports_global_concurrency_limits:
+        return
+    holders = sorted(storage.get_concurrency_run_ids())
+    if not holders:
+        return
+    known = {record.dagster_run.run_id: record for record in instance.get_run_records(_of(holders))}
+    ended_before = (datetime.now(UTC) - _SLOT_GRACE).timestamp()
+    for run_id in holders:
+        record = known.get(run_id)
+        if record is not None and (
+            record.dagster_run.status not in FINISHED_STATUSES or (record.end_time or 0) > ended_before
+        ):
+            continue
+        what = "ended" if record is not None else "is not known any more"
+        report.attempt(
+            Item(
+                "dagster slot", run_id, "freed", f"Dagster run {run_id} {what}; its slots in pools are free"
+            ),
+            partial(_free, instance, run_id),
+        )
+
+
+def _free(instance: dg.DagsterInstance, run_id: str) -> bool:
+    return bool(instance.event_log_storage.free_concurrency_slots_for_run(run_id))
+
+
+def _of(run_ids: Collection[str]) -> dg.RunsFilter:
+    return dg.RunsFilter(run_ids=list(run_ids))
+
+
+def _name_backfills(_: Database, instance: dg.DagsterInstance, report: ReapReport, rules: Rules) -> None:
+    """Backfills that are open although all their runs ended long ago. They are only named: the daemon ends
+    them when it can load their code location, and whoever did it in its place would write over what it does.
+    """
+    for status in _UNFINISHED_BACKFILLS:
+        for backfill in instance.get_backfills(status=status, limit=_BACKFILLS_LOOKED_AT):
+            tag = {_BACKFILL_TAG: backfill.backfill_id}
+            if instance.get_runs_count(dg.RunsFilter(tags=tag, statuses=UNFINISHED)):
+                continue
+            latest = instance.get_run_records(
+                dg.RunsFilter(tags=tag), limit=1, order_by="update_timestamp", ascending=False
+            )
+            if not latest:
+                continue
+            quiet = datetime.now(UTC) - latest[0].update_timestamp.astimezone(UTC)
+            if quiet > _BACKFILL_GRACE:
+                hours = quiet / timedelta(hours=1)
+                line = (
+                    f"Dagster backfill {backfill.backfill_id} is {status.value} although its last run ended "
+                    f"{hours:.0f} h ago; look whether the daemon runs and loads its code location"
+                )
+                report.items.append(Item("dagster backfill", backfill.backfill_id, "stuck", line))
