@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from sync_pipeline.model import BEGINNING
+from sync_pipeline.store import jobs
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_multiranges
 
 # Everything that a verdict needs, one row per (repository, job type). A gap is what lies before the watermark
 # (or the origin), is not covered, and has no job that will fill it; a failed window is a dead job's window
-# that nobody covered since. The next incremental of commits reads all that is missing, so they have no gap.
-# Only one incremental is active at a time, so the one made last ended last, and an index leads to it however
-# many there were before.
+# that nobody covered since; what was given up needs nobody. The next incremental of commits reads all that is
+# missing, so they have no gap. Only one incremental is active at a time, so the one made last ended last, and
+# an index leads to it however many there were before.
 _FACTS = """
 SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lifecycle,
        w.access, w.access_detail, w.visited_at, w.verified_at, w.watermark_rev, w.watermark_time, w.head_rev,
@@ -69,13 +70,13 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
        SELECT j.repo_id, j.job_type, range_agg(j.revs) AS revs, range_agg(j.period) AS period,
               max(j.last_error) AS error
          FROM scm.sync_jobs AS j
-        WHERE j.status = 'dead' AND j.last_error_code IS DISTINCT FROM 'cancelled'
+        WHERE j.status = 'dead' AND coalesce(j.last_error_code, '') <> ALL (%(given_up)s)
           AND (j.revs IS NOT NULL OR j.period IS NOT NULL) AND NOT j.from_raw
           AND j.quarantine_ids IS NULL AND NOT j.heals AND j.mode <> 'probe'
           AND (%(repo_ids)s::bigint[] IS NULL OR j.repo_id = ANY (%(repo_ids)s))
         GROUP BY j.repo_id, j.job_type) AS dead ON dead.repo_id = w.repo_id AND dead.job_type = w.job_type
   LEFT JOIN LATERAL (
-       SELECT j.status = 'dead' AND j.last_error_code IS DISTINCT FROM 'cancelled' AS dead,
+       SELECT j.status = 'dead' AND coalesce(j.last_error_code, '') <> ALL (%(given_up)s) AS dead,
               j.last_error AS error,
               (SELECT s.poorer FROM scm.sync_runs AS s WHERE s.job_id = j.job_id
                 ORDER BY s.attempt DESC LIMIT 1) AS poorer
@@ -110,6 +111,7 @@ def facts(conn: Connection, repo_ids: Sequence[int] | None = None, *, repairs: i
             "repo_ids": None if repo_ids is None else list(repo_ids),
             "beginning": BEGINNING,
             "repairs": repairs,
+            "given_up": list(jobs.GIVEN_UP),
         }
         rows = conn.execute(_FACTS, params).fetchall()
     for row in rows:

@@ -8,7 +8,7 @@ due, and how long to wait after a failure, is decided in :mod:`sync_pipeline.pol
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,6 +23,7 @@ from sync_pipeline.model import (
     JobType,
     Mode,
     RunStatus,
+    Traffic,
     Trigger,
     Window,
 )
@@ -32,6 +33,9 @@ from sync_pipeline.store.windows import from_ranges, range_params
 
 HISTORY_PRIORITY = 900
 """Priority of the history that a registration queues: after everything that somebody waits for."""
+
+GIVEN_UP = ("cancelled", "superseded", "expired")
+"""Codes of jobs that are dead and need no person: nothing is missing without them."""
 
 # Makes the job unless an active one of the same (repository, job type, mode, window) is there.
 _ENQUEUE = """
@@ -236,6 +240,7 @@ RETURNING run_id
 _FINISH_RUN = """
 UPDATE scm.sync_runs AS r
    SET status = %(status)s, finished_at = clock_timestamp(), calls = %(calls)s, head_rev = %(head_rev)s,
+       rate_limited = %(rate_limited)s, timeouts = %(timeouts)s, waited_seconds = %(waited)s,
        error_code = %(error_code)s, error = left(%(error)s, 2000),
        watermark_rev_after = w.watermark_rev, watermark_time_after = w.watermark_time
   FROM scm.sync_watermarks AS w
@@ -506,7 +511,7 @@ def finish(
     *,
     job_status: JobStatus,
     run_status: RunStatus,
-    calls: int = 0,
+    traffic: Traffic | None = None,
     head_rev: int | None = None,
     error_code: str | None = None,
     error: str | None = None,
@@ -520,7 +525,7 @@ def finish(
         "job_id": claim.job_id,
         "token": claim.token,
         "run_id": claim.run_id,
-        "calls": calls,
+        **asdict(traffic or Traffic()),
         "head_rev": head_rev,
         "error_code": error_code,
         "error": error,
@@ -612,7 +617,12 @@ def report(conn: Connection, job_id: UUID) -> JobReport:
             poorer=run.get("poorer", 0),
             quarantined=run.get("quarantined", 0),
         ),
-        calls=run.get("calls", 0),
+        traffic=Traffic(
+            calls=run.get("calls", 0),
+            rate_limited=run.get("rate_limited", 0),
+            timeouts=run.get("timeouts", 0),
+            waited=run.get("waited_seconds", 0.0),
+        ),
         batches=run.get("batches", 0),
         seconds=run.get("seconds", 0.0),
         watermark_before=run.get("watermark_rev_before") or run.get("watermark_time_before"),
