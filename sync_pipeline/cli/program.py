@@ -25,6 +25,7 @@ from sync_pipeline.cli import (
     admin,
     database,
     installation,
+    reaper,
     reconcile,
     repair,
     repositories,
@@ -47,6 +48,7 @@ app.command("doctor")(installation.doctor_command)
 app.command("status")(installation.status_command)
 app.command("completeness")(installation.completeness_command)
 app.command("reconcile")(reconcile.reconcile_command)
+app.command("reaper")(reaper.reaper_command)
 # Its earlier name, for scripts.
 database.app.command("verify", hidden=True)(admin.admin_verify)
 app.add_typer(database.app, name="db")
