@@ -19,9 +19,14 @@ class SyncError(Exception):
 
 
 class ConfigurationError(SyncError):
-    """The user or the installation has to change something before anything can work. Exit code 3."""
+    """The user or the installation has to change something before anything can work. Exit code 3. There may
+    be several ``problems``, each a line of its own."""
 
     code = "configuration"
+
+    def __init__(self, message: str, *others: str, code: str | None = None) -> None:
+        super().__init__("\n".join([message, *others]), code=code)
+        self.problems = (message, *others)
 
 
 class Permanent(SyncError):

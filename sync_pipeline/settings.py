@@ -1,27 +1,24 @@
-"""Every setting of the program: name, type, default, unit, and where its value comes from.
+"""Every setting of the program: name, type, default, unit, and what may stand together.
 
-Belongs here: the model, the precedence, the refusal of what is unknown or wrong, and the page
-``docs/settings.md`` that is generated from the model (``python -m sync_pipeline.settings``). Does not belong
-here: what any setting is used for beyond its one-line meaning, and connecting to anything.
+Belongs here: the model and the refusal of what is wrong, all of it at once, a line each. Does not belong
+here: by which names a setting may be given and the precedence of what was given
+(:mod:`sync_pipeline.settings_sources`), how the page about them looks (:mod:`sync_pipeline.settings_page`),
+what a setting is used for beyond its one-line meaning, and connecting to anything.
 
-Precedence, highest first: command line, environment (``SCM_<NAME>``, for credentials also the names of
-:data:`_ALIASES`), TOML file, default. The file is the one that ``SCM_CONFIG`` names, or
-``sync_pipeline.toml`` in the working folder, or the one in the project root. Its keys are the field names, at
-top level; more GitLab servers are ``[[gitlab]]`` tables. An empty variable counts as not set.
+The file is the one that ``SCM_CONFIG`` names, or ``sync_pipeline.toml`` in the working folder, or the one in
+the project root. ``python -m sync_pipeline.settings`` prints the page.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from dataclasses import field as part
 from datetime import UTC, date, datetime
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -35,44 +32,31 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    TomlConfigSettingsSource,
 )
 
+from sync_pipeline import settings_page
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType
+from sync_pipeline.settings_sources import (
+    CONFIG_NAME,
+    ONLY_IN_FILE,
+    Given,
+    Origin,
+    advice,
+    collect,
+    read_toml,
+)
 
-CONFIG_NAME = "sync_pipeline.toml"
-PREFIX = "SCM_"
-
-# Names from the systems this one replaces, accepted so that their environments keep working; of two for one
-# setting the first counts.
-_ALIASES = {
-    "SVN_USERNAME": "svn_username",
-    "SVN_PASSWORD": "svn_password",
-    "GITLAB_URL": "gitlab_url",
-    "GITLAB_TOKEN": "gitlab_token",
-    "GITLAB_PRIVATE_TOKEN": "gitlab_token",
-}
-# Variables with the prefix that are no settings: read before any setting can be, or by dagster.yaml and
-# the tests.
-OTHER_VARIABLES = {
-    "SCM_CONFIG": f"Path of the TOML file; default: `{CONFIG_NAME}` in the working folder or project root.",
-    "SCM_DEBUG": "Any value but empty or 0: errors of the command line show their traceback.",
-}
-_OTHER_PREFIXES = ("SCM_DAGSTER_", "SCM_TEST_")
 # Values that may hold a password: never repeated in a message.
 _SECRET = frozenset(
     {"database_url", "dagster_database_url", "svn_password", "gitlab_url", "gitlab_token", "gitlab"}
 )
-# A list of tables has no place in a variable.
-_ONLY_IN_FILE = frozenset({"gitlab"})
 _TRUST_FAILURES = ("unknown-ca", "cn-mismatch", "expired", "not-yet-valid", "other")
 
 
@@ -243,26 +227,77 @@ def _job_types(value: object) -> object:
     return tuple(dict.fromkeys(JobType.parse(item) for item in items))
 
 
-# A list is no JSON in the environment.
-Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], NoDecode, BeforeValidator(_items)]
-Instances = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_hosts)]
-JobTypes = Annotated[tuple[JobType, ...], NoDecode, BeforeValidator(_job_types)]
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_items)]
+Instances = Annotated[tuple[str, ...], BeforeValidator(_hosts)]
+JobTypes = Annotated[tuple[JobType, ...], BeforeValidator(_job_types)]
 
 
 # The settings -------------------------------------------------------------------------------------------
 
 
-class _Aliases(InitSettingsSource):
-    """The variables of :data:`_ALIASES`, just below the ones with our prefix. ``given`` are the names that
-    other sources set: a stray token of another tool does not go with a token file of ours."""
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Settings that are right in themselves and cannot stand together."""
 
-    def __init__(self, settings_class: type[BaseSettings], given: frozenset[str]) -> None:
-        found = {
-            field: os.environ[name] for name, field in reversed(_ALIASES.items()) if os.environ.get(name)
-        }
-        if "gitlab_token_file" in given:
-            found.pop("gitlab_token", None)
-        super().__init__(settings_class, found)
+    names: frozenset[str]
+    problem: str
+
+
+class Contradictions(ValueError):
+    """All of them that were found."""
+
+    def __init__(self, found: Sequence[Contradiction]) -> None:
+        super().__init__("\n".join(one.problem for one in found))
+        self.found = found
+
+
+# Of two settings the first has to be less than the second, or at most as much; and why.
+_LESS = (
+    ("claim_renew", "claim_length", "the claim is lost"),
+    ("lease_renew", "lease_length", "the lease is lost"),
+)
+_AT_MOST = (
+    ("scheduler_max_running", "scheduler_global_concurrency", "so many never run"),
+    ("cb_min_samples", "cb_window_count", "a circuit breaker never opens"),
+    ("cb_recovery_success_count", "cb_half_open_max_requests", "a circuit breaker never closes"),
+    ("degradation_min_batch_size", "degradation_default_batch_size", ""),
+    ("degradation_default_batch_size", "degradation_max_batch_size", ""),
+    ("degradation_min_forward_window_seconds", "degradation_default_forward_window_seconds", ""),
+    ("degradation_default_forward_window_seconds", "degradation_max_forward_window_seconds", ""),
+    ("degradation_base_sleep_seconds", "degradation_max_sleep_seconds", ""),
+)
+
+
+def _contradictions(settings: Settings) -> Iterator[Contradiction]:
+    for pairs, words in ((_LESS, "less than"), (_AT_MOST, "at most")):
+        for low, high, otherwise in pairs:
+            small, large = getattr(settings, low), getattr(settings, high)
+            if small > large or (small == large and pairs is _LESS):
+                why = f", or {otherwise}" if otherwise else ""
+                problem = f"{low} ({small:.15g}) must be {words} {high} ({large:.15g}){why}"
+                yield Contradiction(frozenset({low, high}), problem)
+    if settings.gitlab_token_file and settings.gitlab_token.get_secret_value():
+        yield Contradiction(
+            frozenset({"gitlab_token", "gitlab_token_file"}),
+            "gitlab_token and gitlab_token_file are both set; keep one of them",
+        )
+    hosts = [urlsplit(server.url).netloc for server in settings.gitlab_servers()]
+    for host in dict.fromkeys(hosts):
+        if hosts.count(host) > 1:
+            yield Contradiction(
+                frozenset({"gitlab_url", "gitlab"}),
+                f"{host} is configured as two GitLab servers; keep one of them",
+            )
+
+
+class _Sources(InitSettingsSource):
+    """Everything that was given, whatever else is wrong."""
+
+    def __init__(self, settings_class: type[BaseSettings]) -> None:
+        file = config_file()
+        content = read_toml(file) if file else {}
+        found = collect(settings_class.model_fields, os.environ, file, content, {})
+        super().__init__(settings_class, {name: one.value for name, one in found.values.items()})
 
 
 class Settings(BaseSettings):
@@ -273,12 +308,17 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
         extra="forbid",
         frozen=True,
-        env_ignore_empty=True,
         validate_default=True,
         allow_inf_nan=False,
+    )
+
+    profile: Literal["small", "medium", "large"] | None = Field(
+        None, description="Size of the installation: chooses the defaults of the table above."
+    )
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
+        "warning", description="The least that is said on stderr."
     )
 
     database_url: str = Field("", repr=False, description="PostgreSQL URL; empty starts the embedded server.")
@@ -306,13 +346,12 @@ class Settings(BaseSettings):
 
     gitlab_url: str = Field(
         "",
-        description="The GitLab server, like https://gitlab.example.com; also read from GITLAB_URL. More of "
-        "them: [[gitlab]] tables in the file.",
+        description="The GitLab server, like https://gitlab.example.com. More of them: [[gitlab]] tables "
+        "in the file.",
     )
     gitlab_token: SecretStr = Field(
         SecretStr(""),
-        description="Its access token with scope read_api; also read from GITLAB_TOKEN and "
-        "GITLAB_PRIVATE_TOKEN.",
+        description="Its access token with scope read_api.",
     )
     gitlab_token_file: Path | None = Field(
         None,
@@ -359,10 +398,8 @@ class Settings(BaseSettings):
         description="Seconds: shortest absence from the listings before a project may be retired.",
     )
 
-    svn_username: str = Field("", description="User name for every SVN server; also read from SVN_USERNAME.")
-    svn_password: SecretStr = Field(
-        SecretStr(""), description="Password for every SVN server; also read from SVN_PASSWORD."
-    )
+    svn_username: str = Field("", description="User name for every SVN server.")
+    svn_password: SecretStr = Field(SecretStr(""), description="Password for every SVN server.")
     svn_info_timeout: float = Field(
         60.0, gt=0, le=31_536_000, description="Seconds: wall clock limit of svn info."
     )
@@ -450,7 +487,6 @@ class Settings(BaseSettings):
     sensor_interval: int = Field(
         30, ge=1, description="Seconds: shortest time between two ticks of a sensor."
     )
-    max_jobs_per_tick: int = Field(100, ge=1, description="Jobs that one scheduler tick may start.")
     max_queued_runs: int = Field(
         10, ge=1, description="The scheduler holds back while so many Dagster runs wait."
     )
@@ -775,21 +811,15 @@ class Settings(BaseSettings):
             raise ValueError(f"{value!r} is neither failed nor pending")
         return value
 
-    @model_validator(mode="after")
-    def _renewed_in_time(self) -> Settings:
-        for what in ("claim", "lease"):
-            if getattr(self, f"{what}_renew") >= getattr(self, f"{what}_length"):
-                raise ValueError(f"{what}_renew must be shorter than {what}_length, or the {what} is lost")
-        return self
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _lower_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _servers_apart(self) -> Settings:
-        if self.gitlab_token_file and self.gitlab_token.get_secret_value():
-            raise ValueError("gitlab_token and gitlab_token_file are both set; keep one of them")
-        hosts = [urlsplit(server.url).netloc for server in self.gitlab_servers()]
-        for host in hosts:
-            if hosts.count(host) > 1:
-                raise ValueError(f"{host} is configured as two GitLab servers; keep one of them")
+    def _agree(self) -> Self:
+        if found := list(_contradictions(self)):
+            raise Contradictions(found)
         return self
 
     @classmethod
@@ -801,10 +831,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The precedence, highest first; called by pydantic-settings."""
-        toml = TomlConfigSettingsSource(settings_cls, config_file())
-        given = frozenset({**init_settings(), **env_settings(), **toml()})
-        return init_settings, env_settings, _Aliases(settings_cls, given), toml
+        """What an instance is made of; called by pydantic-settings. The precedence of what was given is that
+        of :func:`sync_pipeline.settings_sources.collect`."""
+        return init_settings, _Sources(settings_cls)
 
 
 SECRETS = frozenset(name for name, field in Settings.model_fields.items() if field.annotation is SecretStr)
@@ -814,168 +843,82 @@ SECRETS = frozenset(name for name, field in Settings.model_fields.items() if fie
 def load_settings(**overrides: object) -> Settings:
     """The settings in force; ``overrides`` come from the command line, None means not given.
 
-    Raises ConfigurationError with one line that names the key, the problem and, for an unknown name, the
-    nearest known one. Values that may be secret are never repeated.
+    Raises ConfigurationError with a line for each problem: it names the key, what is wrong and, for an
+    unknown name, the nearest known one. Values that may be secret are never repeated.
     """
-    given = {name: value for name, value in overrides.items() if value is not None}
+    return explained_settings(**overrides)[0]
+
+
+def explained_settings(**overrides: object) -> tuple[Settings, dict[str, Given]]:
+    """As :func:`load_settings`, and what gave each setting that does not have its default."""
     file = config_file()
-    in_file = _read_toml(file) if file else {}
-    _refuse_unknown(file, in_file)
+    content = read_toml(file) if file else {}
+    named = {name: value for name, value in overrides.items() if value is not None}
+    collected = collect(Settings.model_fields, os.environ, file, content, named)
+    problems, given = collected.problems, collected.values
+    values = {name: one.value for name, one in given.items()}
+    wrong = set()
+    for name, one in given.items():
+        # pydantic would read true as 1
+        is_boolean = Settings.model_fields[name].annotation is bool
+        if one.origin is Origin.FILE and isinstance(one.value, bool) and not is_boolean:
+            problems.append(f"{one.name}: true and false are no values of it")
+            wrong.add(name)
+    settings, errors = _judge(values, wrong)
+    for error in errors:
+        if error["loc"]:
+            problems.append(_line(error, given, file))
+            wrong.add(str(error["loc"][0]))
+    if wrong:  # what contradicts is judged only once everything has a value
+        settings, errors = _judge(values, wrong)
+    for error in errors:
+        if not error["loc"]:
+            problems += _against_each_other(error["ctx"]["error"], given, wrong)
+    if problems or settings is None:
+        raise ConfigurationError(*problems)
+    return settings, given
+
+
+def _judge(values: Mapping[str, object], wrong: Set[str]) -> tuple[Settings | None, list[ErrorDetails]]:
+    """The settings of ``values`` but for the ``wrong`` ones, or what is wrong with them."""
+    every: dict[str, Any] = {
+        name: values[name] if name in values and name not in wrong else field.default
+        for name, field in Settings.model_fields.items()
+    }
     try:
-        return Settings(**given)  # type: ignore[arg-type]  # the model checks the types
+        return Settings(**every), []
     except ValidationError as error:
-        raise ConfigurationError(_one_line(error, given, file, in_file)) from None
+        return None, error.errors(include_url=False)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigurationError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
-    return parse_toml(text, path)
+def _against_each_other(error: Contradictions, given: Mapping[str, Given], wrong: Set[str]) -> Iterator[str]:
+    """A line for each contradiction between settings that are right in themselves."""
+    for one in error.found:
+        if not wrong & one.names:
+            names = [given[name].name for name in sorted(one.names) if name in given]
+            yield f"{one.problem}; see {' and '.join(names)}"
 
 
-def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """``text`` as TOML; ``path`` is for the message. Raises ConfigurationError with line and column."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        # The message names keys and characters of the syntax, never a value.
-        problem, _, place = str(error).rpartition(" (at ")
-        found = re.fullmatch(r"line (\d+), column (\d+)\)", place)
-        lines = text.splitlines() or [""]
-        line, column = found.groups() if found else (str(len(lines)), str(len(lines[-1]) + 1))
-        raise ConfigurationError(
-            f"{path}: line {line}, column {column}: {problem}; correct the TOML"
-        ) from None
-
-
-def _refuse_unknown(file: Path | None, in_file: Mapping[str, Any]) -> None:
-    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields if name not in _ONLY_IN_FILE}
-    for name in sorted(os.environ):
-        if not name.startswith(PREFIX) or name in known or name in OTHER_VARIABLES:
-            continue
-        near = get_close_matches(name, [*known, *OTHER_VARIABLES], n=1, cutoff=0.75)
-        # A name with a free prefix is refused only when it looks like a slip of the pen.
-        if name.startswith(_OTHER_PREFIXES) and not get_close_matches(name, known, n=1, cutoff=0.9):
-            continue
-        raise ConfigurationError(f"unknown setting {name} in the environment; {_advice(near)}")
-    for key in in_file:
-        if key not in Settings.model_fields:
-            near = get_close_matches(key, Settings.model_fields, n=1, cutoff=0.7)
-            raise ConfigurationError(f"unknown setting {key} in {file}; {_advice(near)}")
-        if (
-            isinstance(in_file[key], bool) and Settings.model_fields[key].annotation is not bool
-        ):  # pydantic would read true as 1
-            raise ConfigurationError(f"{key} in {file}: true and false are no values of it")
-
-
-def _advice(near: list[str]) -> str:
-    return f"did you mean {near[0]}?" if near else "python -m sync_pipeline.settings lists the known ones"
-
-
-def _one_line(
-    error: ValidationError, given: Mapping[str, object], file: Path | None, in_file: Mapping[str, Any]
-) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
-    problem = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:
-        return problem
-    key = str(first["loc"][0])
-    if key in _ONLY_IN_FILE and len(first["loc"]) == 1:
+def _line(error: ErrorDetails, given: Mapping[str, Given], file: Path | None) -> str:
+    """What is wrong with a setting in itself."""
+    problem = error["msg"].removeprefix("Value error, ")
+    key, *place = error["loc"]
+    if key in ONLY_IN_FILE and not place:
         return f"{key} in {file}: write [[{key}]] and its keys below"
-    if key in _ONLY_IN_FILE:
-        number, *place = first["loc"][1:]
-        inner = f" {place[0]}" if place else ""
-        if first["type"] == "extra_forbidden":
-            problem = (
-                f"unknown key; {_advice(get_close_matches(str(place[0]), GitLabTable.model_fields, n=1))}"
-            )
-        return f"[[{key}]] number {int(number) + 1} in {file}:{inner}: {problem[:1].lower()}{problem[1:]}"
-    if first["type"] == "extra_forbidden":
-        return f"unknown setting {key}; {_advice(get_close_matches(key, Settings.model_fields, n=1))}"
-    variable = f"{PREFIX}{key.upper()}"
-    aliases = [name for name, field in _ALIASES.items() if field == key and os.environ.get(name)]
-    if key in given:
-        name = f"--{key.replace('_', '-')}"
-    elif os.environ.get(variable):
-        name = variable
-    elif aliases:
-        name = aliases[0]
-    else:
-        name = f"{key} in {file}" if key in in_file else key
-    value = "" if key in _SECRET or first["type"] == "value_error" else f", not {first['input']!r:.80}"
+    if key in ONLY_IN_FILE:
+        number, *inner = place
+        if error["type"] == "extra_forbidden":
+            problem = f"unknown key; {advice(str(inner[0]), GitLabTable.model_fields, cutoff=0.6)}"
+        where = f"[[{key}]] number {int(number) + 1} in {file}:{f' {inner[0]}' if inner else ''}"
+        return f"{where}: {problem[:1].lower()}{problem[1:]}"
+    value = "" if key in _SECRET or error["type"] == "value_error" else f", not {error['input']!r:.80}"
+    name = given[str(key)].name if key in given else str(key)
     return f"{name}: {problem[:1].lower()}{problem[1:]}{value}"
 
 
 def document() -> str:
     """The text of ``docs/settings.md``."""
-    return "\n".join(_document()) + "\n"
-
-
-def _document() -> Iterator[str]:
-    yield "# Settings"
-    yield ""
-    yield "Generated by `python -m sync_pipeline.settings > docs/settings.md`; a test keeps it current."
-    yield ""
-    yield "A value comes from the first of these that has one: the command line, the environment variable,"
-    yield f"the TOML file (`SCM_CONFIG`, else `{CONFIG_NAME}` in the working folder, else in the project"
-    yield "root; its keys are at top level), the default. An unknown name, a wrong type or a value out of"
-    yield "range is refused with exit code 3."
-    yield ""
-    yield "| variable | TOML key | type | default | meaning |"
-    yield "|---|---|---|---|---|"
-    for name, field in Settings.model_fields.items():
-        names = f"`{PREFIX}{name.upper()}` | `{name}`"
-        if name in _ONLY_IN_FILE:
-            names = f"only in the file | `[[{name}]]`"
-        yield f"| {names} | {_type(field)} | {_default(field)} | {field.description} |"
-    yield ""
-    yield "Variables that are no settings:"
-    yield ""
-    yield "| variable | meaning |"
-    yield "|---|---|"
-    for name, meaning in OTHER_VARIABLES.items():
-        yield f"| `{name}` | {meaning} |"
-
-
-def _type(field: FieldInfo) -> str:
-    kinds = {
-        "str": "text",
-        "int": "whole number",
-        "float": "number",
-        "date": "date",
-        "bool": "true or false",
-        "Path": "path",
-        "SecretStr": "secret",
-        "GitLabTable": "tables",
-    }
-    annotation = next((arg for arg in get_args(field.annotation) if arg is not type(None)), field.annotation)
-    name = kinds.get(getattr(annotation, "__name__", ""), "path")
-    if get_origin(field.annotation) is tuple and name != "tables":
-        name = "list, comma-separated"
-    signs = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
-    bounds = [
-        f"{words} {getattr(bound, sign):g}"
-        for bound in field.metadata
-        for sign, words in signs.items()
-        if hasattr(bound, sign)
-    ]
-    return ", ".join([name, *bounds])
-
-
-def _default(field: FieldInfo) -> str:
-    value = field.default
-    if isinstance(value, SecretStr) or value in ("", None, ()):
-        return "none"
-    if isinstance(value, bool):
-        return f"`{value}`".lower()
-    if isinstance(value, tuple):
-        return f"`{','.join(value)}`"
-    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+    return settings_page.document(Settings.model_fields)
 
 
 if __name__ == "__main__":

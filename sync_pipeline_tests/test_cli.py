@@ -201,7 +201,8 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
         (["--set", f"gitlab_token={SECRET}", "repo", "list"], "gitlab_token"),
         (["root", "add", "platform"], "gitlab:group:<path or id>"),
         (["--set", "chunk_revision=5", "repo", "list"], "did you mean chunk_revisions?"),
-        (["--set", "chunk_revisions=0", "repo", "list"], "SCM_CHUNK_REVISIONS"),
+        (["--set", "chunk_revisions=0", "repo", "list"], "--set chunk_revisions: "),
+        (["--set", "max_jobs_per_tick=0", "repo", "list"], "--set scheduler_max_enqueue_per_scan: "),
     ],
 )
 def test_a_wrong_call_is_one_line_that_leads_on(scm: Scm, arguments: list[str], part: str) -> None:

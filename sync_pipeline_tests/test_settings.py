@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from sync_pipeline import settings
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.settings import load_settings
+from sync_pipeline.model import JobType
+from sync_pipeline.settings import explained_settings, load_settings
+from sync_pipeline.settings_sources import PROFILES, Origin
 
 SECRET = "hunter2-never-shown"
 
@@ -27,12 +30,18 @@ def config(folder: Path, text: str) -> Path:
     return path
 
 
-def refusal(**overrides: object) -> str:
+def refusals(**overrides: object) -> tuple[str, ...]:
+    """Every problem, a line each."""
     with pytest.raises(ConfigurationError) as caught:
         load_settings(**overrides)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    assert str(caught.value).splitlines() == list(caught.value.problems)
+    return caught.value.problems
+
+
+def refusal(**overrides: object) -> str:
+    """The only problem."""
+    (problem,) = refusals(**overrides)
+    return problem
 
 
 def test_command_line_wins_over_environment_over_file_over_default(
@@ -56,13 +65,252 @@ def test_scm_config_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert "absent.toml" in refusal()
 
 
-def test_names_of_the_replaced_system_are_accepted_below_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SVN_USERNAME", "old")
-    monkeypatch.setenv("SVN_PASSWORD", SECRET)
-    assert load_settings().svn_username == "old"
-    assert load_settings().svn_password.get_secret_value() == SECRET
-    monkeypatch.setenv("SCM_SVN_USERNAME", "new")
-    assert load_settings().svn_username == "new"
+# What the system that this one replaces is configured with: variable, value, setting, what it becomes.
+OF_THE_REPLACED_SYSTEM: list[tuple[str, str, str, object]] = [
+    ("ENGRAM_SCM_SYNC_ENABLED", "false", "sync_enabled", False),
+    ("SCM_SCHEDULER_GLOBAL_CONCURRENCY", "21", "scheduler_global_concurrency", 21),
+    ("SCM_SCHEDULER_MAX_RUNNING", "11", "scheduler_max_running", 11),
+    ("SCM_SCHEDULER_PER_INSTANCE_CONCURRENCY", "5", "scheduler_per_instance_concurrency", 5),
+    ("SCM_SCHEDULER_PER_TENANT_CONCURRENCY", "3", "scheduler_per_tenant_concurrency", 3),
+    ("SCM_SCHEDULER_SCAN_INTERVAL_SECONDS", "31", "sensor_interval", 31),
+    ("SCM_SCHEDULER_MAX_ENQUEUE_PER_SCAN", "101", "scheduler_max_enqueue_per_scan", 101),
+    ("SCM_SCHEDULER_ERROR_BUDGET_THRESHOLD", "0.4", "scheduler_error_budget_threshold", 0.4),
+    ("SCM_SCHEDULER_PAUSE_DURATION_SECONDS", "301", "scheduler_pause_duration_seconds", 301),
+    ("SCM_SCHEDULER_CURSOR_AGE_THRESHOLD_SECONDS", "3601", "sync_interval", 3601),
+    ("SCM_SCHEDULER_BACKFILL_REPAIR_WINDOW_HOURS", "25", "scheduler_backfill_repair_window_hours", 25),
+    ("SCM_SCHEDULER_MAX_BACKFILL_WINDOW_HOURS", "169", "scheduler_max_backfill_window_hours", 169),
+    ("SCM_SCHEDULER_ENABLE_TENANT_FAIRNESS", "false", "scheduler_enable_tenant_fairness", False),
+    ("SCM_SCHEDULER_TENANT_FAIRNESS_MAX_PER_ROUND", "2", "scheduler_tenant_fairness_max_per_round", 2),
+    ("SCM_SCHEDULER_MVP_MODE_ENABLED", "true", "scheduler_mvp_mode_enabled", True),
+    (
+        "SCM_SCHEDULER_MVP_JOB_TYPE_ALLOWLIST",
+        "commits, mrs",
+        "scheduler_mvp_job_type_allowlist",
+        (JobType.COMMITS, JobType.MERGE_REQUESTS),
+    ),
+    ("SCM_SCHEDULER_LOG_LEVEL", "INFO", "log_level", "info"),
+    ("SCM_WORKER_LEASE_SECONDS", "600", "claim_length", 600),
+    ("SCM_WORKER_RENEW_INTERVAL_SECONDS", "61", "claim_renew", 61),
+    ("SCM_WORKER_MAX_RENEW_FAILURES", "4", "worker_max_renew_failures", 4),
+    ("SCM_WORKER_POLL_INTERVAL", "11", "worker_poll_interval", 11),
+    ("SCM_WORKER_PARALLELISM", "2", "parallel_repositories", 2),
+    ("SCM_WORKER_BATCH_SIZE", "50", "chunk_rows", 50),
+    ("SCM_WORKER_LOCK_TIMEOUT", "299", "wait_limit", 299),
+    (
+        "SCM_WORKER_INSTANCE_ALLOWLIST",
+        "Git.Example.com:443, svn:81",
+        "worker_instance_allowlist",
+        ("git.example.com", "svn:81"),
+    ),
+    (
+        "SCM_WORKER_TENANT_ALLOWLIST",
+        "tenant-vip-001,tenant-vip-002",
+        "worker_tenant_allowlist",
+        ("tenant-vip-001", "tenant-vip-002"),
+    ),
+    ("SCM_REAPER_INTERVAL_SECONDS", "62", "reaper_interval_seconds", 62),
+    ("SCM_REAPER_JOB_GRACE_SECONDS", "63", "reaper_job_grace_seconds", 63),
+    ("SCM_REAPER_LOCK_GRACE_SECONDS", "121", "reaper_lock_grace_seconds", 121),
+    ("SCM_CB_FAILURE_RATE_THRESHOLD", "0.5", "cb_failure_rate_threshold", 0.5),
+    ("SCM_CB_RATE_LIMIT_THRESHOLD", "0.3", "cb_rate_limit_threshold", 0.3),
+    ("SCM_CB_TIMEOUT_RATE_THRESHOLD", "0.3", "cb_timeout_rate_threshold", 0.3),
+    ("SCM_CB_MIN_SAMPLES", "10", "cb_min_samples", 10),
+    ("SCM_CB_ENABLE_SMOOTHING", "false", "cb_enable_smoothing", False),
+    ("SCM_CB_SMOOTHING_ALPHA", "0.3", "cb_smoothing_alpha", 0.3),
+    ("SCM_CB_WINDOW_COUNT", "22", "cb_window_count", 22),
+    ("SCM_CB_WINDOW_MINUTES", "33", "cb_window_minutes", 33),
+    ("SCM_CB_OPEN_DURATION_SECONDS", "180", "cb_open_duration_seconds", 180),
+    ("SCM_CB_HALF_OPEN_MAX_REQUESTS", "4", "cb_half_open_max_requests", 4),
+    ("SCM_CB_RECOVERY_SUCCESS_COUNT", "3", "cb_recovery_success_count", 3),
+    ("SCM_CB_DEGRADED_BATCH_SIZE", "12", "cb_degraded_batch_size", 12),
+    ("SCM_CB_BACKFILL_ONLY_MODE", "false", "cb_backfill_only_mode", False),
+    ("SCM_CB_PROBE_JOB_TYPES_ALLOWLIST", "all", "cb_probe_job_types_allowlist", ()),
+    ("SCM_GITLAB_POSTGRES_RATE_LIMIT_ENABLED", "true", "gitlab_postgres_rate_limit_enabled", True),
+    ("SCM_GITLAB_POSTGRES_RATE_LIMIT_RATE", "5.0", "gitlab_postgres_rate_limit_rate", 5),
+    ("SCM_GITLAB_POSTGRES_RATE_LIMIT_BURST", "10", "gitlab_postgres_rate_limit_burst", 10),
+    ("GITLAB_URL", "https://gitlab.example.com", "gitlab_url", "https://gitlab.example.com"),
+    ("GITLAB_TOKEN", SECRET, "gitlab_token", SecretStr(SECRET)),
+    ("SVN_USERNAME", "svn_user", "svn_username", "svn_user"),
+    ("SVN_PASSWORD", SECRET, "svn_password", SecretStr(SECRET)),
+]
+
+
+def test_the_environment_of_the_replaced_system_goes_on_below_our_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable, value, _, _ in OF_THE_REPLACED_SYSTEM:
+        monkeypatch.setenv(variable, value)
+    loaded = load_settings()
+    for variable, _, name, becomes in OF_THE_REPLACED_SYSTEM:
+        assert getattr(loaded, name) == becomes, variable
+    for name, value in (("SVN_USERNAME", "new"), ("CLAIM_LENGTH", "700"), ("SYNC_ENABLED", "true")):
+        monkeypatch.setenv(f"SCM_{name}", value)
+    monkeypatch.setenv("GITLAB_PRIVATE_TOKEN", "not this one")
+    loaded = load_settings()
+    assert (loaded.svn_username, loaded.claim_length, loaded.sync_enabled) == ("new", 700, True)
+    assert loaded.gitlab_token.get_secret_value() == SECRET
+
+
+def test_the_file_of_the_replaced_system_goes_on(folder: Path) -> None:
+    config(
+        folder,
+        f"""
+        chunk_revisions = 300
+        scheduler_max_enqueue_per_scan = 7
+        [scm]
+        log_level = "error"
+        [scm.scheduler]
+        global_concurrency = 21
+        max_running = 11
+        scan_interval_seconds = 31
+        cursor_age_threshold_seconds = 3601
+        enable_tenant_fairness = false
+        mvp_job_type_allowlist = ["mrs", "commits"]
+        [scm.worker]
+        lease_seconds = 301
+        renew_interval_seconds = 61
+        tenant_allowlist = "a, b"
+        [scm.reaper]
+        job_grace_seconds = 63
+        [scm.circuit_breaker]
+        smoothing_alpha = 0.3
+        backfill_only_mode = false
+        probe_job_types_allowlist = []
+        [scm.degradation]
+        max_batch_size = 400
+        base_sleep_seconds = 2
+        [scm.gitlab]
+        url = "https://gitlab.example.com/"
+        token = "{SECRET}"
+        postgres_rate_limit_burst = 9
+        [scm.gitlab.rate_limit]
+        rate = 4.5
+        [scm.backfill]
+        repair_window_hours = 48
+        """,
+    )
+    loaded = load_settings()
+    expected = {
+        "chunk_revisions": 300,
+        "log_level": "error",
+        "scheduler_max_enqueue_per_scan": 7,
+        "scheduler_global_concurrency": 21,
+        "scheduler_max_running": 11,
+        "sensor_interval": 31,
+        "sync_interval": 3601,
+        "scheduler_enable_tenant_fairness": False,
+        "scheduler_mvp_job_type_allowlist": (JobType.MERGE_REQUESTS, JobType.COMMITS),
+        "claim_length": 301,
+        "claim_renew": 61,
+        "worker_tenant_allowlist": ("a", "b"),
+        "reaper_job_grace_seconds": 63,
+        "cb_smoothing_alpha": 0.3,
+        "cb_backfill_only_mode": False,
+        "cb_probe_job_types_allowlist": (),
+        "degradation_max_batch_size": 400,
+        "degradation_base_sleep_seconds": 2,
+        "gitlab_url": "https://gitlab.example.com",
+        "gitlab_token": SecretStr(SECRET),
+        "gitlab_postgres_rate_limit_burst": 9,
+        "gitlab_postgres_rate_limit_rate": 4.5,
+        "scheduler_backfill_repair_window_hours": 48,
+    }
+    assert {name: getattr(loaded, name) for name in expected} == expected
+
+
+def test_a_profile_lies_below_everything_that_is_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config(folder, "profile = 'medium'\n[scm.scheduler]\nmax_running = 9")
+    monkeypatch.setenv("SCM_WORKER_PARALLELISM", "3")
+    loaded = load_settings(cb_min_samples=6)
+    assert (loaded.scheduler_global_concurrency, loaded.scheduler_per_instance_concurrency) == (20, 5)
+    assert (loaded.scheduler_max_running, loaded.parallel_repositories, loaded.cb_min_samples) == (9, 3, 6)
+    monkeypatch.setenv("SCM_PROFILE", "large")
+    loaded, given = explained_settings()
+    assert (loaded.claim_length, loaded.scheduler_max_running) == (600, 9)
+    assert {name: (given[name].origin, given[name].name) for name in ("profile", "claim_length")} == {
+        "profile": (Origin.ENVIRONMENT, "SCM_PROFILE"),
+        "claim_length": (Origin.PROFILE, "claim_length of the profile large"),
+    }
+    monkeypatch.setenv("SCM_PROFILE", "small")  # which hands out less than the file lets run
+    assert refusal() == (
+        "scheduler_max_running (9) must be at most scheduler_global_concurrency (5), or so many never run; "
+        "see scheduler_global_concurrency of the profile small and scm.scheduler.max_running in "
+        f"{folder / 'sync_pipeline.toml'}"
+    )
+    for profile in PROFILES:
+        assert load_settings(profile=profile, scheduler_max_running=1).profile == profile
+
+
+def test_a_pool_has_a_table_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config(
+        folder,
+        """
+        [scm.worker]
+        parallelism = 1
+        poll_interval = 5
+        [scm.worker.pools.prod]
+        instance_allowlist = ["gitlab.prod.example.com"]
+        parallelism = 4
+        [scm.worker.pools.vip]
+        tenant_allowlist = ["one", "two"]
+        job_types = "commits"
+        """,
+    )
+    assert load_settings().parallel_repositories == 1
+    prod = load_settings(worker_pool="prod")
+    assert (prod.worker_instance_allowlist, prod.worker_tenant_allowlist) == (
+        ("gitlab.prod.example.com",),
+        (),
+    )
+    assert (prod.parallel_repositories, prod.worker_poll_interval) == (4, 5)
+    monkeypatch.setenv("SCM_WORKER_POOL", "vip")
+    monkeypatch.setenv("SCM_WORKER_TENANT_ALLOWLIST", "three")
+    vip = load_settings()
+    assert (vip.worker_tenant_allowlist, vip.worker_job_type_allowlist) == (("three",), (JobType.COMMITS,))
+    monkeypatch.setenv("SCM_WORKER_POOL", "prd")
+    assert "there is no [scm.worker.pools.prd]" in refusal()
+    assert refusal().endswith("did you mean prod?")
+
+
+def test_every_problem_is_told_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = config(
+        folder,
+        f"""
+        svn_password = ["{SECRET}"]
+        chunk_revisions = 0
+        [scm.scheduler]
+        max_runing = 1
+        [scm.worker.pools.a]
+        tenants = ["x"]
+        [[gitlab]]
+        url = "https://h"
+        tokn = "{SECRET}"
+        """,
+    )
+    for name, value in {
+        "SCM_SYNC_INTERVL": "1",
+        "SCM_STALE_AFTER": "soon",
+        "SCM_LEASE_RENEW": "60",
+        "SCM_CLAIM_LENGTH": "no",  # nothing is said about claim_renew, which may be right
+        "SCM_WORKER_RENEW_INTERVAL_SECONDS": "400",
+        "SCM_CB_RECOVERY_SUCCESS_COUNT": "9",
+        "SCM_CLAIM_MAX_TENANTS_PER_ROUND": "5",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert [problem.partition(";")[0] for problem in refusals()] == [
+        f"unknown setting scm.scheduler.max_runing in {path}",
+        "SCM_CLAIM_MAX_TENANTS_PER_ROUND: every tenant has its turn in each round",
+        "unknown setting SCM_SYNC_INTERVL in the environment",
+        f"unknown setting scm.worker.pools.a.tenants in {path}",
+        f"[[gitlab]] number 1 in {path}: tokn: unknown key",
+        f"svn_password in {path}: input should be a valid string",
+        f"chunk_revisions in {path}: input should be greater than or equal to 1, not 0",
+        "SCM_CLAIM_LENGTH: input should be a valid number, unable to parse string as a number, not 'no'",
+        "SCM_STALE_AFTER: input should be a valid number, unable to parse string as a number, not 'soon'",
+        "lease_renew (60) must be less than lease_length (60), or the lease is lost",
+        "cb_recovery_success_count (9) must be at most cb_half_open_max_requests (3), or a circuit breaker "
+        "never closes",
+    ]
 
 
 def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +337,14 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
         ("SCM_GITLAB_URL", "https://h/a?x=1", ["SCM_GITLAB_URL", "without ?"]),
         ("SCM_HISTORY_FLOOR", "2999-01-01", ["SCM_HISTORY_FLOOR", "to today"]),
         ("SCM_HISTORY_FLOOR", "soon", ["SCM_HISTORY_FLOOR", "date"]),
-        ("SCM_LEASE_RENEW", "60", ["lease_renew must be shorter than lease_length"]),
+        ("SCM_LEASE_RENEW", "60", ["lease_renew (60) must be less than lease_length", "see SCM_LEASE_RENEW"]),
+        ("SCM_WORKER_JOB_TYPE_ALLOWLIST", "commit", ["SCM_WORKER_JOB_TYPE_ALLOWLIST", "'commit'", "mrs"]),
+        ("SCM_WORKER_INSTANCE_ALLOWLIST", "https://h/", ["SCM_WORKER_INSTANCE_ALLOWLIST", "hosts only"]),
+        ("SCM_SYNC_ENABLED", "maybe", ["SCM_SYNC_ENABLED", "boolean", "'maybe'"]),
+        ("SCM_PROFILE", "huge", ["SCM_PROFILE", "'small', 'medium' or 'large'", "'huge'"]),
+        ("SCM_WORKER_LEASE_SECONDS", "x", ["SCM_WORKER_LEASE_SECONDS", "number"]),
+        ("SCM_SCHEDULER_MAX_RUNING", "1", ["did you mean SCM_SCHEDULER_MAX_RUNNING?"]),
+        ("SCM_GITLAB_TOKEN_EXEC", "cat", ["SCM_GITLAB_TOKEN_EXEC: ", "SCM_GITLAB_TOKEN_FILE"]),
     ],
 )
 def test_a_wrong_variable_is_named_with_the_way_out(
@@ -113,7 +368,18 @@ def test_variables_that_are_no_settings_are_left_alone(monkeypatch: pytest.Monke
         ("chunk_revisions 5", ["line 1, column 17"]),
         ("only = 'x'\nchunk_revisions = [1,\n", ["line 2, column 22"]),
         ("chunk_revision = 5", ["unknown setting chunk_revision in", "did you mean chunk_revisions?"]),
-        ("[scm]\nonly = 'x'", ["unknown setting scm in", "python -m sync_pipeline.settings"]),
+        ("[sxm]\nonly = 'x'", ["unknown setting sxm in", "python -m sync_pipeline.settings"]),
+        ("scm = 5", ["scm in", "write [scm] and its keys below"]),
+        ("[scm.shceduler]\nmax_running = 1", ["unknown setting scm.shceduler in", "mean scm.scheduler?"]),
+        ("[scm.scheduler]\nMAX_RUNNING = 1", ["unknown setting scm.scheduler.MAX_RUNNING in"]),
+        ("scheduler_max_running = 1\n[scm.scheduler]\nmax_running = 1", ["are the same setting; keep one"]),
+        ("sensor_interval = 1\n[scm.scheduler]\nscan_interval_seconds = 1", ["are the same setting"]),
+        ("[scm.worker]\nlease_seconds = true", ["scm.worker.lease_seconds in", "true and false"]),
+        ("[scm.gitlab.instances.a]\nurl = 'x'", ["[scm.gitlab.instances] in", "[[gitlab]]"]),
+        ("[scm.gitlab]\nrate_limit_enabled = true", ["rate_limit_enabled in", "POSTGRES_RATE_LIMIT_ENABLED"]),
+        ("[scm.worker]\npools = 5", ["write [scm.worker.pools.<name>]"]),
+        ("[scm.worker.pools.a]\nparalelism = 2", ["scm.worker.pools.a.paralelism in", "parallelism?"]),
+        ("worker_job_type_allowlist = 5", ["worker_job_type_allowlist in", "tuple"]),
         ("chunk_revisions = 'many'", ["chunk_revisions in", "integer"]),
         ("chunk_revisions = true", ["chunk_revisions in", "true and false"]),
         ("chunk_revisions = {a = 1}", ["chunk_revisions in", "integer"]),
@@ -138,9 +404,7 @@ def test_a_file_that_is_not_utf8_is_refused_with_the_line(folder: Path) -> None:
 
 def test_no_refusal_repeats_a_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config(folder, f"svn_password = ['{SECRET}']\ndatabase_url = ['postgresql://u:{SECRET}@h/d']")
-    assert SECRET not in refusal()
-    monkeypatch.setenv("SCM_SVN_PASSWORD", SECRET)
-    message = refusal()
+    message = "".join(refusals())
     assert SECRET not in message
     assert "database_url" in message
 
@@ -245,7 +509,20 @@ def test_what_cannot_be_a_token_is_refused_unseen(
 )
 def test_no_refusal_of_a_server_repeats_its_token(text: str, folder: Path) -> None:
     config(folder, text)
-    assert SECRET not in refusal()
+    assert SECRET not in "".join(refusals())
+
+
+def test_what_set_has_set_is_of_the_command_line_even_when_it_is_empty(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config(folder, "only = 'gitlab:1'")
+    monkeypatch.setenv("SCM_SET", "only,chunk_rows")
+    monkeypatch.setenv("SCM_ONLY", "")
+    monkeypatch.setenv("SCM_CHUNK_ROWS", "x")
+    assert refusal().startswith("--set chunk_rows: ")
+    monkeypatch.setenv("SCM_CHUNK_ROWS", "5")
+    loaded, given = explained_settings()
+    assert (loaded.only, given["only"].origin) == ("", Origin.COMMAND_LINE)
 
 
 def test_a_wrong_override_is_named_as_the_option() -> None:

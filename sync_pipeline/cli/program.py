@@ -14,7 +14,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -82,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; every error is one line on stderr."""
+    """Run one command and return its exit code; every error is one line on stderr, and what has to be set
+    right a line each."""
     command = typer.main.get_command(app)
     try:
         # Not through the command's own main(), which has its own mind about interruptions and closed pipes.
@@ -112,8 +112,12 @@ def _explain(error: Exception) -> int:
         return tell(str(error), INTERRUPTED)
     if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
         return tell("the output cannot be written: no space left on device", FAILED)
+    if isinstance(error, ConfigurationError):
+        for problem in error.problems:
+            tell(problem)
+        return CONFIGURATION
     if isinstance(error, SyncError):
-        return tell(str(error), CONFIGURATION if isinstance(error, ConfigurationError) else FAILED)
+        return tell(str(error), FAILED)
     if isinstance(error, typer.Abort):
         return tell("interrupted; nothing was changed", INTERRUPTED)
     # Usage errors of the option parser have a message for people; their class moved between its versions.
@@ -156,10 +160,11 @@ def _global(
         if not separator or not re.fullmatch(r"[a-z0-9_]+", name):
             raise ConfigurationError("--set: write NAME=VALUE, such as --set chunk_revisions=500")
         from sync_pipeline.settings import SECRETS, Settings
+        from sync_pipeline.settings_sources import ALIASES, advice
 
+        name = ALIASES.get(f"SCM_{name.upper()}", name)
         if name not in Settings.model_fields:
-            near = get_close_matches(name.removeprefix("scm_"), Settings.model_fields, 1)
-            hint = f"did you mean {near[0]}?" if near else "python -m sync_pipeline.settings lists them"
+            hint = advice(name.removeprefix("scm_"), Settings.model_fields)
             raise ConfigurationError(f"--set {name}: there is no such setting; {hint}")
         if name in SECRETS:
             raise ConfigurationError(
@@ -167,3 +172,4 @@ def _global(
             )
         # Through the environment it also reaches the processes that this command starts.
         os.environ[f"SCM_{name.upper()}"] = value
+        os.environ["SCM_SET"] = ",".join([*filter(None, [os.environ.get("SCM_SET")]), name])

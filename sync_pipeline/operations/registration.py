@@ -30,7 +30,8 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.operations import environment, projects
 from sync_pipeline.operations.projects import ClientOf, Estimate
-from sync_pipeline.settings import Settings, parse_toml
+from sync_pipeline.settings import Settings
+from sync_pipeline.settings_sources import parse_toml
 from sync_pipeline.store import jobs, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.readers import Readers

@@ -69,7 +69,8 @@ def load_defs() -> dg.Definitions:
     except ConfigurationError as error:
         if not _is_command():
             raise
-        print(f"scm-sync: {' '.join(str(error).split())}", file=sys.stderr)
+        for problem in error.problems:
+            print(f"scm-sync: {' '.join(problem.split())}", file=sys.stderr)
         sys.exit(CONFIGURATION)
 
 

@@ -182,8 +182,11 @@ def test_an_unknown_setting_does_not_keep_the_rest_from_being_looked_at(
 
 def test_a_wrong_setting_leaves_only_what_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCM_STALE_AFTER", "soon")
+    monkeypatch.setenv("SCM_LEASE_RENEW", "90")
     found = examined()
-    assert "SCM_STALE_AFTER" in of(found, "settings").seen
+    first, second = [one for one in found if one.check == "settings"]
+    assert "SCM_STALE_AFTER" in first.seen
+    assert ("lease_renew" in second.seen, second.remedy) == (True, "see SCM_LEASE_RENEW")
     assert [one.check for one in found if one.state is OK] == ["svn_command"]
 
 
@@ -192,7 +195,7 @@ def test_a_file_with_a_secret_that_everybody_may_read_is_worth_a_warning(tmp_pat
     file.write_text(f'svn_password = "{SECRET}"\n')
     for mode, state in ((0o644, WARNING), (0o600, OK)):
         file.chmod(mode)
-        finding, settings = local.settings_in_force()
+        (finding,), settings = local.settings_in_force()
         assert (finding.state, str(file) in finding.seen) == (state, True)
         assert SECRET not in str(finding)
         assert settings is not None

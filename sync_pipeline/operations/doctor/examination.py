@@ -69,8 +69,8 @@ class _Known:
 def examine(dagster: DagsterChecks, progress: Progress = lambda _: None) -> Iterator[Finding]:
     """What every check of :data:`CHECKS` finds, each as soon as it is known. ``progress`` is told what is
     waited for. It raises nothing."""
-    finding, settings = local.settings_in_force()
-    yield finding
+    findings, settings = local.settings_in_force()
+    yield from findings
     if settings is None:
         yield from side_by_side([Task(("svn_command",), partial(local.svn_command, None))], SECONDS, progress)
         for check in CHECKS:

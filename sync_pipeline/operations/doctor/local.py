@@ -18,7 +18,8 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.operations.doctor.findings import Finding, failed, ok, skipped, told, warning
 from sync_pipeline.operations.texts import age, counted
-from sync_pipeline.settings import OTHER_VARIABLES, PREFIX, SECRETS, Settings, config_file, load_settings
+from sync_pipeline.settings import SECRETS, Settings, config_file, load_settings
+from sync_pipeline.settings_sources import OTHER_VARIABLES, PREFIX
 from sync_pipeline.sources.svn import process
 from sync_pipeline.store.heartbeats import Heartbeat
 
@@ -39,24 +40,23 @@ _SHOWN = 5
 # Settings -----------------------------------------------------------------------------------------------
 
 
-def settings_in_force() -> tuple[Finding, Settings | None]:
-    """The settings and what is to be said about them. Where only an unknown name is wrong, the others are in
-    force all the same, so that the checks can go on; None where there are none."""
+def settings_in_force() -> tuple[list[Finding], Settings | None]:
+    """The settings and what is to be said about them. Where only names are wrong, the others are in force all
+    the same, so that the checks can go on; None where there are none."""
     try:
         settings = load_settings()
     except ConfigurationError as error:
-        seen, remedy = told(error, "python -m sync_pipeline.settings lists every setting")
-        return failed("settings", seen, remedy), _without_unknown()
+        lists = "python -m sync_pipeline.settings lists every setting"
+        problems = (told(ConfigurationError(problem), lists) for problem in error.problems)
+        return [failed("settings", seen, remedy) for seen, remedy in problems], _without_unknown()
     file = config_file()
     given = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in OTHER_VARIABLES)
     seen = f"{file}" if file else "no TOML file"
     seen += f"; from the environment: {', '.join(given)}" if given else "; nothing from the environment"
     if file is not None and _is_open_secret(file, settings):
-        return (
-            warning("settings", f"{file} holds a secret and everybody may read it", f"chmod 600 {file}"),
-            settings,
-        )
-    return ok("settings", seen), settings
+        seen = f"{file} holds a secret and everybody may read it"
+        return [warning("settings", seen, f"chmod 600 {file}")], settings
+    return [ok("settings", seen)], settings
 
 
 def _without_unknown() -> Settings | None:

@@ -1,0 +1,395 @@
+"""Where the value of a setting comes from: its names, the precedence, the profiles, the TOML file.
+
+Belongs here: every name by which a setting may be given, those that are refused with what to use instead, and
+putting command line, environment, file and profile together with a problem for each name that nobody knows.
+Does not belong here: which settings there are, their types and what may stand together
+(:mod:`sync_pipeline.settings`).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from sync_pipeline.errors import ConfigurationError
+
+PREFIX = "SCM_"
+CONFIG_NAME = "sync_pipeline.toml"
+
+# Names ----------------------------------------------------------------------------------------------------
+
+ALIASES = {
+    "SVN_USERNAME": "svn_username",
+    "SVN_PASSWORD": "svn_password",
+    "GITLAB_URL": "gitlab_url",
+    "GITLAB_TOKEN": "gitlab_token",
+    "GITLAB_PRIVATE_TOKEN": "gitlab_token",
+    "ENGRAM_SCM_SYNC_ENABLED": "sync_enabled",
+    "SCM_SCHEDULER_SCAN_INTERVAL_SECONDS": "sensor_interval",
+    "SCM_SCHEDULER_CURSOR_AGE_THRESHOLD_SECONDS": "sync_interval",
+    "SCM_MAX_JOBS_PER_TICK": "scheduler_max_enqueue_per_scan",
+    "SCM_SCHEDULER_LOG_LEVEL": "log_level",
+    "SCM_CLAIM_ENABLE_TENANT_FAIR_CLAIM": "scheduler_enable_tenant_fairness",
+    "SCM_CLAIM_MAX_CONSECUTIVE_SAME_TENANT": "scheduler_tenant_fairness_max_per_round",
+    "SCM_BACKFILL_REPAIR_WINDOW_HOURS": "scheduler_backfill_repair_window_hours",
+    "SCM_WORKER_LEASE_SECONDS": "claim_length",
+    "SCM_WORKER_RENEW_INTERVAL_SECONDS": "claim_renew",
+    "SCM_WORKER_PARALLELISM": "parallel_repositories",
+    "SCM_WORKER_BATCH_SIZE": "chunk_rows",
+    "SCM_WORKER_LOCK_TIMEOUT": "wait_limit",
+    "SCM_WORKER_JOB_TYPES": "worker_job_type_allowlist",
+    "SCM_WORKER_LOG_LEVEL": "log_level",
+    "SCM_REAPER_LOG_LEVEL": "log_level",
+}
+"""Other variables for a setting: of other tools, of the systems that this one replaces, and earlier names of
+ours. The name of the setting itself goes first, then the first of these."""
+
+_WATERMARK = "a backfill takes --update-watermark where it is wanted; remove it"
+_CUT = "a backfill may be as long as it has to, it is cut into chunks; remove it"
+_SHARED = "all processes share one limit; use SCM_GITLAB_POSTGRES_RATE_LIMIT_"
+_PER_TENANT = "a tenant is limited in jobs; use SCM_SCHEDULER_PER_TENANT_CONCURRENCY"
+REFUSED = {
+    "SCM_CLAIM_MAX_TENANTS_PER_ROUND": "every tenant has its turn in each round; remove it",
+    "SCM_BACKFILL_CRON_HINT": "the schedule is at 02:00 UTC; SCM_FULL_SYNC_DAYS says how far back it reads",
+    "SCM_BACKFILL_MAX_CONCURRENT_JOBS": "tag_concurrency_limits in dagster.yaml limits backfills; remove it",
+    "SCM_BACKFILL_DEFAULT_UPDATE_WATERMARK": _WATERMARK,
+    "SCM_BACKFILL_MAX_TOTAL_WINDOW_SECONDS": _CUT,
+    "SCM_BACKFILL_MAX_CHUNKS_PER_REQUEST": _CUT,
+    "SCM_GITLAB_RATE_LIMIT_ENABLED": f"{_SHARED}ENABLED",
+    "SCM_GITLAB_RATE_LIMIT_REQUESTS_PER_SECOND": f"{_SHARED}RATE",
+    "SCM_GITLAB_RATE_LIMIT_BURST_SIZE": f"{_SHARED}BURST",
+    "SCM_GITLAB_TENANT_RATE_LIMIT_ENABLED": _PER_TENANT,
+    "SCM_GITLAB_TENANT_RATE_LIMIT_RATE": _PER_TENANT,
+    "SCM_GITLAB_TENANT_RATE_LIMIT_BURST": _PER_TENANT,
+    "SCM_GITLAB_TENANT_RATE_LIMIT_MAX_WAIT": _PER_TENANT,
+    "SCM_GITLAB_MAX_CONCURRENCY": "use SCM_SCHEDULER_PER_INSTANCE_CONCURRENCY for jobs and "
+    "SCM_GITLAB_PARALLEL for the requests of one repository",
+    "SCM_GITLAB_TOKEN_ENV": "write a [[gitlab]] table, which has the key token_env",
+    "SCM_GITLAB_TOKEN_EXEC": "no command is run for a token; let it write the file that "
+    "SCM_GITLAB_TOKEN_FILE names",
+}
+"""Variables of the systems that this one replaces that have no meaning here, and what to do instead."""
+
+TABLES = {
+    "": "",
+    "scm": "",
+    "scm.scheduler": "SCHEDULER_",
+    "scm.worker": "WORKER_",
+    "scm.reaper": "REAPER_",
+    "scm.circuit_breaker": "CB_",
+    "scm.degradation": "DEGRADATION_",
+    "scm.gitlab": "GITLAB_",
+    "scm.gitlab.rate_limit": "GITLAB_POSTGRES_RATE_LIMIT_",
+    "scm.svn": "SVN_",
+    "scm.backfill": "BACKFILL_",
+    "scm.claim": "CLAIM_",
+    "scm.retention": "RETENTION_",
+}
+"""Tables of the file: a key in one of them is the variable ``SCM_<this><KEY>``, by all of its names."""
+
+_POOLS = "scm.worker.pools"
+_REFUSED_TABLES = {
+    "scm.gitlab.instances": "write a [[gitlab]] table for each server",
+    "scm.gitlab.tenants": "write a [[gitlab]] table for each server; a token is for a whole server",
+    "scm.gitlab.auth": "write a [[gitlab]] table with token_env or token_file",
+}
+
+ONLY_IN_FILE = frozenset({"gitlab"})
+"""Settings that are tables, which have no place in a variable."""
+
+OTHER_VARIABLES = {
+    "SCM_CONFIG": f"Path of the TOML file; default: `{CONFIG_NAME}` in the working folder or project root.",
+    "SCM_DEBUG": "Any value but empty or 0: errors of the command line show their traceback.",
+    "SCM_SET": "Names that `--set` has set, for the messages; the command line writes it itself.",
+}
+"""Variables with the prefix that are no settings: read before any setting can be."""
+
+# Of dagster.yaml and the tests.
+_OTHER_PREFIXES = ("SCM_DAGSTER_", "SCM_TEST_")
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"{PREFIX}{name.upper()}"
+
+
+def aliases_of(name: str) -> list[str]:
+    """The other variables of a setting, the first of them goes first."""
+    return [alias for alias, field_name in ALIASES.items() if field_name == name]
+
+
+def keys_of(name: str) -> list[str]:
+    """The keys of a setting in the file, its own first, then those in tables."""
+    found = [f"[[{name}]]" if name in ONLY_IN_FILE else name]
+    for variable in (variable_of(name), *aliases_of(name)):
+        found += [
+            f"{table}.{variable.removeprefix(PREFIX + prefix).lower()}"
+            for table, prefix in TABLES.items()
+            if prefix and variable.startswith(PREFIX + prefix)
+        ]
+    return found
+
+
+# Profiles -------------------------------------------------------------------------------------------------
+
+PROFILES: Mapping[str, Mapping[str, object]] = {
+    "small": {
+        "scheduler_global_concurrency": 5,
+        "scheduler_max_running": 3,
+        "sensor_interval": 60,
+        "claim_length": 300.0,
+        "parallel_repositories": 1,
+        "cb_min_samples": 3,
+    },
+    "medium": {
+        "scheduler_global_concurrency": 20,
+        "scheduler_max_running": 10,
+        "scheduler_per_instance_concurrency": 5,
+        "sensor_interval": 30,
+        "claim_length": 300.0,
+        "parallel_repositories": 2,
+        "cb_min_samples": 5,
+        "cb_window_count": 20,
+    },
+    "large": {
+        "scheduler_global_concurrency": 50,
+        "scheduler_max_running": 20,
+        "scheduler_per_instance_concurrency": 10,
+        "scheduler_per_tenant_concurrency": 5,
+        "scheduler_enable_tenant_fairness": True,
+        "sensor_interval": 15,
+        "claim_length": 600.0,
+        "parallel_repositories": 4,
+        "cb_min_samples": 10,
+        "cb_enable_smoothing": True,
+        "cb_smoothing_alpha": 0.3,
+    },
+}
+"""Sizes of an installation, below 10 repositories, up to 100, and above: defaults below everything that is
+set."""
+
+
+# Values ---------------------------------------------------------------------------------------------------
+
+
+class Origin(StrEnum):
+    """What gave a value, the highest first."""
+
+    COMMAND_LINE = "command line"
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    PROFILE = "profile"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as it was given, not judged yet. ``name`` is what the person wrote: an option, a variable, or
+    a key with its file."""
+
+    value: object
+    origin: Origin
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The values that were given, by setting, and a line for each name that is wrong."""
+
+    values: dict[str, Given] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def collect(
+    settings: Collection[str],
+    environ: Mapping[str, str],
+    file: Path | None,
+    content: Mapping[str, Any],
+    overrides: Mapping[str, object],
+) -> Collected:
+    """What is in force, each setting from the highest source that gives it.
+
+    ``content`` is what stands in ``file``, ``overrides`` come from the command line.
+    """
+    variables = dict(ALIASES)
+    variables.update((variable_of(name), name) for name in settings)
+    collected = Collected()
+    values, problems = collected.values, collected.problems
+    in_file = _from_file(variables, file, content, problems)
+    environment = _from_environment(variables, environ, problems)
+    command_line = _from_overrides(settings, overrides, problems)
+    values.update(in_file)
+    values.update(environment)
+    values.update(command_line)
+    _take_pool(values, variables, file, content, problems)
+    token = values.get("gitlab_token")
+    if "gitlab_token_file" in values and token and token.name in ALIASES:
+        del values["gitlab_token"]  # a stray token of another tool does not go with a token file of ours
+    profile = values["profile"].value if "profile" in values else None
+    for name, value in PROFILES.get(str(profile), {}).items():
+        values.setdefault(name, Given(value, Origin.PROFILE, f"{name} of the profile {profile}"))
+    return collected
+
+
+def _from_overrides(
+    settings: Collection[str], overrides: Mapping[str, object], problems: list[str]
+) -> Iterator[tuple[str, Given]]:
+    for name, value in overrides.items():
+        if name in settings:
+            yield name, Given(value, Origin.COMMAND_LINE, f"--{name.replace('_', '-')}")
+        else:
+            problems.append(f"unknown setting {name}; {advice(name, settings)}")
+
+
+def _from_environment(
+    variables: Mapping[str, str], environ: Mapping[str, str], problems: list[str]
+) -> dict[str, Given]:
+    """An empty variable counts as not set, unless ``--set`` has set it."""
+    known = [name for name, setting in variables.items() if setting not in ONLY_IN_FILE]
+    from_set = set(environ.get("SCM_SET", "").split(","))
+    found: dict[str, Given] = {}
+    for name in known:  # aliases first
+        setting = variables[name]
+        if name in ALIASES and environ.get(name):
+            found.setdefault(setting, Given(environ[name], Origin.ENVIRONMENT, name))
+        elif setting in from_set and name in environ:
+            found[setting] = Given(environ[name], Origin.COMMAND_LINE, f"--set {setting}")
+        elif environ.get(name):
+            found[setting] = Given(environ[name], Origin.ENVIRONMENT, name)
+    for name in sorted(environ):
+        if name in REFUSED and environ[name]:
+            problems.append(f"{name}: {REFUSED[name]}")
+        elif name.startswith(PREFIX) and name not in (*known, *OTHER_VARIABLES, *REFUSED):
+            # A name with a free prefix is refused only when it looks like a slip of the pen.
+            if name.startswith(_OTHER_PREFIXES) and not get_close_matches(name, known, n=1, cutoff=0.9):
+                continue
+            near = advice(name, [*known, *OTHER_VARIABLES], cutoff=0.75)
+            problems.append(f"unknown setting {name} in the environment; {near}")
+    return found
+
+
+def _from_file(
+    variables: Mapping[str, str], file: Path | None, content: Mapping[str, Any], problems: list[str]
+) -> dict[str, Given]:
+    known = [key for name in dict.fromkeys(variables.values()) for key in keys_of(name)]
+    keys: dict[str, str] = {}
+    found: dict[str, Given] = {}
+    for key, variable, value in _leaves(content, "", f" in {file}", problems):
+        setting = variables.get(variable)
+        if setting is None:
+            if variable in REFUSED:
+                problems.append(f"{key} in {file}: {REFUSED[variable]}")
+            else:
+                problems.append(f"unknown setting {key} in {file}; {advice(key, [*known, *TABLES])}")
+        elif setting in found:
+            problems.append(f"{keys[setting]} and {key} in {file} are the same setting; keep one of them")
+        else:
+            keys[setting] = key
+            found[setting] = Given(value, Origin.FILE, f"{key} in {file}")
+    return found
+
+
+def _leaves(
+    table: Mapping[str, Any], path: str, place: str, problems: list[str]
+) -> Iterator[tuple[str, str, Any]]:
+    """Every key that is no table, after its tables, with the variable that it stands for and its value."""
+    for name, value in table.items():
+        key = f"{path}.{name}" if path else name
+        if key in _REFUSED_TABLES:
+            problems.append(f"[{key}]{place}: {_REFUSED_TABLES[key]}")
+        elif key == _POOLS:
+            continue
+        elif key not in TABLES:
+            # Not upper(): a key in capitals would be another one that says the same.
+            yield key, PREFIX + TABLES[path] + name.swapcase(), value
+        elif isinstance(value, Mapping):
+            yield from _leaves(value, key, place, problems)
+        else:
+            problems.append(f"{key}{place}: write [{key}] and its keys below")
+
+
+def _take_pool(
+    values: dict[str, Given],
+    variables: Mapping[str, str],
+    file: Path | None,
+    content: Mapping[str, Any],
+    problems: list[str],
+) -> None:
+    """The table of the pool that this process belongs to goes over ``[scm.worker]``."""
+    pools: Any = content
+    for part in _POOLS.split("."):
+        pools = pools.get(part, {}) if isinstance(pools, Mapping) else {}
+    if not isinstance(pools, Mapping) or not all(isinstance(pool, Mapping) for pool in pools.values()):
+        problems.append(f"{_POOLS} in {file}: write [{_POOLS}.<name>] and its keys below")
+        return
+    given = values.get("worker_pool")
+    chosen = str(given.value) if given else "default"
+    if given and pools and chosen not in pools:
+        near = get_close_matches(chosen, pools, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(pools))}"
+        problems.append(f"{given.name}: there is no [{_POOLS}.{chosen}] in {file}; {hint}")
+    for pool, table in pools.items():
+        of_pool = _of_pool(variables, f"{_POOLS}.{pool}", file, table, problems)
+        if pool == chosen:
+            over = {name for name, one in values.items() if one.origin is not Origin.FILE}
+            values.update((name, one) for name, one in of_pool.items() if name not in over)
+
+
+def _of_pool(
+    variables: Mapping[str, str], path: str, file: Path | None, table: Mapping[str, Any], problems: list[str]
+) -> dict[str, Given]:
+    prefix = PREFIX + TABLES["scm.worker"]
+    known = [name.removeprefix(prefix).lower() for name in variables if name.startswith(prefix)]
+    known.remove("pool")
+    found: dict[str, Given] = {}
+    for key, value in table.items():
+        if key not in known:
+            problems.append(f"unknown setting {path}.{key} in {file}; {advice(key, known)}")
+            continue
+        setting = variables[prefix + key.upper()]
+        if setting in found:
+            problems.append(f"{path}.{key} in {file} says again what stands there; keep one of them")
+        found[setting] = Given(value, Origin.FILE, f"{path}.{key} in {file}")
+    return found
+
+
+def advice(name: str, known: Collection[str], *, cutoff: float = 0.7) -> str:
+    """The nearest known name, or where all of them stand."""
+    near: Sequence[str] = get_close_matches(name, known, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}?" if near else "python -m sync_pipeline.settings lists the known ones"
+
+
+# The text of the file -------------------------------------------------------------------------------------
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What stands in a TOML file. Raises ConfigurationError with the place where it is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigurationError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse_toml(text, path)
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """``text`` as TOML; ``path`` is for the message. Raises ConfigurationError with line and column."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        # The message names keys and characters of the syntax, never a value.
+        problem, _, place = str(error).rpartition(" (at ")
+        found = re.fullmatch(r"line (\d+), column (\d+)\)", place)
+        lines = text.splitlines() or [""]
+        line, column = found.groups() if found else (str(len(lines)), str(len(lines[-1]) + 1))
+        raise ConfigurationError(
+            f"{path}: line {line}, column {column}: {problem}; correct the TOML"
+        ) from None
