@@ -233,7 +233,7 @@ def collect(
         del values["gitlab_token"]  # a stray token of another tool does not go with a token file of ours
     profile = values["profile"].value if "profile" in values else None
     for name, value in PROFILES.get(str(profile), {}).items():
-        values.setdefault(name, Given(value, Origin.PROFILE, f"{name} of the profile {profile}"))
+        values.setdefault(name, Given(value, Origin.PROFILE, f"the profile {profile}"))
     return collected
 
 

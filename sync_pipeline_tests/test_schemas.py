@@ -110,6 +110,49 @@ def test_the_schemas_are_schemas() -> None:
         Draft202012Validator.check_schema(schema)
 
 
+def test_the_document_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.chdir(tmp_path)
+    secret = "hunter2-never-shown"
+    file = tmp_path / "sync_pipeline.toml"
+    file.write_text(
+        f"[scm.scheduler]\nmax_running = 7\n[[gitlab]]\nurl = 'https://two'\ntoken = '{secret}'\n"
+    )
+    monkeypatch.setenv("SCM_DATABASE_URL", f"postgresql://u:{secret}@h/d")
+    monkeypatch.setenv("SVN_PASSWORD", secret)
+    assert cli.run(["--set", "profile=large", "--set", "safety_lag=7", "settings", "--json"]) == 0
+    out = capsys.readouterr().out
+    document = json.loads(out)
+    validate(document, "settings.json")
+    described = SCHEMAS["settings.json"]["properties"]["settings"]["items"]["properties"]
+    assert set(document) <= set(SCHEMAS["settings.json"]["properties"])
+    assert all(set(one) <= set(described) for one in document["settings"])
+    found = {one["name"]: (one["value"], one["origin"], one["given_by"]) for one in document["settings"]}
+    assert [found[name] for name in ("safety_lag", "svn_password", "database_url", "gitlab_token")] == [
+        (7, "command line", "--set safety_lag"),
+        ("set", "environment", "SVN_PASSWORD"),
+        ("set", "environment", "SCM_DATABASE_URL"),
+        ("not set", "default", None),
+    ]
+    assert found["scheduler_max_running"] == (7, "file", f"scm.scheduler.max_running in {file}")
+    assert found["claim_length"] == (600, "profile", "the profile large")
+    assert found["gitlab"][0][0]["token"] == "set"
+    assert cli.run(["settings"]) == 0
+    text = capsys.readouterr().out
+    assert "svn_password\tset\tenvironment: SVN_PASSWORD\n" in text
+    assert secret not in out + text
+    monkeypatch.setenv("SCM_STALE_AFTER", "soon")
+    monkeypatch.setenv("SCM_OVERLAP", "-1")
+    assert cli.run(["settings", "--json"]) == 3
+    done = capsys.readouterr()
+    assert (done.out, [line.partition(": ")[2][:15] for line in done.err.splitlines()]) == (
+        "",
+        ["SCM_OVERLAP: in", "SCM_STALE_AFTER"],
+    )
+
+
 def test_documents_of_subversion(database: Database, runner: Runner, tmp_path: Path) -> None:
     svn_samples.large(tmp_path / "paint", 1100, 1)
     with database.connection() as conn:

@@ -229,12 +229,12 @@ def test_a_profile_lies_below_everything_that_is_set(folder: Path, monkeypatch: 
     assert (loaded.claim_length, loaded.scheduler_max_running) == (600, 9)
     assert {name: (given[name].origin, given[name].name) for name in ("profile", "claim_length")} == {
         "profile": (Origin.ENVIRONMENT, "SCM_PROFILE"),
-        "claim_length": (Origin.PROFILE, "claim_length of the profile large"),
+        "claim_length": (Origin.PROFILE, "the profile large"),
     }
     monkeypatch.setenv("SCM_PROFILE", "small")  # which hands out less than the file lets run
     assert refusal() == (
         "scheduler_max_running (9) must be at most scheduler_global_concurrency (5), or so many never run; "
-        "see scheduler_global_concurrency of the profile small and scm.scheduler.max_running in "
+        "see the profile small and scm.scheduler.max_running in "
         f"{folder / 'sync_pipeline.toml'}"
     )
     for profile in PROFILES:

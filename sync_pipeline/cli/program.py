@@ -30,6 +30,7 @@ from sync_pipeline.cli import (
     repositories,
     roots,
     runner,
+    settings,
     watermarks,
 )
 from sync_pipeline.cli.shared import (
@@ -46,6 +47,7 @@ app.command("up")(installation.up_command)
 app.command("doctor")(installation.doctor_command)
 app.command("status")(installation.status_command)
 app.command("completeness")(installation.completeness_command)
+app.command("settings")(settings.settings_command)
 app.command("reconcile")(reconcile.reconcile_command)
 app.command("reaper")(reaper.reaper_command)
 # Its earlier name, for scripts.
