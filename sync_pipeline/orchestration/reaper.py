@@ -17,7 +17,6 @@ from functools import partial
 
 import dagster as dg
 from dagster._core.execution.backfill import BulkActionStatus
-from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.reaper import AT_ONCE, REAPER, Item, ReapReport, reap, rules_of
@@ -131,7 +130,7 @@ def _end_runs(database: Database, instance: dg.DagsterInstance, report: ReapRepo
             rules=rules,
         ):
             continue
-        quiet = f"nothing was heard of it for {rules.run_max.total_seconds():.0f} s"
+        quiet = f"it has no live claim, and began nothing for {rules.run_max.total_seconds():.0f} s"
         why = "the process of this run is gone" if process is Process.GONE else quiet
         report.attempt(
             Item("dagster run", run.run_id, "ended", f"Dagster run {run.run_id} ({run.job_name}): {why}"),
@@ -143,32 +142,32 @@ def _free_slots(_: Database, instance: dg.DagsterInstance, report: ReapReport, r
     storage = instance.event_log_storage
     if not storage.supports_global_concurrency_limits:
         return
-    holders = sorted(storage.get_concurrency_run_ids())
+    holders = {run_id for pool in storage.get_concurrency_keys() for run_id in _holders(instance, pool)}
     if not holders:
         return
-    known = {record.dagster_run.run_id: record for record in instance.get_run_records(_of(holders))}
+    records = instance.get_run_records(dg.RunsFilter(run_ids=sorted(holders)))
+    known = {record.dagster_run.run_id: record for record in records}
     ended_before = (datetime.now(UTC) - _SLOT_GRACE).timestamp()
-    for run_id in holders:
+    for run_id in sorted(holders):
         record = known.get(run_id)
-        if record is not None and (
-            record.dagster_run.status not in FINISHED_STATUSES or (record.end_time or 0) > ended_before
+        if record is not None and not (
+            record.dagster_run.is_finished and (record.end_time or 0) <= ended_before
         ):
             continue
         what = "ended" if record is not None else "is not known any more"
-        report.attempt(
-            Item(
-                "dagster slot", run_id, "freed", f"Dagster run {run_id} {what}; its slots in pools are free"
-            ),
-            partial(_free, instance, run_id),
-        )
+        line = f"Dagster run {run_id} {what}; the slots of pools that it held are free"
+        report.attempt(Item("dagster slot", run_id, "freed", line), partial(_free, instance, run_id))
+
+
+def _holders(instance: dg.DagsterInstance, pool: str) -> set[str]:
+    """The runs that hold a slot of a pool, or wait for one."""
+    info = instance.event_log_storage.get_concurrency_info(pool)
+    return info.active_run_ids | {step.run_id for step in info.pending_steps}
 
 
 def _free(instance: dg.DagsterInstance, run_id: str) -> bool:
-    return bool(instance.event_log_storage.free_concurrency_slots_for_run(run_id))
-
-
-def _of(run_ids: Collection[str]) -> dg.RunsFilter:
-    return dg.RunsFilter(run_ids=list(run_ids))
+    instance.event_log_storage.free_concurrency_slots_for_run(run_id)
+    return True
 
 
 def _name_backfills(_: Database, instance: dg.DagsterInstance, report: ReapReport, rules: Rules) -> None:

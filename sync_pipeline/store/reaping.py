@@ -137,9 +137,11 @@ DELETE FROM scm.sync_lock_waiters
 """
 
 # What the ledger knows of Dagster runs: the processes of their attempts, whether a claim of theirs is live,
-# and when one last began or ended.
+# and when one last began or ended by itself.
 _SIGNS = """
-SELECT s.dagster_run_id, max(greatest(s.started_at, s.finished_at)) AS last_sign,
+SELECT s.dagster_run_id,
+       max(CASE WHEN s.error_code = 'worker_lost' THEN s.started_at
+                ELSE greatest(s.started_at, s.finished_at) END) AS last_sign,
        coalesce(bool_or(j.status = 'running' AND j.dagster_run_id = s.dagster_run_id
                         AND j.claim_expires_at > clock_timestamp()), FALSE) AS claims_live
   FROM scm.sync_runs AS s

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from sync_pipeline import catalog
 from sync_pipeline.model import JobReport, JobType, Repository
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
+from sync_pipeline.orchestration.run import dagster_environment
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
@@ -164,6 +165,13 @@ def site(database: Database, database_url: str, tmp_path: Path) -> Iterator[Site
     )
     with dg.DagsterInstance.ephemeral() as instance:
         yield Site(database, instance, settings)
+
+
+@pytest.fixture
+def stored(site: Site) -> Iterator[Site]:
+    """A :class:`Site` whose Dagster keeps its records in PostgreSQL, as it does in earnest."""
+    with dagster_environment(site.settings), quiet_dagster(), dg.DagsterInstance.get() as instance:
+        yield Site(site.database, instance, site.settings)
 
 
 @dataclass
