@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pty
 import re
@@ -96,6 +97,7 @@ Scm = Callable[..., Done]
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty working folder and a state folder of the test's own; --set and --debug end with the test."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setattr(logging.getLogger("sync_pipeline"), "level", logging.NOTSET)  # put back at the end
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCM_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("SCM_ENVIRONMENT", "test")
@@ -264,6 +266,14 @@ def test_a_database_of_another_environment_is_refused(scm: Scm, on_database: Dat
 def test_a_server_of_ones_own_is_not_started_or_stopped(scm: Scm, on_database: Database) -> None:
     for command in ("start", "stop"):
         scm("db", command).refused(3, "SCM_DATABASE_URL")
+
+
+def test_what_is_logged_is_a_setting(
+    scm: Scm, on_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCM_WORKER_LOG_LEVEL", "INFO")
+    assert scm("repo", "list").code == 0
+    assert logging.getLogger("sync_pipeline").level == logging.INFO
 
 
 def test_a_wrong_file_of_settings_is_one_line(scm: Scm, tmp_path: Path) -> None:

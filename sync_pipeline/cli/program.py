@@ -68,9 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the life of the process)
     # Whoever ends us politely gets what Ctrl-C gets: a stop between two batches and the job given back.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Of all logs only our own warnings belong between our lines.
+    # Of all logs only our own belong between our lines; the settings say which of them.
     logging.getLogger().addHandler(logging.NullHandler())
-    logging.getLogger("sync_pipeline").addHandler(_Warnings(logging.WARNING))
+    logging.getLogger("sync_pipeline").addHandler(_Lines())
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
@@ -100,8 +100,8 @@ def run(arguments: Sequence[str]) -> int:
         return tell("interrupted; what was committed stays", INTERRUPTED)
 
 
-class _Warnings(logging.Handler):
-    """Warnings of our modules, each as one line without a traceback."""
+class _Lines(logging.Handler):
+    """What our modules log, each as one line without a traceback."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tell(f"{record.levelname.lower()}: {record.getMessage()}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import logging
 import os
 import re
 import signal
@@ -64,10 +65,12 @@ def group(help_text: str) -> typer.Typer:
 
 
 def read_settings() -> Settings:
-    """The settings in force. Raises ConfigurationError for a wrong one."""
+    """The settings in force, also for what is logged. Raises ConfigurationError for wrong ones."""
     from sync_pipeline.settings import load_settings
 
-    return load_settings()
+    settings = load_settings()
+    logging.getLogger("sync_pipeline").setLevel(settings.log_level.upper())
+    return settings
 
 
 @contextmanager

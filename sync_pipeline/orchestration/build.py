@@ -6,6 +6,7 @@ fails. Building them reads the catalog snapshot file and nothing else: no networ
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -60,6 +61,7 @@ def load_defs() -> dg.Definitions:
     """
     try:
         settings = load_settings()
+        _log_as(settings)
         if _is_command() and not settings.catalog_file.exists():
             raise ConfigurationError(
                 f"there is no catalog snapshot {settings.catalog_file}; run: scm-sync catalog export, "
@@ -72,6 +74,16 @@ def load_defs() -> dg.Definitions:
         for problem in error.problems:
             print(f"scm-sync: {' '.join(problem.split())}", file=sys.stderr)
         sys.exit(CONFIGURATION)
+
+
+def _log_as(settings: Settings) -> None:
+    """Write what our own modules log to stderr, which Dagster hands on."""
+    log = logging.getLogger("sync_pipeline")
+    log.setLevel(settings.log_level.upper())
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        log.addHandler(handler)
 
 
 def _is_command() -> bool:
