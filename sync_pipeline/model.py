@@ -368,6 +368,34 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """What was sent to a source: requests or commands, answers among them that told us to slow down, those
+    that did not come in time, and the seconds spent waiting, for the shared rate limit and before asking
+    again."""
+
+    calls: int = 0
+    rate_limited: int = 0
+    timeouts: int = 0
+    waited: float = 0.0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.calls + other.calls,
+            self.rate_limited + other.rate_limited,
+            self.timeouts + other.timeouts,
+            self.waited + other.waited,
+        )
+
+    def __sub__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.calls - other.calls,
+            self.rate_limited - other.rate_limited,
+            self.timeouts - other.timeouts,
+            self.waited - other.waited,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class JobReport:
     """How a job ended, for whoever started it. ``watermark_*`` are the last complete revision plus one, or a
     UTC time. ``covered`` is what this run completed. ``head`` is the source's end as pinned at the start."""
@@ -381,7 +409,7 @@ class JobReport:
     job_status: JobStatus
     run_status: RunStatus
     counts: Counts = field(default_factory=Counts)
-    calls: int = 0
+    traffic: Traffic = Traffic()
     batches: int = 0
     seconds: float = 0.0
     waited_seconds: float = 0.0
@@ -392,6 +420,11 @@ class JobReport:
     beyond_head: bool = False
     error_code: str | None = None
     error: str | None = None
+
+    @property
+    def calls(self) -> int:
+        """Requests or commands that were sent."""
+        return self.traffic.calls
 
     @property
     def succeeded(self) -> bool:

@@ -21,7 +21,10 @@ from sync_pipeline.sources.gitlab.activity import Activity, newest_activity
 from sync_pipeline.sources.gitlab.transport import Instance
 from sync_pipeline.store import migrations, watermarks
 from sync_pipeline.store.database import Database
+from sync_pipeline.sync.limiter import gitlab_limiter, svn_limiter
 from sync_pipeline.sync.readers import Readers, svn_reader
+
+_SHARE_OF_WAITING = 0.25
 
 
 class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -29,17 +32,24 @@ class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     settings: dg.ResourceDependency[Settings]
 
-    def readers(self) -> Readers:
-        """What the engine makes its readers with; one for everything that a process does at a time."""
-        return Readers(self.settings)
+    def readers(self, database: Database) -> Readers:
+        """What the engine makes its readers with; one for everything that a process does at a time.
+        ``database`` has the shared rate limits."""
+        return Readers(self.settings, database)
 
-    def visit(self, repository: Repository, *, timeout: float) -> Visit:
-        """A quick look at a repository's front door, of at most ``timeout`` seconds. Raises SyncError."""
+    def visit(self, database: Database, repository: Repository, *, timeout: float) -> Visit:
+        """A quick look at a repository's front door, of at most ``timeout`` seconds, a quarter of them for
+        the wait for its turn. Raises SyncError."""
+        patience = timeout * _SHARE_OF_WAITING
         settings = self.settings.model_copy(
-            update={"svn_info_timeout": min(timeout, self.settings.svn_info_timeout)}
+            update={"svn_info_timeout": min(timeout - patience, self.settings.svn_info_timeout)}
         )
         reader = svn_reader(
-            settings, repository.svn_root or repository.url, repository.svn_prefix, attempts=1
+            settings,
+            repository.svn_root or repository.url,
+            repository.svn_prefix,
+            attempts=1,
+            limiter=svn_limiter(database, settings, repository.instance, max_wait=patience),
         )
         visit: Visit = reader.visit()
         return visit
@@ -50,23 +60,29 @@ class GitLabResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     settings: dg.ResourceDependency[Settings]
 
-    def readers(self) -> Readers:
-        """What the engine makes its clients with; one for everything that a process does at a time."""
-        return Readers(self.settings)
+    def readers(self, database: Database) -> Readers:
+        """What the engine makes its clients with; one for everything that a process does at a time.
+        ``database`` has the shared rate limits."""
+        return Readers(self.settings, database)
 
-    def newest_activity(self, instance: str, group_id: int | None, *, timeout: float) -> Activity:
-        """One page of the projects that were active last, within ``timeout`` seconds; see
-        :func:`~sync_pipeline.sources.gitlab.activity.newest_activity`. Raises SyncError."""
+    def newest_activity(
+        self, database: Database, instance: str, group_id: int | None, *, timeout: float
+    ) -> Activity:
+        """One page of the projects that were active last, within ``timeout`` seconds, a quarter of them for
+        the wait for its turn; see :func:`~sync_pipeline.sources.gitlab.activity.newest_activity`. Raises
+        SyncError."""
+        patience = timeout * _SHARE_OF_WAITING
         for server in self.settings.gitlab_servers():
             if instance_of(server.url) == instance:
                 quick = Instance(
                     server.url,
                     server.token,
                     ca_file=server.ca_file,
-                    connect_timeout=timeout,
-                    read_timeout=timeout,
-                    total_timeout=timeout,
+                    connect_timeout=timeout - patience,
+                    read_timeout=timeout - patience,
+                    total_timeout=timeout - patience,
                     attempts=1,
+                    limiter=gitlab_limiter(database, self.settings, instance, max_wait=patience),
                 )
                 try:
                     return newest_activity(quick.client(), group_id)

@@ -199,35 +199,34 @@ def _token_source(token: SecretStr, file: Path | None, variable: str = "") -> Ca
 # Lists --------------------------------------------------------------------------------------------------
 
 
-def _items(value: object) -> object:
-    """The items of a comma-separated text; what is no text is left to the model to judge."""
-    if isinstance(value, str):
-        return tuple(dict.fromkeys(item.strip() for item in value.split(",") if item.strip()))
-    return value
+def _items(value: object) -> tuple[str, ...]:
+    """The items of a list or of a comma-separated text, each once. Raises ValueError where it is neither."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        raise ValueError("write a list of texts, or one text with commas")
+    stripped = dict.fromkeys(item.strip() for item in items)
+    if "" in stripped and not isinstance(value, str):  # which may stand for nothing and for everything
+        raise ValueError("an item of the list is empty; leave it out")
+    return tuple(filter(None, stripped))
 
 
-def _hosts(value: object) -> object:
+def _hosts(value: object) -> tuple[str, ...]:
     """Hosts as they are compared: lower case, without a default port."""
     items = _items(value)
-    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-        return items
-    for item in items:
-        if re.search(r"[/@\s]", item):
-            raise ValueError("write hosts only, like gitlab.example.com or svn.example.com:8443")
+    if any(re.search(r"[/@\s]", item) for item in items):
+        raise ValueError("write hosts only, like gitlab.example.com or svn.example.com:8443")
     return tuple(dict.fromkeys(re.sub(r":(80|443)$", "", item.lower()) for item in items))
 
 
-def _job_types(value: object) -> object:
+def _job_types(value: object) -> tuple[JobType, ...]:
     """Job types by any of their names; ``all`` is the empty list."""
     items = _items(value)
-    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-        return items
     if [item.lower() for item in items] == ["all"]:
         return ()
-    return tuple(dict.fromkeys(JobType.parse(item) for item in items))
+    return tuple(dict.fromkeys(map(JobType.parse, items)))
 
 
-Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_items)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_items)]
 Instances = Annotated[tuple[str, ...], BeforeValidator(_hosts)]
 JobTypes = Annotated[tuple[JobType, ...], BeforeValidator(_job_types)]
 
@@ -412,6 +411,7 @@ class Settings(BaseSettings):
     svn_max_answer_bytes: int = Field(
         2 * 1024**3,
         gt=0,
+        le=2**40,
         description="Bytes: largest answer of one svn command; a larger one halves the window.",
     )
     svn_trust_failures: str = Field(
@@ -426,7 +426,7 @@ class Settings(BaseSettings):
         5, ge=1, le=100, description="Stored revisions compared with the source at every visit."
     )
     sweep_recent_revisions: int = Field(
-        100, ge=0, description="Newest revisions re-read by each sweep for edited properties."
+        100, ge=0, le=1_000_000, description="Newest revisions re-read by each sweep for edited properties."
     )
     sweep_interval: float = Field(
         3600.0, gt=0, le=31_536_000, description="Seconds: shortest time between two sweeps of a repository."
@@ -458,7 +458,7 @@ class Settings(BaseSettings):
         le=1_000_000,
         description="Requests an hour that the schedule `reconcile` sends to one instance at most.",
     )
-    job_max_attempts: int = Field(3, ge=1, description="Attempts at a job before it is dead.")
+    job_max_attempts: int = Field(3, ge=1, le=1000, description="Attempts at a job before it is dead.")
     claim_length: float = Field(
         300.0, gt=0, le=31_536_000, description="Seconds: length of the claim on a job."
     )
@@ -485,13 +485,13 @@ class Settings(BaseSettings):
         300.0, gt=0, le=31_536_000, description="Seconds: a repository is due when its last visit is older."
     )
     sensor_interval: int = Field(
-        30, ge=1, description="Seconds: shortest time between two ticks of a sensor."
+        30, ge=1, le=86_400, description="Seconds: shortest time between two ticks of a sensor."
     )
     max_queued_runs: int = Field(
-        10, ge=1, description="The scheduler holds back while so many Dagster runs wait."
+        10, ge=1, le=100_000, description="The scheduler holds back while so many Dagster runs wait."
     )
     changes_per_tick: int = Field(
-        20, ge=1, description="SVN repositories that one tick of the changes sensor looks at."
+        20, ge=1, le=100_000, description="SVN repositories that one tick of the changes sensor looks at."
     )
     changes_time_limit: float = Field(
         3.0, gt=0, le=31_536_000, description="Seconds: wall clock limit of one tick of the changes sensor."

@@ -193,7 +193,7 @@ class Given:
     """A value as it was given, not judged yet. ``name`` is what the person wrote: an option, a variable, or
     a key with its file."""
 
-    value: object
+    value: object = field(repr=False)  # it may be a secret
     origin: Origin
     name: str
 

@@ -109,7 +109,7 @@ def reconcile_command(
                 (job_type, reconciliation.window_for(conn, repository, job_type, given, now()))
                 for job_type in runner.job_types_for(repository, job)
             ]
-            readers = Readers(settings)
+            readers = Readers(settings, database)
             if repository.kind is Kind.GITLAB and not dry_run:
                 problem = in_force(conn, readers).problem(repository.instance)
                 if problem is not None:

@@ -89,7 +89,7 @@ def repo_add(
             settings,
             entries,
             actor=actor(),
-            reader_factory=visitor_for(settings),
+            reader_factory=visitor_for(settings, database),
             dry_run=dry_run,
         ):
             if isinstance(result, SyncError):

@@ -75,7 +75,7 @@ def root_add(
             exclude=exclude or (),
             tenant=tenant,
             actor=actor(),
-            client_of=Readers(settings).gitlab,
+            client_of=Readers(settings, database).gitlab,
             dry_run=dry_run,
         )
         done = added.discovered
@@ -157,7 +157,9 @@ def root_sync(
             raise ConfigurationError(
                 f"root {retired[0].root_id} is retired; take it up: scm-sync root add {retired[0]}"
             )
-        done = discovery.rediscover(database, settings, Readers(settings).gitlab, actor(), roots=roots)
+        done = discovery.rediscover(
+            database, settings, Readers(settings, database).gitlab, actor(), roots=roots
+        )
         if any(one.changed for one in done):
             after_catalog_change(settings, database)
     if as_json:

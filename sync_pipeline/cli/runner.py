@@ -146,7 +146,7 @@ def runner_backfill(
         repository = catalog.require_active(registration.find_repository(database, repo))
         wanted = runner.job_types_for(repository, job)
         runner.check_bounds(repository, bounds)
-        window, head = _backfill_window(settings, repository, bounds)
+        window, head = _backfill_window(settings, database, repository, bounds)
         found = plans.plan(database, settings, repository, wanted, window, head=head, now=now())
         if dry_run:
             return _print_plans(found, as_json)
@@ -158,7 +158,9 @@ def runner_backfill(
     return finish_runner(document, as_json)
 
 
-def _backfill_window(settings: Settings, repository: Repository, bounds: Bounds) -> tuple[Window, int | None]:
+def _backfill_window(
+    settings: Settings, database: Database, repository: Repository, bounds: Bounds
+) -> tuple[Window, int | None]:
     """The window that is meant, and HEAD, for which SVN has to be asked."""
     from sync_pipeline.model import Kind
     from sync_pipeline.operations import runner
@@ -170,7 +172,7 @@ def _backfill_window(settings: Settings, repository: Repository, bounds: Bounds)
     start_rev, end_rev = bounds.start_rev, bounds.end_rev
     # A wrong order is told before the source is asked.
     runner.backfill_window(start_rev, end_rev, head=max(start_rev or 1, end_rev or 1))
-    head = _head(settings, repository)
+    head = _head(settings, database, repository)
     return runner.backfill_window(start_rev, end_rev, head), head
 
 
@@ -183,10 +185,10 @@ def _need_server(settings: Settings, repository: Repository) -> None:
         Readers(settings).fingerprint(repository.instance)
 
 
-def _head(settings: Settings, repository: Repository) -> int:
+def _head(settings: Settings, database: Database, repository: Repository) -> int:
     from sync_pipeline.operations import registration
 
-    return registration.visit_source(repository.url, visitor_for(settings)).head
+    return registration.visit_source(repository.url, visitor_for(settings, database)).head
 
 
 # The plan -----------------------------------------------------------------------------------------------
@@ -199,7 +201,7 @@ def _live_plans(
     from sync_pipeline.model import Kind
     from sync_pipeline.operations import plans
 
-    head = _head(settings, repository) if repository.kind is Kind.SVN else None
+    head = _head(settings, database, repository) if repository.kind is Kind.SVN else None
     return plans.plan(database, settings, repository, wanted, None, head=head, now=now())
 
 

@@ -86,13 +86,15 @@ def open_database(settings: Settings) -> Iterator[Database]:
         yield database
 
 
-def visitor_for(settings: Settings) -> ReaderFactory:
+def visitor_for(settings: Settings, database: Database) -> ReaderFactory:
     """What opens the SVN repository of a URL, to look at it before it is in the catalog."""
 
     def visitor(url: str) -> Visitor:
+        from sync_pipeline.catalog import instance_of
+        from sync_pipeline.sync.limiter import svn_limiter
         from sync_pipeline.sync.readers import svn_reader
 
-        return svn_reader(settings, url)
+        return svn_reader(settings, url, limiter=svn_limiter(database, settings, instance_of(url)))
 
     return visitor
 

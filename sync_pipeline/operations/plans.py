@@ -116,7 +116,7 @@ def plan(
         else:
             key = job_type is JobType.COMMITS, missing
             if key not in counted:
-                counted[key] = _ask(settings, repository, job_type, missing)
+                counted[key] = _ask(database, settings, repository, job_type, missing)
             expected = _expected(job_type, counted[key], seconds_per_row, settings.gitlab_parallel)
         found.append(Plan(repository, job_type, mode, whole, head, chunks, expected))
     return tuple(found)
@@ -141,13 +141,19 @@ class _Asked:
     problem: str | None = None
 
 
-def _ask(settings: Settings, repository: Repository, job_type: JobType, missing: Sequence[Window]) -> _Asked:
+def _ask(
+    database: Database,
+    settings: Settings,
+    repository: Repository,
+    job_type: JobType,
+    missing: Sequence[Window],
+) -> _Asked:
     times = [gap for gap in missing if isinstance(gap, TimeWindow)]
     if not times:
         return _Asked(0, None)
     if len(times) > _MOST_QUESTIONS:
         times = [TimeWindow(times[0].since, times[-1].until)]
-    client = Readers(settings).gitlab(repository.instance)
+    client = Readers(settings, database).gitlab(repository.instance)
     assert repository.project_id is not None
     started = client.instance.monotonic()
     try:

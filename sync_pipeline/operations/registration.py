@@ -102,7 +102,7 @@ def add_repository(
     does not answer now.
     """
     if spec.kind is Kind.GITLAB:
-        make = client_of or Readers(settings).gitlab
+        make = client_of or Readers(settings, database).gitlab
         return _add_project(database, settings, spec, tenant, actor, make, dry_run)
     with database.connection() as conn:
         known = repos.find(conn, spec)
@@ -363,7 +363,7 @@ def add_listed(
     dry_run: bool = False,
 ) -> Iterator[tuple[Listed, Registered | SyncError]]:
     """Register each entry and yield what became of it; a bad one does not stop the others."""
-    client_of = client_of or Readers(settings).gitlab
+    client_of = client_of or Readers(settings, database).gitlab
     for entry in entries:
         try:
             if entry.spec is None:

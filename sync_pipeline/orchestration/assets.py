@@ -96,7 +96,7 @@ def _multi_asset(
                     days=days,
                     database=database,
                     watermarks=store,
-                    readers=svn.readers() if svn_family else gitlab.readers(),
+                    readers=svn.readers(database) if svn_family else gitlab.readers(database),
                     observer=observer,
                 )
                 yield from step.execute(selected)

@@ -104,7 +104,7 @@ def _list_newest(
 ) -> tuple[int, str]:
     """List the newest activity of the discovery root whose turn it is, or of the token's membership where
     there is no root; returns the root, and one line."""
-    readers = gitlab.readers()
+    readers = gitlab.readers(database)
     with database.connection() as conn:
         problem = credentials.in_force(conn, readers).problem(instance)
         roots = [root for root in discovery.list_roots(conn) if root.instance == instance]
@@ -115,6 +115,7 @@ def _list_newest(
         return number, f"not asked: {problem}"
     try:
         found = gitlab.newest_activity(
+            database,
             instance,
             None if root is None else root.group_id,
             timeout=max(deadline - time.monotonic(), _SHORTEST_LOOK),
@@ -148,28 +149,32 @@ def _look(
     deadline: float,
 ) -> tuple[int, str]:
     """Visit as many of ``turn`` as fit the limits; returns the last one looked at, and one line."""
-    seen, failed, highest = 0, 0, 0
+    seen, failed, highest, turned_away = 0, 0, 0, ""
     for repository in turn[: settings.changes_per_tick]:
         left = deadline - time.monotonic()
         if left < _SHORTEST_LOOK and seen:
             break
-        last = repository.repo_id
         head: int | None = None
         code: str | None = None
         line: str | None = None
         try:
             # Half of what is left: one slow repository leaves time for the next.
-            head = svn.visit(repository, timeout=max(left / 2, _SHORTEST_LOOK)).head
+            head = svn.visit(database, repository, timeout=max(left / 2, _SHORTEST_LOOK)).head
         except SyncError as error:
+            if error.code == "throttled":
+                # Nobody was asked, so nothing is known; his turn is the next tick's.
+                turned_away = f"; {error}"
+                break
             code, line = error.code, str(error)
         except Exception as error:
             _log.exception("%s cannot be looked at", repository.spec)
             code, line = "exception", type(error).__name__
         with database.connection() as conn:
             planning.record_hint(conn, repository.repo_id, head_rev=head, error_code=code, error=line)
+        last = repository.repo_id
         seen += 1
         failed += code is not None
         highest = max(highest, head or 0)
     if highest:
         ensure_blocks(instance, database, highest)
-    return last, f"looked at {seen} of {len(turn)}, {failed} failed"
+    return last, f"looked at {seen} of {len(turn)}, {failed} failed{turned_away}"

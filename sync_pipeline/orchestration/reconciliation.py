@@ -67,7 +67,7 @@ def reconciliation_asset(
                 sweep = Sweep(
                     database,
                     settings,
-                    gitlab.readers(),
+                    gitlab.readers(database),
                     by_id,
                     deadline=_deadline(context),
                     dagster_run_id=context.run.run_id,

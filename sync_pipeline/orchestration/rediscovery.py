@@ -46,7 +46,7 @@ def rediscovery_job() -> dg.JobDefinition:
 
         sign(context.instance, context.run)
         with postgres.database() as database:
-            readers = gitlab.readers()
+            readers = gitlab.readers(database)
             due = _due(database, settings, readers)
             found = rediscover(database, settings, readers.gitlab, REDISCOVERY, roots=due)
             for one in found:
@@ -92,7 +92,7 @@ def rediscovery_schedule(job: dg.JobDefinition, settings: Settings) -> dg.Schedu
         gitlab: GitLabResource,
     ) -> dg.RunRequest | dg.SkipReason:
         with postgres.database() as database, heartbeat(database, REDISCOVERY) as say:
-            due = _due(database, settings, gitlab.readers())
+            due = _due(database, settings, gitlab.readers(database))
             if not due and not _snapshot_is_old(database, settings):
                 say("nothing is due")
                 return dg.SkipReason("nothing is due")

@@ -85,7 +85,7 @@ def scheduler_sensor(
     ) -> dg.SensorResult:
         with postgres.database() as database, heartbeat(database, SCHEDULER) as say:
             with database.connection() as conn:
-                tokens = credentials.in_force(conn, gitlab.readers())
+                tokens = credentials.in_force(conn, gitlab.readers(database))
             requests, said = _schedule(context.instance, database, settings, by_id, days, tokens)
             events = _changed_verdicts(database, settings, by_id, tokens)
             said += f"; {len(events)} verdicts" if events else ""

@@ -115,6 +115,9 @@ def run(settings: Settings, console: Console) -> list[Line]:
                 "gitlab_url": where.url,
                 "gitlab_token": SecretStr(where.token),
                 "gitlab_token_file": None,
+                # It is our own.
+                "gitlab_postgres_rate_limit_rate": 1000.0,
+                "gitlab_postgres_rate_limit_burst": 1000,
             }
         )
         repositories = [register(settings, database, f"svn:{address}") for address in places.values()]

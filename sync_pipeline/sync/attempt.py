@@ -46,6 +46,7 @@ from sync_pipeline.model import (
     QuarantinedRow,
     Repository,
     RunStatus,
+    Traffic,
     Trigger,
     Window,
 )
@@ -74,7 +75,7 @@ _WAITS = frozenset({"credential", "scope", "disabled"})
 # The server, or the next owner of the job, ended our session; or nobody knows what did.
 _ENDED = frozenset({"57P01", "25P03", None})
 # Says nothing about the job.
-_FREE = frozenset({"rate_limit"})
+_FREE = frozenset({"rate_limit", "throttled"})
 _GONE = frozenset({"not_found", "no_repository"})
 
 
@@ -92,7 +93,7 @@ class Progress:
 
     counts: Counts = field(default_factory=Counts)
     batches: int = 0
-    calls: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
     covered: list[Window] = field(default_factory=list)
     failures: list[SyncError] = field(default_factory=list)
     head: int | None = None
@@ -363,7 +364,7 @@ class Attempt:
                     self.claim,
                     job_status=job_status,
                     run_status=run_status,
-                    calls=self.done.calls,
+                    traffic=self.done.traffic,
                     head_rev=self.done.head,
                     error_code=error.code if error else None,
                     error=str(error) if error else None,
@@ -418,7 +419,7 @@ class Attempt:
                     self.claim,
                     job_status=status,
                     run_status=run_status,
-                    calls=self.done.calls,
+                    traffic=self.done.traffic,
                     head_rev=self.done.head,
                     error_code=cause.code if isinstance(cause, SyncError) else Cancelled.code,
                     error=str(cause) or type(cause).__name__,
@@ -445,7 +446,7 @@ class Attempt:
             job_status=job_status,
             run_status=run_status,
             counts=self.done.counts,
-            calls=self.done.calls,
+            traffic=self.done.traffic,
             batches=self.done.batches,
             seconds=time.monotonic() - self._started,
             waited_seconds=self.done.waited,

@@ -72,7 +72,7 @@ class CommitWork:
             with self._visit.watched():
                 self._work()
         finally:
-            self._attempt.done.calls = self._client.calls
+            self._attempt.done.traffic = self._client.traffic
 
     def _work(self) -> None:
         look = self._visit.look()
@@ -398,7 +398,7 @@ class CommitWork:
                 for place, some in nameless.items():
                     self._retry_nameless(place, some, readable, outcome)
         finally:
-            self._attempt.done.calls = self._client.calls
+            self._attempt.done.traffic = self._client.traffic
         return outcome
 
     def _retry_commit(self, sha: str, readable: TimeWindow, outcome: Outcome) -> None:
@@ -460,7 +460,7 @@ class CommitWork:
                 # What no ref reaches is flagged there.
                 self._read_refs(look)
         finally:
-            self._attempt.done.calls = self._client.calls
+            self._attempt.done.traffic = self._client.traffic
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
         """See :class:`sync_pipeline.sync.reconcile.Healing`."""
@@ -473,7 +473,7 @@ class CommitWork:
                     # What a branch or a tag leads to is there, whatever its own address answers.
                     return gone - refs.reached(conn, self._repo_id, gone)
         finally:
-            self._attempt.done.calls = self._client.calls
+            self._attempt.done.traffic = self._client.traffic
 
     def _look(self) -> front.ProjectLook:
         look = self._visit.look()

@@ -15,7 +15,7 @@ from enum import Enum
 
 from sync_pipeline.errors import RowUnreadable, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitRow
-from sync_pipeline.model import BEGINNING, Depth, Difference, DifferenceKind, TimeWindow, Window
+from sync_pipeline.model import BEGINNING, Depth, Difference, DifferenceKind, TimeWindow, Traffic, Window
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.fields import quarantine_key
@@ -58,9 +58,9 @@ class CommitComparison:
     lists_are_whole = False
 
     @property
-    def calls(self) -> int:
-        """Requests sent so far."""
-        return self._client.calls
+    def traffic(self) -> Traffic:
+        """What was sent so far."""
+        return self._client.traffic
 
     def begin(self) -> None:
         """Look at the project. Raises Permanent where it has its repository switched off, Transient where it

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from sync_pipeline.errors import Transient
 from sync_pipeline.gitlab_rows import MergeRequestRow, Origin, ReviewSet
-from sync_pipeline.model import Depth, Difference, DifferenceKind, JobType, TimeWindow, Window
+from sync_pipeline.model import Depth, Difference, DifferenceKind, JobType, TimeWindow, Traffic, Window
 from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
@@ -50,9 +50,9 @@ class MergeRequestComparison:
     lists_are_whole = False
 
     @property
-    def calls(self) -> int:
-        """Requests sent so far."""
-        return self._client.calls
+    def traffic(self) -> Traffic:
+        """What was sent so far."""
+        return self._client.traffic
 
     def begin(self) -> None:
         """Look at the project. Raises Permanent where it has merge requests switched off."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sync_pipeline.errors import WindowTooHard
-from sync_pipeline.model import Batch, Depth, Difference, DifferenceKind, RevisionWindow, Window
+from sync_pipeline.model import Batch, Depth, Difference, DifferenceKind, RevisionWindow, Traffic, Window
 from sync_pipeline.store import comparison, watermarks
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.reconcile import Compared
@@ -31,9 +31,9 @@ class RevisionComparison:
     lists_are_whole = True
 
     @property
-    def calls(self) -> int:
-        """Commands run so far."""
-        return self._source.calls
+    def traffic(self) -> Traffic:
+        """What was sent so far."""
+        return self._source.traffic
 
     def begin(self) -> None:
         """Make sure that this is still the repository that we know. Raises SourceReplaced."""

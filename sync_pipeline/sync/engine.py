@@ -89,7 +89,7 @@ class Syncer:
     def __init__(self, database: Database, settings: Settings, sources: Sources | None = None) -> None:
         self._database = database
         self._settings = settings
-        self._sources: Sources = sources or Readers(settings)
+        self._sources: Sources = sources or Readers(settings, database)
         self._looks: dict[int, Look] = {}
 
     def run(

@@ -26,6 +26,7 @@ from sync_pipeline.model import (
     Obligation,
     QuarantinedRow,
     TimeWindow,
+    Traffic,
 )
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.policy.windows import merged, overlap
@@ -575,13 +576,13 @@ class MergeRequestWork:
     @contextmanager
     def _counted(self, attempt: Attempt) -> Iterator[None]:
         """Count the requests sent in the block for ``attempt``, and for nobody else."""
-        before = self._client.calls
-        already = sum(one.done.calls for one in self._all)
+        before = self._client.traffic
+        already = sum((one.done.traffic for one in self._all), Traffic())
         try:
             yield
         finally:
-            inner = sum(one.done.calls for one in self._all) - already
-            attempt.done.calls += self._client.calls - before - inner
+            inner = sum((one.done.traffic for one in self._all), Traffic()) - already
+            attempt.done.traffic += self._client.traffic - before - inner
 
 
 def _iid(entry: Entry) -> int | None:

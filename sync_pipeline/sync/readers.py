@@ -1,21 +1,24 @@
 """Which reader serves a repository, with which settings.
 
-Belongs here: the step from settings and a catalog row to a reader or client. Secrets go straight into the
-client.
+Belongs here: the step from settings and a catalog row to a reader or client, with the shared rate limit of
+its server. Secrets go straight into the client.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 
 from sync_pipeline.catalog import instance_of
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Repository
 from sync_pipeline.settings import GitLabServer, Settings
-from sync_pipeline.sources.gitlab.transport import Client, Instance
+from sync_pipeline.sources.gitlab.transport import Client, Instance, RateLimiter
 from sync_pipeline.sources.svn import make_client
 from sync_pipeline.sources.svn.reader import SvnReader
+from sync_pipeline.store.database import Database
+from sync_pipeline.sync.limiter import gitlab_limiter, svn_limiter
 
 _FINGERPRINT = 16
 
@@ -24,16 +27,28 @@ Cancelled = Callable[[], bool]
 
 class Readers:
     """Makes readers and clients; share one per process, because a GitLab server's connections and what is
-    known about its token belong to the process. Safe to share between threads."""
+    known about its token belong to the process. Safe to share between threads.
 
-    def __init__(self, settings: Settings) -> None:
+    ``database`` is where the shared rate limits are. Whoever sends something gives one; without it, which is
+    for looks at tokens and for tests, nothing is limited.
+    """
+
+    def __init__(self, settings: Settings, database: Database | None = None) -> None:
         self._settings = settings
+        self._database = database
         self._servers = {instance_of(server.url): server for server in settings.gitlab_servers()}
         self._instances: dict[str, Instance] = {}
+        self._svn_limiters: dict[str, RateLimiter] = {}
 
     def svn(self, repo: Repository, cancelled: Cancelled) -> SvnReader:
         """The reader of an SVN repository; ``cancelled`` tells whether to stop."""
-        return svn_reader(self._settings, repo.svn_root or repo.url, repo.svn_prefix, cancelled)
+        limiter = self._svn_limiters.get(repo.instance)
+        if limiter is None and self._database is not None:
+            made = svn_limiter(self._database, self._settings, repo.instance)
+            limiter = self._svn_limiters.setdefault(repo.instance, made)
+        return svn_reader(
+            self._settings, repo.svn_root or repo.url, repo.svn_prefix, cancelled, limiter=limiter
+        )
 
     def gitlab(self, instance: str, cancelled: Cancelled = lambda: False) -> Client:
         """A client of the GitLab server with this key, for one thread. Raises ConfigurationError where no
@@ -46,7 +61,10 @@ class Readers:
 
     def connect(self, server: GitLabServer) -> Instance:
         """The connections to a server; made once per process."""
-        return Instance(server.url, server.token, ca_file=server.ca_file)
+        limiter = None
+        if self._database is not None:
+            limiter = gitlab_limiter(self._database, self._settings, instance_of(server.url))
+        return Instance(server.url, server.token, ca_file=server.ca_file, limiter=limiter)
 
     def fingerprint(self, instance: str) -> str:
         """Start of the SHA-256 of the token in force, which tells it from a renewed one; ``none`` where there
@@ -80,9 +98,10 @@ def svn_reader(
     cancelled: Cancelled = lambda: False,
     *,
     attempts: int = 3,
+    limiter: RateLimiter | None = None,
 ) -> SvnReader:
     """The reader of everything below ``prefix`` of the repository at ``root_url``. It asks a server that
-    cannot be reached ``attempts`` times."""
+    cannot be reached ``attempts`` times, and ``limiter`` before each command."""
     client = make_client(
         username=settings.svn_username,
         password=settings.svn_password.get_secret_value(),
@@ -92,6 +111,8 @@ def svn_reader(
         max_answer_bytes=settings.svn_max_answer_bytes,
     )
     client.callback_cancel = cancelled
+    if limiter is not None:
+        client.callback_permit = partial(limiter.acquire, "svn")
     return SvnReader(
         client,
         root_url,

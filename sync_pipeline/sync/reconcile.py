@@ -24,6 +24,7 @@ from sync_pipeline.model import (
     DifferenceKind,
     RevisionWindow,
     TimeWindow,
+    Traffic,
     Window,
 )
 from sync_pipeline.policy.reconciliation import Next, Patience, what_next
@@ -66,8 +67,8 @@ class Comparison(Protocol):
     """What a job type does to compare a window with its source."""
 
     @property
-    def calls(self) -> int:
-        """Requests sent so far, or svn commands."""
+    def traffic(self) -> Traffic:
+        """What was sent so far."""
         ...
 
     @property
@@ -146,7 +147,7 @@ class ProbeWork:
         try:
             self._probe(window)
         finally:
-            self._attempt.done.calls = self._comparison.calls
+            self._attempt.done.traffic = self._comparison.traffic
 
     def _probe(self, window: Window) -> None:
         left = self._covered(window)
@@ -194,7 +195,7 @@ class ProbeWork:
                     break
                 self._write(lease, part, piece)
             limit = self._attempt.request.max_calls
-            if limit is not None and self._comparison.calls >= limit and part.reached != part.window:
+            if limit is not None and self._comparison.traffic.calls >= limit and part.reached != part.window:
                 got_on = part.reached is not None and not _is_empty(part.reached)
                 why = None if got_on else f"{limit} requests do not suffice for a piece of it"
                 self._conclude(part, why)
@@ -264,7 +265,7 @@ class ProbeWork:
                 changed=part.by_kind[DifferenceKind.CHANGED],
                 newer=part.newer,
                 unreadable=part.unreadable,
-                calls=self._comparison.calls,
+                calls=self._comparison.traffic.calls,
                 detail=detail,
                 run_id=self._attempt.claim.run_id,
             )

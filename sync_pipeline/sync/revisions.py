@@ -91,7 +91,7 @@ class RevisionWork:
         try:
             self._work()
         finally:
-            self.done.calls = self._source.calls
+            self.done.traffic = self._source.traffic
 
     def _work(self) -> None:
         with self._database.connection() as conn:
@@ -123,7 +123,7 @@ class RevisionWork:
                 if window.first <= head:
                     self._read_window(RevisionWindow(window.first, min(window.end, head + 1)))
         finally:
-            self.done.calls = self._source.calls
+            self.done.traffic = self._source.traffic
         return Outcome()
 
     def heal(self, found: Sequence[Difference]) -> None:
@@ -137,7 +137,7 @@ class RevisionWork:
                 if window.first <= head:
                     self._read_window(RevisionWindow(window.first, min(window.end, head + 1)))
         finally:
-            self.done.calls = self._source.calls
+            self.done.traffic = self._source.traffic
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
         """See :class:`sync_pipeline.sync.reconcile.Healing`."""
@@ -151,7 +151,7 @@ class RevisionWork:
                 if int(one.natural_key) <= head and self._source.is_outside(int(one.natural_key))
             }
         finally:
-            self.done.calls = self._source.calls
+            self.done.traffic = self._source.traffic
 
     def look(self, before: watermarks.WatermarkRow) -> Look:
         """Pin HEAD and make sure that this is still the repository that we know. Raises SourceReplaced.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from sync_pipeline.model import Batch, Repository, RevisionWindow, Visit
+from sync_pipeline.model import Batch, Repository, RevisionWindow, Traffic, Visit
 from sync_pipeline.sources.gitlab.transport import Client
 
 
@@ -16,8 +16,8 @@ class RevisionSource(Protocol):
     """What the engine needs of a reader of revisions. One instance serves one job in one thread."""
 
     @property
-    def calls(self) -> int:
-        """Commands sent so far."""
+    def traffic(self) -> Traffic:
+        """What was sent so far."""
         ...
 
     def visit(self) -> Visit:

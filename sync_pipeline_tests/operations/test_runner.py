@@ -25,6 +25,7 @@ from sync_pipeline.model import (
     RevisionWindow,
     RunStatus,
     TimeWindow,
+    Traffic,
     Window,
 )
 from sync_pipeline.operations import costs, plans, runner, texts
@@ -56,7 +57,7 @@ GOOD = JobReport(
     job_status=JobStatus.COMPLETED,
     run_status=RunStatus.COMPLETED,
     counts=Counts(read=10, inserted=6, updated=1, unchanged=2, quarantined=1),
-    calls=3,
+    traffic=Traffic(calls=3),
     watermark_before=1,
     watermark_after=1001,
     covered=(RevisionWindow(1, 1001),),

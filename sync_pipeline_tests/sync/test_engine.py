@@ -29,6 +29,7 @@ from sync_pipeline.model import (
     Repository,
     RevisionWindow,
     RunStatus,
+    Traffic,
     Trigger,
     Visit,
 )
@@ -93,8 +94,9 @@ class Hindered:
         self._before_read = before_read
 
     @property
-    def calls(self) -> int:
-        return int(self._inner.calls)
+    def traffic(self) -> Traffic:
+        traffic: Traffic = self._inner.traffic
+        return traffic
 
     def visit(self) -> Visit:
         visit: Visit = self._inner.visit()

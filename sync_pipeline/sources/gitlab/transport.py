@@ -31,6 +31,7 @@ import tenacity
 import urllib3
 
 from sync_pipeline.errors import AccessDenied, Cancelled, ConfigurationError, Permanent, SyncError, Transient
+from sync_pipeline.model import Traffic
 from sync_pipeline.sources.gitlab import answers
 from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
 
@@ -254,6 +255,12 @@ class Client:
     def calls(self) -> int:
         """Requests sent so far."""
         return self.stats.requests
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was sent so far."""
+        stats = self.stats
+        return Traffic(stats.requests, stats.rate_limited, stats.timeouts, stats.waited)
 
     @property
     def api(self) -> gitlab.Gitlab:

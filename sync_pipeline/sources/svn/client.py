@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 
 from lxml import etree
 
-from sync_pipeline.errors import Cancelled
+from sync_pipeline.errors import Cancelled, WindowTooHard
 from sync_pipeline.sources.svn import process
 from sync_pipeline.sources.svn.answer import JudgedLog, property_bytes, raw_plain, raw_properties
 from sync_pipeline.sources.svn.process import Answer, AnswerFile
@@ -110,6 +110,11 @@ class Client:
         trust_failures: str = "",
     ) -> None:
         self.calls = 0
+        self.timeouts = 0
+        self.waited = 0.0
+        # Asked before each command: returns when it may be started, and how many seconds that took. It is
+        # given what to call while it waits.
+        self.callback_permit: Callable[[Callable[[], None]], float] | None = None
         self.timeout = timeout
         self.max_answer_bytes = max_answer_bytes
         self.exception_style = 1
@@ -458,8 +463,10 @@ class Client:
         if self._password is not None:
             command.append("--password-from-stdin")
             command += self._stay_at(arguments[-1])
-        self.calls += 1
         try:
+            if self.callback_permit is not None:
+                self.waited += self.callback_permit(self._go_on)
+            self.calls += 1
             return process.run(
                 self._svn,
                 [*command, *arguments[1:]],
@@ -472,6 +479,13 @@ class Client:
             raise ClientError(
                 "The operation was interrupted", [("The operation was interrupted", 200015)]
             ) from None
+        except WindowTooHard as error:
+            self.timeouts += error.code == "timeout"
+            raise
+
+    def _go_on(self) -> None:
+        if self._cancelled():
+            raise Cancelled("svn was not started because the work was cancelled")
 
     def _stay_at(self, where: str) -> Sequence[str]:
         """Options that keep the password from every host but the one of ``where``: svn follows redirects and

@@ -26,6 +26,7 @@ from sync_pipeline.model import (
     QuarantinedRow,
     RevisionRow,
     RevisionWindow,
+    Traffic,
     Visibility,
     Visit,
 )
@@ -84,6 +85,12 @@ class SvnReader:
     def calls(self) -> int:
         """Number of svn commands run so far."""
         return self._client.calls
+
+    @property
+    def traffic(self) -> Traffic:
+        """The commands so far, those that took too long, and the wait for leave to start them."""
+        client = self._client
+        return Traffic(client.calls, timeouts=client.timeouts, waited=client.waited)
 
     def visit(self) -> Visit:
         """UUID, root and youngest revision. Raises AccessDenied, SourceGone, Permanent (certificate, moved),
