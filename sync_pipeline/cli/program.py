@@ -28,6 +28,7 @@ from sync_pipeline.cli import (
     reconcile,
     repair,
     repositories,
+    retention,
     roots,
     runner,
     settings,
@@ -50,6 +51,7 @@ app.command("completeness")(installation.completeness_command)
 app.command("settings")(settings.settings_command)
 app.command("reconcile")(reconcile.reconcile_command)
 app.command("reaper")(reaper.reaper_command)
+admin.app.command("retention")(retention.retention_command)
 # Its earlier name, for scripts.
 database.app.command("verify", hidden=True)(admin.admin_verify)
 app.add_typer(database.app, name="db")

@@ -8,19 +8,24 @@ Belongs here: the command, its loop, and how a pass looks to a person. Does not 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sync_pipeline.cli.shared import AsJson, DryRun, now, open_database, print_json, stopped_politely, tell
+from sync_pipeline.cli.shared import (
+    AsJson,
+    DryRun,
+    dagster_instance,
+    now,
+    open_database,
+    print_json,
+    stopped_politely,
+    tell,
+)
 from sync_pipeline.errors import ConfigurationError, SyncError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
 
 if TYPE_CHECKING:
-    from dagster import DagsterInstance
-
     from sync_pipeline.operations.reaper import ReapReport
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
@@ -86,7 +91,7 @@ def _pass(database: Database, settings: Settings, dry_run: bool) -> ReapReport:
     from sync_pipeline.store import heartbeats
 
     started = time.monotonic()
-    with _dagster(settings, database) as instance:
+    with dagster_instance(settings, database) as instance:
         if instance is None:
             report = reap(database, settings, dry_run=dry_run)
         else:
@@ -97,31 +102,6 @@ def _pass(database: Database, settings: Settings, dry_run: bool) -> ReapReport:
         with database.connection() as conn:
             heartbeats.beat(conn, REAPER, seconds=time.monotonic() - started, outcome=report.said())
     return report
-
-
-@contextmanager
-def _dagster(settings: Settings, database: Database) -> Iterator[DagsterInstance | None]:
-    """The Dagster instance, if its tables are there: asking must not make them."""
-    from sync_pipeline.operations import environment
-    from sync_pipeline.store import diagnosis
-
-    own = settings.dagster_database_url
-    url = environment.dagster_url(own or database.url, "" if own else environment.DAGSTER_SCHEMA)
-    try:
-        there = diagnosis.look(url.replace("+psycopg2", "", 1), 5, "SCM_DAGSTER_DATABASE_URL").has_runs
-    except ConfigurationError as error:
-        tell(f"Dagster is not asked: {error}")
-        there = False
-    if not there:
-        yield None
-        return
-    import dagster as dg
-
-    from sync_pipeline.orchestration.build import quiet_dagster
-    from sync_pipeline.orchestration.run import dagster_environment
-
-    with dagster_environment(settings), quiet_dagster(), dg.DagsterInstance.get() as instance:
-        yield instance
 
 
 def _show(report: ReapReport, as_json: bool, *, in_line: bool) -> int:

@@ -1,7 +1,7 @@
 """What the commands have in common.
 
-Belongs here: exit codes, the types of options that several groups take, the way to the settings, the database
-and the name of the person, a polite stop, and how rows, facts, documents, progress and complaints are
+Belongs here: exit codes, the types of options that several groups take, the way to settings, database,
+Dagster and the name of the person, a polite stop, and how rows, facts, documents, progress and complaints are
 printed. Does not belong here: a command, or an option of a single one.
 """
 
@@ -23,9 +23,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import SUCCESS
 
 if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
     from sync_pipeline.operations.registration import ReaderFactory, Visitor
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
@@ -84,6 +87,31 @@ def open_database(settings: Settings) -> Iterator[Database]:
     migrations.require(url, settings.environment)
     with Database(url) as database:
         yield database
+
+
+@contextmanager
+def dagster_instance(settings: Settings, database: Database) -> Iterator[DagsterInstance | None]:
+    """The Dagster instance, if its tables are there: asking must not make them."""
+    from sync_pipeline.operations import environment
+    from sync_pipeline.store import diagnosis
+
+    own = settings.dagster_database_url
+    url = environment.dagster_url(own or database.url, "" if own else environment.DAGSTER_SCHEMA)
+    try:
+        there = diagnosis.look(url.replace("+psycopg2", "", 1), 5, "SCM_DAGSTER_DATABASE_URL").has_runs
+    except ConfigurationError as error:
+        tell(f"Dagster is left out: {error}")
+        there = False
+    if not there:
+        yield None
+        return
+    import dagster as dg
+
+    from sync_pipeline.orchestration.build import quiet_dagster
+    from sync_pipeline.orchestration.run import dagster_environment
+
+    with dagster_environment(settings), quiet_dagster(), dg.DagsterInstance.get() as instance:
+        yield instance
 
 
 def visitor_for(settings: Settings, database: Database) -> ReaderFactory:

@@ -31,6 +31,7 @@ from sync_pipeline.orchestration.reconciliation import (
     reconciliation_schedule,
 )
 from sync_pipeline.orchestration.rediscovery import rediscovery_job, rediscovery_schedule
+from sync_pipeline.orchestration.retention import retention_asset, retention_job, retention_schedule
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
@@ -116,11 +117,20 @@ def build_defs(
         jobs = family_jobs(repositories)
         rediscovery = rediscovery_job()
         reconcile = reconciliation_job()
+        retention = retention_job()
         postgres = PostgresResource(settings=given)
         return dg.Definitions(
-            assets=[*family_assets(repositories, days), reconciliation_asset(repositories, days)],
-            jobs=[*jobs, rediscovery, reconcile],
-            schedules=[rediscovery_schedule(rediscovery, settings), reconciliation_schedule(reconcile)],
+            assets=[
+                *family_assets(repositories, days),
+                reconciliation_asset(repositories, days),
+                retention_asset(),
+            ],
+            jobs=[*jobs, rediscovery, reconcile, retention],
+            schedules=[
+                rediscovery_schedule(rediscovery, settings),
+                reconciliation_schedule(reconcile),
+                retention_schedule(retention),
+            ],
             sensors=[
                 scheduler_sensor(repositories, days, jobs, settings),
                 reaper_sensor(settings),

@@ -50,7 +50,7 @@ LIB = replace(APP, repo_id=5, slug="acme_lib_8", project_id=8, url="https://gitl
 BOTH = replace(PAINT, repo_id=6, slug="both_6", instance="gitlab.example", instance_slug="gitlab_example")
 
 FAMILIES = ("commits", "merge_requests")
-JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions", "rediscovery", "reconcile"}
+JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions", "rediscovery", "reconcile", "retention"}
 
 
 def location(
@@ -69,6 +69,7 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
     found = location(PAINT, GLUE, FAR, APP, BOTH)
     assert sorted(key.to_user_string() for key in found.assets_defs_by_key) == [
         "fleet/reconciliation",
+        "fleet/retention",
         "gitlab_example/acme_app_7/commits",
         "gitlab_example/acme_app_7/merge_requests",
         "gitlab_example/acme_app_7/reviews",
@@ -78,7 +79,7 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
         "svn_example/far_3/revisions",
     ]
     assert {job.name for job in found.get_all_jobs()} == {*JOBS, "__ASSET_JOB"}
-    assert {schedule.name for schedule in found.schedule_defs} == {"rediscovery", "reconcile"}
+    assert {schedule.name for schedule in found.schedule_defs} == {"rediscovery", "reconcile", "retention"}
     assert {sensor.name for sensor in found.sensor_defs} == {
         "scheduler",
         "reaper",
@@ -92,6 +93,7 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
         "gitlab_example_merge_requests",
         "gitlab_example_revisions",
         "local_revisions",
+        "old_records",
         "reconciliation",
         "svn_example_revisions",
     }
@@ -100,7 +102,7 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
 def test_an_empty_location_loads_and_keeps_its_names() -> None:
     found = location()
     assert {job.name for job in found.get_all_jobs()} == {*JOBS, "__ASSET_JOB"}
-    assert {schedule.name for schedule in found.schedule_defs} == {"rediscovery", "reconcile"}
+    assert {schedule.name for schedule in found.schedule_defs} == {"rediscovery", "reconcile", "retention"}
     assert {sensor.name for sensor in found.sensor_defs} == {"scheduler", "reaper"}
 
 
@@ -148,7 +150,7 @@ def test_a_run_that_somebody_starts_directly_takes_no_slot_that_a_kill_would_kee
 def test_a_thousand_repositories_are_one_step() -> None:
     many = [replace(PAINT, repo_id=n, slug=f"r_{n}", url=f"file:///srv/{n}") for n in range(1, 1001)]
     found = location(*many)
-    assert set(steps(found)) == {"local_revisions", "reconciliation"}
+    assert set(steps(found)) == {"local_revisions", "old_records", "reconciliation"}
     assert len(found.get_job("sync_revisions").graph.nodes) == 1
     projects = [
         replace(APP, repo_id=n, slug=f"p_{n}", project_id=n, url=f"https://gitlab.example/projects/{n}")
@@ -162,7 +164,7 @@ def test_a_thousand_repositories_are_one_step() -> None:
 
 def test_only_narrows_the_location_and_an_unknown_one_is_refused() -> None:
     found = location(PAINT, FAR, only="svn:https://svn.example/far")
-    assert [key.path[1] for key in found.assets_defs_by_key] == ["far_3", "reconciliation"]
+    assert [key.path[1] for key in found.assets_defs_by_key] == ["far_3", "reconciliation", "retention"]
     with pytest.raises(ConfigurationError, match="catalog export"):
         location(PAINT, only="svn:file:///srv/none")
 
@@ -199,7 +201,7 @@ print(len(defs.get_repository_def().assets_defs_by_key), "matplotlib" in sys.mod
         text=True,
         timeout=60,
     )
-    assert done.stdout.strip() == "2 False", done.stderr
+    assert done.stdout.strip() == "3 False", done.stderr
     assert "Warning" not in done.stderr
 
 

@@ -1,0 +1,225 @@
+"""Retention unattended: the fleet-wide asset, its schedule, and what goes of Dagster's own records.
+
+Belongs here: runs and ticks of Dagster, and what a pass tells Dagster. Our own tables are looked after in
+:mod:`sync_pipeline.operations.retention`. The names are fixed: people and CI call the job, Dagster keeps the
+switch of the schedule by its name.
+
+Dagster deletes the events of a run with it, and with them what it knows of the partitions that the run
+materialized. So a run stays as long as it holds the latest materialization of a partition. Sensors ask the
+ledger and not Dagster what was done, so a run that is gone is not started again.
+"""
+
+# Dagster looks at the annotations of assets and schedules itself, so they cannot be postponed here.
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES
+from dagster._core.storage.dagster_run import FINISHED_STATUSES, RunRecord
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.operations.retention import AT_ONCE, RETENTION, Kind, RetentionReport, Until, retain
+from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.step import refused
+from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat
+from sync_pipeline.resources import PostgresResource
+from sync_pipeline.settings import Settings
+from sync_pipeline.store.database import Database
+
+RETAINED = dg.AssetKey(["fleet", "retention"])
+
+_BACKFILL_TAG = "dagster/backfill"
+_MATERIALIZED = dg.DagsterEventType.ASSET_MATERIALIZATION
+_EVENTS_LOOKED_AT = 1000
+_TICKS_COUNTED = 100_000
+# It goes on next week, and ends before run monitoring ends it.
+_LONGEST = 45 * 60.0
+
+
+def retention_asset() -> dg.AssetsDefinition:
+    """The asset: each materialization is one pass."""
+
+    @dg.multi_asset(
+        name="old_records",  # not that of the job, which Dagster would refuse
+        specs=[
+            dg.AssetSpec(
+                RETAINED,
+                group_name="fleet",
+                kinds={"postgres"},
+                description="Records of finished work that are older than they are kept are deleted "
+                "(docs/retention.md).",
+            )
+        ],
+    )
+    def retention(
+        context: dg.AssetExecutionContext,
+        settings: dg.ResourceParam[Settings],
+        postgres: PostgresResource,
+    ) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
+        sign(context.instance, context.run)
+        try:
+            with postgres.database(max_size=2) as database:
+                report = retain_all(
+                    database, settings, context.instance, execute=True, until=Until(seconds=_LONGEST)
+                )
+        except ConfigurationError as error:
+            raise refused(error) from None
+        context.log.info(report.said())
+        yield dg.MaterializeResult(
+            asset_key=RETAINED,
+            metadata={
+                "summary": report.said(),
+                **{f"deleted {kind.name}": kind.deleted for kind in report.kinds},
+                "complete": not report.stopped,
+            },
+        )
+        if report.errors:
+            raise dg.Failure("; ".join(report.errors[:5]), allow_retries=False)
+
+    return retention
+
+
+def retention_job() -> UnresolvedAssetJobDefinition:
+    """The job that materializes the asset."""
+    return dg.define_asset_job(
+        RETENTION,
+        selection=dg.AssetSelection.assets(RETAINED),
+        description="Delete records of finished work that are older than they are kept.",
+        executor_def=dg.in_process_executor,
+    )
+
+
+def retention_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
+    """The schedule that starts ``job`` on Sundays at 03:00 UTC, one run at a time."""
+
+    @dg.schedule(
+        name=RETENTION,
+        job=job,
+        cron_schedule="0 3 * * 0",
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Deletes records of finished work that are older than they are kept.",
+    )
+    def retention(
+        context: dg.ScheduleEvaluationContext, postgres: PostgresResource
+    ) -> dg.RunRequest | dg.SkipReason:
+        try:
+            with postgres.database() as database, heartbeat(database, RETENTION) as say:
+                unfinished = dg.RunsFilter(job_name=RETENTION, statuses=UNFINISHED)
+                if context.instance.get_runs_count(unfinished):
+                    say("a run is at work")
+                    return dg.SkipReason("a run is at work")
+                say("started a run")
+        except ConfigurationError as error:
+            return dg.SkipReason(str(error))
+        return dg.RunRequest()
+
+    return retention
+
+
+def retain_all(
+    database: Database,
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    *,
+    execute: bool,
+    until: Until | None = None,
+) -> RetentionReport:
+    """One pass over our own tables and then over Dagster's; without ``execute`` it only counts. Raises
+    ConfigurationError as :func:`retain` does."""
+    until = until or Until()
+    report = retain(database, settings, execute=execute, until=until)
+    runs = Kind("Dagster runs", settings.retention_dagster_runs_days)
+    ticks = Kind("Dagster ticks", settings.retention_dagster_ticks_days)
+    report.kinds += [runs, ticks]
+    try:
+        _runs(instance, report, runs, until)
+        _ticks(instance, report, ticks, until)
+    except Exception as error:
+        # Dagster's storage may be away although our database answers.
+        line = (str(error).strip().splitlines() or [""])[0]
+        report.errors.append(f"Dagster's records: {type(error).__name__}: {line}")
+    return report
+
+
+def _runs(instance: dg.DagsterInstance, report: RetentionReport, kind: Kind, until: Until) -> None:
+    if not kind.days:
+        return
+    old = dg.RunsFilter(
+        statuses=FINISHED_STATUSES, updated_before=datetime.now(UTC) - timedelta(days=kind.days)
+    )
+    open_backfills: dict[str, bool] = {}
+    last: str | None = None  # the place to go on at, a run that stays
+    while records := instance.get_run_records(old, limit=AT_ONCE, cursor=last, ascending=True):
+        for record in records:
+            if until.over():
+                report.stopped = True
+                return
+            run = record.dagster_run
+            if _is_of_open_backfill(instance, run, open_backfills) or _holds_a_partition(instance, record):
+                kind.kept += 1
+                last = run.run_id
+                continue
+            kind.found += 1
+            if report.execute:
+                instance.delete_run(run.run_id)
+                kind.deleted += 1
+            else:
+                last = run.run_id
+
+
+def _is_of_open_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun, known: dict[str, bool]) -> bool:
+    """Whether the daemon still looks at the runs of this one's backfill."""
+    backfill_id = run.tags.get(_BACKFILL_TAG)
+    if backfill_id is None:
+        return False
+    if backfill_id not in known:
+        backfill = instance.get_backfill(backfill_id)
+        known[backfill_id] = backfill is not None and backfill.status not in BULK_ACTION_TERMINAL_STATUSES
+    return known[backfill_id]
+
+
+def _holds_a_partition(instance: dg.DagsterInstance, record: RunRecord) -> bool:
+    """Whether the latest materialization of a partition is of this run, or that of an asset without them."""
+    run_id, cursor, has_more = record.dagster_run.run_id, None, True
+    while has_more:
+        page = instance.get_records_for_run(run_id, cursor, _MATERIALIZED, _EVENTS_LOOKED_AT)
+        stored: dict[dg.AssetKey, dict[str | None, int]] = {}
+        for one in page.records:
+            event = one.event_log_entry.asset_materialization
+            if event is not None:
+                stored.setdefault(event.asset_key, {})[event.partition] = one.storage_id
+        if any(_has_latest(instance, key, numbers) for key, numbers in stored.items()):
+            return True
+        cursor, has_more = page.cursor, page.has_more
+    return False
+
+
+def _has_latest(instance: dg.DagsterInstance, key: dg.AssetKey, numbers: Mapping[str | None, int]) -> bool:
+    """Whether one of these materializations, by partition, is the latest of its partition."""
+    partitions = {partition for partition in numbers if partition is not None}
+    latest: dict[str | None, int] = {}
+    if partitions:
+        latest.update(instance.get_latest_storage_id_by_partition(key, _MATERIALIZED, partitions))
+    if None in numbers:
+        for one in instance.fetch_materializations(key, limit=1).records:
+            latest[None] = one.storage_id
+    return any(latest.get(partition) == number for partition, number in numbers.items())
+
+
+def _ticks(instance: dg.DagsterInstance, report: RetentionReport, kind: Kind, until: Until) -> None:
+    if not kind.days:
+        return
+    before = (datetime.now(UTC) - timedelta(days=kind.days)).timestamp()
+    for state in instance.all_instigator_state():
+        if until.over():
+            report.stopped = True
+            return
+        origin = state.instigator_origin_id, state.selector_id
+        number = len(instance.get_ticks(*origin, before=before, limit=_TICKS_COUNTED))
+        kind.found += number
+        if report.execute and number:
+            instance.purge_ticks(*origin, before=before)
+            kind.deleted += number
