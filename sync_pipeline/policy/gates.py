@@ -154,21 +154,26 @@ def _through_breakers(
         reason = Reason.OPEN_BACKFILL if is_open else Reason.PROBE
         wanted = decision.mode is Mode.BACKFILL if is_open else decision.mode is Mode.INCREMENTAL
         key = activity_key(decision)
-        open_ones = [k for k in mine if stopped[k].state is BreakerState.OPEN] if is_open else mine
-        let = wanted and all(_lets(allowances[k], decision, key) for k in open_ones)
+        if is_open:
+            asked = [k for k in mine if stopped[k].state is BreakerState.OPEN]
+        else:
+            # What probes a server says nothing about its tenant, nor about all, while that server fails.
+            instance = Scope.INSTANCE, decision.instance
+            asked = [instance] if instance in mine else mine
+        let = wanted and all(_lets(allowances[k], decision, key) for k in asked)
         if let:
-            for k in open_ones:
+            for k in asked:
                 if key not in allowances[k].started:
                     allowances[k].started.add(key)
                     allowances[k].left -= 1
             found.append(replace(decision, reason=reason))
             continue
-        first = stopped[open_ones[0]]
+        first = stopped[asked[0]]
         found.append(
             _refuse(
                 decision,
                 Reason.BREAKER_OPEN if is_open else Reason.HALF_OPEN,
-                max((a.until for k in open_ones if (a := allowances[k]).until), default=None),
+                max((a.until for k in asked if (a := allowances[k]).until), default=None),
                 f"{first.scope} {first.key}: {first.reason}".replace(" :", ":"),
             )
         )

@@ -15,12 +15,12 @@ from datetime import datetime, timedelta
 
 from sync_pipeline.model import Mode
 from sync_pipeline.policy import caps, gates
-from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope, judge
+from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope, judge
 from sync_pipeline.policy.degradation import Sizes, reduced, suggest
 from sync_pipeline.policy.due import judge_job, judge_unit
 from sync_pipeline.policy.error_budget import failure_rate, rate_limit_rate
 from sync_pipeline.policy.families import FAMILY_OF
-from sync_pipeline.policy.samples import Sample
+from sync_pipeline.policy.samples import Outcome, Sample, rates_of_server
 from sync_pipeline.policy.snapshot import (
     PRIORITY_OF_REASON,
     Decision,
@@ -92,11 +92,47 @@ def judge_all(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], B
         by_tenant[sample.tenant].append(sample)
     for tenant in by_tenant.keys() | {key for scope, key in known if scope is Scope.TENANT}:
         judged(Scope.TENANT, tenant, by_tenant[tenant])
-    # One server has a breaker of its own; the global one is for what takes several down.
-    several = len({s.instance for s in wider if s.outcome_of_server == "failure"}) > 1
-    if (Scope.GLOBAL, "") in known or several:
-        judged(Scope.GLOBAL, "", wider if several or known[Scope.GLOBAL, ""].state != "closed" else ())
+    everything = known.get((Scope.GLOBAL, ""), Breaker(Scope.GLOBAL, ""))
+    evidence = _evidence_of_all(everything, by_instance, found, limits, now)
+    if evidence or everything.state is not BreakerState.CLOSED:
+        judged(Scope.GLOBAL, "", evidence)
     return found
+
+
+def _evidence_of_all(
+    breaker: Breaker,
+    by_instance: Mapping[str, Sequence[Sample]],
+    breakers: Mapping[tuple[Scope, str], Breaker],
+    limits: BreakerLimits,
+    now: datetime,
+) -> Sequence[Sample]:
+    """What runs say about everything at once, our own network for example. A server that is well proves that
+    it is not everything that fails."""
+    told = {
+        instance: said
+        for instance, samples in by_instance.items()
+        if (
+            said := [
+                s
+                for s in samples
+                if s.started_at >= breaker.since
+                and s.finished_at > now - limits.window
+                and s.outcome_of_server is not Outcome.NEUTRAL
+            ]
+        )
+    }
+    if breaker.state is BreakerState.CLOSED:
+        fail = all(rates_of_server(said).failure >= limits.failure_rate for said in told.values())
+        return [s for said in told.values() for s in said] if len(told) > 1 and fail else ()
+    if any(s.outcome_of_server is Outcome.SUCCESS for said in told.values() for s in said):
+        return [
+            s
+            for instance, said in told.items()
+            for s in said
+            if s.outcome_of_server is Outcome.SUCCESS
+            or breakers[Scope.INSTANCE, instance].state is BreakerState.CLOSED
+        ]
+    return [s for said in told.values() for s in said]
 
 
 def _due(snapshot: Snapshot, now: datetime) -> list[Decision]:
@@ -134,6 +170,7 @@ def _decide_job(unit: Unit, job: Job, runs: Sequence[InFlight], now: datetime, l
         reason=reason,
         since=job.created_at,
         until=until,
+        rank=job.priority,
     )
 
 
@@ -154,6 +191,7 @@ def _decide_unit(unit: Unit, runs: Sequence[InFlight], now: datetime, limits: Li
         reason=reason,
         since=unit.visited_at or now,
         until=until,
+        rank=PRIORITY_OF_REASON.get(reason, 100),
     )
 
 
@@ -176,6 +214,8 @@ def _with_companions(decisions: Sequence[Decision]) -> list[Decision]:
 def _ranked(
     decision: Decision, snapshot: Snapshot, samples: Mapping[gates.Key, Sequence[Sample]], now: datetime
 ) -> Decision:
+    if not decision.chosen:
+        return decision
     mine = samples.get((decision.repo_id, decision.job_type), ())
     failures, limited = failure_rate(mine, now), rate_limit_rate(mine)
     rank = decision.priority + round(_FAILURES * failures) + round(_RATE_LIMITS * limited)

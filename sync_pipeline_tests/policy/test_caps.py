@@ -1,0 +1,216 @@
+"""How much is started and who goes first: the stated invariants, for any fleet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sync_pipeline.model import JobStatus, JobType, Mode, TimeWindow
+from sync_pipeline.policy.gates import AT_WORK, activity_key
+from sync_pipeline.policy.planning import plan
+from sync_pipeline.policy.snapshot import (
+    NO_ROOM,
+    Caps,
+    Decision,
+    InFlight,
+    Job,
+    Limits,
+    Plan,
+    Reason,
+    Snapshot,
+    Unit,
+)
+from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, job, project
+
+GITLAB = (JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS)
+DAYS = [TimeWindow(ago(days=n + 1), ago(days=n)) for n in range(6)]
+
+
+def decide(units: list[Unit], jobs: list[Job], caps: Caps, **changes: Any) -> Plan:
+    limits: Limits = replace(LIMITS, caps=caps, **changes.pop("limits", {}))
+    return plan(Snapshot(units, jobs, changes.pop("runs", ()), limits, **changes), NOW)
+
+
+def of(reason: Reason, found: Plan) -> int:
+    return len({activity_key(d) for d in found.decisions if d.reason is reason})
+
+
+caps = st.builds(
+    Caps,
+    running=st.integers(1, 6),
+    queued=st.integers(1, 12),
+    per_scan=st.integers(1, 12),
+    per_instance=st.integers(1, 6),
+    per_tenant=st.integers(1, 6),
+)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[list[Unit], list[Job], list[InFlight]]:
+    """Projects of a few servers and tenants; some due, some at work, some with history waiting."""
+    units: list[Unit] = []
+    jobs: list[Job] = []
+    runs: list[InFlight] = []
+    for repo_id in range(1, draw(st.integers(1, 12)) + 1):
+        instance = draw(st.sampled_from(["a.example", "b.example"]))
+        tenant = draw(st.sampled_from(["t1", "t2", "t3"]))
+        for job_type in GITLAB:
+            visited = draw(st.sampled_from([None, ago(minutes=1), ago(minutes=7), ago(hours=9)]))
+            units.append(project(repo_id, job_type, instance=instance, tenant=tenant, visited_at=visited))
+            for day in draw(st.lists(st.sampled_from(DAYS), max_size=2, unique=True)):
+                status = draw(st.sampled_from([JobStatus.PENDING, JobStatus.RUNNING, JobStatus.FAILED]))
+                jobs.append(
+                    job(
+                        len(jobs) + 1,
+                        repo_id,
+                        job_type=job_type,
+                        window=day,
+                        status=status,
+                        priority=draw(st.sampled_from([100, 900])),
+                        claim_expires_at=NOW + timedelta(minutes=draw(st.sampled_from([-1, 4]))),
+                    )
+                )
+            if draw(st.booleans()) and draw(st.booleans()):
+                runs.append(InFlight(frozenset({repo_id}), job_type, Mode.INCREMENTAL, None))
+    return units, jobs, runs
+
+
+@given(fleets(), caps)
+def test_no_cap_is_exceeded_by_what_is_started(
+    fleet: tuple[list[Unit], list[Job], list[InFlight]], caps: Caps
+) -> None:
+    units, jobs, runs = fleet
+    found = decide(units, jobs, caps, runs=runs)
+    chosen: dict[Any, Decision] = {activity_key(d): d for d in found.decisions if d.chosen}
+    before = {activity_key(d): d for d in found.decisions if d.reason in AT_WORK}
+    both = (before | chosen).values()
+    assert len(chosen) <= caps.per_scan
+    if chosen:
+        assert of(Reason.RUNNING, found) < caps.running
+        assert len(both) <= max(caps.queued, len(before))
+    for name, cap in (("instance", caps.per_instance), ("tenant", caps.per_tenant)):
+        of_all, already = (Counter(getattr(d, name) for d in ds) for ds in (both, before.values()))
+        assert all(n <= max(cap, already[key]) for key, n in of_all.items())
+    # A refusal says which cap it was, and what is refused used nothing up.
+    refused = [d for d in found.decisions if d.reason in NO_ROOM]
+    assert not refused or chosen or before
+
+
+@given(fleets(), caps)
+def test_nothing_is_started_twice_and_everything_is_explained_once(
+    fleet: tuple[list[Unit], list[Job], list[InFlight]], caps: Caps
+) -> None:
+    units, jobs, runs = fleet
+    found = decide(units, jobs, caps, runs=runs).decisions
+    explained = Counter((d.repo_id, d.job_type, d.mode, d.window) for d in found)
+    assert set(explained.values()) == {1}
+    # One decision for each unit's live syncing and one for each job.
+    assert len(found) == len(units) + len(jobs)
+    at_work = {activity_key(d) for d in found if d.reason is Reason.IN_FLIGHT and d.job_id is None}
+    assert not {(d.repo_id, d.job_type) for d in found if d.chosen and d.mode is Mode.INCREMENTAL} & {
+        (repo_id, run.job_type) for run in runs for repo_id in run.repo_ids
+    }
+    assert len(at_work) <= len(runs)
+
+
+@given(fleets(), caps, st.randoms(use_true_random=False))
+def test_the_same_facts_give_the_same_plan_in_whatever_order_they_come(
+    fleet: tuple[list[Unit], list[Job], list[InFlight]], caps: Caps, random: Any
+) -> None:
+    units, jobs, runs = fleet
+    once = decide(units, jobs, caps, runs=runs).decisions
+    shuffled = list(units), list(jobs), list(runs)
+    for part in shuffled:
+        random.shuffle(part)
+    again = decide(shuffled[0], shuffled[1], caps, runs=shuffled[2]).decisions
+    assert [(d.repo_id, d.job_type, d.mode, d.window, d.reason) for d in again] == [
+        (d.repo_id, d.job_type, d.mode, d.window, d.reason) for d in once
+    ]
+
+
+def due(*tenants: str, **changes: Any) -> list[Unit]:
+    return [
+        project(n, tenant=tenant, visited_at=ago(minutes=6), **changes)
+        for n, tenant in enumerate(tenants, start=1)
+    ]
+
+
+ROOM = Caps(running=9, queued=9, per_scan=3, per_instance=9, per_tenant=9)
+
+
+def test_tenants_take_turns_and_who_waited_longest_comes_first() -> None:
+    units = due("big", "big", "big", "big", "small", "new")
+    served = {"big": ago(minutes=1), "small": ago(minutes=9)}
+    found = decide(units, [], ROOM, served=served)
+    assert [d.tenant for d in found.decisions if d.chosen] == ["new", "small", "big"]
+    unfair = decide(units, [], ROOM, served=served, limits={"fair": False})
+    assert [d.tenant for d in unfair.decisions if d.chosen] == ["big", "big", "big"]
+
+
+def test_no_tenant_starves_however_many_repositories_another_has() -> None:
+    tenants = ["big"] * 40 + ["small"] * 2 + ["tiny"]
+    served: dict[str, datetime] = {}
+    rounds: list[set[str]] = []
+    for _ in range(6):
+        found = decide(due(*tenants), [], replace(ROOM, per_scan=2), served=served)
+        chosen = {d.tenant for d in found.decisions if d.chosen}
+        served |= {tenant: NOW + timedelta(seconds=len(rounds)) for tenant in chosen}
+        rounds.append(chosen)
+    assert all(set().union(*rounds[n : n + 2]) == {"big", "small", "tiny"} for n in range(0, 5, 2))
+
+
+def test_merge_requests_and_reviews_take_one_place_and_start_together() -> None:
+    units = [project(1, t, visited_at=ago(minutes=6)) for t in GITLAB]
+    found = decide(units, [], replace(ROOM, per_scan=1), limits={})
+    chosen = {d.job_type for d in found.decisions if d.chosen}
+    assert chosen in ({JobType.COMMITS}, {JobType.MERGE_REQUESTS, JobType.REVIEWS})
+
+
+def test_history_takes_half_at_most_and_a_place_of_its_own_beside_live_syncing() -> None:
+    units = due(*["t"] * 30)
+    jobs = [job(n, n, job_type=JobType.COMMITS, window=DAYS[0], priority=900) for n in range(1, 31)]
+    room = Caps(running=90, queued=20, per_scan=90, per_instance=90, per_tenant=90)
+    found = decide(units, jobs, room)
+    modes = Counter(d.mode for d in found.decisions if d.chosen)
+    assert modes == {Mode.INCREMENTAL: 15, Mode.BACKFILL: 5}
+    alone = decide([replace(u, visited_at=NOW) for u in units], jobs, room)
+    assert sum(d.chosen for d in alone.decisions) == 10
+    assert of(Reason.HISTORY_CAP, alone) == 20
+
+
+def test_a_job_that_has_waited_long_enough_goes_before_any_newcomer() -> None:
+    unit = project(1, JobType.COMMITS, visited_at=NOW)
+    old = job(1, 1, job_type=JobType.COMMITS, window=DAYS[0], priority=900, created_at=ago(hours=81))
+    new = [job(n, 1, job_type=JobType.COMMITS, window=DAYS[n - 1], priority=100) for n in (2, 3, 4)]
+    found = decide([unit], [*new, old], replace(ROOM, per_scan=1))
+    assert [d.job_id for d in found.decisions if d.chosen] == [old.job_id]
+
+
+def test_each_cap_says_that_it_was_the_one() -> None:
+    units = due("t", "t", "u")
+    wide = Caps(running=9, queued=9, per_scan=9, per_instance=9, per_tenant=9)
+    for change, reason in (
+        ({"queued": 1}, Reason.QUEUE_FULL),
+        ({"per_scan": 1}, Reason.TICK_FULL),
+        ({"per_instance": 1}, Reason.INSTANCE_CAP),
+        ({"per_tenant": 1}, Reason.TENANT_CAP),
+    ):
+        found = decide(units, [], replace(wide, **change))
+        assert {d.reason for d in found.decisions if not d.chosen} == {reason}
+    running = [
+        job(
+            1,
+            1,
+            job_type=JobType.COMMITS,
+            window=DAYS[0],
+            status=JobStatus.RUNNING,
+            claim_expires_at=NOW + timedelta(minutes=1),
+        )
+    ]
+    found = decide(units, running, replace(wide, running=1))
+    assert of(Reason.RUNNING_CAP, found) == 3

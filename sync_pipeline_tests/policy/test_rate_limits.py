@@ -1,0 +1,211 @@
+"""The shared rate limit: what it never lets through, and how it comes back after a storm of refusals."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sync_pipeline.model import Bucket
+from sync_pipeline.policy.rate_limits import (
+    LONGEST_PAUSE,
+    Limits,
+    Signal,
+    after_answer,
+    at,
+    full,
+    is_paused,
+    is_valid,
+    paused,
+    restored,
+    resumed,
+    take,
+)
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LIMITS = Limits(rate=10.0, burst=20.0)
+
+
+def later(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def exceeds(sent: Sequence[float], limits: Limits) -> tuple[float, float] | None:
+    """A stretch of time in which more was sent than the limits allow."""
+    sent = sorted(sent)
+    for last, end in enumerate(sent):
+        for first in range(last + 1):
+            if last - first + 1 > limits.burst + limits.rate * (end - sent[first]) + 1e-3:
+                return sent[first], end
+    return None
+
+
+EVENT = st.one_of(
+    st.tuples(st.just("ask"), st.integers(1, 12)),
+    st.tuples(st.just("refuse"), st.sampled_from([None, 0.0, 0.5, 3.0, 40.0])),
+    st.tuples(st.just("pause"), st.sampled_from([0.5, 10.0])),
+    st.tuples(st.just("left"), st.sampled_from([0, 3, 50])),
+    st.tuples(st.sampled_from(["resume", "restore", "answer"]), st.none()),
+)
+
+
+@given(
+    st.builds(Limits, st.sampled_from([0.1, 1.0, 7.0, 100.0]), st.sampled_from([1, 5, 20])),
+    st.lists(st.tuples(st.floats(0, 20), EVENT), max_size=25),
+)
+def test_never_more_is_sent_than_rate_times_time_and_a_burst_and_nothing_in_a_pause(
+    limits: Limits, events: list[tuple[float, tuple[str, float | None]]]
+) -> None:
+    bucket = full(limits, START)
+    queue: list[tuple[float, int, str, float | None]] = []
+    now = 0.0
+    for number, (gap, (what, value)) in enumerate(events):
+        now += gap
+        heapq.heappush(queue, (now, number, what, value))
+    number, sent, stopped = len(events), list[float](), list[tuple[float, float]]()
+    while queue:
+        now, _, what, value = heapq.heappop(queue)
+        moment = later(now)
+        if what == "turn" and value is not None and is_valid(bucket, later(value)):
+            assert not is_paused(bucket, moment)
+            sent.append(now)
+            continue
+        before = bucket
+        if what in ("ask", "turn"):
+            for _ in range(int(value or 1) if what == "ask" else 1):
+                bucket, wait = take(bucket, limits, moment, 60.0)
+                number += 1
+                if wait == 0:
+                    sent.append(now)
+                elif wait <= 60.0:
+                    # Microseconds of datetime must not make a place valid that a pause ended.
+                    heapq.heappush(queue, (now + wait + 1e-5, number, "turn", now))
+        elif what == "refuse":
+            bucket = after_answer(bucket, limits, Signal(429, 0.01, value), moment)
+        elif what == "left":
+            signal = Signal(200, 0.01, None, int(value or 0), 1000, 30.0)
+            bucket = after_answer(bucket, limits, signal, moment)
+        elif what == "answer":
+            bucket = after_answer(bucket, limits, Signal(200, 0.01), moment)
+        elif what == "pause":
+            bucket = paused(bucket, moment, later(now + (value or 0)), "a person")
+        elif what == "resume":
+            bucket = resumed(bucket, moment)
+        else:
+            bucket = restored(bucket, limits, moment)
+        if what in ("resume", "restore"):
+            stopped = [(start, min(end, now)) for start, end in stopped]
+        elif bucket.paused_at != before.paused_at and bucket.paused_until is not None:
+            stopped.append((now, (bucket.paused_until - START).total_seconds()))
+        assert min(limits.rate, 0.1) - 1e-9 <= bucket.rate <= limits.rate
+        assert bucket.tokens <= limits.burst
+    assert exceeds(sent, limits) is None
+    assert not [one for one in sent for start, end in stopped if start + 1e-3 < one < end - 1e-3]
+
+
+def test_whoever_asks_first_is_served_first_and_one_who_would_wait_too_long_takes_nothing() -> None:
+    bucket, waits = full(Limits(2.0, 3), START), []
+    for _ in range(6):
+        bucket, wait = take(bucket, Limits(2.0, 3), START, 60.0)
+        waits.append(wait)
+    assert waits == [0, 0, 0, 0.5, 1.0, 1.5]
+    same, wait = take(bucket, Limits(2.0, 3), START, 1.9)
+    assert (wait, same) == (2.0, bucket)
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), st.sampled_from([None, 1.0, 30.0])), min_size=1, max_size=40))
+def test_after_a_storm_of_refusals_the_rate_comes_back_by_itself(
+    storm: list[tuple[float, float | None]],
+) -> None:
+    bucket, now = full(LIMITS, START), 0.0
+    for gap, asked in storm:
+        now += gap
+        bucket = after_answer(bucket, LIMITS, Signal(429, 0.1, asked), later(now))
+        assert LIMITS.rate / 10 <= bucket.rate <= LIMITS.rate / 2
+    assert bucket.paused_until is not None
+    end = bucket.paused_until
+    assert at(bucket, LIMITS, end + timedelta(minutes=10)).rate == pytest.approx(
+        min(bucket.rate + 10 * 0.05 * LIMITS.rate, LIMITS.rate)
+    )
+    healed = at(bucket, LIMITS, end + timedelta(minutes=20))
+    assert (healed.rate, healed.changed_at) == (LIMITS.rate, None)
+    answered = after_answer(healed, LIMITS, Signal(200, 0.1), end + timedelta(minutes=20))
+    assert answered.consecutive_429 == 0
+
+
+def test_refusals_of_requests_that_were_under_way_together_count_once() -> None:
+    bucket = full(LIMITS, START)
+    for number in range(16):
+        bucket = after_answer(bucket, LIMITS, Signal(429, 1.0, None), later(1 + number / 20))
+    assert (bucket.rate, bucket.consecutive_429) == (5.0, 1)
+    # Those after the pause count again, and the pause grows where the server does not say how long.
+    pauses = []
+    for _ in range(9):
+        assert bucket.paused_until is not None
+        now = bucket.paused_until + timedelta(seconds=2)
+        bucket = after_answer(bucket, LIMITS, Signal(429, 0.1, None), now)
+        assert bucket.paused_until is not None
+        pauses.append((bucket.paused_until - now).total_seconds())
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60, 60]
+    assert bucket.rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("signal", "pause", "rate"),
+    [
+        (Signal(429, 0.1, 7.0), 7.0, 5.0),
+        (Signal(429, 0.1, 0.0), 1.0, 5.0),
+        (Signal(429, 0.1, 1e9), LONGEST_PAUSE, 5.0),
+        (Signal(503, 0.1, 20.0), 20.0, 5.0),
+        (Signal(503, 0.1), None, 10.0),
+        (Signal(500, 0.1), None, 10.0),
+        (Signal(403, 0.1, 9.0, remaining=0, limit=60), 9.0, 5.0),
+        (Signal(403, 0.1), None, 10.0),
+        (Signal(200, 0.1, None, 3, 600, 20.0), 5.0, 10.0),
+        (Signal(200, 0.1, None, 0, 600, 20.0), 20.0, 10.0),
+        (Signal(200, 0.1, None, 3, 600, 0.1), None, 10.0),
+        (Signal(200, 0.1, None, 3, 600), None, 10.0),
+        (Signal(200, 0.1, None, 300, 600, 20.0), None, 10.0),
+        (Signal(200, 0.1, None, 59, 600, 1.0), None, 10.0),
+    ],
+)
+def test_what_each_answer_does(signal: Signal, pause: float | None, rate: float) -> None:
+    bucket = after_answer(full(LIMITS, START), LIMITS, signal, START)
+    assert bucket.rate == rate
+    assert bucket.paused_until == (None if pause is None else later(pause))
+    if signal.limit is not None:
+        assert (bucket.server_remaining, bucket.server_limit) == (signal.remaining, signal.limit)
+
+
+def test_a_refusal_while_requests_are_left_is_of_its_kind_only() -> None:
+    assert Signal(429, 0.1, 60.0, remaining=1500, limit=2000).is_of_its_kind
+    assert not Signal(429, 0.1, 60.0, remaining=0, limit=2000).is_of_its_kind
+    assert not Signal(429, 0.1, 60.0).is_of_its_kind
+    assert not Signal(503, 0.1, 60.0, remaining=1500).is_of_its_kind
+
+
+def test_a_shorter_pause_leaves_a_longer_one_and_the_end_of_one_lets_requests_go_one_by_one() -> None:
+    long = paused(full(LIMITS, START), START, later(100), "by a person")
+    assert paused(long, later(1), later(50), "other") == long
+    bucket, wait = take(long, LIMITS, later(1), 1000.0)
+    assert wait == pytest.approx(99 + 0.1)
+    bucket, wait = take(resumed(bucket, later(2)), LIMITS, later(2), 1000.0)
+    assert (wait, is_valid(bucket, later(1)), bucket.pause_reason) == (pytest.approx(0.1), False, None)
+    slow = replace(bucket, rate=1.0, changed_at=later(2), consecutive_429=4)
+    assert restored(slow, LIMITS, later(3)).rate == LIMITS.rate
+
+
+def test_a_rate_that_changes_gives_no_place_before_one_that_was_given() -> None:
+    bucket: Bucket = full(Limits(1.0, 1), START)
+    for _ in range(31):
+        bucket, wait = take(bucket, Limits(1.0, 1), START, 60.0)
+    assert wait == 30.0
+    for limits in (Limits(100.0, 1), Limits(0.5, 1)):
+        bucket, after = take(bucket, limits, START, 60.0)
+        assert after == pytest.approx(wait + 1 / limits.rate)
+        wait = after
