@@ -811,7 +811,7 @@ class Settings(BaseSettings):
             raise ValueError(f"{value!r} is neither failed nor pending")
         return value
 
-    @field_validator("log_level", mode="before")
+    @field_validator("profile", "log_level", mode="before")
     @classmethod
     def _lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value

@@ -231,8 +231,8 @@ def collect(
     token = values.get("gitlab_token")
     if "gitlab_token_file" in values and token and token.name in ALIASES:
         del values["gitlab_token"]  # a stray token of another tool does not go with a token file of ours
-    profile = values["profile"].value if "profile" in values else None
-    for name, value in PROFILES.get(str(profile), {}).items():
+    profile = str(values["profile"].value).lower() if "profile" in values else ""
+    for name, value in PROFILES.get(profile, {}).items():
         values.setdefault(name, Given(value, Origin.PROFILE, f"the profile {profile}"))
     return collected
 

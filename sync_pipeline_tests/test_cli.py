@@ -204,6 +204,7 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
         (["root", "add", "platform"], "gitlab:group:<path or id>"),
         (["--set", "chunk_revision=5", "repo", "list"], "did you mean chunk_revisions?"),
         (["--set", "chunk_revisions=0", "repo", "list"], "--set chunk_revisions: "),
+        (["--set", "gitlab=x", "repo", "list"], "--set gitlab: there is no such setting"),
         (["--set", "max_jobs_per_tick=0", "repo", "list"], "--set scheduler_max_enqueue_per_scan: "),
     ],
 )

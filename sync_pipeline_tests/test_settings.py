@@ -224,7 +224,7 @@ def test_a_profile_lies_below_everything_that_is_set(folder: Path, monkeypatch: 
     loaded = load_settings(cb_min_samples=6)
     assert (loaded.scheduler_global_concurrency, loaded.scheduler_per_instance_concurrency) == (20, 5)
     assert (loaded.scheduler_max_running, loaded.parallel_repositories, loaded.cb_min_samples) == (9, 3, 6)
-    monkeypatch.setenv("SCM_PROFILE", "large")
+    monkeypatch.setenv("SCM_PROFILE", "Large")
     loaded, given = explained_settings()
     assert (loaded.claim_length, loaded.scheduler_max_running) == (600, 9)
     assert {name: (given[name].origin, given[name].name) for name in ("profile", "claim_length")} == {

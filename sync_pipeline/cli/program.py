@@ -164,10 +164,10 @@ def _global(
         if not separator or not re.fullmatch(r"[a-z0-9_]+", name):
             raise ConfigurationError("--set: write NAME=VALUE, such as --set chunk_revisions=500")
         from sync_pipeline.settings import SECRETS, Settings
-        from sync_pipeline.settings_sources import ALIASES, advice
+        from sync_pipeline.settings_sources import ALIASES, ONLY_IN_FILE, advice
 
         name = ALIASES.get(f"SCM_{name.upper()}", name)
-        if name not in Settings.model_fields:
+        if name not in Settings.model_fields or name in ONLY_IN_FILE:
             hint = advice(name.removeprefix("scm_"), Settings.model_fields)
             raise ConfigurationError(f"--set {name}: there is no such setting; {hint}")
         if name in SECRETS:
