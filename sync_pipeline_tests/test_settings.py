@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ SECRET = "hunter2-never-shown"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, so that no file of the clone is in force."""
+    """An empty working folder and environment, so that no file of the clone is in force and nothing else."""
+    for name in [name for name in os.environ if name.startswith("SCM_")]:
+        monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(settings, "project_root", lambda: tmp_path)
     return tmp_path
