@@ -157,7 +157,7 @@ def test_a_thousand_repositories_are_one_step() -> None:
         for n in range(1, 1001)
     ]
     found = location(*projects)
-    assert len(found.assets_defs_by_key) == 3001
+    assert len(found.assets_defs_by_key) == 3002
     assert len(steps(found)) == 3
     assert len(found.get_job("sync_merge_requests").graph.nodes) == 1
 
