@@ -1,7 +1,7 @@
 """How large the next chunk is.
 
-Belongs here: growth where the source is sparse. Halving after a hard answer is the engine's, because it is
-about the chunk at hand, not the next one.
+Belongs here: growth where the source is sparse, and smaller pieces for one in trouble. Halving after a hard
+answer is the engine's, because it is about the chunk at hand, not the next one.
 """
 
 from __future__ import annotations
@@ -16,3 +16,14 @@ def next_size(size: int, rows: int, base: int) -> int:
     repository), up to 64 times ``base``; falls back to ``base`` as soon as it is dense again.
     """
     return min(size * 2, base * LARGEST_GROWTH) if rows * 4 < size else base
+
+
+def share_of(size: int, share: float) -> int:
+    """``share`` of a size, at least one."""
+    return max(1, round(size * share))
+
+
+def page_size(share: float) -> int:
+    """Rows of a page of which ``share`` is asked for: a multiple of ten, as a page that cannot be given is
+    read in tens; 100 is the most that GitLab gives."""
+    return min(100, max(10, 10 * int(10 * share)))

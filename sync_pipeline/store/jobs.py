@@ -31,6 +31,8 @@ from sync_pipeline.store import writers
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_ranges, range_params
 
+_CLAIMS_LOCK = 0x5C3_0003
+
 HISTORY_PRIORITY = 900
 """Priority of the history that a registration queues: after everything that somebody waits for."""
 
@@ -93,6 +95,7 @@ UPDATE scm.sync_jobs
        claimed_at = clock_timestamp(),
        attempts = attempts + 1,
        not_before = NULL,
+       planned_at = NULL,
        dagster_run_id = %(dagster_run_id)s,
        updated_at = now()
  WHERE job_id = %(job_id)s
@@ -100,6 +103,35 @@ UPDATE scm.sync_jobs
         OR (status = 'running' AND (claim_expires_at < clock_timestamp() OR claim_token = %(gone)s)))
    AND attempts < max_attempts
 RETURNING *
+"""
+
+# Why a job that waits may not be claimed: the pause that ends last.
+_PAUSED = """
+SELECT p.scope, p.reason, p.actor, p.until
+  FROM scm.sync_jobs AS j
+  JOIN scm.repos AS r USING (repo_id)
+  JOIN scm.pauses AS p
+    ON p.ended_at IS NULL
+   AND (p.until IS NULL OR p.until > clock_timestamp())
+   AND (p.scope = 'global' OR p.instance = r.instance OR p.tenant = r.tenant OR p.repo_id = r.repo_id)
+   AND (p.job_type IS NULL OR p.job_type = j.job_type)
+ WHERE j.job_id = %(job_id)s
+ ORDER BY coalesce(p.until, 'infinity') DESC
+ LIMIT 1
+"""
+
+# One claim after the other, so that two cannot both take the last place.
+_LOCK_CLAIMS = "SELECT pg_advisory_xact_lock(%(lock)s)"
+
+# What else is at work; merge requests and reviews of a project are read together and are one.
+_AT_WORK = """
+SELECT count(DISTINCT (j.repo_id, replace(j.job_type, 'reviews', 'merge_requests'), j.mode, j.revs,
+                       j.period))::int AS at_work
+  FROM scm.sync_jobs AS j
+  JOIN scm.sync_jobs AS mine ON mine.job_id = %(job_id)s
+ WHERE j.status = 'running' AND j.mode <> 'probe' AND j.claim_expires_at > clock_timestamp()
+   AND (j.repo_id, replace(j.job_type, 'reviews', 'merge_requests'), j.mode)
+       <> (mine.repo_id, replace(mine.job_type, 'reviews', 'merge_requests'), mine.mode)
 """
 
 # A job whose last allowed attempt died with its worker.
@@ -228,9 +260,10 @@ UPDATE scm.sync_jobs
 
 _START_RUN = """
 INSERT INTO scm.sync_runs (job_id, attempt, repo_id, job_type, mode, dagster_run_id, worker,
-                           watermark_rev_before, watermark_time_before, code_version)
+                           watermark_rev_before, watermark_time_before, code_version, degradation)
 SELECT j.job_id, j.attempts, j.repo_id, j.job_type, j.mode, j.dagster_run_id, j.claimed_by,
-       w.watermark_rev, w.watermark_time, %(code_version)s
+       w.watermark_rev, w.watermark_time, %(code_version)s,
+       CASE WHEN j.decision #> '{sizes,reasons}' <> '[]' THEN j.decision -> 'sizes' END
   FROM scm.sync_jobs AS j
   JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
  WHERE j.job_id = %(job_id)s
@@ -280,7 +313,8 @@ SELECT r.*, extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.st
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to work on a job. ``generation`` is that of the watermark when the job was made."""
+    """The right to work on a job. ``generation`` is that of the watermark when the job was made; ``share`` of
+    the usual sizes are the pieces to work in, at most 1."""
 
     job_id: UUID
     token: UUID
@@ -293,6 +327,17 @@ class Claim:
     actor: str
     reason: str
     trigger: Trigger
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why a job may not be claimed. ``until`` is None where the pause ends when somebody ends it."""
+
+    scope: str
+    reason: str
+    actor: str
+    until: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,8 +395,10 @@ def claim(
     length: float,
     dagster_run_id: str | None,
     gone: UUID | None = None,
+    max_running: int | None = None,
 ) -> Claim | None:
-    """Take the job for one attempt of ``length`` seconds, renewable; None if somebody else has it.
+    """Take the job for one attempt of ``length`` seconds, renewable; None if somebody else has it, if it is
+    paused (see :func:`pause_of`), or if ``max_running`` others are at work.
 
     Takes over a running job whose claim ran out, or whose claim is ``gone``: that of a process known to be
     dead. Closes the attempt it replaces, takes its lease from it, and buries a job whose attempts are used
@@ -369,9 +416,17 @@ def claim(
         "code_version": __version__,
     }
     with conn.transaction():
+        if max_running is not None:
+            conn.execute(_LOCK_CLAIMS, {"lock": _CLAIMS_LOCK})
+            others = conn.execute(_AT_WORK, params).fetchone()
+            assert others is not None
+            if others["at_work"] >= max_running:
+                return None
         owner = conn.execute(_OWNER, params).fetchone()
         if owner is None:
             _end_overdue_writer(conn, job_id, gone)
+            return None
+        if pause_of(conn, job_id) is not None:
             return None
         row = conn.execute(_CLAIM, params).fetchone()
         if row is None and conn.execute(_BURY, params).fetchone() is None:
@@ -395,7 +450,14 @@ def claim(
         actor=row["actor"],
         reason=row["reason"],
         trigger=Trigger(row["trigger"]),
+        share=float(((row["decision"] or {}).get("sizes") or {}).get("share", 1.0)),
     )
+
+
+def pause_of(conn: Connection, job_id: UUID) -> Pause | None:
+    """The pause that keeps a job from being claimed now, the one that ends last; None if there is none."""
+    row = conn.execute(_PAUSED, {"job_id": job_id}).fetchone()
+    return None if row is None else Pause(**row)
 
 
 def _end_overdue_writer(conn: Connection, job_id: UUID, gone: UUID | None) -> None:

@@ -51,6 +51,7 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.policy.backoff import seconds_until_retry
+from sync_pipeline.policy.chunking import share_of
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import aside, jobs, leases, watermarks
 from sync_pipeline.store.database import Connection, Database
@@ -117,7 +118,7 @@ class Attempt:
     ) -> None:
         self.done = Progress()
         self.database = database
-        self.settings = settings
+        self.settings = settings if claim.share >= 1.0 else _smaller(settings, claim.share)
         self.repo = repo
         self.request = request
         self.claim = claim
@@ -465,6 +466,13 @@ class Attempt:
                 return True
         except (psycopg.Error, ConfigurationError):
             return False
+
+
+def _smaller(settings: Settings, share: float) -> Settings:
+    """The settings with chunks of a share of the usual size: what a source in trouble is asked for. The same
+    is read in the end."""
+    sizes = {name: share_of(getattr(settings, name), share) for name in ("chunk_rows", "chunk_revisions")}
+    return settings.model_copy(update=sizes)
 
 
 def carry_out(attempts: Sequence[Attempt], work: Callable[[], Work]) -> list[JobReport]:

@@ -32,7 +32,9 @@ from sync_pipeline.model import (
     JobType,
     Mode,
     Repository,
+    Trigger,
 )
+from sync_pipeline.policy.chunking import page_size
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, migrations, repos
 from sync_pipeline.store.database import Connection, Database
@@ -230,10 +232,18 @@ class Syncer:
         if job_type is JobType.REVISIONS:
             return RevisionWork(attempts[0], self._sources.svn(repo, cancel.is_set), self._looks)
         client = self._sources.gitlab(repo.instance, cancel.is_set)
+        client.per_page = page_size(attempts[0].claim.share)
         visit = ProjectVisit(attempts, client, self._sources.fingerprint(repo.instance))
         if job_type is JobType.COMMITS:
             return CommitWork(attempts[0], client, visit)
         return MergeRequestWork(attempts, client, visit)
+
+    def _max_running(self, request: JobRequest) -> int | None:
+        """How many others may be at work; what a person asked for finds room."""
+        by_itself = request.trigger in (Trigger.SENSOR, Trigger.WORKER, Trigger.REGISTRATION)
+        if not by_itself or request.mode is Mode.PROBE:
+            return None
+        return self._settings.scheduler_max_running
 
     def _reap(self, conn: Connection, repo: Repository, job_type: JobType) -> None:
         """Close what dead workers left running for this repository, whichever window it was."""
@@ -269,21 +279,35 @@ class Syncer:
                     length=settings.claim_length,
                     dagster_run_id=request.dagster_run_id,
                     gone=gone,
+                    max_running=self._max_running(request),
                 )
                 if claim is not None:
                     return _Claimed(request, claim, time.monotonic() - started)
                 state = jobs.state(conn, job_id)
+                pause = jobs.pause_of(conn, job_id)
+                if pause is not None and state.status in (JobStatus.PENDING, JobStatus.FAILED):
+                    end = f"until {pause.until:%Y-%m-%d %H:%M} UTC" if pause.until else "until it is resumed"
+                    return replace(
+                        jobs.report(conn, job_id),
+                        error_code="paused",
+                        error=f"{pause.actor} paused this ({pause.scope}) {end}: {pause.reason}; "
+                        "see `scm-sync admin pauses`",
+                    )
                 done = state.status in (JobStatus.COMPLETED, JobStatus.DEAD)
                 if done or (waiting and state.status is JobStatus.FAILED):
                     return replace(jobs.report(conn, job_id), waited_seconds=time.monotonic() - started)
                 until = f"{state.claim_expires_at:%H:%M:%S} UTC" if state.claim_expires_at else "soon"
-                if state.status is JobStatus.RUNNING and time.monotonic() >= deadline:
+                why = (
+                    f"{state.claimed_by} works on this job until {until} at least"
+                    if state.status is JobStatus.RUNNING
+                    else f"{settings.scheduler_max_running} others are at work (scheduler_max_running)"
+                )
+                if time.monotonic() >= deadline:
                     return replace(
                         jobs.report(conn, job_id),
                         waited_seconds=time.monotonic() - started,
                         error_code=LeaseHeld.code,
-                        error=f"{state.claimed_by} works on this job until {until} at least; waited "
-                        f"{settings.wait_limit:.0f} s, try again later",
+                        error=f"{why}; waited {settings.wait_limit:.0f} s, try again later",
                     )
             if is_gone(state.claimed_process) and gone != state.claim_token:
                 _log.warning("%s, who worked on this job, is gone; taking it over", state.claimed_by)
@@ -292,12 +316,7 @@ class Syncer:
             if not wait:
                 return None
             if not waiting:
-                _log.warning(
-                    "%s works on this job until %s at least; waiting for it, %.0f s at most",
-                    state.claimed_by,
-                    until,
-                    settings.wait_limit,
-                )
+                _log.warning("%s; waiting, %.0f s at most", why, settings.wait_limit)
                 waiting = True
             if cancel.wait(random.uniform(0.2, 1.0)):
                 raise Cancelled("stopped while waiting for a job that somebody else works on")

@@ -239,7 +239,7 @@ def by_time(
     before: tuple[int, list[Any]] = (0, [])
     while position is not None:
         query: dict[str, Any] = {
-            "per_page": PER_PAGE,
+            "per_page": client.per_page,
             **params,
             "updated_after": stamp(position.after),
             "updated_before": stamp(position.before),
@@ -285,7 +285,7 @@ def _pieces(
     client: Client, path: str, query: Mapping[str, Any], error: SyncError, sketch: Params | None
 ) -> Pieces:
     """The page of ``query`` in pieces, with sketches in the place of holes where they can be had."""
-    found = in_pieces(partial(_ask, client, path, query), query["page"], error)
+    found = in_pieces(partial(_ask, client, path, query), query["page"], error, query["per_page"])
     if sketch is None:
         return found
     listed: list[Any] = []

@@ -242,10 +242,13 @@ def _is_upgrade(ours: SplitResult, other: SplitResult) -> bool:
 
 
 class Client:
-    """Sends the requests of one job. May be used by several threads at once."""
+    """Sends the requests of one job. May be used by several threads at once. ``per_page`` is how many rows of
+    a list that is read by time are asked for at once: a multiple of ten, 100 at most, which is GitLab's own
+    limit."""
 
     def __init__(self, instance: Instance, cancelled: Callable[[], bool]) -> None:
         self.instance = instance
+        self.per_page = 100
         self.stats = Stats()
         self._cancelled = cancelled
         self._local = threading.local()
