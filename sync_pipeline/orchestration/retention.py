@@ -210,7 +210,7 @@ def _has_latest(instance: dg.DagsterInstance, key: dg.AssetKey, numbers: Mapping
 
 
 def _ticks(instance: dg.DagsterInstance, report: RetentionReport, kind: Kind, until: Until) -> None:
-    if not kind.days:
+    if not kind.days or instance.schedule_storage is None:
         return
     before = (datetime.now(UTC) - timedelta(days=kind.days)).timestamp()
     for state in instance.all_instigator_state():
