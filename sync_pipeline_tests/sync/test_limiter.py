@@ -1,0 +1,298 @@
+"""The shared rate limit as processes, threads and servers meet it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sync_pipeline.catalog import instance_of
+from sync_pipeline.errors import Cancelled, Transient
+from sync_pipeline.policy import rate_limits as policy
+from sync_pipeline.policy.rate_limits import Limits
+from sync_pipeline.sandbox.gitlab.faults import Answer, throttled_text
+from sync_pipeline.settings import Settings
+from sync_pipeline.sources.gitlab.transport import Feedback
+from sync_pipeline.store import rate_limits as store
+from sync_pipeline.store import repos
+from sync_pipeline.store.database import Database
+from sync_pipeline.sync import limiter as module
+from sync_pipeline.sync.limiter import SharedLimiter
+from sync_pipeline.sync.readers import Readers
+from sync_pipeline_tests.builders import register_source
+from sync_pipeline_tests.svn_fixtures import SvnRepository
+from sync_pipeline_tests.sync.conftest import Forge
+
+LIMITS = Limits(rate=20.0, burst=2)
+
+
+def limiter(database: Database, limits: Limits = LIMITS, **other: Any) -> SharedLimiter:
+    return SharedLimiter(database, "git.test", limits, **({"max_wait": 10.0} | other))
+
+
+def go_on() -> None:
+    """Nobody asks to stop."""
+
+
+def buckets(database: Database) -> dict[str, store.Listed]:
+    with database.connection() as conn:
+        return {one.endpoint_class: one for one in store.listed(conn)}
+
+
+def pause(database: Database, seconds: float, reason: str = "by a person") -> None:
+    with database.connection() as conn:
+        store.change(
+            conn,
+            "git.test",
+            "all",
+            lambda old, now: policy.paused(old, now, now + timedelta(seconds=seconds), reason),
+            rate=LIMITS.rate,
+            tokens=LIMITS.burst,
+        )
+
+
+# Processes and a server ---------------------------------------------------------------------------------
+
+
+class Askers:
+    """Processes that ask a server side by side."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "sync_pipeline_tests.sync.asking"]
+        self._processes = [
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=Path(__file__).parents[2],
+            )
+            for _ in range(2)
+        ]
+
+    def ask(self, forge: Forge, *, rate: float, burst: int, threads: int, requests: int) -> list[list[str]]:
+        """Let each of them ask under a rate; returns what they had to say."""
+        forge.gitlab.clock.fixed = None
+        task = {
+            "database": forge.database.url,
+            "settings": {
+                "gitlab_url": forge.server.url,
+                "gitlab_token": forge.gitlab.token(forge.user).secret,
+                "gitlab_postgres_rate_limit_rate": rate,
+                "gitlab_postgres_rate_limit_burst": burst,
+            },
+            "threads": threads,
+            "requests": requests,
+        }
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(task) + "\n")
+            process.stdin.flush()
+        return [json.loads(process.stdout.readline()) for process in self._processes if process.stdout]
+
+    def close(self) -> None:
+        """End them."""
+        for process in self._processes:
+            process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def askers() -> Iterator[Askers]:
+    """See :class:`Askers`."""
+    made = Askers()
+    yield made
+    made.close()
+
+
+def arrived(forge: Forge) -> list[float]:
+    """When each request came, in seconds after the first."""
+    times = sorted(entry.at for entry in forge.gitlab.journal.entries)
+    return [(moment - times[0]).total_seconds() for moment in times]
+
+
+def test_what_reaches_the_server_from_all_processes_keeps_the_rate(forge: Forge, askers: Askers) -> None:
+    rate, burst = 25.0, 5
+    assert askers.ask(forge, rate=rate, burst=burst, threads=4, requests=5) == [[], []]
+    times = arrived(forge)
+    assert len(times) == 40
+    # A permit may be used a moment later than it was given.
+    late = 0.25
+    for last, end in enumerate(times):
+        for first in range(last + 1):
+            assert last - first + 1 <= burst + rate * (end - times[first] + late)
+    assert times[-1] >= (40 - burst) / rate - late
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_a_refusal_stops_every_process_for_as_long_as_the_server_asks(
+    forge: Forge, askers: Askers, form: str
+) -> None:
+    whole = datetime.now(UTC).replace(microsecond=0)
+
+    class Dated(dict[str, str]):
+        """Headers whose date is made when they are sent."""
+
+        def items(self) -> Any:
+            at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
+            return {"Retry-After": format_datetime(at, usegmt=True)}.items()
+
+    answer = throttled_text(retry_after="1")
+    if form == "date":
+        answer = Answer(429, b"Retry later\n", "text/plain", Dated())
+    forge.gitlab.faults.add("/projects", answer, skip=8)
+    said = askers.ask(forge, rate=50.0, burst=5, threads=3, requests=4)
+    entries = forge.gitlab.journal.entries
+    assert len(entries) == 2 * 3 * 4 + 1
+    refused = next(entry.at for entry in entries if entry.status == 429)
+    assert refused >= whole
+    after = [(entry.at - refused).total_seconds() for entry in entries]
+    # What was under way arrives; then there is silence.
+    assert [one for one in after if 0.3 < one < 0.95] == []
+    assert any(one > 0.95 for one in after)
+    lines = [line for lines in said for line in lines]
+    assert [line for line in lines if "too many requests" not in line] == []
+    assert 1 <= len(lines) <= 2
+    (bucket,) = buckets(forge.database).values()
+    assert bucket.limited == 1
+    assert 25.0 <= bucket.bucket.rate < 26.0
+
+
+def test_without_the_database_nothing_is_sent(
+    forge: Forge, svn_repository: Callable[..., SvnRepository]
+) -> None:
+    nowhere = Database("postgresql://127.0.0.1:1/none", timeout=0.2)
+    readers = Readers(forge.settings, nowhere)
+    with nowhere, pytest.raises(Transient, match="nothing is sent") as caught:
+        readers.gitlab(instance_of(forge.server.url)).get("/projects")
+    assert caught.value.code == "database_down"
+    assert forge.asked() == []
+    with forge.database.connection() as conn:
+        repo = repos.get(conn, register_source(conn, svn_repository().url))
+    reader = readers.svn(repo, lambda: False)
+    with pytest.raises(Transient, match="nothing is sent"):
+        reader.visit()
+    assert reader.calls == 0
+
+
+def test_svn_commands_take_from_the_bucket_of_their_server(
+    database: Database, svn_repository: Callable[..., SvnRepository]
+) -> None:
+    readers = Readers(Settings(svn_rate=2.0), database)
+    with database.connection() as conn:
+        repo = repos.get(conn, register_source(conn, svn_repository().url))
+    reader = readers.svn(repo, lambda: False)
+    for _ in range(4):
+        reader.visit()
+    assert reader.traffic.waited >= 0.3
+    assert buckets(database)["svn"].consumed == reader.traffic.calls == 4
+
+
+# Waiting ------------------------------------------------------------------------------------------------
+
+
+def test_who_would_wait_too_long_is_turned_away_and_told_for_how_long(database: Database) -> None:
+    impatient = limiter(database, Limits(0.5, 1), max_wait=1.0)
+    assert impatient.acquire("projects", go_on) < 0.5
+    with pytest.raises(Transient, match="more is waiting than its limit lets through") as caught:
+        impatient.acquire("projects", go_on)
+    assert (caught.value.code, buckets(database)["all"].rejected) == ("throttled", 1)
+    assert caught.value.retry_after == pytest.approx(2.0, abs=0.3)
+    pause(database, 100, "maintenance")
+    with pytest.raises(Transient, match=r"git\.test for 10\d s: it is paused until .* UTC: maintenance"):
+        impatient.acquire("projects", go_on)
+
+
+def test_waiting_ends_when_somebody_asks_to_stop(database: Database) -> None:
+    patient = limiter(database, Limits(0.1, 1), max_wait=60.0)
+    patient.acquire("projects", go_on)
+    asked = iter([False, False, True])
+
+    def stop() -> None:
+        if next(asked):
+            raise Cancelled("stopped")
+
+    started = time.monotonic()
+    with pytest.raises(Cancelled):
+        patient.acquire("projects", stop)
+    assert time.monotonic() - started < 2
+
+
+def test_who_waits_sees_a_pause_set_and_lifted(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.1)
+    caplog.set_level(logging.WARNING)
+    pause(database, 30, "maintenance")
+    done = threading.Event()
+    patient = limiter(database, max_wait=60.0)
+
+    def wait() -> None:
+        patient.acquire("projects", go_on)
+        done.set()
+
+    waiting = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    assert not done.wait(0.3)
+    with database.connection() as conn:
+        store.change(conn, "git.test", "all", policy.resumed, rate=1.0, tokens=1.0)
+    for thread in waiting:
+        thread.join(10)
+    assert done.is_set()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert told[0].startswith("no request to git.test until ")
+    assert told[0].endswith(": maintenance")
+
+
+# Answers ------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_of_one_kind_of_request_slows_that_kind_only(database: Database) -> None:
+    shared, other = limiter(database), limiter(database)
+    shared.acquire("groups/projects", go_on)
+    shared.feedback(Feedback("groups/projects", 429, 0.01, 1.0, remaining=1500, limit=2000, reset=9.0))
+    assert other.acquire("projects/merge_requests", go_on) < 0.5
+    assert other.acquire("groups/projects", go_on) >= 0.9
+    found = buckets(database)
+    assert found["groups/projects"].bucket.rate == pytest.approx(10.0, abs=0.1)
+    assert found["all"].bucket.rate == 20.0
+
+
+def test_only_answers_that_change_something_are_written_down(database: Database) -> None:
+    shared = limiter(database)
+
+    def changes() -> int:
+        with database.connection() as conn:
+            row = conn.execute("SELECT xmin::text::bigint AS by FROM scm.sync_rate_limits").fetchone()
+        assert row is not None
+        return int(row["by"])
+
+    shared.acquire("projects", go_on)
+    before = changes()
+    shared.feedback(Feedback("projects", 200, 0.01))
+    shared.feedback(Feedback("projects", 500, 0.01))
+    shared.feedback(Feedback("projects", None, 0.01))
+    assert changes() == before
+    shared.feedback(Feedback("projects", 200, 0.01, None, 500, 600, 30.0))
+    noted = changes()
+    assert noted != before
+    shared.feedback(Feedback("projects", 200, 0.01, None, 499, 600, 30.0))
+    assert changes() == noted
+    shared.feedback(Feedback("projects", 429, 0.01, 0.0))
+    assert buckets(database)["all"].bucket.consecutive_429 == 1
+    # The next good answer ends the series, also by another process that only knows it from the bucket.
+    other = limiter(database)
+    other.acquire("projects", go_on)
+    other.feedback(Feedback("projects", 200, 0.01))
+    assert buckets(database)["all"].bucket.consecutive_429 == 0
