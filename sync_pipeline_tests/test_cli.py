@@ -23,14 +23,15 @@ import pytest
 
 from sync_pipeline import __version__, cli
 from sync_pipeline.cli import progress, repositories, roots
-from sync_pipeline.model import Counts, JobRequest, JobType, Mode, Trigger
+from sync_pipeline.model import Counts, JobRequest, JobStatus, JobType, Mode, Trigger
 from sync_pipeline.operations import registration
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
 from sync_pipeline.settings import Settings, load_settings
-from sync_pipeline.store import leases
+from sync_pipeline.store import jobs, leases
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.worker import process_identity
 from sync_pipeline_tests import builders
 from sync_pipeline_tests.warm import Process, Starter
 
@@ -65,6 +66,8 @@ COMMANDS = (
     "doctor",
     "status",
     "completeness",
+    "reaper",
+    "admin retention",
 )
 
 
@@ -180,6 +183,8 @@ def test_every_command_that_prints_data_can_print_json(scm: Scm, command: str) -
         "root retire",
         "runner backfill",
         "repair remap",
+        "reaper",
+        "admin retention",
     ],
 )
 def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) -> None:
@@ -197,6 +202,8 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
         (["repo", "retire", "1"], "--reason"),
         (["runner", "backfill", "--repo", "1", "--start-rev", "x"], "--start-rev"),
         (["runner", "incremental"], "--repo"),
+        (["reaper", "--policy", "dead"], "neither failed nor pending"),
+        (["reaper", "--once", "--loop"], "exclude each other"),
         (["db", "rollback", "--steps", "0"], "--steps"),
         (["--set", "chunk_revisions", "repo", "list"], "NAME=VALUE"),
         (["--set", f"svn_password={SECRET}", "repo", "list"], "svn_password"),
@@ -721,6 +728,33 @@ def test_a_loop_that_waits_ends_at_once_and_well_when_it_is_stopped(
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err.splitlines()[-1]) == (0, "scm-sync: stopped after 1 round")
+
+
+def test_the_reaper_tells_what_is_lost_and_ends_it_in_a_loop_until_it_is_stopped(
+    scm: Scm, on_database: Database, start: Callable[..., Process]
+) -> None:
+    with on_database.connection() as conn:
+        job = jobs.enqueue(conn, builders.request(builders.register(conn)))
+        machine = process_identity().rsplit(" ", 2)[0]
+        gone = f"{machine} 999999999 1.00"
+        assert jobs.claim(conn, job, worker="w1", process=gone, length=300, dagster_run_id=None)
+        tried = scm("reaper", "--dry-run", "--json").json
+        assert (tried["to_failed"], tried["processed"], tried["exit_code"]) == (1, 1, 0)
+        assert jobs.state(conn, job).status is JobStatus.RUNNING
+        process = start("reaper", "--loop", "--interval-seconds", "600", "--policy", "pending", "--json")
+        assert process.stdout is not None
+        done = json.loads(process.stdout.readline())
+        assert (done["to_pending"], done["items"][0]["name"]) == (1, str(job))
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert err.splitlines()[-1] == "scm-sync: stopped after 1 pass"
+        assert jobs.state(conn, job).status is JobStatus.PENDING
+        assert conn.execute("SELECT name, outcome FROM scm.heartbeats").fetchall() == [
+            {"name": "reaper", "outcome": "1 job"}
+        ]
+    assert scm("reaper").out == "nothing was lost\n"
+    assert scm("admin", "retention").out.endswith("nothing is older than it is kept; --execute deletes\n")
 
 
 def test_a_terminal_sees_how_far_a_backfill_is_and_no_line_of_a_chunk(

@@ -58,6 +58,7 @@ def reaper_command(
 ) -> int:
     """End jobs, runs and leases whose owners are gone, and waiting jobs that nobody needs. The sensor
     `reaper` does the same every minute; both at once are harmless."""
+    from sync_pipeline.operations.texts import counted
     from sync_pipeline.settings import load_settings
 
     if once and loop:
@@ -82,7 +83,7 @@ def reaper_command(
                 )
             passes += 1
             stop.wait(settings.reaper_interval_seconds)
-        tell(f"stopped after {passes} passes")
+        tell(f"stopped after {counted(passes, 'pass', 'passes')}")
         return code
 
 

@@ -21,6 +21,7 @@ import psycopg
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobStatus
+from sync_pipeline.operations.texts import counted
 from sync_pipeline.policy import reaping as policy
 from sync_pipeline.policy.reaping import Rules, RunningJob, RunState, WaitingJob
 from sync_pipeline.settings import Settings
@@ -105,18 +106,18 @@ class ReapReport:
         if self.skipped:
             return self.skipped
         counts = {
-            "jobs": self.count("job"),
-            "runs": self.count("run"),
-            "leases": self.count("lease") + self.count("wish"),
-            "waiting jobs": self.count("waiting"),
-            "Dagster runs": self.count("dagster run"),
-            "Dagster slots": self.count("dagster slot"),
+            "job": self.count("job"),
+            "run": self.count("run"),
+            "lease": self.count("lease") + self.count("wish"),
+            "waiting job": self.count("waiting"),
+            "Dagster run": self.count("dagster run"),
+            "Dagster slot": self.count("dagster slot"),
         }
-        words = [f"{number} {what}" for what, number in counts.items() if number]
+        words = [counted(number, what) for what, number in counts.items() if number]
         if stuck := self.count("dagster backfill"):
-            words.append(f"{stuck} Dagster backfills stuck")
+            words.append(f"{counted(stuck, 'Dagster backfill')} stuck")
         if self.errors:
-            words.append(f"{len(self.errors)} errors, first: {self.errors[0]}")
+            words.append(f"{counted(len(self.errors), 'error')}, first: {self.errors[0]}")
         return ", ".join(words) or "nothing was lost"
 
     def attempt(self, item: Item, end: Callable[[], bool]) -> None:

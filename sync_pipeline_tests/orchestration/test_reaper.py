@@ -130,7 +130,7 @@ def test_a_backfill_that_is_left_open_is_named_and_left_alone(
     monkeypatch.setattr(reaper, "_BACKFILL_GRACE", timedelta(0))
     found = site.tick("reaper")
     assert isinstance(found, dg.SkipReason)
-    assert found.skip_message == "1 Dagster backfills stuck"
+    assert found.skip_message == "1 Dagster backfill stuck"
     backfill = site.instance.get_backfill("abc")
     assert backfill is not None
     assert backfill.status is BulkActionStatus.CANCELING
