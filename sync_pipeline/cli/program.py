@@ -32,6 +32,7 @@ from sync_pipeline.cli import (
     roots,
     runner,
     settings,
+    unattended,
     watermarks,
 )
 from sync_pipeline.cli.shared import (
@@ -50,6 +51,8 @@ app.command("status")(installation.status_command)
 app.command("completeness")(installation.completeness_command)
 app.command("settings")(settings.settings_command)
 app.command("reconcile")(reconcile.reconcile_command)
+app.command("scheduler")(unattended.scheduler_command)
+app.command("worker")(unattended.worker_command)
 app.command("reaper")(reaper.reaper_command)
 admin.app.command("retention")(retention.retention_command)
 # Its earlier name, for scripts.

@@ -7,8 +7,9 @@ location, and ``scm-sync scheduler`` without one. Does not belong here: any rule
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -29,6 +30,8 @@ from sync_pipeline.policy.degradation import DegradationLimits
 from sync_pipeline.policy.planning import plan
 from sync_pipeline.policy.samples import Rates, Sample
 from sync_pipeline.policy.snapshot import (
+    MAY_NOT_START,
+    NO_ROOM,
     Bucket,
     Caps,
     Decision,
@@ -40,12 +43,14 @@ from sync_pipeline.policy.snapshot import (
     Snapshot,
     Unit,
 )
+from sync_pipeline.quality import credentials
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import breakers, jobs, pauses
+from sync_pipeline.store import breakers, jobs, migrations, pauses
 from sync_pipeline.store import planning as store
-from sync_pipeline.store.database import Connection
+from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import settings_hash
+from sync_pipeline.sync.readers import Readers
 
 ACTOR = "scheduler"
 """Who started what the plan chose."""
@@ -120,7 +125,7 @@ def read_plan(
     conn: Connection,
     settings: Settings,
     in_flight: Sequence[InFlight],
-    credentials: Credentials,
+    tokens: Credentials,
     loaded: Collection[int] | None = None,
 ) -> tuple[Plan, datetime]:
     """What is due by the database's clock, and that moment. Reads; changes nothing.
@@ -135,11 +140,11 @@ def read_plan(
     )
     found = plan(
         Snapshot(
-            units=[_unit(row, credentials, settings, loaded) for row in rows.units],
+            units=[_unit(row, tokens, settings, loaded) for row in rows.units],
             jobs=[_job(row) for row in rows.jobs],
             in_flight=in_flight,
             limits=limits,
-            refused={instance: stop.last_seen_at for instance, stop in credentials.stopped.items()},
+            refused={instance: stop.last_seen_at for instance, stop in tokens.stopped.items()},
             pauses=[_pause(row) for row in pauses.active(conn)],
             breakers=[_breaker(row) for row in breakers.read(conn)],
             samples=[_sample(row) for row in rows.samples],
@@ -152,6 +157,91 @@ def read_plan(
         rows.now,
     )
     return found, rows.now
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of planning: ``started`` was handed to the workers, unless ``dry_run``. ``skipped`` says why
+    there is no plan, None where there is one. ``now`` is the database's clock."""
+
+    dry_run: bool
+    plan: Plan | None
+    now: datetime | None
+    started: Sequence[Decision]
+    skipped: str | None = None
+
+    def said(self) -> str:
+        """It in one line."""
+        if self.plan is None:
+            return str(self.skipped)
+        done = "would be handed out" if self.dry_run else "handed out"
+        return f"{len(self.started)} jobs {done}; {held_back(self.plan)}"
+
+
+def hand_out(database: Database, settings: Settings, *, dry_run: bool = False) -> Round:
+    """Plan, and hand what is chosen to the workers that ask the ledger. Harmless beside any other scheduler:
+    one at a time plans, and a job has one owner."""
+    with database.connection() as conn, conn.transaction():
+        migrations.require_current(conn)
+        if not store.try_lock_scheduler(conn):
+            return Round(dry_run, None, None, (), "another scheduler is at work")
+        tokens = credentials.in_force(conn, Readers(settings))
+        plan, now = read_plan(conn, settings, (), tokens)
+        started = [d for d in plan.decisions if d.chosen]
+        if not dry_run:
+            record(conn, plan, started, settings, now, trigger=Trigger.WORKER, handed_out=True)
+    return Round(dry_run, plan, now, started)
+
+
+def held_back(plan: Plan) -> str:
+    """Why something was due and not started, in one line."""
+    due = Counter(str(d.reason) for d in plan.decisions if d.reason in NO_ROOM | MAY_NOT_START)
+    if not due:
+        return f"nothing else is due among {len(plan.decisions)}"
+    return "held back: " + ", ".join(f"{count} {reason}" for reason, count in sorted(due.items()))
+
+
+def document(found: Round, settings: Settings, names: Mapping[int, str]) -> dict[str, Any]:
+    """A round as the document of ``--json``: every decision with its reason. ``names`` are the
+    specifications of the repositories."""
+    if found.plan is None:
+        return {"dry_run": found.dry_run, "skipped": found.skipped, "started": 0, "decisions": []}
+    assert found.now is not None
+    return {
+        "dry_run": found.dry_run,
+        "skipped": None,
+        "now": found.now,
+        "pool": settings.worker_pool,
+        "started": len(found.started),
+        "running": found.plan.usage.running,
+        "queued": found.plan.usage.queued,
+        "caps": asdict(limits_of(settings).caps),
+        "breakers": [
+            {"scope": str(b.scope), "key": b.key, "state": str(b.state), "reason": b.reason}
+            for b in found.plan.breakers
+        ],
+        "decisions": [
+            {
+                "repo": names.get(d.repo_id, str(d.repo_id)),
+                "job": str(d.job_type),
+                "mode": str(d.mode),
+                "window": None if d.window is None else str(d.window),
+                "job_id": None if d.job_id is None else str(d.job_id),
+                "chosen": d.chosen,
+                "reason": str(d.reason),
+                "detail": d.detail,
+                "until": d.until,
+                "priority": d.priority,
+                "rank": d.rank,
+                "instance": d.instance,
+                "tenant": d.tenant,
+                "failure_rate": round(d.failure_rate, 4),
+                "rate_limit_rate": round(d.rate_limit_rate, 4),
+                "breaker": str(d.breaker),
+            }
+            for d in found.plan.decisions
+        ],
+    }
 
 
 def serves(settings: Settings, instance: str, tenant: str, job_type: JobType) -> bool:
@@ -241,14 +331,14 @@ def explained(decision: Decision, plan: Plan, settings: Settings, now: datetime)
 
 
 def _unit(
-    row: Mapping[str, Any], credentials: Credentials, settings: Settings, loaded: Collection[int] | None
+    row: Mapping[str, Any], tokens: Credentials, settings: Settings, loaded: Collection[int] | None
 ) -> Unit:
     job_type = JobType(row["job_type"])
     found = {name: value for name, value in row.items() if name != "kind"} | {
         "job_type": job_type,
         "lifecycle": Lifecycle(row["lifecycle"]),
         "access": Access(row["access"]),
-        "configured": row["kind"] == Kind.SVN or credentials.has_token(row["instance"]),
+        "configured": row["kind"] == Kind.SVN or tokens.has_token(row["instance"]),
         # One that was registered a moment ago is not loaded yet.
         "in_pool": (loaded is None or row["repo_id"] in loaded)
         and serves(settings, row["instance"], row["tenant"], job_type),

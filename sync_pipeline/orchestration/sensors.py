@@ -7,7 +7,6 @@ hints come from :mod:`sync_pipeline.orchestration.changes`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -42,7 +41,7 @@ from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat
 from sync_pipeline.orchestration.verdicts import CHECK_NAME, check_metadata, severity, show
 from sync_pipeline.policy.families import FAMILY_OF, Family
-from sync_pipeline.policy.snapshot import MAY_NOT_START, NO_ROOM, InFlight, Plan
+from sync_pipeline.policy.snapshot import InFlight
 from sync_pipeline.policy.windows import hull
 from sync_pipeline.quality import credentials, health
 from sync_pipeline.quality.credentials import Credentials
@@ -120,19 +119,11 @@ def _schedule(
         started = [decision for start in starts for decision in start.decisions]
         scheduling.record(conn, plan, started, settings, now, trigger=Trigger.SENSOR)
     if not starts:
-        return [], _held_back(plan)
+        return [], scheduling.held_back(plan)
     if any(start.family.kind is Kind.SVN for start in starts):
         ensure_blocks(instance, database, _last_revision(starts))
     requests = [_run_request(start, now, instance, days, settings, by_id) for start in starts]
     return requests, f"{sum(len(s.decisions) for s in starts)} jobs in {len(starts)} runs"
-
-
-def _held_back(plan: Plan) -> str:
-    """Why nothing was started, in one line."""
-    due = Counter(str(d.reason) for d in plan.decisions if d.reason in NO_ROOM | MAY_NOT_START)
-    if not due:
-        return f"nothing is due among {len(plan.decisions)}"
-    return "held back: " + ", ".join(f"{count} {reason}" for reason, count in sorted(due.items()))
 
 
 def _last_revision(starts: Sequence[Start]) -> int:

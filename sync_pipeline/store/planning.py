@@ -121,6 +121,23 @@ SELECT repo_id, job_type, mode, revs, period, reread, heals, priority, trigger, 
  ORDER BY priority, created_at, lower(revs), lower(period)
 """
 
+# What a plan handed to the workers, for a pool that takes some of it, in the order of the plan.
+_HANDED_OUT = """
+SELECT j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.heals, j.priority, j.trigger, j.actor,
+       j.reason
+  FROM scm.sync_jobs AS j
+  JOIN scm.repos AS r USING (repo_id)
+ WHERE j.planned_at IS NOT NULL AND NOT j.from_raw AND j.quarantine_ids IS NULL AND j.mode <> 'probe'
+   AND (j.status = 'pending'
+        OR (j.status = 'failed' AND (j.not_before IS NULL OR j.not_before <= now()))
+        OR (j.status = 'running' AND j.claim_expires_at < now()))
+   AND (%(instances)s::text[] = '{}' OR r.instance = ANY (%(instances)s))
+   AND (%(tenants)s::text[] = '{}' OR r.tenant = ANY (%(tenants)s))
+   AND (%(job_types)s::text[] = '{}' OR j.job_type = ANY (%(job_types)s))
+ ORDER BY j.planned_at, (j.decision ->> 'rank')::int, j.created_at
+ LIMIT %(limit)s
+"""
+
 # What the changes sensor saw. A failed look keeps the last HEAD that was seen.
 _HINT = """
 INSERT INTO scm.sync_hints AS h (repo_id, head_rev, error_code, error, observed_at)
@@ -218,22 +235,42 @@ def waiting_requests(
     """The waiting or abandoned jobs of these repositories inside ``window``, as the requests that find them
     again, most urgent first."""
     params = {"repo_ids": list(repo_ids), "job_type": str(job_type), "mode": str(mode)} | range_params(window)
-    return [
-        JobRequest(
-            repo_id=row["repo_id"],
-            job_type=JobType(row["job_type"]),
-            mode=Mode(row["mode"]),
-            trigger=Trigger(row["trigger"]),
-            actor=row["actor"],
-            reason=row["reason"],
-            window=from_ranges(row["revs"], row["period"]),
-            dagster_run_id=dagster_run_id,
-            reread=row["reread"],
-            heals=row["heals"],
-            priority=row["priority"],
-        )
-        for row in conn.execute(_WAITING, params).fetchall()
-    ]
+    return [_request(row, dagster_run_id) for row in conn.execute(_WAITING, params).fetchall()]
+
+
+def handed_out(
+    conn: Connection,
+    *,
+    instances: Sequence[str],
+    tenants: Sequence[str],
+    job_types: Sequence[str],
+    limit: int,
+) -> list[JobRequest]:
+    """The jobs that a plan handed to the workers and nobody has taken yet, as the requests that find them
+    again, most urgent first; only of these servers, tenants and job types, where there are any."""
+    params = {
+        "instances": list(instances),
+        "tenants": list(tenants),
+        "job_types": [str(job_type) for job_type in job_types],
+        "limit": limit,
+    }
+    return [_request(row, None) for row in conn.execute(_HANDED_OUT, params).fetchall()]
+
+
+def _request(row: Mapping[str, Any], dagster_run_id: str | None) -> JobRequest:
+    return JobRequest(
+        repo_id=row["repo_id"],
+        job_type=JobType(row["job_type"]),
+        mode=Mode(row["mode"]),
+        trigger=Trigger(row["trigger"]),
+        actor=row["actor"],
+        reason=row["reason"],
+        window=from_ranges(row["revs"], row["period"]),
+        dagster_run_id=dagster_run_id,
+        reread=row["reread"],
+        heals=row["heals"],
+        priority=row["priority"],
+    )
 
 
 def record_hint(

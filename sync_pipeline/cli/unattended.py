@@ -1,0 +1,210 @@
+"""``scm-sync scheduler`` and ``scm-sync worker``: the loops of an installation without a daemon.
+
+Belongs here: the two commands, and how a round looks to a person. Does not belong here: what is due
+(:mod:`sync_pipeline.operations.scheduling`) and what a worker does (:mod:`sync_pipeline.operations.worker`).
+Both may run beside the sensors, and many times.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sync_pipeline.cli.shared import (
+    AsJson,
+    DryRun,
+    now,
+    open_database,
+    print_json,
+    print_rows,
+    stopped_politely,
+    tell,
+)
+from sync_pipeline.errors import ConfigurationError, SyncError
+from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
+
+if TYPE_CHECKING:
+    from sync_pipeline.model import JobReport
+    from sync_pipeline.operations.scheduling import Round
+    from sync_pipeline.settings import Settings
+    from sync_pipeline.store.database import Database
+
+Once = Annotated[bool, typer.Option("--once", help="One round; the default.")]
+Loop = Annotated[bool, typer.Option("--loop", help="Again and again, until it is stopped.")]
+Interval = Annotated[
+    int | None,
+    typer.Option(
+        "--interval-seconds",
+        min=1,
+        max=86_400,
+        metavar="N",
+        help="Pause between two rounds of a loop; default: the setting of the same purpose.",
+    ),
+]
+
+
+def scheduler_command(
+    once: Once = False,
+    loop: Loop = False,
+    interval: Interval = None,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Plan, and hand what is due to the workers. The sensor `scheduler` plans the same; both at once are
+    harmless. With --dry-run nothing is handed out; with --json every repository says why it was chosen or
+    not."""
+    from sync_pipeline.settings import load_settings
+
+    _one_of(once, loop)
+    settings = load_settings(sensor_interval=interval)
+    with open_database(settings) as database, stopped_politely() as stop:
+        if not loop:
+            _show(_round(database, settings, dry_run), database, settings, as_json, in_line=False)
+            return SUCCESS
+        rounds, code = 0, SUCCESS
+        while not stop.is_set():
+            try:
+                _show(_round(database, settings, dry_run), database, settings, as_json, in_line=True)
+            except SyncError as error:
+                if not rounds and isinstance(error, ConfigurationError):
+                    raise
+                code = tell(f"{error}; trying again in {settings.sensor_interval} s", PARTIAL)
+            rounds += 1
+            stop.wait(settings.sensor_interval)
+        tell(f"stopped after {rounds} rounds")
+        return code
+
+
+def worker_command(
+    once: Annotated[
+        bool, typer.Option("--once", help="Until nothing is handed out any more; the default.")
+    ] = False,
+    loop: Loop = False,
+    interval: Interval = None,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Do what a scheduler handed out to the workers, as far as this pool takes it. A second stop signal ends
+    it at once; what was committed stays."""
+    from sync_pipeline.operations.worker import Worker
+    from sync_pipeline.settings import load_settings
+
+    _one_of(once, loop)
+    settings = load_settings(worker_poll_interval=interval)
+    with open_database(settings) as database:
+        if dry_run:
+            return _waiting(database, settings, as_json)
+        lock = threading.Lock()
+
+        def said(report: JobReport) -> None:
+            with lock:
+                _report(report, as_json)
+
+        with stopped_politely() as stop:
+            done, failed = Worker(database, settings, said=said).run(stop, once=not loop)
+    tell(f"{done} jobs, {failed} of them failed")
+    return SUCCESS if not failed else FAILED if failed == done else PARTIAL
+
+
+def _one_of(once: bool, loop: bool) -> None:
+    if once and loop:
+        raise ConfigurationError("--once and --loop exclude each other; give one of them")
+
+
+def _round(database: Database, settings: Settings, dry_run: bool) -> Round:
+    from sync_pipeline.operations.scheduling import hand_out
+    from sync_pipeline.store import heartbeats
+
+    started = time.monotonic()
+    found = hand_out(database, settings, dry_run=dry_run)
+    if not dry_run:
+        with database.connection() as conn:
+            heartbeats.beat(
+                conn, "scheduler_loop", seconds=time.monotonic() - started, outcome=found.said()[:500]
+            )
+    return found
+
+
+def _show(found: Round, database: Database, settings: Settings, as_json: bool, *, in_line: bool) -> None:
+    from sync_pipeline.operations import scheduling
+    from sync_pipeline.store import repos
+
+    with database.connection() as conn:
+        names = {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
+    if as_json:
+        print_json({"at": now().isoformat(), **scheduling.document(found, settings, names)}, in_line=in_line)
+        return
+    when = f"{now():%Y-%m-%dT%H:%M:%SZ} " if in_line else ""
+    if found.plan is not None and not in_line:
+        print_rows(
+            [
+                {
+                    "repo": names.get(d.repo_id, d.repo_id),
+                    "job": d.job_type,
+                    "mode": d.mode,
+                    "start": "yes" if d.chosen else "no",
+                    "reason": d.reason,
+                    "until": None if d.until is None else f"{d.until:%Y-%m-%d %H:%M:%S}",
+                    "detail": d.detail,
+                }
+                for d in found.plan.decisions
+            ]
+        )
+    print(f"{when}{found.said()}", flush=in_line)
+
+
+def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
+    from sync_pipeline.store import planning, repos
+
+    with database.connection() as conn:
+        names = {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
+        requests = planning.handed_out(
+            conn,
+            instances=settings.worker_instance_allowlist,
+            tenants=settings.worker_tenant_allowlist,
+            job_types=settings.worker_job_type_allowlist,
+            limit=1000,
+        )
+    rows = [
+        {
+            "repo": names.get(r.repo_id, str(r.repo_id)),
+            "job": str(r.job_type),
+            "mode": str(r.mode),
+            "window": None if r.window is None else str(r.window),
+            "reason": r.reason,
+        }
+        for r in requests
+    ]
+    if as_json:
+        print_json({"dry_run": True, "pool": settings.worker_pool, "jobs": rows})
+        return SUCCESS
+    print_rows(rows)
+    print(f"{len(rows)} jobs are handed out to this pool")
+    return SUCCESS
+
+
+def _report(report: JobReport, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "at": now().isoformat(),
+                "job_id": report.job_id,
+                "repo_id": report.repo_id,
+                "job": report.job_type,
+                "mode": report.mode,
+                "status": report.job_status,
+                "rows": report.counts.read,
+                "seconds": round(report.seconds, 3),
+                "error_code": report.error_code,
+                "error": report.error,
+            },
+            in_line=True,
+        )
+        return
+    line = f"{now():%Y-%m-%dT%H:%M:%SZ} {report.repo_id} {report.job_type} {report.mode}: {report.job_status}"
+    print(f"{line}; {report.counts.read} rows in {report.seconds:.1f} s", flush=True)
+    if report.error is not None:
+        tell(f"{report.repo_id} {report.job_type}: {report.error}")
