@@ -24,6 +24,8 @@ from sync_pipeline.cli import (
     admin,
     database,
     installation,
+    limits,
+    pauses,
     reaper,
     reconcile,
     repair,
@@ -55,8 +57,14 @@ app.command("scheduler")(unattended.scheduler_command)
 app.command("worker")(unattended.worker_command)
 app.command("reaper")(reaper.reaper_command)
 admin.app.command("retention")(retention.retention_command)
+admin.app.command("pause")(pauses.pause_command)
+admin.app.command("resume")(pauses.resume_command)
+admin.app.command("pauses")(pauses.pauses_command)
+admin.app.command("breakers")(pauses.breakers_command)
+admin.app.command("breaker-reset")(pauses.breaker_reset_command)
 # Its earlier name, for scripts.
 database.app.command("verify", hidden=True)(admin.admin_verify)
+admin.app.add_typer(limits.app, name="limits")
 app.add_typer(database.app, name="db")
 app.add_typer(repositories.app, name="repo")
 app.add_typer(roots.app, name="root")

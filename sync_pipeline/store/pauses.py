@@ -39,9 +39,8 @@ RETURNING pause_id
 # What is paused now, for the plan and for people.
 _ACTIVE = """
 SELECT p.pause_id, p.scope, p.instance, p.tenant, p.repo_id, p.job_type, p.reason, p.actor, p.created_at,
-       p.until, r.kind, r.url
+       p.until
   FROM scm.pauses AS p
-  LEFT JOIN scm.repos AS r USING (repo_id)
  WHERE p.ended_at IS NULL AND (p.until IS NULL OR p.until > clock_timestamp())
  ORDER BY p.pause_id
 """
@@ -61,8 +60,6 @@ class PauseRow:
     actor: str
     created_at: datetime
     until: datetime | None
-    kind: str | None
-    url: str | None
 
 
 def active(conn: Connection) -> list[PauseRow]:

@@ -1,0 +1,197 @@
+"""``scm-sync admin pause``, ``resume``, ``pauses``, ``breakers`` and ``breaker-reset``.
+
+Belongs here: how a person names a place and a length of time, and how pauses and breakers look. Does not
+belong here: what they do (:mod:`sync_pipeline.operations.pauses`).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from sync_pipeline.cli.shared import (
+    NAMES,
+    AsJson,
+    actor,
+    now,
+    open_database,
+    print_json,
+    print_rows,
+    read_settings,
+)
+from sync_pipeline.errors import ConfigurationError
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST = 366 * 86_400
+
+Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with it.")]
+
+
+def pause_command(
+    reason: Why,
+    instance: Annotated[
+        str | None, typer.Option("--instance", metavar="HOST", help="Everything at this server.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="NAME", help="Everything of this tenant.")
+    ] = None,
+    repo: Annotated[
+        str | None, typer.Option("--repo", metavar="SPEC", help=f"This repository: {NAMES}")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Everything.")] = False,
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="TYPE", help="Only this job type of it.")
+    ] = None,
+    length: Annotated[
+        str | None,
+        typer.Option("--for", metavar="LENGTH", help="How long, such as 90s, 30m, 2h or 3d."),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Until when, such as 2026-01-31T18:00Z."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pause syncing: nothing new is started or claimed there, by whomever; what is under way ends in its own
+    time. Without --for and --until it holds until it is resumed."""
+    from sync_pipeline.model import JobType
+    from sync_pipeline.operations import pauses
+
+    if sum((instance is not None, tenant is not None, repo is not None, everything)) != 1:
+        raise ConfigurationError("give one of --instance, --tenant, --repo and --all")
+    try:
+        job_type = None if job is None else JobType.parse(job)
+    except ValueError as error:
+        raise ConfigurationError(f"--job: {error}") from None
+    place = pauses.Place(instance, tenant, repo, job_type)
+    seconds = seconds_of(length, until, now())
+    with open_database(read_settings()) as database:
+        made = pauses.pause(database, place, seconds=seconds, actor=actor(), reason=reason)
+    if as_json:
+        print_json(made)
+        return
+    end = f"until {made['until']:%Y-%m-%d %H:%M:%S} UTC" if made["until"] else "until it is resumed"
+    print(f"pause {made['id']}: {_place(made)} is paused {end}")
+
+
+def resume_command(
+    pause: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="Number of a pause.")],
+) -> None:
+    """End a pause."""
+    from sync_pipeline.operations import pauses
+
+    with open_database(read_settings()) as database:
+        pauses.resume(database, pause, actor=actor())
+    print(f"pause {pause} has ended")
+
+
+def pauses_command(as_json: AsJson = False) -> None:
+    """List what is paused."""
+    from sync_pipeline.operations import pauses
+
+    with open_database(read_settings()) as database:
+        document = pauses.listing(database)
+    if as_json:
+        print_json(document)
+        return
+    print_rows(
+        [
+            {
+                "id": one["id"],
+                "paused": _place(one),
+                "until": one["until"] and f"{one['until']:%Y-%m-%d %H:%M:%S}",
+                "since": f"{one['since']:%Y-%m-%d %H:%M:%S}",
+                "by": one["actor"],
+                "reason": one["reason"],
+            }
+            for one in document["pauses"]
+        ]
+    )
+    if not document["pauses"]:
+        print("nothing is paused")
+
+
+def breakers_command(as_json: AsJson = False) -> None:
+    """List the circuit breakers with their rates, and what happened to them last."""
+    from sync_pipeline.operations import pauses
+
+    with open_database(read_settings()) as database:
+        document = pauses.breaker_listing(database)
+    if as_json:
+        print_json(document)
+        return
+    print_rows(
+        [
+            {
+                "scope": one["scope"],
+                "key": one["key"],
+                "state": one["state"],
+                "since": f"{one['since']:%Y-%m-%d %H:%M:%S}" if one["since"].year > 1970 else None,
+                "failures": f"{one['failure_rate']:.0%}",
+                "rate limits": f"{one['rate_limit_rate']:.0%}",
+                "time-outs": f"{one['timeout_rate']:.0%}",
+                "runs": one["runs"],
+                "reason": one["reason"],
+            }
+            for one in document["breakers"]
+        ]
+    )
+    if not document["breakers"]:
+        print("no breaker was judged yet; all are closed")
+    for event in document["events"]:
+        print(
+            f"{event['created_at']:%Y-%m-%d %H:%M:%S} {event['scope']} {event['key']}: "
+            f"{event['old_state']} -> {event['new_state']} ({event['actor']}: {event['reason']})"
+        )
+
+
+def breaker_reset_command(
+    reason: Why,
+    scope: Annotated[str, typer.Option("--scope", metavar="SCOPE", help="global, instance or tenant.")],
+    key: Annotated[
+        str, typer.Option("--key", metavar="NAME", help="The server or tenant; nothing for global.")
+    ] = "",
+) -> None:
+    """Close a breaker whose cause is found, without waiting for its probes. To keep something stopped, pause
+    it: a pause has an end of its own, a breaker decides for itself."""
+    from sync_pipeline.operations import pauses
+
+    with open_database(read_settings()) as database:
+        before = pauses.reset_breaker(database, scope, key, actor=actor(), reason=reason)
+    print(f"breaker {scope} {key}".rstrip() + f" is closed; it was {before}")
+
+
+def seconds_of(length: str | None, until: str | None, moment: datetime) -> float | None:
+    """The seconds that ``--for`` or ``--until`` mean at ``moment`` (UTC); None where neither is given. Raises
+    ConfigurationError."""
+    if length is not None and until is not None:
+        raise ConfigurationError("--for and --until exclude each other; give one of them")
+    if until is not None:
+        try:
+            end = datetime.fromisoformat(until)
+        except ValueError:
+            raise ConfigurationError(
+                f"--until: {until!r} is no time; write it like 2026-01-31T18:00Z"
+            ) from None
+        seconds = ((end if end.tzinfo else end.replace(tzinfo=UTC)) - moment).total_seconds()
+        name = "--until"
+    elif length is not None:
+        found = re.fullmatch(r"(\d{1,9})([smhd])", length.strip())
+        if found is None:
+            raise ConfigurationError(f"--for: {length!r} is no length; write it like 90s, 30m, 2h or 3d")
+        seconds = float(int(found[1]) * _UNITS[found[2]])
+        name = "--for"
+    else:
+        return None
+    if not 0 < seconds <= _LONGEST:
+        raise ConfigurationError(f"{name}: the end has to be in the future, a year from now at most")
+    return seconds
+
+
+def _place(one: dict[str, object]) -> str:
+    name = one["repo"] or one["instance"] or one["tenant"]
+    place = "everything" if name is None else f"{one['scope']} {name}"
+    return place if one["job"] is None else f"{one['job']} of {place}"

@@ -1,0 +1,164 @@
+"""Pauses and breakers as a person handles them.
+
+Belongs here: pausing a place, ending a pause, resetting a breaker, and the documents of both. Whatever is
+under way in a paused place ends in its own time; nothing new is started or claimed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import JobType, Kind, Repository
+from sync_pipeline.operations.registration import find_repository
+from sync_pipeline.policy.breaker import Scope
+from sync_pipeline.store import breakers, pauses, repos
+from sync_pipeline.store.database import Connection, Database
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a pause is about: exactly one of the first three is set, or none of them for everything.
+    ``job_type`` narrows it."""
+
+    instance: str | None = None
+    tenant: str | None = None
+    repo: str | None = None
+    job_type: JobType | None = None
+
+    @property
+    def scope(self) -> str:
+        """Its scope in the ledger."""
+        if self.repo is not None:
+            return "repository"
+        if self.instance is not None:
+            return "instance"
+        return "global" if self.tenant is None else "tenant"
+
+
+def pause(
+    database: Database, place: Place, *, seconds: float | None, actor: str, reason: str
+) -> dict[str, Any]:
+    """Pause a place for so many seconds, or until it is resumed; returns the pause. Raises
+    ConfigurationError where there is no such place, or it is paused already."""
+    repository = None if place.repo is None else find_repository(database, place.repo)
+    if not reason.strip():
+        raise ConfigurationError("--reason is empty; say why, the next one who looks will ask")
+    _require_kind(repository, place)
+    with database.connection() as conn:
+        _require_known(conn, place)
+        pause_id = pauses.add(
+            conn,
+            scope=place.scope,
+            instance=place.instance,
+            tenant=place.tenant,
+            repo_id=None if repository is None else repository.repo_id,
+            job_type=None if place.job_type is None else str(place.job_type),
+            seconds=seconds,
+            actor=actor,
+            reason=reason.strip(),
+        )
+        if pause_id is None:
+            raise ConfigurationError(
+                "this is paused already; see `scm-sync admin pauses`, and resume it to pause it anew"
+            )
+        names = _names(conn)
+        return next(_document(row, names) for row in pauses.active(conn) if row.pause_id == pause_id)
+
+
+def resume(database: Database, pause_id: int, *, actor: str) -> None:
+    """End a pause. Raises ConfigurationError if there is none of this number that holds."""
+    with database.connection() as conn:
+        if not pauses.end(conn, pause_id, actor=actor):
+            raise ConfigurationError(f"there is no pause {pause_id} that holds; see `scm-sync admin pauses`")
+
+
+def listing(database: Database) -> dict[str, Any]:
+    """The pauses that hold now."""
+    with database.connection() as conn:
+        names = _names(conn)
+        return {"pauses": [_document(row, names) for row in pauses.active(conn)]}
+
+
+def breaker_listing(database: Database) -> dict[str, Any]:
+    """Every breaker that was ever judged, and what happened to them last."""
+    with database.connection() as conn:
+        return {
+            "breakers": [
+                {
+                    "scope": row.scope,
+                    "key": row.key,
+                    "state": row.state,
+                    "since": row.since,
+                    "reason": row.reason,
+                    "failure_rate": round(row.failure_rate, 4),
+                    "rate_limit_rate": round(row.rate_limit_rate, 4),
+                    "timeout_rate": round(row.timeout_rate, 4),
+                    "runs": row.samples,
+                    "judged_at": row.updated_at,
+                }
+                for row in breakers.read(conn)
+            ],
+            "events": [dict(row) for row in breakers.events(conn)],
+        }
+
+
+def reset_breaker(database: Database, scope: str, key: str, *, actor: str, reason: str) -> str:
+    """Close a breaker whose cause is found; what happened until now is no evidence any more. Returns the
+    state it was in. Raises ConfigurationError if there is no such breaker."""
+    if scope not in tuple(Scope):
+        raise ConfigurationError(f"--scope: {scope!r} is none of {', '.join(Scope)}")
+    if not reason.strip():
+        raise ConfigurationError("--reason is empty; say what the cause was")
+    with database.connection() as conn:
+        before = breakers.reset(conn, scope, key, actor=actor, reason=reason.strip())
+    if before is None:
+        raise ConfigurationError(
+            f"there is no breaker {scope} {key}".rstrip() + "; see `scm-sync admin breakers`"
+        )
+    return before
+
+
+def _require_known(conn: Connection, place: Place) -> None:
+    """A typing error must not look like a pause."""
+    known = repos.list_all(conn, retired=False)
+    if place.instance is not None and place.instance not in {r.instance for r in known}:
+        raise ConfigurationError(
+            f"no repository is at {place.instance}; there are {_some({r.instance for r in known})}"
+        )
+    if place.tenant is not None and place.tenant not in {r.tenant for r in known}:
+        raise ConfigurationError(
+            f"no repository is of the tenant {place.tenant}; there are {_some({r.tenant for r in known})}"
+        )
+
+
+def _require_kind(repository: Repository | None, place: Place) -> None:
+    if repository is None or place.job_type is None:
+        return
+    if (repository.kind is Kind.SVN) is not (place.job_type is JobType.REVISIONS):
+        raise ConfigurationError(f"{repository.spec} has no {place.job_type}; leave --job out")
+
+
+def _some(names: set[str]) -> str:
+    return ", ".join(sorted(names)[:20]) or "none yet"
+
+
+def _names(conn: Connection) -> Mapping[int, str]:
+    return {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
+
+
+def _document(row: pauses.PauseRow, names: Mapping[int, str]) -> dict[str, Any]:
+    return {
+        "id": row.pause_id,
+        "scope": row.scope,
+        "instance": row.instance,
+        "tenant": row.tenant,
+        "repo": None if row.repo_id is None else names.get(row.repo_id),
+        "job": row.job_type,
+        "reason": row.reason,
+        "actor": row.actor,
+        "since": row.created_at,
+        "until": row.until,
+    }
