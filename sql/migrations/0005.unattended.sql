@@ -140,7 +140,7 @@ COMMENT ON COLUMN scm.sync_rate_limits.rate IS 'Requests per second that flow in
 COMMENT ON COLUMN scm.sync_rate_limits.refilled_at IS 'When tokens was last brought up to date; in a pause its end.';
 COMMENT ON COLUMN scm.sync_rate_limits.paused_until IS 'No request before this moment.';
 COMMENT ON COLUMN scm.sync_rate_limits.paused_at IS 'When the pause was set or lifted; places in the queue from before count no more.';
-COMMENT ON COLUMN scm.sync_rate_limits.pause_reason IS 'Why it is paused, in one line.';
+COMMENT ON COLUMN scm.sync_rate_limits.pause_reason IS 'Why it is or was paused, or who lifted that and why, in one line.';
 COMMENT ON COLUMN scm.sync_rate_limits.changed_at IS 'From when on the lowered rate is raised; NULL while it is the setting.';
 COMMENT ON COLUMN scm.sync_rate_limits.consecutive_429 IS 'Times in a row that we were told to slow down; answers to requests that were sent together count once.';
 COMMENT ON COLUMN scm.sync_rate_limits.last_429_at IS 'The last such time.';

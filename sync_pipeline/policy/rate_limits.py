@@ -166,19 +166,17 @@ def paused(bucket: Bucket, now: datetime, until: datetime, reason: str) -> Bucke
     )
 
 
-def resumed(bucket: Bucket, now: datetime) -> Bucket:
-    """Without a pause from ``now`` on."""
+def resumed(bucket: Bucket, now: datetime, reason: str) -> Bucket:
+    """Without a pause from ``now`` on; ``reason`` says who lifted it and why."""
     if not is_paused(bucket, now):
         return bucket
-    return replace(bucket, tokens=0.0, refilled_at=now, paused_until=None, paused_at=now, pause_reason=None)
+    return replace(bucket, tokens=0.0, refilled_at=now, paused_until=None, paused_at=now, pause_reason=reason)
 
 
-def restored(bucket: Bucket, limits: Limits, now: datetime) -> Bucket:
+def restored(bucket: Bucket, limits: Limits, now: datetime, reason: str) -> Bucket:
     """Without a pause and at the rate of the settings, as if the server had never refused."""
-    bucket = resumed(at(bucket, limits, now), now)
-    return replace(
-        bucket, rate=limits.rate, changed_at=None, consecutive_429=0, pause_reason=None, paused_until=None
-    )
+    bucket = resumed(at(bucket, limits, now), now, reason)
+    return replace(bucket, rate=limits.rate, changed_at=None, consecutive_429=0, pause_reason=reason)
 
 
 def _seconds(start: datetime, end: datetime) -> float:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sync_pipeline.model import Bucket
+from sync_pipeline.model import Bucket, Kind
 from sync_pipeline.store.database import Connection, database_time
 
 ALL, SVN = "all", "svn"
@@ -94,6 +94,11 @@ UPDATE scm.sync_rate_limits
        server_limit = %(server_limit)s, server_remaining = %(server_remaining)s,
        limited = limited + %(refused)s::integer
  WHERE instance = %(instance)s AND endpoint_class = %(bucket)s
+"""
+
+# The servers that a person may name.
+_SERVERS = """
+SELECT DISTINCT instance, kind FROM scm.repos ORDER BY instance, kind
 """
 
 # What a person sees.
@@ -191,6 +196,12 @@ def change(
         if refused or after != before:
             conn.execute(_CHANGE, {**asdict(after), **key, "refused": refused})
     return before, after
+
+
+def servers(conn: Connection) -> set[tuple[str, str]]:
+    """Every server of the catalog with its bucket."""
+    buckets = {Kind.GITLAB: ALL, Kind.SVN: SVN}
+    return {(row["instance"], buckets[Kind(row["kind"])]) for row in conn.execute(_SERVERS).fetchall()}
 
 
 def listed(conn: Connection) -> Sequence[Listed]:

@@ -95,9 +95,9 @@ def test_never_more_is_sent_than_rate_times_time_and_a_burst_and_nothing_in_a_pa
         elif what == "pause":
             bucket = paused(bucket, moment, later(now + (value or 0)), "a person")
         elif what == "resume":
-            bucket = resumed(bucket, moment)
+            bucket = resumed(bucket, moment, "by a person")
         else:
-            bucket = restored(bucket, limits, moment)
+            bucket = restored(bucket, limits, moment, "by a person")
         if what in ("resume", "restore"):
             stopped = [(start, min(end, now)) for start, end in stopped]
         elif bucket.paused_at != before.paused_at and bucket.paused_until is not None:
@@ -194,10 +194,12 @@ def test_a_shorter_pause_leaves_a_longer_one_and_the_end_of_one_lets_requests_go
     assert paused(long, later(1), later(50), "other") == long
     bucket, wait = take(long, LIMITS, later(1), 1000.0)
     assert wait == pytest.approx(99 + 0.1)
-    bucket, wait = take(resumed(bucket, later(2)), LIMITS, later(2), 1000.0)
-    assert (wait, is_valid(bucket, later(1)), bucket.pause_reason) == (pytest.approx(0.1), False, None)
+    bucket, wait = take(resumed(bucket, later(2), "done"), LIMITS, later(2), 1000.0)
+    assert wait == pytest.approx(0.1)
+    assert not is_valid(bucket, later(1))
+    assert bucket.pause_reason == "done"
     slow = replace(bucket, rate=1.0, changed_at=later(2), consecutive_429=4)
-    assert restored(slow, LIMITS, later(3)).rate == LIMITS.rate
+    assert restored(slow, LIMITS, later(3), "done").rate == LIMITS.rate
 
 
 def test_a_rate_that_changes_gives_no_place_before_one_that_was_given() -> None:

@@ -245,7 +245,14 @@ def test_who_waits_sees_a_pause_set_and_lifted(
         thread.start()
     assert not done.wait(0.3)
     with database.connection() as conn:
-        store.change(conn, "git.test", "all", policy.resumed, rate=1.0, tokens=1.0)
+        store.change(
+            conn,
+            "git.test",
+            "all",
+            lambda bucket, now: policy.resumed(bucket, now, "done"),
+            rate=1.0,
+            tokens=1.0,
+        )
     for thread in waiting:
         thread.join(10)
     assert done.is_set()

@@ -1,0 +1,138 @@
+"""``scm-sync admin limits``: the shared rate limits of the servers.
+
+Belongs here: the commands, and how a limit looks to a person. Does not belong here: what they do
+(:mod:`sync_pipeline.operations.limits`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from sync_pipeline.cli.shared import (
+    AsJson,
+    actor,
+    group,
+    now,
+    open_database,
+    print_json,
+    print_rows,
+    read_settings,
+    tell,
+)
+
+app = group("How much is sent to each server, summed over all processes.")
+
+Of = Annotated[
+    str, typer.Option("--instance", metavar="HOST", help="The server, with its port if not the default.")
+]
+Why = Annotated[str, typer.Option("--reason", help="Why; it is kept with your name.")]
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@app.command("list")
+def limits_list(
+    instance: Annotated[
+        str | None, typer.Option("--instance", metavar="HOST", help="Only of this server.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the limits of the servers that were asked so far, and which are paused or lowered."""
+    from sync_pipeline.operations import limits
+
+    settings = read_settings()
+    with open_database(settings) as database:
+        _show(limits.listing(database, settings, instance), as_json)
+
+
+@app.command("pause")
+def limits_pause(
+    instance: Of,
+    reason: Why,
+    length: Annotated[
+        str | None, typer.Option("--for", metavar="LENGTH", help="How long: 90s, 30m, 2h or 1d.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Until when; UTC without a zone.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send nothing to a server for a while; runs that need it wait, or come back later by themselves."""
+    from sync_pipeline.operations import limits
+
+    end = _end(length, until)
+    settings = read_settings()
+    with open_database(settings) as database:
+        _show(limits.pause(database, settings, instance, end, actor=actor(), reason=reason), as_json)
+
+
+@app.command("resume")
+def limits_resume(instance: Of, reason: Why, as_json: AsJson = False) -> None:
+    """End every pause of a server, also one that it asked for itself."""
+    from sync_pipeline.operations import limits
+
+    settings = read_settings()
+    with open_database(settings) as database:
+        _show(limits.resume(database, settings, instance, actor=actor(), reason=reason), as_json)
+
+
+@app.command("reset")
+def limits_reset(instance: Of, reason: Why, as_json: AsJson = False) -> None:
+    """End every pause of a server and go back to the rate of the settings at once."""
+    from sync_pipeline.operations import limits
+
+    settings = read_settings()
+    with open_database(settings) as database:
+        _show(limits.reset(database, settings, instance, actor=actor(), reason=reason), as_json)
+
+
+def _end(length: str | None, until: str | None) -> datetime:
+    """When a pause ends. Raises ConfigurationError."""
+    from sync_pipeline.errors import ConfigurationError
+
+    if (length is None) == (until is None):
+        raise ConfigurationError("say when the pause ends: either --for or --until")
+    if length is not None:
+        found = re.fullmatch(r"(\d{1,6})\s*([smhd])", length.strip().lower())
+        if found is None or not int(found[1]):
+            raise ConfigurationError(f"--for {length}: write a length like 90s, 30m, 2h or 1d")
+        return now() + timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+    assert until is not None
+    try:
+        moment = datetime.fromisoformat(until.strip())
+    except ValueError:
+        raise ConfigurationError(f"--until {until}: write a time like 2026-03-01T12:00") from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _show(document: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+        return
+    limits: Sequence[Mapping[str, Any]] = document["limits"]
+    print_rows([_row(one) for one in limits])
+    if not limits:
+        tell("no server has been asked yet")
+
+
+def _row(one: Mapping[str, Any]) -> dict[str, object]:
+    state = "lowered" if one["lowered"] else "open"
+    if one["paused"]:
+        state = f"paused until {datetime.fromisoformat(one['paused_until']):%Y-%m-%d %H:%M:%S}"
+    return {
+        "instance": one["instance"],
+        "requests": one["endpoint_class"],
+        "state": state,
+        "a second": f"{one['rate']:g} of {one['full_rate']:g}",
+        "available": one["available"],
+        "waiting": one["waiting"],
+        "sent": one["sent"],
+        "turned away": one["turned_away"],
+        "refused": one["refused"],
+        "reason": one["reason"],
+    }
