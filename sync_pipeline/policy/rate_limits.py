@@ -86,12 +86,14 @@ def at(bucket: Bucket, limits: Limits, now: datetime) -> Bucket:
         raised = RAISED_PER_MINUTE * limits.rate * _seconds(changed_at, now) / 60
         rate = min(limits.rate, bucket.rate + raised)
         changed_at = None if rate >= limits.rate else max(changed_at, now)
-    if tokens < 0:
-        # The queue keeps its length in seconds: nobody gets a place before one that was given already.
-        tokens *= rate / bucket.rate
-    return replace(
-        bucket, tokens=tokens, rate=rate, refilled_at=max(bucket.refilled_at, now), changed_at=changed_at
-    )
+    filled = replace(bucket, tokens=tokens, refilled_at=max(bucket.refilled_at, now), changed_at=changed_at)
+    return _with_rate(filled, rate)
+
+
+def _with_rate(bucket: Bucket, rate: float) -> Bucket:
+    """The queue keeps its length in seconds: nobody gets a place before one that was given already."""
+    tokens = bucket.tokens * rate / bucket.rate if bucket.tokens < 0 else bucket.tokens
+    return replace(bucket, tokens=tokens, rate=rate)
 
 
 def take(bucket: Bucket, limits: Limits, now: datetime, longest: float) -> tuple[Bucket, float]:
@@ -141,8 +143,7 @@ def _slowed(bucket: Bucket, limits: Limits, signal: Signal, now: datetime) -> Bu
     if last is None or sent_at > last + timedelta(seconds=_ONE_STORM):
         lowest = min(limits.rate, max(_LOWEST_SHARE * limits.rate, _LOWEST_RATE))
         bucket = replace(
-            bucket,
-            rate=max(lowest, bucket.rate / 2),
+            _with_rate(bucket, max(lowest, bucket.rate / 2)),
             changed_at=now,
             consecutive_429=bucket.consecutive_429 + 1,
             last_429_at=now,
@@ -175,8 +176,8 @@ def resumed(bucket: Bucket, now: datetime, reason: str) -> Bucket:
 
 def restored(bucket: Bucket, limits: Limits, now: datetime, reason: str) -> Bucket:
     """Without a pause and at the rate of the settings, as if the server had never refused."""
-    bucket = resumed(at(bucket, limits, now), now, reason)
-    return replace(bucket, rate=limits.rate, changed_at=None, consecutive_429=0, pause_reason=reason)
+    bucket = _with_rate(resumed(at(bucket, limits, now), now, reason), limits.rate)
+    return replace(bucket, changed_at=None, consecutive_429=0, pause_reason=reason)
 
 
 def _seconds(start: datetime, end: datetime) -> float:

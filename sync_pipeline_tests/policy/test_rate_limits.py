@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sync_pipeline.model import Bucket
@@ -54,6 +54,10 @@ EVENT = st.one_of(
 )
 
 
+@example(
+    Limits(1.0, 1),
+    [(0.0, ("ask", 1))] * 3 + [(0.0, ("refuse", None)), (2.0, ("restore", None))],
+)
 @given(
     st.builds(Limits, st.sampled_from([0.1, 1.0, 7.0, 100.0]), st.sampled_from([1, 5, 20])),
     st.lists(st.tuples(st.floats(0, 20), EVENT), max_size=25),
