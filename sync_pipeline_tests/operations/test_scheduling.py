@@ -1,0 +1,298 @@
+"""Planning and working without a daemon: what a plan leaves behind, and what workers take from it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sync_pipeline.errors import Cancelled, ConfigurationError
+from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow, Trigger
+from sync_pipeline.operations import pauses, scheduling
+from sync_pipeline.operations.worker import Worker
+from sync_pipeline.policy.snapshot import Reason
+from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import breakers, jobs, planning
+from sync_pipeline.store.database import Database
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_tests.builders import register, register_source, request
+
+SETTINGS = Settings(wait_limit=0.2, worker_poll_interval=1, chunk_revisions=10)
+
+
+@dataclass
+class Fleet:
+    """Three small repositories in a database."""
+
+    database: Database
+    repos: list[int]
+
+    def rows(self, query: str, **params: Any) -> list[dict[str, Any]]:
+        with self.database.connection() as conn:
+            return conn.execute(query, params).fetchall()
+
+    def jobs(self) -> list[tuple[str, str]]:
+        query = "SELECT mode, status FROM scm.sync_jobs ORDER BY repo_id, created_at"
+        return [(row["mode"], row["status"]) for row in self.rows(query)]
+
+    def failed_runs(self, number: int, code: str = "connection", *, of: Sequence[int] = ()) -> None:
+        """The latest runs failed, those of these repositories in turn."""
+        with self.database.connection() as conn:
+            backfill = replace(request(self.repos[0]), mode=Mode.BACKFILL, window=RevisionWindow(1, 2))
+            job_id = jobs.enqueue(conn, backfill)
+            conn.execute(
+                "INSERT INTO scm.sync_runs (job_id, attempt, repo_id, job_type, mode, worker, status,"
+                " started_at, finished_at, error_code, error, code_version)"
+                " SELECT %(job_id)s, n, (%(of)s::bigint[])[1 + mod(n, cardinality(%(of)s))], 'revisions',"
+                " 'backfill', 'w', 'failed', now() - interval '2 minutes',"
+                " now() - make_interval(secs => 100 - n), %(code)s, 'no', '0'"
+                " FROM generate_series(1, %(number)s::int) AS n",
+                {"job_id": job_id, "of": list(of or self.repos), "number": number, "code": code},
+            )
+            conn.execute("UPDATE scm.sync_jobs SET status = 'dead', finished_at = now()")
+
+
+@pytest.fixture(scope="session")
+def places(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("fleet")
+    for name in ("a", "b", "c"):
+        svn_samples.create(folder / name, svn_samples.growing(12, paths=1))
+    return [folder / name for name in ("a", "b", "c")]
+
+
+@pytest.fixture
+def fleet(database: Database, places: list[Path]) -> Iterator[Fleet]:
+    with database.connection() as conn:
+        yield Fleet(database, [register_source(conn, place) for place in places])
+
+
+def plan(fleet: Fleet, settings: Settings = SETTINGS, **changes: Any) -> scheduling.Round:
+    return scheduling.hand_out(fleet.database, settings, **changes)
+
+
+def work(fleet: Fleet, settings: Settings = SETTINGS) -> tuple[int, int]:
+    return Worker(fleet.database, settings).run(threading.Event(), once=True)
+
+
+def test_what_a_scheduler_hands_out_a_worker_does(fleet: Fleet) -> None:
+    assert len(plan(fleet).started) == 3
+    assert work(fleet) == (3, 0)
+    assert fleet.jobs() == [("incremental", "completed")] * 3
+    # Nothing is due, and nothing is left.
+    assert plan(fleet).started == []
+    assert work(fleet) == (0, 0)
+
+
+def test_a_dry_run_explains_everything_and_leaves_nothing_behind(fleet: Fleet) -> None:
+    found = plan(fleet, dry_run=True)
+    names = {repo_id: f"repo {repo_id}" for repo_id in fleet.repos}
+    document = scheduling.document(found, SETTINGS, names)
+    assert {d["repo"] for d in document["decisions"]} == set(names.values())
+    assert {(d["chosen"], d["reason"]) for d in document["decisions"]} == {(True, "never_visited")}
+    assert json.dumps(document, default=str)
+    assert fleet.jobs() == []
+    assert fleet.rows("SELECT 1 FROM scm.breakers") == fleet.rows("SELECT 1 FROM scm.tenants_served") == []
+
+
+def test_each_job_says_why_it_was_started_and_what_the_budget_was(fleet: Fleet) -> None:
+    plan(fleet, SETTINGS.model_copy(update={"scheduler_max_enqueue_per_scan": 2}))
+    [first, _] = fleet.rows("SELECT reason, decision FROM scm.sync_jobs")
+    assert first["decision"]["reason"] == first["reason"] == "never_visited"
+    assert first["decision"]["budget"]["caps"]["per_scan"] == 2
+    assert first["decision"]["budget"]["started"] == 2
+    assert (first["decision"]["breaker"], first["decision"]["tenant"]) == ("closed", "acme")
+    assert fleet.rows("SELECT tenant FROM scm.tenants_served") == [{"tenant": "acme"}]
+
+
+def test_what_was_handed_out_is_not_handed_out_again(fleet: Fleet) -> None:
+    assert len(plan(fleet).started) == 3
+    again = plan(fleet)
+    assert again.started == []
+    assert again.plan is not None
+    assert {d.reason for d in again.plan.decisions} == {Reason.IN_FLIGHT}
+    # If no worker took it, somebody else may start it after a while.
+    fleet.rows("UPDATE scm.sync_jobs SET planned_at = now() - interval '11 minutes' RETURNING 1")
+    assert len(plan(fleet).started) == 3
+
+
+def test_a_second_scheduler_at_the_same_moment_does_nothing(fleet: Fleet) -> None:
+    with fleet.database.connection() as conn, conn.transaction():
+        assert planning.try_lock_scheduler(conn)
+        assert plan(fleet).said() == "another scheduler is at work"
+    assert fleet.jobs() == []
+
+
+def test_workers_side_by_side_do_each_job_once(fleet: Fleet) -> None:
+    plan(fleet)
+    threads = [threading.Thread(target=work, args=(fleet,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    runs = fleet.rows("SELECT repo_id, status FROM scm.sync_runs ORDER BY repo_id")
+    assert [(run["repo_id"], run["status"]) for run in runs] == [(r, "completed") for r in fleet.repos]
+
+
+def test_a_worker_takes_only_what_its_pool_takes(fleet: Fleet) -> None:
+    plan(fleet)
+    for allowlist in (
+        {"worker_instance_allowlist": ("svn.example",)},
+        {"worker_tenant_allowlist": ("other",)},
+        {"worker_job_type_allowlist": (JobType.COMMITS,)},
+    ):
+        assert work(fleet, SETTINGS.model_copy(update=allowlist)) == (0, 0)
+    assert work(fleet, SETTINGS.model_copy(update={"worker_tenant_allowlist": ("acme",)})) == (3, 0)
+
+
+def test_a_worker_that_is_stopped_gives_back_what_it_has_not_done(fleet: Fleet) -> None:
+    plan(fleet)
+    stop = threading.Event()
+    stop.set()
+    with fleet.database.connection() as conn:
+        [waiting, *_] = planning.handed_out(conn, instances=(), tenants=(), job_types=(), limit=9)
+    with pytest.raises(Cancelled):
+        Syncer(fleet.database, SETTINGS).run(waiting, cancel=stop)
+    assert Worker(fleet.database, SETTINGS).run(stop, once=True) == (0, 0)
+    assert fleet.jobs() == [("incremental", "pending")] * 3
+    # A stop is no attempt: nothing was lost by it.
+    assert fleet.rows("SELECT DISTINCT max_attempts - attempts AS left FROM scm.sync_jobs") == [{"left": 3}]
+
+
+def test_a_breaker_is_stored_at_every_edge_and_a_restart_forgets_nothing(fleet: Fleet) -> None:
+    fleet.failed_runs(6)
+    found = plan(fleet)
+    assert found.started == []
+    assert found.plan is not None
+    assert {d.reason for d in found.plan.decisions} >= {Reason.BREAKER_OPEN}
+    [row] = [row for row in pauses.breaker_listing(fleet.database)["breakers"] if row["scope"] == "instance"]
+    assert (row["key"], row["state"], row["failure_rate"]) == ("local", "open", 1.0)
+    # Nothing but time goes by: it is tried, and what succeeds closes it.
+    fleet.rows("UPDATE scm.breakers SET opened_at = opened_at - interval '6 minutes' RETURNING 1")
+    probes = plan(fleet)
+    assert {d.reason for d in probes.started} == {Reason.PROBE}
+    assert len(probes.started) == SETTINGS.cb_probe_budget_per_interval
+    assert work(fleet) == (2, 0)
+    assert len(plan(fleet).started) == 1
+    events = fleet.rows("SELECT old_state, new_state FROM scm.breaker_events ORDER BY event_id")
+    assert [(e["old_state"], e["new_state"]) for e in events] == [
+        ("closed", "open"),
+        ("open", "half_open"),
+        ("half_open", "closed"),
+    ]
+
+
+def test_a_reset_closes_a_breaker_and_says_who_did_it(fleet: Fleet) -> None:
+    fleet.failed_runs(6)
+    plan(fleet)
+    before = pauses.reset_breaker(
+        fleet.database, "instance", "local", actor="ada", reason="the cable was loose"
+    )
+    assert before == "open"
+    assert len(plan(fleet).started) == 3
+    with fleet.database.connection() as conn:
+        assert breakers.events(conn, 1)[0]["actor"] == "ada"
+    with pytest.raises(ConfigurationError, match="no breaker instance nowhere"):
+        pauses.reset_breaker(fleet.database, "instance", "nowhere", actor="ada", reason="x")
+
+
+class TestAPause:
+    """Nothing is planned, and nothing claimed either: not by a worker, not by a person."""
+
+    def pause(self, fleet: Fleet, **changes: Any) -> int:
+        place = pauses.Place(**({"instance": "local"} | changes))
+        made = pauses.pause(fleet.database, place, seconds=60, actor="ada", reason="upgrade")
+        return int(made["id"])
+
+    def test_holds_at_the_plan_and_ends(self, fleet: Fleet) -> None:
+        number = self.pause(fleet)
+        assert plan(fleet).said() == "0 jobs handed out; held back: 3 paused"
+        pauses.resume(fleet.database, number, actor="ada")
+        assert len(plan(fleet).started) == 3
+
+    @pytest.mark.parametrize(
+        ("place", "claimed"),
+        [
+            ({}, 0),
+            ({"job_type": JobType.REVISIONS}, 0),
+            ({"instance": None, "tenant": "acme"}, 0),
+            ({"instance": None}, 0),
+            ({"job_type": JobType.COMMITS}, 3),
+        ],
+    )
+    def test_holds_at_the_claim(self, fleet: Fleet, place: dict[str, Any], claimed: int) -> None:
+        plan(fleet)
+        self.pause(fleet, **place)
+        done = [Syncer(fleet.database, SETTINGS).run(request(repo)) for repo in fleet.repos]
+        assert sum(report.succeeded for report in done) == claimed
+        for report in done:
+            if not report.succeeded:
+                assert (report.error_code, report.job_status) == ("paused", JobStatus.PENDING)
+                assert "ada paused this" in str(report.error)
+
+    def test_of_one_repository_leaves_the_others(self, fleet: Fleet) -> None:
+        self.pause(fleet, instance=None, repo=str(fleet.repos[1]))
+        assert {d.repo_id for d in plan(fleet).started} == {fleet.repos[0], fleet.repos[2]}
+
+    def test_is_made_once_and_of_what_there_is(self, fleet: Fleet) -> None:
+        self.pause(fleet)
+        for place, words in (
+            ({}, "paused already"),
+            ({"instance": "nowhere"}, "no repository is at nowhere; there are local"),
+            ({"instance": None, "tenant": "x"}, "no repository is of the tenant x"),
+            ({"instance": None, "repo": "77"}, "77"),
+            ({"instance": None, "repo": str(fleet.repos[0]), "job_type": JobType.COMMITS}, "no commits"),
+        ):
+            with pytest.raises(ConfigurationError, match=words):
+                self.pause(fleet, **place)
+
+
+def test_no_more_are_at_work_than_the_cap_says_whoever_claims(fleet: Fleet) -> None:
+    one = SETTINGS.model_copy(update={"scheduler_max_running": 1, "wait_limit": 0.0})
+    plan(fleet)
+    with fleet.database.connection() as conn:
+        job_id = jobs.enqueue(conn, request(fleet.repos[0]))
+        held = jobs.claim(conn, job_id, worker="w", process="p", length=60, dagster_run_id=None)
+        assert held is not None
+    planned = replace(request(fleet.repos[1]), trigger=Trigger.WORKER)
+    refused = Syncer(fleet.database, one).run(planned)
+    assert (refused.error_code, refused.job_status) == ("lease_held", JobStatus.PENDING)
+    assert "scheduler_max_running" in str(refused.error)
+    # What a person asks for finds room.
+    assert Syncer(fleet.database, one).run(replace(planned, trigger=Trigger.RUNNER)).succeeded
+
+
+def test_a_source_in_trouble_is_read_in_smaller_pieces_and_the_run_says_so(fleet: Fleet) -> None:
+    fleet.failed_runs(3, "timeout", of=fleet.repos[:1])
+    later = "UPDATE scm.sync_runs SET finished_at = finished_at - interval '10 minutes',"
+    fleet.rows(later + " started_at = started_at - interval '10 minutes' RETURNING 1")
+    found = plan(fleet, SETTINGS.model_copy(update={"cb_min_samples": 50}))
+    assert {d.reason for d in found.started if d.repo_id == fleet.repos[0]} == {Reason.PROBE}
+    assert work(fleet)[1] == 0
+    runs = fleet.rows(
+        "SELECT repo_id, batches, inserted, degradation FROM scm.sync_runs WHERE status = 'completed'"
+        " ORDER BY repo_id"
+    )
+    # Ten revisions a chunk, and an eighth of that after three time-outs; the same rows are read.
+    assert [(run["batches"], run["inserted"]) for run in runs] == [(12, 12), (2, 12), (2, 12)]
+    assert [run["degradation"] and run["degradation"]["reasons"] for run in runs] == [
+        ["slow answers"],
+        None,
+        None,
+    ]
+
+
+def test_a_repository_without_a_server_disables_itself_and_nothing_else(fleet: Fleet) -> None:
+    with fleet.database.connection() as conn:
+        broken = register(conn, "broken")
+    plan(fleet)
+    assert work(fleet) == (4, 1)
+    status = "SELECT repo_id, status FROM scm.sync_jobs ORDER BY repo_id"
+    found = {row["repo_id"]: row["status"] for row in fleet.rows(status)}
+    assert [found[repo] for repo in fleet.repos] == ["completed"] * 3
+    assert found[broken] in ("failed", "dead")
