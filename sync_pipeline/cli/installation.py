@@ -132,6 +132,8 @@ def status_command(
             print(line)
     else:
         print_rows(reports.status_rows(document))
+    for line in reports.status_limits(document):
+        print(line)
     print(reports.status_summary(document))
 
 

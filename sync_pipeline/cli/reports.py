@@ -7,6 +7,7 @@ Belongs here: rows, lines and colours made from their documents. Does not belong
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sync_pipeline.operations.texts import age, counted, moment
@@ -129,6 +130,17 @@ def status_explanations(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{unit['path']} {unit['job_type']}: {reason}: {line}"
     if len(unhealthy) > _EXPLAINED:
         yield f"and {len(unhealthy) - _EXPLAINED} more; scm-sync status --json has every reason"
+
+
+def status_limits(document: Mapping[str, Any]) -> Iterator[str]:
+    """The servers that are asked less than the settings allow, and why."""
+    for one in document["limits"]:
+        kind = "" if one["endpoint_class"] in ("all", "svn") else f" for {one['endpoint_class']}"
+        what = f"{one['rate']:g} requests a second instead of {one['full_rate']:g}"
+        if one["paused"]:
+            until = datetime.fromisoformat(one["paused_until"])
+            what = f"no request until {until:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"{one['instance']}{kind}: {what}" + (f": {one['reason']}" if one["reason"] else "")
 
 
 def status_summary(document: Mapping[str, Any]) -> str:

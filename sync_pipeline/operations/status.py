@@ -25,6 +25,7 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
+from sync_pipeline.operations import limits
 from sync_pipeline.operations.texts import plain_mark
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
@@ -62,6 +63,7 @@ def status(
         tokens = Credentials(frozenset(row["instance"] for row in rows), refused, {})
         verdicts = health.read(conn, stale_after, tokens, repo_ids)
         jobs = store.jobs(conn, repo_ids)
+        hindered = limits.hindered(conn, settings)
     judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in verdicts}
     wanted = None if job_types is None else {str(job_type) for job_type in job_types}
     queued: Counter[tuple[int, str]] = Counter()
@@ -92,6 +94,9 @@ def status(
             "units": {verdict: counts[verdict] for verdict in reversed(_VERDICTS)},
             "jobs": {str(one): by_status[one] for one in JobStatus},
         },
+        "limits": hindered
+        if repository is None
+        else [x for x in hindered if x["instance"] == repository.instance],
         "units": units,
     }
 

@@ -13,12 +13,14 @@ BASE_SECONDS = {
     "network": 60.0,
     "server_error": 90.0,
     "rate_limit": 120.0,
+    "throttled": 0.0,
     "lease_lost": 0.0,
     "claim_lost": 0.0,
     "database_down": 30.0,
     "database_full": 300.0,
 }
-"""Base wait per error code (seed 000, section 1.9); every other code waits 60 s."""
+"""Base wait per error code (seed 000, section 1.9); every other code waits 60 s. ``throttled`` comes with the
+time at which our own limit has room."""
 
 LONGEST_SECONDS = 3600.0
 

@@ -36,6 +36,14 @@ ORIGIN = datetime(2024, 5, 1, tzinfo=UTC)
 SECRET = "glpat-never-shown"
 SETTINGS = Settings(gitlab_url="https://git.test", gitlab_token=SECRET, environment="test")
 
+_LIMITS = """
+INSERT INTO scm.sync_rate_limits (instance, endpoint_class, tokens, rate, paused_until, pause_reason,
+                                  changed_at)
+VALUES ('git.test', 'all', 5, 10, '2100-01-01', 'paused by ann: upgrade', NULL),
+       ('git.test', 'groups/projects', 5, 2, NULL, NULL, '2100-01-01'),
+       ('other.test', 'all', 5, 10, '2020-01-01', 'long ago', NULL)
+"""
+
 _RUN = """
 INSERT INTO scm.sync_runs (job_id, attempt, repo_id, job_type, mode, worker, status, started_at, finished_at,
                            rows_read, inserted, updated, calls, error_code, error, code_version)
@@ -120,13 +128,14 @@ def test_the_page_names_every_key(database: Database, project: int) -> None:
         "units[].reasons.",
         "summary.units.",
         "summary.jobs.",
+        "limits[].",
         "units[].gaps.first[].",
         "units[].queued.first[].",
     )
     found = {key for key in keys(document) if not key.startswith(free)}
     # What only holds others needs no line of its own.
-    holders = {"summary", "units", "units[].access", "units[].gaps.first", "units[].queued.first"}
-    assert found - holders == named
+    holders = {"summary", "limits", "units", "units[].access", "units[].gaps.first", "units[].queued.first"}
+    assert found - holders == named - {"limits[]"}
     assert json.loads(json.dumps(document)) == document
     assert SECRET not in json.dumps(document)
 
@@ -290,3 +299,16 @@ def test_what_a_terminal_shows(database: Database, project: int) -> None:
     assert "instance" not in reports.status_rows(status(database, SETTINGS, repos_get(database, paint)))[0]
     assert row["gaps"] == "1 window, 990 revisions: r11..r1000"
     assert row["queued"] == ""
+
+
+def test_a_limit_that_is_paused_or_lowered_is_named(database: Database, project: int) -> None:
+    with database.connection() as conn:
+        paint = builders.register(conn, "paint")
+        conn.execute(_LIMITS)
+    document = status(database, SETTINGS)
+    full = SETTINGS.gitlab_postgres_rate_limit_rate
+    assert list(reports.status_limits(document)) == [
+        "git.test: no request until 2100-01-01 00:00:00 UTC: paused by ann: upgrade",
+        f"git.test for groups/projects: 2 requests a second instead of {full:g}",
+    ]
+    assert status(database, SETTINGS, repos_get(database, paint))["limits"] == []
