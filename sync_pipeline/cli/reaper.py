@@ -68,12 +68,12 @@ def reaper_command(
     settings = load_settings(reaper_policy=policy, reaper_interval_seconds=interval)
     with open_database(settings) as database, stopped_politely() as stop:
         if not loop:
-            return _show(_pass(database, settings, dry_run), as_json, in_line=False)
+            return _show(_pass(database, settings, dry_run, once=True), as_json, in_line=False)
         code = SUCCESS
         passes = 0
         while not stop.is_set():
             try:
-                code = max(code, _show(_pass(database, settings, dry_run), as_json, in_line=True))
+                code = max(code, _show(_pass(database, settings, dry_run, once=False), as_json, in_line=True))
             except SyncError as error:
                 # What is wrong from the start a person has to set right; later it may pass.
                 if not passes and isinstance(error, ConfigurationError):
@@ -87,8 +87,8 @@ def reaper_command(
         return code
 
 
-def _pass(database: Database, settings: Settings, dry_run: bool) -> ReapReport:
-    from sync_pipeline.operations.reaper import REAPER, reap
+def _pass(database: Database, settings: Settings, dry_run: bool, *, once: bool) -> ReapReport:
+    from sync_pipeline.operations.reaper import LOOP, reap
     from sync_pipeline.store import heartbeats
 
     started = time.monotonic()
@@ -101,7 +101,13 @@ def _pass(database: Database, settings: Settings, dry_run: bool) -> ReapReport:
             report = reap_all(database, settings, instance, dry_run=dry_run)
     if not dry_run:
         with database.connection() as conn:
-            heartbeats.beat(conn, REAPER, seconds=time.monotonic() - started, outcome=report.said())
+            heartbeats.beat(
+                conn,
+                heartbeats.named(LOOP, settings.worker_pool),
+                seconds=time.monotonic() - started,
+                outcome=report.said(),
+                every=None if once else settings.reaper_interval_seconds,
+            )
     return report
 
 

@@ -62,12 +62,14 @@ def scheduler_command(
     settings = load_settings(sensor_interval=interval)
     with open_database(settings) as database, stopped_politely() as stop:
         if not loop:
-            _show(_round(database, settings, dry_run), database, settings, as_json, in_line=False)
+            found = _round(database, settings, dry_run, once=True)
+            _show(found, database, settings, as_json, in_line=False)
             return SUCCESS
         rounds, code = 0, SUCCESS
         while not stop.is_set():
             try:
-                _show(_round(database, settings, dry_run), database, settings, as_json, in_line=True)
+                found = _round(database, settings, dry_run, once=False)
+                _show(found, database, settings, as_json, in_line=True)
             except SyncError as error:
                 if not rounds and isinstance(error, ConfigurationError):
                     raise
@@ -114,8 +116,8 @@ def _one_of(once: bool, loop: bool) -> None:
         raise ConfigurationError("--once and --loop exclude each other; give one of them")
 
 
-def _round(database: Database, settings: Settings, dry_run: bool) -> Round:
-    from sync_pipeline.operations.scheduling import hand_out
+def _round(database: Database, settings: Settings, dry_run: bool, *, once: bool) -> Round:
+    from sync_pipeline.operations.scheduling import LOOP, hand_out
     from sync_pipeline.store import heartbeats
 
     started = time.monotonic()
@@ -123,7 +125,11 @@ def _round(database: Database, settings: Settings, dry_run: bool) -> Round:
     if not dry_run:
         with database.connection() as conn:
             heartbeats.beat(
-                conn, "scheduler_loop", seconds=time.monotonic() - started, outcome=found.said()[:500]
+                conn,
+                heartbeats.named(LOOP, settings.worker_pool),
+                seconds=time.monotonic() - started,
+                outcome=found.said()[:500],
+                every=None if once else settings.sensor_interval,
             )
     return found
 

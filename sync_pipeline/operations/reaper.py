@@ -10,7 +10,6 @@ own, so one that fails hides no other.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -33,10 +32,11 @@ from sync_pipeline.sync.worker import is_gone
 REAPER = "reaper"
 """Name of its sensor and of its heartbeat."""
 
+LOOP = "reaper_loop"
+"""Name of the heartbeat of ``scm-sync reaper``."""
+
 AT_ONCE = 100
 """Items of one kind that a pass ends; the rest is for the next one."""
-
-_log = logging.getLogger(__name__)
 
 
 class DagsterRuns(Protocol):
@@ -126,8 +126,6 @@ class ReapReport:
         try:
             if self.dry_run or end():
                 self.items.append(item)
-                if not self.dry_run:
-                    _log.warning("%s", item.line)
         except psycopg.OperationalError:
             raise  # the database is away: nothing else would go better
         except Exception as error:

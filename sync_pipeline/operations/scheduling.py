@@ -55,6 +55,9 @@ from sync_pipeline.sync.readers import Readers
 ACTOR = "scheduler"
 """Who started what the plan chose."""
 
+LOOP = "scheduler_loop"
+"""Name of the heartbeat of ``scm-sync scheduler``."""
+
 _REPROBE = timedelta(hours=1)
 # An error budget looks further back than a breaker with a short window.
 _SHORTEST_LOOK_BACK = 3600.0

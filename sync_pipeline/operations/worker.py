@@ -17,14 +17,18 @@ import psycopg
 
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import JobReport, JobRequest, JobType, Mode, Window
+from sync_pipeline.operations import pools
 from sync_pipeline.policy.families import FAMILY_OF
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import heartbeats, migrations, planning, pools
+from sync_pipeline.store import heartbeats, migrations, planning
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
 
 _log = logging.getLogger(__name__)
+
+WORKER = "worker"
+"""Name of the heartbeat of a worker of the default pool."""
 
 _Activity = tuple[int, str, Mode, Window | None]
 # Somebody else may be about to take the first ones.
@@ -46,7 +50,7 @@ class Worker:
     @property
     def name(self) -> str:
         """Name of its heartbeat."""
-        return f"worker_{self._settings.worker_pool}"
+        return heartbeats.named(WORKER, self._settings.worker_pool)
 
     def run(self, stop: threading.Event, *, once: bool = False) -> tuple[int, int]:
         """Take and do jobs until ``stop`` is set, or, with ``once``, until nothing is handed out any more.
@@ -62,7 +66,7 @@ class Worker:
                     started = time.monotonic()
                     try:
                         taken = self._take(threads, stop)
-                        self._beat(started, f"{len(self._busy)} at work")
+                        self._beat(started, f"{len(self._busy)} at work", once)
                     except (psycopg.Error, SyncError) as error:
                         if once or isinstance(error, ConfigurationError):
                             raise
@@ -88,13 +92,7 @@ class Worker:
         room = settings.parallel_repositories - len(self._busy)
         with self._database.connection() as conn:
             migrations.require_current(conn)
-            pools.seen(
-                conn,
-                settings.worker_pool,
-                instances=settings.worker_instance_allowlist,
-                tenants=settings.worker_tenant_allowlist,
-                job_types=settings.worker_job_type_allowlist,
-            )
+            pools.say_alive(conn, settings)
             if room <= 0:
                 return 0
             waiting = planning.handed_out(
@@ -138,6 +136,12 @@ class Worker:
         elif not once:
             stop.wait(self._settings.worker_poll_interval)
 
-    def _beat(self, started: float, outcome: str) -> None:
+    def _beat(self, started: float, outcome: str, once: bool) -> None:
         with self._database.connection() as conn:
-            heartbeats.beat(conn, self.name, seconds=time.monotonic() - started, outcome=outcome)
+            heartbeats.beat(
+                conn,
+                self.name,
+                seconds=time.monotonic() - started,
+                outcome=outcome,
+                every=None if once else self._settings.worker_poll_interval,
+            )

@@ -12,44 +12,47 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Kind, Repository
+from sync_pipeline.model import JobType, Kind, Repository
+from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.order import POOLS_VARIABLE, read_order
 from sync_pipeline.orchestration.partitions import partitions_of, svn_blocks
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.specs import asset_key, asset_spec
 from sync_pipeline.orchestration.step import Observer, Step, refused
 from sync_pipeline.orchestration.verdicts import CHECK_NAME
-from sync_pipeline.policy.families import Family
+from sync_pipeline.policy.families import Family, by_family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.settings import Settings
 
 _BLOCKS_PER_RUN = 10
 _DAYS_PER_RUN = 100
 
+Units = tuple[Repository, tuple[JobType, ...]]
+"""A repository with those of its job types of one family that are taken."""
+
 
 def family_assets(
-    repositories: Sequence[Repository], days: dg.DailyPartitionsDefinition
+    repositories: Sequence[Repository], days: dg.DailyPartitionsDefinition, settings: Settings
 ) -> list[dg.AssetsDefinition]:
-    """One multi-asset per (instance, family), with one spec per (repository, job type), retired ones too.
-    ``days`` are the partitions of everything from GitLab."""
-    grouped: dict[tuple[str, Family], list[Repository]] = {}
+    """One multi-asset per (instance, family), with one spec per (repository, job type) that the pool of
+    ``settings`` takes, retired ones too. ``days`` are the partitions of everything from GitLab."""
+    grouped: dict[tuple[str, Family], list[Units]] = {}
     for repository in repositories:
-        for family in Family:
-            if family.kind is repository.kind:
-                grouped.setdefault((repository.instance_slug, family), []).append(repository)
+        for family, job_types in by_family(pools.job_types_of(settings, repository)):
+            grouped.setdefault((repository.instance_slug, family), []).append((repository, job_types))
     return [_multi_asset(slug, family, members, days) for (slug, family), members in sorted(grouped.items())]
 
 
 def _multi_asset(
     instance_slug: str,
     family: Family,
-    repositories: Sequence[Repository],
+    units: Sequence[Units],
     days: dg.DailyPartitionsDefinition,
 ) -> dg.AssetsDefinition:
     members = {
         asset_key(repository, job_type): (repository, job_type)
-        for repository in repositories
-        for job_type in family.job_types
+        for repository, job_types in units
+        for job_type in job_types
     }
     svn_family = family.kind is Kind.SVN
     # Given with each spec: to the decorator it would make Dagster build every spec a second time.
@@ -78,9 +81,9 @@ def _multi_asset(
         sign(context.instance, context.run)
         chosen = context.selected_asset_keys
         selected = [
-            (repository, job_types)
-            for repository in repositories
-            if (job_types := tuple(j for j in family.job_types if asset_key(repository, j) in chosen))
+            (repository, wanted)
+            for repository, job_types in units
+            if (wanted := tuple(j for j in job_types if asset_key(repository, j) in chosen))
         ]
         try:
             order = read_order(context.run.tags, partitions_of(family, context.instance, days))

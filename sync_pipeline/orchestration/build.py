@@ -20,6 +20,7 @@ from dagster import BetaWarning, PreviewWarning, SupersessionWarning
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import CONFIGURATION
+from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.assets import family_assets
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
@@ -103,27 +104,30 @@ def build_defs(
     """Fresh definitions.
 
     ``settings`` default to those in force, ``snapshot`` to the file in the state folder, ``only`` to the
-    setting of that name. Raises ConfigurationError if the snapshot is damaged or ``only`` names a repository
-    that it does not have.
+    setting of that name. They have what the pool of the settings takes, or what ``only`` names. Raises
+    ConfigurationError if the snapshot is damaged or ``only`` names a repository that it does not have.
     """
     settings = settings or load_settings()
     snapshot = snapshot or catalog.read_snapshot(settings.catalog_file)
-    snapshot = catalog.narrow(snapshot, settings.only if only is None else only)
-    repositories = snapshot.repositories
+    only = settings.only if only is None else only
+    snapshot = catalog.narrow(snapshot, only)
+    # What somebody named is read whatever the pool takes.
+    taking = pools.unrestricted(settings) if only else settings
+    repositories = [r for r in snapshot.repositories if pools.job_types_of(taking, r)]
     with quiet_dagster():
         given = dg.ResourceDefinition.hardcoded_resource(settings)
         # Assets that one run may carry have to share their partitions.
         days = day_partitions(first_day(snapshot, settings))
-        jobs = family_jobs(repositories)
+        jobs = family_jobs(repositories, taking)
         rediscovery = rediscovery_job()
-        reconcile = reconciliation_job()
-        retention = retention_job()
+        reconcile = reconciliation_job(settings)
+        retention = retention_job(settings)
         postgres = PostgresResource(settings=given)
         return dg.Definitions(
             assets=[
-                *family_assets(repositories, days),
-                reconciliation_asset(repositories, days),
-                retention_asset(),
+                *family_assets(repositories, days, taking),
+                reconciliation_asset(repositories, days, settings),
+                retention_asset(settings),
             ],
             jobs=[*jobs, rediscovery, reconcile, retention],
             schedules=[

@@ -18,7 +18,7 @@ import dagster as dg
 from sync_pipeline.errors import SyncError
 from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.orchestration.partitions import ensure_blocks
-from sync_pipeline.orchestration.ticks import heartbeat
+from sync_pipeline.orchestration.ticks import heartbeat, skips_outages
 from sync_pipeline.quality import credentials
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource
 from sync_pipeline.settings import Settings
@@ -60,6 +60,7 @@ def _changes_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Looks where something may be new and writes hints. Starts nothing.",
     )
+    @skips_outages
     def changes(
         context: dg.SensorEvaluationContext,
         settings: dg.ResourceParam[Settings],
@@ -70,7 +71,8 @@ def _changes_sensor(
         last, root = _cursor(context.cursor)
         deadline = time.monotonic() + settings.changes_time_limit
         said: list[str] = []
-        with postgres.database() as database, heartbeat(database, name) as say:
+        every = settings.sensor_interval
+        with postgres.database() as database, heartbeat(database, settings, name, every=every) as say:
             if server is not None:
                 root, line = _list_newest(database, gitlab, server, root, deadline)
                 said.append(line)

@@ -12,8 +12,10 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from sync_pipeline.model import Repository
+from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.policy.families import Family
+from sync_pipeline.settings import Settings
 
 _WHAT = {
     Family.COMMITS: "GitLab commits",
@@ -28,20 +30,20 @@ def console_at(level: str) -> dict[str, Any]:
 
 
 def family_jobs(
-    repositories: Sequence[Repository],
+    repositories: Sequence[Repository], settings: Settings
 ) -> list[UnresolvedAssetJobDefinition | dg.JobDefinition]:
     """The jobs of a code location, also of an empty one: a name that vanishes breaks its callers."""
-    return [_job(family, repositories) for family in Family]
+    return [_job(family, repositories, settings) for family in Family]
 
 
 def _job(
-    family: Family, repositories: Sequence[Repository]
+    family: Family, repositories: Sequence[Repository], settings: Settings
 ) -> UnresolvedAssetJobDefinition | dg.JobDefinition:
     keys = [
         asset_key(repository, job_type)
         for repository in repositories
-        if repository.kind is family.kind
-        for job_type in family.job_types
+        for job_type in pools.job_types_of(settings, repository)
+        if job_type in family.job_types
     ]
     if not keys:
         return _nothing(family)
@@ -58,7 +60,7 @@ def _nothing(family: Family) -> dg.JobDefinition:
     """A job without any asset would succeed without doing anything, and whoever called it would be misled."""
     line = (
         f"no repository of this code location has {_WHAT[family]}: SCM_ONLY names one of another kind, "
-        "or none is registered"
+        "its pool takes none, or none is registered"
     )
 
     @dg.op(name=f"{family.job_name}_has_nothing")

@@ -10,6 +10,7 @@ long. It does not know that a process is gone whose code server went with it: th
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -21,12 +22,14 @@ from dagster._core.execution.backfill import BulkActionStatus
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.reaper import AT_ONCE, REAPER, Item, ReapReport, reap, rules_of
 from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of
-from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat
+from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.policy.reaping import Rules, RunState, dagster_run_is_lost
 from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import reaping as store
 from sync_pipeline.store.database import Database, database_time
+
+_log = logging.getLogger(__name__)
 
 _AT_WORK = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 _UNFINISHED_BACKFILLS = (BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING)
@@ -61,22 +64,18 @@ def reaper_sensor(settings: Settings) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Ends jobs, runs and leases whose owners are gone, and what such runs left in Dagster.",
     )
+    @skips_outages
     def reaper(
         context: dg.SensorEvaluationContext,
         settings: dg.ResourceParam[Settings],
         postgres: PostgresResource,
     ) -> dg.SkipReason:
-        try:
-            with postgres.database() as database, heartbeat(database, REAPER) as say:
-                report = reap_all(database, settings, context.instance, seconds=_TICK_SECONDS)
-                for error in report.errors:
-                    context.log.error(error)
-                for item in report.items:
-                    context.log.info(item.line)
-                say(report.said())
-        except ConfigurationError as error:
-            # Nothing to be mended in this tick; the next one looks again.
-            return dg.SkipReason(str(error))
+        every = settings.reaper_interval_seconds
+        with postgres.database() as database, heartbeat(database, settings, REAPER, every=every) as say:
+            report = reap_all(database, settings, context.instance, seconds=_TICK_SECONDS)
+            for line in (*(item.line for item in report.items), *report.errors):
+                _log.warning("%s", line)
+            say(report.said())
         return dg.SkipReason(report.said())
 
     return reaper

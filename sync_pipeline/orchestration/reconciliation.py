@@ -17,33 +17,40 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Repository
 from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.specs import fleet_key
 from sync_pipeline.orchestration.step import materialize_days, refused
-from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat
+from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.quality.sweeping import Sweep, Swept
 from sync_pipeline.resources import GitLabResource, PostgresResource, WatermarkStore
 from sync_pipeline.settings import Settings
 
 RECONCILE = "reconcile"
-RECONCILIATION = dg.AssetKey(["fleet", "reconciliation"])
 
 # A run ends before the next one is due, and before run monitoring ends it.
 _LONGEST = 45 * 60.0
 _SHARE_OF_RUN_TIME = 0.7
 _ERROR_LINES = 5
+_HOUR = 3600.0
+
+
+def reconciliation_key(settings: Settings) -> dg.AssetKey:
+    """The key of the asset."""
+    return fleet_key("reconciliation", settings)
 
 
 def reconciliation_asset(
-    repositories: Sequence[Repository], days: dg.DailyPartitionsDefinition
+    repositories: Sequence[Repository], days: dg.DailyPartitionsDefinition, settings: Settings
 ) -> dg.AssetsDefinition:
     """The asset: each materialization is one run of comparisons over ``repositories``. ``days`` are the
     partitions of everything from GitLab."""
+    key = reconciliation_key(settings)
     by_id = {repository.repo_id: repository for repository in repositories}
 
     @dg.multi_asset(
         name="reconciliation",
         specs=[
             dg.AssetSpec(
-                RECONCILIATION,
+                key,
                 group_name="fleet",
                 kinds={"postgres"},
                 description="What is stored compared with its sources, a share at a time (docs/sweeps.md). "
@@ -80,7 +87,7 @@ def reconciliation_asset(
                             materialize_days(context, by_id[report.repo_id], report, days, watermarks)
                 context.log.info(said(sweep.swept))
                 yield dg.MaterializeResult(
-                    asset_key=RECONCILIATION,
+                    asset_key=key,
                     metadata=metadata_of(database, settings, sweep.swept, by_id),
                 )
         except ConfigurationError as error:
@@ -90,11 +97,11 @@ def reconciliation_asset(
     return reconciliation
 
 
-def reconciliation_job() -> UnresolvedAssetJobDefinition:
+def reconciliation_job(settings: Settings) -> UnresolvedAssetJobDefinition:
     """The job that materializes the asset; ``dagster job execute -j reconcile`` compares once."""
     return dg.define_asset_job(
         RECONCILE,
-        selection=dg.AssetSelection.assets(RECONCILIATION),
+        selection=dg.AssetSelection.assets(reconciliation_key(settings)),
         description="Compare what is due with its sources, within the requests of this hour.",
         executor_def=dg.in_process_executor,
     )
@@ -111,10 +118,13 @@ def reconciliation_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDef
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Compares the newest part and the next share of all history with its sources.",
     )
+    @skips_outages
     def reconcile(
-        context: dg.ScheduleEvaluationContext, postgres: PostgresResource
+        context: dg.ScheduleEvaluationContext,
+        settings: dg.ResourceParam[Settings],
+        postgres: PostgresResource,
     ) -> dg.RunRequest | dg.SkipReason:
-        with postgres.database() as database, heartbeat(database, RECONCILE) as say:
+        with postgres.database() as database, heartbeat(database, settings, RECONCILE, every=_HOUR) as say:
             unfinished = dg.RunsFilter(job_name=RECONCILE, statuses=UNFINISHED)
             if context.instance.get_runs_count(unfinished):
                 say("a run is at work")

@@ -15,7 +15,7 @@ from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.discovery import Discovered, rediscover
 from sync_pipeline.orchestration.processes import sign
-from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat
+from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.quality import credentials
 from sync_pipeline.resources import GitLabResource, PostgresResource
 from sync_pipeline.settings import Settings
@@ -76,22 +76,25 @@ def rediscovery_job() -> dg.JobDefinition:
 def rediscovery_schedule(job: dg.JobDefinition, settings: Settings) -> dg.ScheduleDefinition:
     """The schedule that starts ``job`` when a root is due or the snapshot is older than the catalog."""
 
+    # How often it is asked; how often a root is visited is a setting.
+    every = _FIVE_MINUTES if settings.rediscovery_interval >= _FIVE_MINUTES else 60.0
+
     @dg.schedule(
         name=REDISCOVERY,
         job=job,
-        # How often it is asked; how often a root is visited is a setting.
-        cron_schedule="*/5 * * * *" if settings.rediscovery_interval >= _FIVE_MINUTES else "* * * * *",
+        cron_schedule="*/5 * * * *" if every == _FIVE_MINUTES else "* * * * *",
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Visits discovery roots that are due and exports the catalog when it changed.",
     )
+    @skips_outages
     def rediscovery(
         context: dg.ScheduleEvaluationContext,
         settings: dg.ResourceParam[Settings],
         postgres: PostgresResource,
         gitlab: GitLabResource,
     ) -> dg.RunRequest | dg.SkipReason:
-        with postgres.database() as database, heartbeat(database, REDISCOVERY) as say:
+        with postgres.database() as database, heartbeat(database, settings, REDISCOVERY, every=every) as say:
             due = _due(database, settings, gitlab.readers(database))
             if not due and not _snapshot_is_old(database, settings):
                 say("nothing is due")
@@ -107,13 +110,15 @@ def rediscovery_schedule(job: dg.JobDefinition, settings: Settings) -> dg.Schedu
 
 
 def _due(database: Database, settings: Settings, readers: Readers) -> list[Root]:
-    """The roots to visit now. A server that refuses our token is left alone until a probe is accepted."""
+    """The roots of this pool's servers to visit now. A server that refuses our token is left alone until a
+    probe is accepted."""
+    mine = settings.worker_instance_allowlist
     with database.connection() as conn:
         stopped = credentials.in_force(conn, readers).stopped
         return [
             root
             for root in discovery.due_roots(conn, settings.rediscovery_interval)
-            if root.instance not in stopped
+            if root.instance not in stopped and (not mine or root.instance in mine)
         ]
 
 

@@ -22,13 +22,12 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES, RunRecord
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.retention import AT_ONCE, RETENTION, Kind, RetentionReport, Until, retain
 from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.specs import fleet_key
 from sync_pipeline.orchestration.step import refused
-from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat
+from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
-
-RETAINED = dg.AssetKey(["fleet", "retention"])
 
 _BACKFILL_TAG = "dagster/backfill"
 _MATERIALIZED = dg.DagsterEventType.ASSET_MATERIALIZATION
@@ -36,16 +35,23 @@ _EVENTS_LOOKED_AT = 1000
 _TICKS_COUNTED = 100_000
 # It goes on next week, and ends before run monitoring ends it.
 _LONGEST = 45 * 60.0
+_WEEK = 7 * 86_400.0
 
 
-def retention_asset() -> dg.AssetsDefinition:
+def retention_key(settings: Settings) -> dg.AssetKey:
+    """The key of the asset."""
+    return fleet_key("retention", settings)
+
+
+def retention_asset(settings: Settings) -> dg.AssetsDefinition:
     """The asset: each materialization is one pass."""
+    key = retention_key(settings)
 
     @dg.multi_asset(
         name="old_records",  # not that of the job, which Dagster would refuse
         specs=[
             dg.AssetSpec(
-                RETAINED,
+                key,
                 group_name="fleet",
                 kinds={"postgres"},
                 description="Records of finished work that are older than they are kept are deleted "
@@ -68,7 +74,7 @@ def retention_asset() -> dg.AssetsDefinition:
             raise refused(error) from None
         context.log.info(report.said())
         yield dg.MaterializeResult(
-            asset_key=RETAINED,
+            asset_key=key,
             metadata={
                 "summary": report.said(),
                 **{f"deleted {kind.name}": kind.deleted for kind in report.kinds},
@@ -81,11 +87,11 @@ def retention_asset() -> dg.AssetsDefinition:
     return retention
 
 
-def retention_job() -> UnresolvedAssetJobDefinition:
+def retention_job(settings: Settings) -> UnresolvedAssetJobDefinition:
     """The job that materializes the asset."""
     return dg.define_asset_job(
         RETENTION,
-        selection=dg.AssetSelection.assets(RETAINED),
+        selection=dg.AssetSelection.assets(retention_key(settings)),
         description="Delete records of finished work that are older than they are kept.",
         executor_def=dg.in_process_executor,
     )
@@ -102,18 +108,18 @@ def retention_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefiniti
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Deletes records of finished work that are older than they are kept.",
     )
+    @skips_outages
     def retention(
-        context: dg.ScheduleEvaluationContext, postgres: PostgresResource
+        context: dg.ScheduleEvaluationContext,
+        settings: dg.ResourceParam[Settings],
+        postgres: PostgresResource,
     ) -> dg.RunRequest | dg.SkipReason:
-        try:
-            with postgres.database() as database, heartbeat(database, RETENTION) as say:
-                unfinished = dg.RunsFilter(job_name=RETENTION, statuses=UNFINISHED)
-                if context.instance.get_runs_count(unfinished):
-                    say("a run is at work")
-                    return dg.SkipReason("a run is at work")
-                say("started a run")
-        except ConfigurationError as error:
-            return dg.SkipReason(str(error))
+        with postgres.database() as database, heartbeat(database, settings, RETENTION, every=_WEEK) as say:
+            unfinished = dg.RunsFilter(job_name=RETENTION, statuses=UNFINISHED)
+            if context.instance.get_runs_count(unfinished):
+                say("a run is at work")
+                return dg.SkipReason("a run is at work")
+            say("started a run")
         return dg.RunRequest()
 
     return retention

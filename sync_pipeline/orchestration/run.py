@@ -20,6 +20,7 @@ from dagster._core.utils import make_new_run_id
 from sync_pipeline.catalog import Snapshot
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import Counts, JobReport, JobType, Kind, Mode, RevisionWindow, Trigger, Window
+from sync_pipeline.operations import pools
 from sync_pipeline.operations.environment import environment_variables
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
 from sync_pipeline.orchestration.jobs import console_at
@@ -113,7 +114,8 @@ def execute(
         partitions = partitions_of(family, instance, day_partitions(first_day(snapshot, settings)))
         observer = Observer(_total(on_counts), ended)
         defs = build_defs(
-            settings=settings,
+            # What a person named is read whatever the pool of this shell takes.
+            settings=pools.unrestricted(settings),
             snapshot=snapshot,
             only="",
             resource_overrides={"observer": dg.ResourceDefinition.hardcoded_resource(observer)},

@@ -23,7 +23,7 @@ from sync_pipeline.model import (
     TimeWindow,
     Trigger,
 )
-from sync_pipeline.operations import scheduling
+from sync_pipeline.operations import pools, scheduling
 from sync_pipeline.orchestration.order import (
     ACTOR_TAG,
     MODE_TAG,
@@ -38,7 +38,7 @@ from sync_pipeline.orchestration.order import (
 from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of, windows_text
 from sync_pipeline.orchestration.planning import Start, group
 from sync_pipeline.orchestration.specs import asset_key
-from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat
+from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat, skips_outages
 from sync_pipeline.orchestration.verdicts import CHECK_NAME, check_metadata, severity, show
 from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.snapshot import InFlight
@@ -76,14 +76,17 @@ def scheduler_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Starts what is due, by the ledger. Calls no source.",
     )
+    @skips_outages
     def scheduler(
         context: dg.SensorEvaluationContext,
         settings: dg.ResourceParam[Settings],
         postgres: PostgresResource,
         gitlab: GitLabResource,
     ) -> dg.SensorResult:
-        with postgres.database() as database, heartbeat(database, SCHEDULER) as say:
+        every = settings.sensor_interval
+        with postgres.database() as database, heartbeat(database, settings, SCHEDULER, every=every) as say:
             with database.connection() as conn:
+                pools.say_alive(conn, settings)
                 tokens = credentials.in_force(conn, gitlab.readers(database))
             requests, said = _schedule(context.instance, database, settings, by_id, days, tokens)
             events = _changed_verdicts(database, settings, by_id, tokens)
@@ -110,7 +113,7 @@ def _schedule(
     room = settings.max_queued_runs - instance.get_runs_count(dg.RunsFilter(statuses=WAITING))
     if room <= 0:
         return [], "held back: enough runs wait already"
-    in_flight = _in_flight(instance, by_id, days)
+    in_flight = _in_flight(instance, settings, by_id, days)
     with database.connection() as conn, conn.transaction():
         if not planning.try_lock_scheduler(conn):
             return [], "another scheduler is at work"
@@ -163,14 +166,16 @@ def _run_request(
 
 
 def _in_flight(
-    instance: dg.DagsterInstance, by_id: Mapping[int, Repository], days: dg.DailyPartitionsDefinition
+    instance: dg.DagsterInstance,
+    settings: Settings,
+    by_id: Mapping[int, Repository],
+    days: dg.DailyPartitionsDefinition,
 ) -> list[InFlight]:
     """What the runs that wait or work will do."""
     units = {
         asset_key(repository, job_type): (repository.repo_id, job_type)
         for repository in by_id.values()
-        for job_type, family in FAMILY_OF.items()
-        if family.kind is repository.kind
+        for job_type in pools.job_types_of(settings, repository)
     }
     known = {family: partitions_of(family, instance, days) for family in Family}
     found = []
@@ -199,7 +204,8 @@ def _changed_verdicts(
         news = [
             v
             for v in verdicts
-            if v.facts.repo_id in by_id
+            if (repository := by_id.get(v.facts.repo_id)) is not None
+            and v.facts.job_type in pools.job_types_of(settings, repository)
             and (v.changed or v.shown_at is None or v.judged_at - v.shown_at > _VERDICT_AGE)
         ][:_VERDICTS_PER_TICK]
         for verdict in news:

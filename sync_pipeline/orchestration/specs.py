@@ -12,6 +12,8 @@ from typing import Any
 import dagster as dg
 
 from sync_pipeline.model import JobType, Kind, Lifecycle, Repository
+from sync_pipeline.settings import Settings
+from sync_pipeline.store.pools import DEFAULT_POOL
 
 _CONTENT: Mapping[JobType, tuple[str, str]] = {
     JobType.COMMITS: ("Commits of every branch and tag", "scm.git_commits"),
@@ -29,6 +31,13 @@ _PAGES: Mapping[JobType, str] = {
 def asset_key(repository: Repository, job_type: JobType) -> dg.AssetKey:
     """``[instance slug, repository slug, job type]``; fixed at registration, or history would be lost."""
     return dg.AssetKey([repository.instance_slug, repository.slug, str(job_type)])
+
+
+def fleet_key(name: str, settings: Settings) -> dg.AssetKey:
+    """The key of an asset about everything that a code location has; two of them in one workspace must not
+    share it."""
+    pool = [] if settings.worker_pool == DEFAULT_POOL else [settings.worker_pool]
+    return dg.AssetKey(["fleet", *pool, name])
 
 
 def asset_spec(

@@ -1,18 +1,24 @@
-"""What every tick of a sensor or schedule leaves behind: a heartbeat, because Dagster tells nobody that one
-fails.
+"""What every tick of a sensor or schedule has in common: a heartbeat, because Dagster tells nobody that one
+fails, and a skip with a reason while a database is away.
 
-Belongs here: the heartbeat of one tick, and which runs ticks count as unfinished. Does not belong here: what
-a tick does.
+Belongs here: the frame of one tick, and which runs ticks count as unfinished. Does not belong here: what a
+tick does.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 import dagster as dg
+import psycopg
+import sqlalchemy.exc
 
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.settings import Settings
 from sync_pipeline.store import heartbeats
 from sync_pipeline.store.database import Database
 
@@ -27,10 +33,49 @@ UNFINISHED = [
 ]
 """Runs that wait or work."""
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def skips_outages(body: Callable[_P, _T]) -> Callable[_P, _T | dg.SkipReason]:
+    """The body of a tick that skips, with the reason in one line, while our database or Dagster's is away or
+    not as it has to be: the next tick looks again. A defect of ours still fails the tick."""
+
+    @functools.wraps(body)
+    def tick(*args: _P.args, **kwargs: _P.kwargs) -> _T | dg.SkipReason:
+        try:
+            return body(*args, **kwargs)
+        except ConfigurationError as error:
+            return dg.SkipReason("; ".join(error.problems))
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            return dg.SkipReason(f"the database went away: {_first_line(error)}")
+        except Exception as error:
+            if not _is_of_storage(error):
+                raise
+            return dg.SkipReason("Dagster's database does not answer")
+
+    return tick
+
+
+def _is_of_storage(error: Exception) -> bool:
+    if isinstance(error, sqlalchemy.exc.OperationalError | sqlalchemy.exc.InterfaceError):
+        return True
+    # Not needed to load a code location.
+    from dagster_postgres.utils import DagsterPostgresException
+
+    return isinstance(error, DagsterPostgresException)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
 
 @contextmanager
-def heartbeat(database: Database, name: str) -> Iterator[Callable[[str], None]]:
-    """Write the heartbeat of one tick, whatever becomes of it; the block says in one line what it did."""
+def heartbeat(
+    database: Database, settings: Settings, name: str, *, every: float
+) -> Iterator[Callable[[str], None]]:
+    """Write the heartbeat of one tick, whatever becomes of it; the block says in one line what it did. The
+    next tick is expected ``every`` seconds."""
     started = time.monotonic()
     said = ["nothing"]
     try:
@@ -40,4 +85,10 @@ def heartbeat(database: Database, name: str) -> Iterator[Callable[[str], None]]:
         raise
     finally:
         with database.connection() as conn:
-            heartbeats.beat(conn, name, seconds=time.monotonic() - started, outcome=said[-1])
+            heartbeats.beat(
+                conn,
+                heartbeats.named(name, settings.worker_pool),
+                seconds=time.monotonic() - started,
+                outcome=said[-1],
+                every=every,
+            )

@@ -195,7 +195,12 @@ class Sweep:
                 instance: sent_before(now, before, self._limits)
                 for instance, (now, before) in rows.sent.items()
             }
-        mine = [row for row in rows.units if row["repo_id"] in self._repo_ids]
+        wanted = settings.worker_job_type_allowlist
+        mine = [
+            row
+            for row in rows.units
+            if row["repo_id"] in self._repo_ids and (not wanted or row["job_type"] in wanted)
+        ]
         self._kinds = {row["repo_id"]: Kind(row["kind"]) for row in mine}
         for row in mine:
             self._visited[row["repo_id"], JobType(row["job_type"])] = row["visited_at"]

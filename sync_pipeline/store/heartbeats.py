@@ -1,4 +1,4 @@
-"""When each sensor last finished a tick.
+"""When each sensor, schedule and loop last finished a tick, and which of them have fallen silent.
 
 Belongs here: ``scm.heartbeats``. Dagster tells nobody that a sensor fails, so a silent one shows here.
 """
@@ -9,39 +9,80 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.pools import DEFAULT_POOL
 
-# Written at the end of every tick of a sensor.
+SHORTEST_SILENCE = 120.0
+"""Seconds that nothing is called silent for."""
+
+_MISSED = 3
+
+# Written at the end of every tick.
 _BEAT = """
-INSERT INTO scm.heartbeats (name, beat_at, seconds, outcome)
-VALUES (%(name)s, clock_timestamp(), %(seconds)s, %(outcome)s)
+INSERT INTO scm.heartbeats (name, beat_at, seconds, outcome, every_seconds)
+VALUES (%(name)s, clock_timestamp(), %(seconds)s, %(outcome)s, %(every)s)
 ON CONFLICT (name) DO UPDATE
-   SET beat_at = EXCLUDED.beat_at, seconds = EXCLUDED.seconds, outcome = EXCLUDED.outcome
+   SET beat_at = EXCLUDED.beat_at, seconds = EXCLUDED.seconds, outcome = EXCLUDED.outcome,
+       every_seconds = EXCLUDED.every_seconds
 """
 
-# Read by the status report.
+# Read by the reports and by the probes of containers.
 _ALL = """
-SELECT name, beat_at, seconds, outcome, extract(epoch FROM clock_timestamp() - beat_at)::float8 AS age
+SELECT name, beat_at, seconds, outcome, extract(epoch FROM clock_timestamp() - beat_at)::float8 AS age,
+       every_seconds AS every
   FROM scm.heartbeats
  ORDER BY name
 """
 
+# What will not tick again and is no loss.
+_FORGET = "DELETE FROM scm.heartbeats WHERE name = %(name)s"
+
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The latest tick of one sensor: it took ``seconds`` and ended ``age`` seconds ago."""
+    """The latest tick of one sensor, schedule or loop: it took ``seconds`` and ended ``age`` seconds ago.
+    ``every`` is how many seconds apart ticks are at most, None where that is unknown, as for a single
+    round."""
 
     name: str
     beat_at: datetime
     seconds: float
     outcome: str
     age: float
+    every: float | None = None
+
+    @property
+    def allowed(self) -> float | None:
+        """The age in seconds from which on it is silent: three ticks that did not come, and at least two
+        minutes."""
+        return None if self.every is None else max(_MISSED * self.every, SHORTEST_SILENCE)
+
+    @property
+    def silent(self) -> bool:
+        """True if ticks are missing."""
+        return self.allowed is not None and self.age > self.allowed
 
 
-def beat(conn: Connection, name: str, *, seconds: float, outcome: str) -> None:
-    """Write that the sensor ``name`` finished a tick; ``outcome`` is one line."""
-    conn.execute(_BEAT, {"name": name, "seconds": seconds, "outcome": outcome})
+def named(name: str, pool: str) -> str:
+    """The name of a heartbeat: that of the sensor or loop, with the pool unless it is the default one."""
+    return name if pool == DEFAULT_POOL else f"{name}@{pool}"
+
+
+def beat(conn: Connection, name: str, *, seconds: float, outcome: str, every: float | None = None) -> None:
+    """Write that ``name`` finished a tick; ``outcome`` is one line. ``every``: the next one is expected so
+    many seconds later, None where none is."""
+    conn.execute(_BEAT, {"name": name, "seconds": seconds, "outcome": outcome, "every": every})
 
 
 def read(conn: Connection) -> list[Heartbeat]:
-    """The latest tick of every sensor."""
+    """The latest tick of everything that ticks."""
     return [Heartbeat(**row) for row in conn.execute(_ALL).fetchall()]
+
+
+def silent(conn: Connection) -> list[Heartbeat]:
+    """What has fallen silent."""
+    return [one for one in read(conn) if one.silent]
+
+
+def forget(conn: Connection, name: str) -> bool:
+    """Expect no tick of ``name`` any more; False if there was none."""
+    return conn.execute(_FORGET, {"name": name}).rowcount == 1

@@ -12,6 +12,9 @@ from datetime import datetime
 
 from sync_pipeline.store.database import Connection
 
+DEFAULT_POOL = "default"
+"""Name of the pool of an installation that has one."""
+
 ALIVE_SECONDS = 900.0
 """A pool that has not been heard of for so long is taken for gone."""
 

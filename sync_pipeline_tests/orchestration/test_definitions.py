@@ -158,7 +158,7 @@ def test_a_thousand_repositories_are_one_step() -> None:
     ]
     found = location(*projects)
     assert len(found.assets_defs_by_key) == 3002
-    assert len(steps(found)) == 3
+    assert len(steps(found)) == 4
     assert len(found.get_job("sync_merge_requests").graph.nodes) == 1
 
 

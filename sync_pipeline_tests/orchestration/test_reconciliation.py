@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 
 from sync_pipeline.orchestration.build import quiet_dagster
-from sync_pipeline.orchestration.reconciliation import RECONCILE, RECONCILIATION
+from sync_pipeline.orchestration.reconciliation import RECONCILE
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline_tests.builders import register_source
@@ -44,7 +44,7 @@ class Fleet:
 
     def told(self) -> dict[str, Any]:
         """The metadata of the latest materialization."""
-        event = self.forge.site.instance.get_latest_materialization_event(RECONCILIATION)
+        event = self.forge.site.instance.get_latest_materialization_event(dg.AssetKey(["fleet", "reconciliation"]))
         assert event is not None
         assert event.asset_materialization is not None
         return {name: value.value for name, value in event.asset_materialization.metadata.items()}

@@ -24,7 +24,7 @@ from dagster._core.test_utils import create_run_for_test
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from sync_pipeline.operations.retention import RETENTION, RetentionReport
-from sync_pipeline.orchestration.retention import RETAINED, retain_all
+from sync_pipeline.orchestration.retention import retain_all
 from sync_pipeline_tests.builders import register
 from sync_pipeline_tests.orchestration.conftest import Site
 
@@ -152,7 +152,7 @@ def test_a_run_of_the_job_tells_what_it_deleted(site: Site) -> None:
     with site.database.connection() as conn:
         register(conn)
     assert site.run(RETENTION).success
-    event = site.instance.get_latest_materialization_event(RETAINED)
+    event = site.instance.get_latest_materialization_event(dg.AssetKey(["fleet", "retention"]))
     assert event is not None
     assert event.asset_materialization is not None
     shown = {name: value.value for name, value in event.asset_materialization.metadata.items()}
