@@ -465,6 +465,11 @@ def test_a_blocked_user_a_wrong_clock_and_a_small_budget(site: Site) -> None:
     site.gitlab.behaviour.rate_limit = RateLimit(limit=3)
     assert looked(site)["gitlab_limits"].state is WARNING
     site.gitlab.behaviour.rate_limit = None
+    ours = {"rate": 5.0, "full_rate": 10.0, "paused": False, "paused_until": None, "reason": "status 429"}
+    (server,) = site.settings.gitlab_servers()
+    slowed = of(servers.GitLabLook("git.test", server, None, [ours]).look(), "gitlab_limits")
+    assert slowed.seen == "5 instead of 10 requests a second are sent: status 429"
+    assert slowed.state is WARNING
     site.user["state"] = "blocked"
     assert looked(site)["gitlab_token"].state is FAILED
 

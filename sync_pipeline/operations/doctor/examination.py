@@ -21,6 +21,7 @@ from sync_pipeline import __version__
 from sync_pipeline.catalog import instance_of, read_snapshot
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
+from sync_pipeline.operations import limits
 from sync_pipeline.operations.doctor import database, local, servers
 from sync_pipeline.operations.doctor.findings import (
     CHECKS,
@@ -54,12 +55,14 @@ _LOCAL_CHECKS = ("settings", "svn_command")
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What the database says about what is to be looked at: ``repositories`` and ``beats`` are None where it
-    says nothing. ``listed`` are the repositories of the snapshot."""
+    says nothing. ``listed`` are the repositories of the snapshot, ``hindered`` the shared rate limits that are
+    paused or lowered."""
 
     listed: list[Repository]
     repositories: list[Repository] | None = None
     stops: dict[str, Stop] = field(default_factory=dict)
     beats: list[Heartbeat] | None = None
+    hindered: list[dict[str, Any]] = field(default_factory=list)
 
     def active(self, kind: Kind) -> list[Repository]:
         known = self.listed if self.repositories is None else self.repositories
@@ -112,6 +115,7 @@ def _asked(settings: Settings, url: str, listed: list[Repository]) -> _Known:
             repositories=repos.list_all(conn),
             stops=dict(credentials.in_force(conn, Readers(settings)).stopped),
             beats=heartbeats.read(conn),
+            hindered=limits.hindered(conn, settings),
         )
 
 
@@ -137,7 +141,8 @@ def _tasks(settings: Settings, place: database.Database, known: _Known, dagster:
 def _gitlab(settings: Settings, known: _Known) -> Iterator[Task]:
     configured = {instance_of(server.url): server for server in settings.gitlab_servers()}
     for instance, server in configured.items():
-        look = servers.GitLabLook(instance, server, known.stops.get(instance))
+        hindered = [one for one in known.hindered if one["instance"] == instance]
+        look = servers.GitLabLook(instance, server, known.stops.get(instance), hindered)
         yield Task(servers.GITLAB_CHECKS, look.look, instance)
     used = Counter(repository.instance for repository in known.active(Kind.GITLAB))
     for instance, count in used.items():

@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -69,19 +69,21 @@ class _Limits:
 
 
 class GitLabLook:
-    """One look at a GitLab with the token in force. ``stop`` is what is written down about that token;
-    ``now`` is our clock."""
+    """One look at a GitLab with the token in force. ``stop`` is what is written down about that token,
+    ``hindered`` are its shared rate limits that are paused or lowered; ``now`` is our clock."""
 
     def __init__(
         self,
         instance: str,
         server: GitLabServer,
         stop: Stop | None,
+        hindered: Sequence[Mapping[str, Any]] = (),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._subject = instance
         self._server = server
         self._stop = stop
+        self._hindered = hindered
         self._now = now
         self._found: dict[str, Finding] = {}
         self._limits = _Limits()
@@ -230,11 +232,18 @@ class GitLabLook:
             wait = self._limits.refused.retry_after
             until = "" if wait is None else f"; ask again in {wait:.0f} s"
             return warning(name, f"too many requests{until}", ask, self._subject)
-        if seen is None or seen.limit is None or seen.remaining is None:
-            return ok(name, "none is announced", self._subject)
-        told_limits = f"{seen.remaining} of {seen.limit} requests left"
-        if seen.remaining * 10 < seen.limit:
-            return warning(name, told_limits, ask, self._subject)
+        told_limits = "none is announced"
+        if seen is not None and seen.limit is not None and seen.remaining is not None:
+            told_limits = f"{seen.remaining} of {seen.limit} requests left"
+            if seen.remaining * 10 < seen.limit:
+                return warning(name, told_limits, ask, self._subject)
+        for one in self._hindered:
+            what = f"{one['rate']:g} instead of {one['full_rate']:g} requests a second are sent"
+            if one["paused"]:
+                what = f"nothing is sent until {one['paused_until']}"
+            why = f": {one['reason']}" if one["reason"] else ""
+            remedy = "wait, or see scm-sync admin limits list"
+            return warning(name, f"{what}{why}", remedy, self._subject)
         return ok(name, told_limits, self._subject)
 
     def _about_stop(self) -> Finding:
