@@ -23,7 +23,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.reaper import AT_ONCE, REAPER, Item, ReapReport, reap, rules_of
 from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
-from sync_pipeline.policy.reaping import Rules, RunState, dagster_run_is_lost
+from sync_pipeline.policy.reaping import Rules, RunInDagster, RunState, why_run_is_lost
 from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import reaping as store
@@ -120,17 +120,16 @@ def _end_runs(database: Database, instance: dg.DagsterInstance, report: ReapRepo
     for run in runs:
         sign = signs.get(run.run_id)
         process = process_of(run)
-        if not dagster_run_is_lost(
+        facts = RunInDagster(
             process_gone=process is Process.GONE,
             process_lives=process is Process.LIVES,
             claims_live=bool(sign and sign["claims_live"]),
             last_sign=sign["last_sign"] if sign else None,
-            now=now,
-            rules=rules,
-        ):
+            lost_at=sign["lost_at"] if sign else None,
+        )
+        why = why_run_is_lost(facts, now, rules)
+        if why is None:
             continue
-        quiet = f"it has no live claim, and began nothing for {rules.run_max.total_seconds():.0f} s"
-        why = "the process of this run is gone" if process is Process.GONE else quiet
         report.attempt(
             Item("dagster run", run.run_id, "ended", f"Dagster run {run.run_id} ({run.job_name}): {why}"),
             partial(end_lost_run, instance, run.run_id, why),

@@ -157,20 +157,33 @@ def lease_is_lost(expires_at: datetime, now: datetime, rules: Rules) -> bool:
     return now > expires_at + rules.lease_grace
 
 
-def dagster_run_is_lost(
-    *,
-    process_gone: bool,
-    process_lives: bool,
-    claims_live: bool,
-    last_sign: datetime | None,
-    now: datetime,
-    rules: Rules,
-) -> bool:
-    """Whether a run that Dagster believes to be at work is ended there.
+@dataclass(frozen=True, slots=True)
+class RunInDagster:
+    """A run that Dagster believes to be at work. Of its process it may be known that it lives, or that it is
+    gone. ``claims_live``: it holds a claim now. ``last_sign`` is when one of its attempts last began, or
+    ended by itself; ``lost_at`` when the claim of one was last taken from it. Both are None where the ledger
+    knows of none."""
 
-    ``last_sign`` is when one of its attempts last began or ended, None where the ledger knows of none: then
-    nothing shows that it is lost, and Dagster's own limits end it.
+    process_gone: bool
+    process_lives: bool
+    claims_live: bool
+    last_sign: datetime | None
+    lost_at: datetime | None
+
+
+def why_run_is_lost(run: RunInDagster, now: datetime, rules: Rules) -> str | None:
+    """Why a run is ended in Dagster, in one line; None if it goes on.
+
+    One whose claim was taken from it, and that did nothing since, hangs or was stopped: while Dagster has it
+    at work, nobody starts what it was to do. Where the ledger knows of no attempt, nothing shows that it is
+    lost, and Dagster's own limits end it.
     """
-    if process_gone or process_lives:
-        return process_gone
-    return not claims_live and last_sign is not None and now > last_sign + rules.run_max
+    if run.process_gone:
+        return "the process of this run is gone"
+    if run.claims_live or run.last_sign is None:
+        return None
+    if run.lost_at is not None and run.lost_at >= run.last_sign and now > run.lost_at + rules.job_grace:
+        return "it let its claim run out, and did nothing since"
+    if not run.process_lives and now > run.last_sign + rules.run_max:
+        return f"it has no claim, and began nothing for {rules.run_max.total_seconds():.0f} s"
+    return None

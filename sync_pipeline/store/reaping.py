@@ -137,11 +137,13 @@ DELETE FROM scm.sync_lock_waiters
 """
 
 # What the ledger knows of Dagster runs: the processes of their attempts, whether a claim of theirs is live,
-# and when one last began or ended by itself.
+# when one last began or
+# ended by itself, and when the claim of one was last taken from it.
 _SIGNS = """
 SELECT s.dagster_run_id,
        max(CASE WHEN s.error_code = 'worker_lost' THEN s.started_at
                 ELSE greatest(s.started_at, s.finished_at) END) AS last_sign,
+       max(s.finished_at) FILTER (WHERE s.error_code = 'worker_lost') AS lost_at,
        coalesce(bool_or(j.status = 'running' AND j.dagster_run_id = s.dagster_run_id
                         AND j.claim_expires_at > clock_timestamp()), FALSE) AS claims_live
   FROM scm.sync_runs AS s
@@ -226,7 +228,7 @@ def forget_waiter(conn: Connection, lock_id: int, waiter: UUID, expires_at: date
 
 
 def signs_of_life(conn: Connection, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What the ledger knows of these Dagster runs: ``last_sign`` and ``claims_live``; nothing of those that
-    never claimed a job."""
+    """What the ledger knows of these Dagster runs: ``last_sign``, ``lost_at`` and ``claims_live``; nothing of
+    those that never claimed a job."""
     rows = conn.execute(_SIGNS, {"run_ids": list(run_ids)}).fetchall()
     return {row["dagster_run_id"]: row for row in rows}

@@ -13,12 +13,13 @@ from sync_pipeline.policy.reaping import (
     LONGEST_BACKOFF,
     PERMANENT,
     Rules,
+    RunInDagster,
     RunningJob,
     RunState,
     WaitingJob,
-    dagster_run_is_lost,
     judge_running,
     judge_waiting,
+    why_run_is_lost,
 )
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -122,18 +123,32 @@ def test_why_a_waiting_job_is_given_up(facts: dict[str, bool], days: float, code
 
 
 @pytest.mark.parametrize(
-    ("facts", "lost"),
+    ("facts", "why"),
     [
-        ({}, False),
-        ({"process_gone": True}, True),
-        ({"quiet": 3601}, True),
-        ({"quiet": 3599}, False),
-        ({"quiet": 3601, "claims_live": True}, False),
-        ({"quiet": 3601, "process_lives": True}, False),
+        ({}, None),
+        ({"process_gone": True}, "process of this run is gone"),
+        ({"quiet": 3601}, "began nothing for 3600 s"),
+        ({"quiet": 3599}, None),
+        ({"quiet": 3601, "claims_live": True}, None),
+        ({"quiet": 3601, "process_lives": True}, None),
+        ({"quiet": 400, "lost": 61, "process_lives": True}, "let its claim run out"),
+        ({"quiet": 400, "lost": 59}, None),
+        ({"quiet": 400, "lost": 61, "claims_live": True}, None),
+        ({"quiet": 60, "lost": 61}, None),
     ],
 )
-def test_a_run_of_dagster_is_lost_only_where_something_shows_it(facts: dict[str, int], lost: bool) -> None:
-    quiet = facts.pop("quiet", None)
-    known = {"process_gone": False, "process_lives": False, "claims_live": False} | facts
-    last_sign = None if quiet is None else NOW - timedelta(seconds=quiet)
-    assert dagster_run_is_lost(**known, last_sign=last_sign, now=NOW, rules=RULES) is lost  # type: ignore[arg-type]
+def test_a_run_of_dagster_is_lost_only_where_something_shows_it(
+    facts: dict[str, int], why: str | None
+) -> None:
+    last_sign, lost_at = (
+        NOW - timedelta(seconds=facts[name]) if name in facts else None for name in ("quiet", "lost")
+    )
+    run = RunInDagster(
+        process_gone="process_gone" in facts,
+        process_lives="process_lives" in facts,
+        claims_live="claims_live" in facts,
+        last_sign=last_sign,
+        lost_at=lost_at,
+    )
+    found = why_run_is_lost(run, NOW, RULES)
+    assert found is None if why is None else why in (found or "")
