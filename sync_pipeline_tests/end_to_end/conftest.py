@@ -107,16 +107,23 @@ class Forge:
         )
 
 
-@pytest.fixture(scope="session")
-def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forge]:
-    """See :class:`Forge`."""
+@contextlib.contextmanager
+def forging(folder: Path) -> Iterator[Forge]:
+    """A forge with one group and one user, whose git repositories are in ``folder``."""
     gitlab = GitLab()
     group = gitlab.group("team1")
     user = gitlab.user("user1")
     gitlab.add_member(group, user, DEVELOPER)
     gitlab.token(user)
     with serve(gitlab, prefix="/gitlab") as server:
-        yield Forge(gitlab, server, group, user, tmp_path_factory.mktemp("git"))
+        yield Forge(gitlab, server, group, user, folder)
+
+
+@pytest.fixture(scope="session")
+def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forge]:
+    """See :class:`Forge`."""
+    with forging(tmp_path_factory.mktemp("git")) as made:
+        yield made
 
 
 def midnight(moment: datetime) -> datetime:
@@ -299,6 +306,43 @@ class Up:
         return [node["assetKey"]["path"] for node in nodes]
 
 
+@contextlib.contextmanager
+def running(made: Installation) -> Iterator[Up]:
+    """``scm-sync up`` in an installation, with a daemon that looks often."""
+    with (made.folder / "up.log").open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sync_pipeline.cli", "up"],
+            env=made.environment,
+            cwd=made.folder,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        # A daemon that was killed before says first what it found.
+        line = next((line for line in process.stdout if "/?token=" in line), None)
+        assert line is not None, (made.folder / "up.log").read_text()[-4000:]
+        url, token = line.strip().split("/?token=")
+        yield Up(made, process, url, token)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def quick(folder: Path) -> dict[str, str]:
+    """Variables of an installation whose sensors tick often, and that reads a moment later what happens."""
+    return {
+        "SCM_SENSOR_INTERVAL": "2",
+        "SCM_SAFETY_LAG": "1",
+        "SCM_CHUNK_REVISIONS": "100",
+        "PYTHONPATH": str(Path(__file__).parent / "fast_daemon"),
+        **slow_svn(folder),
+    }
+
+
 @pytest.fixture(scope="module")
 def up(
     server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory, forge: Forge, warm: Starter
@@ -306,34 +350,8 @@ def up(
     """Page, daemon and code server as ``scm-sync up`` starts them, with sensors that tick often."""
     folder = tmp_path_factory.mktemp("up")
     with installation(server_url, template, folder, forge, warm) as made:
-        made.variables = {
-            "SCM_SENSOR_INTERVAL": "2",
-            # What happens is read a moment later, not a minute.
-            "SCM_SAFETY_LAG": "1",
-            "SCM_CHUNK_REVISIONS": "100",
-            "PYTHONPATH": str(Path(__file__).parent / "fast_daemon"),
-            **slow_svn(folder),
-        }
-        with (folder / "up.log").open("w") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "sync_pipeline.cli", "up"],
-                env=made.environment,
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline().strip()
-            assert "?token=" in line, (folder / "up.log").read_text()[-4000:]
-            url, token = line.split("/?token=")
-            found = Up(made, process, url, token)
+        made.variables = quick(folder)
+        with running(made) as found:
             # What the scheduler starts by itself would mix with what the tests start.
             found.switch("scheduler", on=False)
             yield found
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-            assert process.stdout is not None
-            process.stdout.close()

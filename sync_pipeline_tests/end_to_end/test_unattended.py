@@ -1,0 +1,96 @@
+"""Nobody looks: servers fail, a run is killed, the whole daemon dies and is started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline_tests.end_to_end.conftest import (
+    Installation,
+    Up,
+    forging,
+    installation,
+    quick,
+    running,
+    until,
+)
+from sync_pipeline_tests.warm import Starter
+
+pytestmark = pytest.mark.xdist_group("unattended")
+
+# Everything that takes minutes takes seconds.
+_SHORT = {
+    "SCM_CLAIM_LENGTH": "4",
+    "SCM_CLAIM_RENEW": "1",
+    "SCM_LEASE_LENGTH": "2",
+    "SCM_LEASE_RENEW": "0.5",
+    "SCM_REAPER_INTERVAL_SECONDS": "2",
+    "SCM_REAPER_JOB_GRACE_SECONDS": "1",
+    "SCM_REAPER_LOCK_GRACE_SECONDS": "1",
+    "SCM_CB_OPEN_DURATION_SECONDS": "5",
+    "SCM_SCHEDULER_PAUSE_DURATION_SECONDS": "2",
+    "SCM_REAPER_POLICY": "pending",
+}
+
+
+def kill_all(up: Up) -> None:
+    """The machine loses power, as far as we are concerned."""
+    root = psutil.Process(up.process.pid)
+    for process in [*root.children(recursive=True), root]:
+        process.kill()
+    up.process.wait(30)
+
+
+def worker_of(made: Installation, repo_id: int) -> int:
+    """The process that works on a repository, once one does."""
+    query = "SELECT claimed_by FROM scm.sync_jobs WHERE repo_id = %(id)s AND status = 'running'"
+    found = until(lambda: made.rows(query, id=repo_id), "somebody works on it")
+    return int(found[0]["claimed_by"].rsplit(":", 1)[1])
+
+
+def test_all_repositories_end_covered_with_no_hand_on_it(
+    server_url: str, template: str, tmp_path: Path, warm: Starter
+) -> None:
+    with forging(tmp_path) as forge, installation(server_url, template, tmp_path, forge, warm) as made:
+        made.variables = {**quick(tmp_path), **_SHORT}
+        now = datetime.now(UTC)
+        slow = tmp_path / "slow"
+        # The server is out of order when the first ones come, and asks for patience after that.
+        project = forge.git_project("trouble", now - timedelta(days=90), now - timedelta(days=2))
+        forge.gitlab.faults.add(r"/repository/", faults.server_error(), times=5)
+        forge.gitlab.faults.add(r"/merge_requests", faults.throttled_json("1"), times=2)
+        with running(made) as up:
+            slow.touch()
+            _, svn = made.repository("killed", 1300)
+            git, _ = made.register(project)
+            os.kill(worker_of(made, svn), signal.SIGKILL)
+            slow.unlink()
+            until(lambda: made.stored(svn), "somebody else goes on")
+            slow.touch()
+            until(lambda: worker_of(made, svn), "history is read")
+            kill_all(up)
+        slow.unlink(missing_ok=True)
+        with running(made):
+            until(lambda: made.stored(svn) == list(range(1, 1301)), "every revision is stored")
+            query = "SELECT job_type FROM scm.sync_watermarks WHERE repo_id = %(id)s AND verified_at IS NULL"
+            until(lambda: not made.rows(query, id=git), "every list of the project was read to its end")
+            left = "SELECT job_id, status, last_error FROM scm.sync_jobs WHERE status NOT IN ('completed')"
+            left += " AND mode <> 'incremental'"
+            until(lambda: not made.rows(left), "no job is left over")
+            open_runs = "SELECT run_id FROM dagster.runs WHERE status IN ('STARTED', 'STARTING')"
+            open_runs += " AND create_timestamp < now() - interval '20 seconds'"
+            until(lambda: not made.rows(open_runs), "what died in Dagster has ended there too")
+        assert made.covered(svn) == "{[1,1301)}"
+        commits = made.rows("SELECT count(*)::int AS n FROM scm.git_commits WHERE repo_id = %(id)s", id=git)
+        assert commits == [{"n": 2}]
+        # What was killed says so, and nothing is open for ever.
+        lost = made.rows(
+            "SELECT error_code FROM scm.sync_runs WHERE repo_id = %(id)s AND status = 'failed'", id=svn
+        )
+        assert {row["error_code"] for row in lost} == {"worker_lost"}
