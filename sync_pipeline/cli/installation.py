@@ -132,7 +132,7 @@ def status_command(
             print(line)
     else:
         print_rows(reports.status_rows(document))
-    for line in reports.status_limits(document):
+    for line in (*reports.status_limits(document), *reports.status_attendance(document)):
         print(line)
     print(reports.status_summary(document))
 

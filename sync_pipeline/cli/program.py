@@ -23,6 +23,7 @@ from sync_pipeline import __version__
 from sync_pipeline.cli import (
     admin,
     database,
+    health,
     installation,
     limits,
     pauses,
@@ -56,6 +57,7 @@ app.command("reconcile")(reconcile.reconcile_command)
 app.command("scheduler")(unattended.scheduler_command)
 app.command("worker")(unattended.worker_command)
 app.command("reaper")(reaper.reaper_command)
+app.command("health")(health.health_command)
 admin.app.command("retention")(retention.retention_command)
 admin.app.command("pause")(pauses.pause_command)
 admin.app.command("resume")(pauses.resume_command)

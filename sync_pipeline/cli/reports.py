@@ -143,6 +143,28 @@ def status_limits(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{one['instance']}{kind}: {what}" + (f": {one['reason']}" if one["reason"] else "")
 
 
+def status_attendance(document: Mapping[str, Any]) -> Iterator[str]:
+    """Which worker pools live, where there is more than the usual one, and what nobody does any more."""
+    pools = document["pools"]
+    if len(pools) > 1 or any(pool["name"] != "default" or _takes(pool) for pool in pools):
+        for pool in pools:
+            yield f"worker pool {pool['name']}: {_takes(pool) or 'everything'}"
+    nobodys = document["unserved"]
+    for one in nobodys[:_EXPLAINED]:
+        where = f"{one['instance']}, {one['tenant']}"
+        yield f"no living worker pool takes {one['spec']} {one['job_type']} ({where})"
+    if len(nobodys) > _EXPLAINED:
+        yield f"and {len(nobodys) - _EXPLAINED} more; scm-sync status --json has all of them"
+    for one in document["silent"]:
+        often = age(one["every_seconds"])
+        yield f"{one['name']} is silent for {age(one['age_seconds'])}; a tick is due every {often}"
+
+
+def _takes(pool: Mapping[str, Any]) -> str:
+    lists = (("instances", "of"), ("tenants", "of tenants"), ("job_types", "only"))
+    return "; ".join(f"{word} {', '.join(pool[name])}" for name, word in lists if pool[name])
+
+
 def status_summary(document: Mapping[str, Any]) -> str:
     """The fleet in one line."""
     summary = document["summary"]

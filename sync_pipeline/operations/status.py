@@ -26,14 +26,15 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.operations import limits
+from sync_pipeline.operations.pools import pool_document
 from sync_pipeline.operations.texts import plain_mark
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.health import Judged
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import credentials
+from sync_pipeline.store import credentials, heartbeats, pools
 from sync_pipeline.store import status as store
-from sync_pipeline.store.database import Database, database_time
+from sync_pipeline.store.database import Connection, Database, database_time
 
 UNHEALTHY, WAITING, HEALTHY = "unhealthy", "waiting", "healthy"
 """The verdicts, worst first. What waits goes away without a person, as queued history is read."""
@@ -64,6 +65,7 @@ def status(
         verdicts = health.read(conn, stale_after, tokens, repo_ids)
         jobs = store.jobs(conn, repo_ids)
         hindered = limits.hindered(conn, settings)
+        attended = _attendance(conn, repo_ids)
     judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in verdicts}
     wanted = None if job_types is None else {str(job_type) for job_type in job_types}
     queued: Counter[tuple[int, str]] = Counter()
@@ -97,7 +99,29 @@ def status(
         "limits": hindered
         if repository is None
         else [x for x in hindered if x["instance"] == repository.instance],
+        **attended,
         "units": units,
+    }
+
+
+def _attendance(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
+    """Who works on the fleet: the living pools, what none of them takes, and what has fallen silent."""
+    return {
+        "pools": [pool_document(pool) for pool in pools.alive(conn)],
+        "unserved": [
+            {"spec": one.spec, "job_type": one.job_type, "instance": one.instance, "tenant": one.tenant}
+            for one in pools.unserved(conn)
+            if repo_ids is None or one.repo_id in repo_ids
+        ],
+        "silent": [
+            {
+                "name": one.name,
+                "beat_at": one.beat_at.isoformat(),
+                "age_seconds": round(one.age, 3),
+                "every_seconds": one.every,
+            }
+            for one in heartbeats.silent(conn)
+        ],
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from sync_pipeline.model import Kind
 from sync_pipeline.store.database import Connection
 
 DEFAULT_POOL = "default"
@@ -40,7 +41,7 @@ WITH alive AS (
     SELECT * FROM scm.worker_pools
      WHERE seen_at > clock_timestamp() - make_interval(secs => %(alive)s)
 )
-SELECT r.repo_id, r.kind, r.url, w.job_type, r.instance, r.tenant
+SELECT r.repo_id, r.kind, r.url, r.project_id, w.job_type, r.instance, r.tenant
   FROM scm.sync_watermarks AS w
   JOIN scm.repos AS r USING (repo_id)
  WHERE r.lifecycle = 'active'
@@ -72,9 +73,15 @@ class Unserved:
     repo_id: int
     kind: str
     url: str
+    project_id: int | None
     job_type: str
     instance: str
     tenant: str
+
+    @property
+    def spec(self) -> str:
+        """The text by which a person names the repository."""
+        return f"gitlab:{self.project_id}" if self.kind == Kind.GITLAB else f"svn:{self.url}"
 
 
 def seen(

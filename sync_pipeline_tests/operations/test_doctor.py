@@ -26,7 +26,7 @@ from sync_pipeline.operations.doctor.examination import DAGSTER_CHECKS
 from sync_pipeline.sandbox.gitlab import RateLimit, Server, faults
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.front import TokenLook
-from sync_pipeline.store import credentials, diagnosis, heartbeats, migrations
+from sync_pipeline.store import credentials, diagnosis, heartbeats, migrations, pools
 from sync_pipeline.store.database import Database
 from sync_pipeline.store.heartbeats import Heartbeat
 from sync_pipeline.sync.readers import Readers
@@ -104,6 +104,7 @@ def test_a_place_where_all_is_well(
         register_project(conn, site.server.url, site.project.id, "platform/api", origin=START)
         register_source(conn, svn_repository().path)
         heartbeats.beat(conn, "scheduler", seconds=0.1, outcome="nothing is due")
+        pools.seen(conn, "default", instances=(), tenants=(), job_types=())
     settings = Settings()
     registration.export_catalog(database, settings)
     waited: list[Sequence[str]] = []
@@ -237,14 +238,16 @@ def test_the_snapshot_is_compared_with_the_database(database: Database) -> None:
 def test_silent_and_failing_sensors_are_named() -> None:
     def judged(age: float, outcome: str) -> tuple[State, str]:
         beats = [
-            Heartbeat("scheduler", START, 0.1, outcome, age),
-            Heartbeat("rediscovery", START, 0.1, "x", 400),
-            Heartbeat("reconcile", START, 0.1, "x", 3700),
+            Heartbeat("scheduler", START, 0.1, outcome, age, 30),
+            Heartbeat("rediscovery", START, 0.1, "x", 800, 300),
+            Heartbeat("reconcile", START, 0.1, "x", 7300, 3600),
+            Heartbeat("reaper_loop", START, 0.1, "tried once", 1e6),
         ]
-        (finding,) = local.sensors(Settings(), beats)
+        (finding,) = local.sensors(beats)
         return finding.state, finding.seen
 
     assert judged(20, "nothing is due")[0] is OK
+    assert judged(119, "nothing is due")[0] is OK
     assert judged(7300, "nothing is due") == (WARNING, "silent: scheduler for 2 h")
     assert judged(20, "failed: OSError") == (WARNING, "scheduler failed: OSError")
 

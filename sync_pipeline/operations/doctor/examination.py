@@ -34,9 +34,10 @@ from sync_pipeline.operations.doctor.findings import (
 )
 from sync_pipeline.quality import credentials
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import diagnosis, heartbeats, repos
+from sync_pipeline.store import diagnosis, heartbeats, pools, repos
 from sync_pipeline.store.credentials import Stop
 from sync_pipeline.store.heartbeats import Heartbeat
+from sync_pipeline.store.pools import Pool, Unserved
 from sync_pipeline.sync.readers import Readers
 
 DagsterChecks = Callable[[Settings, str | None], Sequence[Finding]]
@@ -55,13 +56,15 @@ _LOCAL_CHECKS = ("settings", "svn_command")
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What the database says about what is to be looked at: ``repositories`` and ``beats`` are None where it
-    says nothing. ``listed`` are the repositories of the snapshot, ``hindered`` the shared rate limits that are
-    paused or lowered."""
+    says nothing. ``listed`` are the repositories of the snapshot, ``hindered`` the shared rate limits that
+    are paused or lowered."""
 
     listed: list[Repository]
     repositories: list[Repository] | None = None
     stops: dict[str, Stop] = field(default_factory=dict)
     beats: list[Heartbeat] | None = None
+    pools: list[Pool] | None = None
+    unserved: list[Unserved] = field(default_factory=list)
     hindered: list[dict[str, Any]] = field(default_factory=list)
 
     def active(self, kind: Kind) -> list[Repository]:
@@ -115,6 +118,8 @@ def _asked(settings: Settings, url: str, listed: list[Repository]) -> _Known:
             repositories=repos.list_all(conn),
             stops=dict(credentials.in_force(conn, Readers(settings)).stopped),
             beats=heartbeats.read(conn),
+            pools=pools.alive(conn),
+            unserved=pools.unserved(conn),
             hindered=limits.hindered(conn, settings),
         )
 
@@ -130,7 +135,8 @@ def _tasks(settings: Settings, place: database.Database, known: _Known, dagster:
         ),
         Task(("catalog_snapshot",), partial(local.catalog_snapshot, settings, known.repositories)),
         Task(DAGSTER_CHECKS, partial(dagster, settings, place.url)),
-        Task(("sensors",), partial(local.sensors, settings, known.beats)),
+        Task(("sensors",), partial(local.sensors, known.beats)),
+        Task(("pools",), partial(local.pools, known.pools, known.unserved)),
         Task(("svn_command",), partial(local.svn_command, known.repositories)),
         *_gitlab(settings, known),
         *_svn(settings, known),

@@ -31,6 +31,7 @@ CHECKS = (
     "dagster_daemon",
     "dagster_concurrency",
     "sensors",
+    "pools",
     "gitlab",
     "gitlab_version",
     "gitlab_token",

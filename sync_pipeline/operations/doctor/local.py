@@ -1,7 +1,7 @@
 """The checks of this machine and of what our own files and tables say.
 
-Belongs here: settings, folders, the catalog snapshot, the ``svn`` command, heartbeats. Does not belong here:
-anything that asks a server of others.
+Belongs here: settings, folders, the catalog snapshot, the ``svn`` command, heartbeats, worker pools. Does not
+belong here: anything that asks a server of others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sync_pipeline.settings import SECRETS, Settings, config_file, load_settings
 from sync_pipeline.settings_sources import OTHER_VARIABLES, PREFIX
 from sync_pipeline.sources.svn import process
 from sync_pipeline.store.heartbeats import Heartbeat
+from sync_pipeline.store.pools import Pool, Unserved
 
 _GIB = 1024**3
 LITTLE_SPACE, NO_SPACE = 2 * _GIB, _GIB // 4
@@ -29,11 +30,6 @@ LITTLE_SPACE, NO_SPACE = 2 * _GIB, _GIB // 4
 
 _SVN_SECONDS = 5
 _OLDEST_SVN = (1, 14)
-_SILENT_TICKS = 10
-# The schedule of discovery roots ticks every five minutes only.
-_SHORTEST_SILENCE = 900.0
-# The schedule of comparisons ticks every hour.
-_SILENCE_OF = {"reconcile": 7500.0}
 _SHOWN = 5
 
 
@@ -184,32 +180,43 @@ def svn_command(known: Sequence[Repository] | None) -> list[Finding]:
     return [ok(name, f"version {version}")]
 
 
-def sensors(settings: Settings, beats: Sequence[Heartbeat] | None) -> list[Finding]:
-    """Whether each sensor and schedule that ever ticked still does; ``beats`` is None where that cannot be
-    read."""
+def sensors(beats: Sequence[Heartbeat] | None) -> list[Finding]:
+    """Whether each sensor, schedule and loop that ever ticked still does; ``beats`` is None where that cannot
+    be read."""
     if beats is None:
         return [skipped("sensors", "the database cannot be read")]
     if not beats:
         return [skipped("sensors", "none has ticked on this database yet")]
-    silent, failing = [], []
-    for beat in beats:
-        shortest = _SILENCE_OF.get(beat.name, _SHORTEST_SILENCE)
-        if beat.age > max(_SILENT_TICKS * settings.sensor_interval, shortest):
-            silent.append(f"{beat.name} for {age(beat.age)}")
-        elif beat.outcome.startswith("failed"):
-            failing.append(f"{beat.name} {beat.outcome}")
+    silent = [f"{beat.name} for {age(beat.age)}" for beat in beats if beat.silent]
+    failing = [f"{beat.name} {beat.outcome}" for beat in beats if beat.outcome.startswith("failed")]
     if silent:
         return [
             warning(
                 "sensors",
                 f"silent: {_some(silent)}",
-                "start scm-sync up; where it runs, look whether the sensor is switched off in the UI",
+                "start scm-sync up or the loop; where it runs, look whether the sensor is switched off in the "
+                "UI; what is gone for good: scm-sync health --forget NAME",
             )
         ]
     if failing:
         return [warning("sensors", _some(failing), "look at the sensor's ticks in the UI")]
-    oldest = max(beat.age for beat in beats)
-    return [ok("sensors", f"{len(beats)} tick, the last one {age(oldest)} ago at most")]
+    newest = min(beat.age for beat in beats)
+    return [ok("sensors", f"{len(beats)} tick, the latest {age(newest)} ago")]
+
+
+def pools(living: Sequence[Pool] | None, unserved: Sequence[Unserved]) -> list[Finding]:
+    """Whether each (repository, job type) is taken by a worker pool that lives; ``living`` is None where that
+    cannot be read."""
+    if living is None:
+        return [skipped("pools", "the database cannot be read")]
+    if not living:
+        return [skipped("pools", "none was heard of lately")]
+    names = ", ".join(pool.name for pool in living)
+    if unserved:
+        what = _some([f"{one.spec} {one.job_type}" for one in unserved])
+        remedy = "start the pool that takes them, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)"
+        return [warning("pools", f"no living pool ({names}) takes {what}", remedy)]
+    return [ok("pools", f"{counted(len(living), 'pool')} take every repository: {names}")]
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -1,0 +1,87 @@
+"""``scm-sync health``: the probe of a container or supervisor.
+
+Belongs here: the command and its exit codes. What is looked at is in
+:mod:`sync_pipeline.operations.liveness`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sync_pipeline.cli.shared import AsJson, open_database, print_json, read_settings, tell
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
+
+
+def health_command(
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="scheduler|worker|reaper|location",
+            help="Whether this loop or code location of the pool of the settings lives; without it only "
+            "whether the database answers and is migrated.",
+        ),
+    ] = None,
+    max_age: Annotated[
+        float | None,
+        typer.Option(
+            "--max-age",
+            min=1,
+            max=31_536_000,
+            metavar="SECONDS",
+            help="How old the latest tick may be; default: three ticks, and at least two minutes.",
+        ),
+    ] = None,
+    forget: Annotated[
+        str | None,
+        typer.Option(
+            "--forget", metavar="NAME", help="Expect no tick of NAME any more: it is gone for good."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Answer a probe: exit code 0 alive, 1 silent, 2 the database is away or not migrated."""
+    from sync_pipeline.operations.liveness import Part, look
+
+    settings = read_settings()
+    if forget is not None:
+        return _forget(forget)
+    try:
+        asked = None if part is None else Part(part)
+    except ValueError:
+        raise ConfigurationError(f"--for: {part!r} is none of {', '.join(Part)}") from None
+    if asked is None and max_age is not None:
+        raise ConfigurationError("--max-age needs --for: say whose tick it is about")
+    found = look(settings, asked, max_age)
+    code = FAILED if not found.ready else PARTIAL if found.alive is False else SUCCESS
+    if as_json:
+        print_json(
+            {
+                "for": part,
+                "pool": settings.worker_pool,
+                "ready": found.ready,
+                "alive": found.alive,
+                "age_seconds": None if found.age is None else round(found.age, 3),
+                "said": found.said,
+                "exit_code": code,
+            }
+        )
+    elif code:
+        tell(found.said)
+    else:
+        print(found.said)
+    return code
+
+
+def _forget(name: str) -> int:
+    from sync_pipeline.store import heartbeats
+
+    with open_database(read_settings()) as database, database.connection() as conn:
+        if not heartbeats.forget(conn, name):
+            known = ", ".join(one.name for one in heartbeats.read(conn)) or "none"
+            raise ConfigurationError(f"--forget: nothing of the name {name!r} ever ticked; there is: {known}")
+    print(f"no tick of {name} is expected any more")
+    return SUCCESS
