@@ -186,10 +186,11 @@ def test_constraints_are_names_and_versions() -> None:
     assert all(line.startswith("#") or re.fullmatch(r"[\w.-]+==[\w.!+]+", line) for line in lines)
 
 
-def test_the_page_of_faults_names_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "faults.md").read_text()
-    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", page)
-    assert len(named) > 40
+@pytest.mark.parametrize(("name", "at_least"), [("faults", 40), ("scheduling", 15)])
+def test_a_page_that_names_tests_names_those_that_exist(name: str, at_least: int) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    named = re.findall(r"`((?:\w+/)*test_\w+\.py)(?:::(\w+))?`", page)
+    assert len(named) > at_least
     for file, test in named:
         assert f"def {test}(" in (ROOT / "sync_pipeline_tests" / file).read_text() if test else True, test
         assert (ROOT / "sync_pipeline_tests" / file).exists(), file
