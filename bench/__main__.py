@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import dagster_load, gitlab_sync, svn_sync
+from bench import dagster_load, gitlab_sync, limiter, svn_sync
 from bench.measure import Figure
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -41,6 +41,7 @@ SMALL = Options(2_000, 20_000, 200, commits=2_000, merge_requests=100)
 BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     "svn": lambda size: svn_sync.figures(size.revisions, size.wide_paths),
     "gitlab": lambda size: gitlab_sync.figures(size.commits, size.merge_requests),
+    "limiter": lambda _: limiter.figures(),
     "dagster": lambda size: dagster_load.figures(size.repositories),
 }
 

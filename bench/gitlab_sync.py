@@ -33,7 +33,8 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 url, server, token, project, what = sys.argv[1:6]
-settings = Settings(gitlab_url=server, gitlab_token=token, gitlab_parallel=int(sys.argv[6]))
+settings = Settings(gitlab_url=server, gitlab_token=token, gitlab_parallel=int(sys.argv[6]),
+                    gitlab_postgres_rate_limit_rate=10_000, gitlab_postgres_rate_limit_burst=10_000)
 job_types = [JobType.COMMITS] if what == "commits" else [JobType.MERGE_REQUESTS, JobType.REVIEWS]
 now = TimeWindow(BEGINNING, datetime.now(timezone.utc))
 with Database(url) as database:
