@@ -134,6 +134,7 @@ class Attempt:
             claim_renew=settings.claim_renew,
             lease_length=settings.lease_length,
             lease_renew=settings.lease_renew,
+            max_failures=settings.worker_max_renew_failures,
         )
 
     @property

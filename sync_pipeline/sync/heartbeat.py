@@ -21,7 +21,9 @@ _log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Renews ``claim`` and, while one is set, the lease. ``lost`` is set once either cannot be kept."""
+    """Renews ``claim`` and, while one is set, the lease. ``lost`` is set once the claim cannot be kept, or
+    could not be renewed ``max_failures`` times in a row: then nobody knows, and going on would be in vain. A
+    lost lease is taken again for the next chunk."""
 
     def __init__(
         self,
@@ -32,12 +34,14 @@ class Heartbeat:
         claim_renew: float,
         lease_length: float,
         lease_renew: float,
+        max_failures: int,
     ) -> None:
         self.lost = threading.Event()
         self._database = database
         self._claim = claim
         self._claim_length = claim_length
         self._lease_length = lease_length
+        self._max_failures = max_failures
         self._lease: leases.Lease | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -64,10 +68,15 @@ class Heartbeat:
             self._lease = lease
 
     def _beat(self, every: float, renew: Callable[[], None]) -> None:
+        failures = 0
         while not self._stop.wait(every):
             try:
                 renew()
+                failures = 0
             except (psycopg.Error, SyncError) as error:
+                failures += 1
+                if renew == self._renew_claim and failures >= self._max_failures:
+                    self.lost.set()
                 # The database may be back before the claim ends; the guard decides, not we.
                 _log.warning("heartbeat of job %s failed: %s", self._claim.job_id, error)
 
