@@ -164,7 +164,8 @@ SELECT job_id, claim_token, claimed_by, claimed_process, claim_expires_at < cloc
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND status = 'running'
 """
 
-# An abandoned job is done if its window is covered, else it is retried, or dead after the last attempt.
+# An abandoned job is done if its window is covered and that was all it was for, else it is retried, or dead
+# after the last attempt.
 _REAP = """
 UPDATE scm.sync_jobs AS j
    SET status = CASE WHEN covered THEN 'completed' WHEN j.attempts >= j.max_attempts THEN 'dead'
@@ -176,7 +177,8 @@ UPDATE scm.sync_jobs AS j
   FROM (SELECT w.repo_id, w.job_type, o.job_id,
                coalesce(w.covered_revs @> (o.revs * int8range(1, w.head_rev + 1)), w.covered_time @> o.period,
                         FALSE)
-               AND NOT o.reread AS covered
+               AND o.mode IN ('backfill', 'repair') AND NOT (o.reread OR o.heals OR o.from_raw)
+               AND o.quarantine_ids IS NULL AS covered
           FROM scm.sync_jobs AS o
           JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
          WHERE o.job_id = %(job_id)s) AS known

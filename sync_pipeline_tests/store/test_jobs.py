@@ -198,3 +198,13 @@ def test_what_a_dead_worker_left_is_closed_by_what_became_of_its_window(database
         assert jobs.reap(conn, owners[0]) is None
         runs = conn.execute("SELECT DISTINCT status, error_code FROM scm.sync_runs").fetchall()
         assert runs == [{"status": "failed", "error_code": "worker_lost"}]
+
+
+def test_a_repair_of_differences_is_not_done_because_its_window_is_covered(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn, head=2000)
+        conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,2001)}'")
+        job = jobs.enqueue(conn, request(repo, Mode.REPAIR, window=(1, 1001), heals=True))
+        assert claim(conn, job) is not None
+        [owner] = jobs.owners(conn, repo, JobType.REVISIONS)
+        assert jobs.reap(conn, owner) is JobStatus.FAILED
