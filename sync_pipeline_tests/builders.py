@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sync_pipeline.catalog import instance_of
+from sync_pipeline.catalog import instance_of, instance_slug_of
 from sync_pipeline.model import (
     JOB_TYPES_OF_KIND,
     JobRequest,
@@ -50,16 +50,24 @@ def register(conn: Connection, slug: str = "paint", *, origin: int = 1, head: in
     return int(row["repo_id"])
 
 
-def register_source(conn: Connection, source: Path | str, *, origin: int = 1, prefix: str = "") -> int:
+def register_source(
+    conn: Connection,
+    source: Path | str,
+    *,
+    origin: int = 1,
+    prefix: str = "",
+    instance: str = "local",
+    tenant: str = "acme",
+) -> int:
     """A real repository, by its place or URL, with its origin at the beginning; returns its repo_id."""
     url = source if isinstance(source, str) else source.resolve().as_uri()
     visit = svn_reader(Settings(), url).visit()
     repo = repos.insert_svn(
         conn,
         url=f"{url}/{prefix}".rstrip("/"),
-        instance="local",
-        instance_slug="local",
-        tenant="acme",
+        instance=instance,
+        instance_slug=instance_slug_of(instance),
+        tenant=tenant,
         slug_stem="repository",
         svn_uuid=visit.uuid,
         svn_root=visit.root,

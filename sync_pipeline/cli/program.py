@@ -31,6 +31,7 @@ from sync_pipeline.cli import (
     reconcile,
     repair,
     repositories,
+    rereading,
     retention,
     roots,
     runner,
@@ -59,6 +60,8 @@ app.command("worker")(unattended.worker_command)
 app.command("reaper")(reaper.reaper_command)
 app.command("health")(health.health_command)
 admin.app.command("retention")(retention.retention_command)
+admin.app.command("full-sync")(rereading.full_sync_command)
+admin.app.command("repair-recent")(rereading.repair_recent_command)
 admin.app.command("pause")(pauses.pause_command)
 admin.app.command("resume")(pauses.resume_command)
 admin.app.command("pauses")(pauses.pauses_command)

@@ -32,6 +32,7 @@ from sync_pipeline.orchestration.reconciliation import (
     reconciliation_schedule,
 )
 from sync_pipeline.orchestration.rediscovery import rediscovery_job, rediscovery_schedule
+from sync_pipeline.orchestration.rereading import rereading_jobs, rereading_schedules
 from sync_pipeline.orchestration.retention import retention_asset, retention_job, retention_schedule
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
@@ -122,6 +123,7 @@ def build_defs(
         rediscovery = rediscovery_job()
         reconcile = reconciliation_job(settings)
         retention = retention_job(settings)
+        rereading = rereading_jobs()
         postgres = PostgresResource(settings=given)
         return dg.Definitions(
             assets=[
@@ -129,11 +131,12 @@ def build_defs(
                 reconciliation_asset(repositories, days, settings),
                 retention_asset(settings),
             ],
-            jobs=[*jobs, rediscovery, reconcile, retention],
+            jobs=[*jobs, rediscovery, reconcile, retention, *rereading.values()],
             schedules=[
                 rediscovery_schedule(rediscovery, settings),
                 reconciliation_schedule(reconcile),
                 retention_schedule(retention),
+                *rereading_schedules(rereading),
             ],
             sensors=[
                 scheduler_sensor(repositories, days, jobs, settings),

@@ -50,7 +50,8 @@ LIB = replace(APP, repo_id=5, slug="acme_lib_8", project_id=8, url="https://gitl
 BOTH = replace(PAINT, repo_id=6, slug="both_6", instance="gitlab.example", instance_slug="gitlab_example")
 
 FAMILIES = ("commits", "merge_requests")
-JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions", "rediscovery", "reconcile", "retention"}
+SCHEDULES = {"rediscovery", "reconcile", "retention", "full_sync", "repair_recent"}
+JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions", *SCHEDULES}
 
 
 def location(
@@ -79,7 +80,7 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
         "svn_example/far_3/revisions",
     ]
     assert {job.name for job in found.get_all_jobs()} == {*JOBS, "__ASSET_JOB"}
-    assert {schedule.name for schedule in found.schedule_defs} == {"rediscovery", "reconcile", "retention"}
+    assert {schedule.name for schedule in found.schedule_defs} == SCHEDULES
     assert {sensor.name for sensor in found.sensor_defs} == {
         "scheduler",
         "reaper",
@@ -102,7 +103,7 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
 def test_an_empty_location_loads_and_keeps_its_names() -> None:
     found = location()
     assert {job.name for job in found.get_all_jobs()} == {*JOBS, "__ASSET_JOB"}
-    assert {schedule.name for schedule in found.schedule_defs} == {"rediscovery", "reconcile", "retention"}
+    assert {schedule.name for schedule in found.schedule_defs} == SCHEDULES
     assert {sensor.name for sensor in found.sensor_defs} == {"scheduler", "reaper"}
 
 

@@ -194,8 +194,8 @@ def sensors(beats: Sequence[Heartbeat] | None) -> list[Finding]:
             warning(
                 "sensors",
                 f"silent: {_some(silent)}",
-                "start scm-sync up or the loop; where it runs, look whether the sensor is switched off in the "
-                "UI; what is gone for good: scm-sync health --forget NAME",
+                "start scm-sync up or the loop; where it runs, look whether the sensor is switched off in "
+                "the UI; what is gone for good: scm-sync health --forget NAME",
             )
         ]
     if failing:
