@@ -303,3 +303,15 @@ def test_only_answers_that_change_something_are_written_down(database: Database)
     other.acquire("projects", go_on)
     other.feedback(Feedback("projects", 200, 0.01))
     assert buckets(database)["all"].bucket.consecutive_429 == 0
+
+
+def test_a_run_keeps_how_often_it_was_refused_and_how_long_it_waited(forge: Forge) -> None:
+    forge.gitlab.faults.add("/projects/", throttled_text(retry_after="3"), times=2)
+    report = forge.commits()
+    assert report.succeeded
+    (run,) = forge.rows("SELECT calls, rate_limited, timeouts, waited_seconds FROM scm.sync_runs")
+    assert (run["rate_limited"], run["timeouts"]) == (2, 0)
+    # Of a clock that does not sleep.
+    assert run["waited_seconds"] >= 6
+    assert report.traffic.calls == run["calls"] == report.calls
+    assert report.traffic.rate_limited == 2
