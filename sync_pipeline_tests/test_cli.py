@@ -66,8 +66,15 @@ COMMANDS = (
     "doctor",
     "status",
     "completeness",
+    "scheduler",
+    "worker",
     "reaper",
     "admin retention",
+    "admin pause",
+    "admin resume",
+    "admin pauses",
+    "admin breakers",
+    "admin breaker-reset",
 )
 
 
@@ -183,6 +190,8 @@ def test_every_command_that_prints_data_can_print_json(scm: Scm, command: str) -
         "root retire",
         "runner backfill",
         "repair remap",
+        "scheduler",
+        "worker",
         "reaper",
         "admin retention",
     ],
@@ -204,6 +213,19 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
         (["runner", "incremental"], "--repo"),
         (["reaper", "--policy", "dead"], "neither failed nor pending"),
         (["reaper", "--once", "--loop"], "exclude each other"),
+        (["scheduler", "--once", "--loop"], "exclude each other"),
+        (["worker", "--once", "--loop"], "exclude each other"),
+        (["worker", "--interval-seconds", "0"], "--interval-seconds"),
+        (["admin", "pause", "--reason", "x"], "one of --instance, --tenant, --repo and --all"),
+        (["admin", "pause", "--all", "--tenant", "x", "--reason", "x"], "one of --instance"),
+        (["admin", "pause", "--all"], "--reason"),
+        (["admin", "pause", "--all", "--reason", "x", "--for", "2w"], "write it like 90s, 30m, 2h or 3d"),
+        (["admin", "pause", "--all", "--reason", "x", "--for", "0s"], "in the future"),
+        (["admin", "pause", "--all", "--reason", "x", "--until", "soon"], "is no time"),
+        (["admin", "pause", "--all", "--reason", "x", "--until", "2001-01-01"], "in the future"),
+        (["admin", "pause", "--all", "--reason", "x", "--for", "1h", "--until", "x"], "exclude each other"),
+        (["admin", "pause", "--all", "--reason", "x", "--job", "nonsense"], "--job"),
+        (["admin", "resume", "x"], "ID"),
         (["db", "rollback", "--steps", "0"], "--steps"),
         (["--set", "chunk_revisions", "repo", "list"], "NAME=VALUE"),
         (["--set", f"svn_password={SECRET}", "repo", "list"], "svn_password"),
@@ -755,6 +777,49 @@ def test_the_reaper_tells_what_is_lost_and_ends_it_in_a_loop_until_it_is_stopped
         ]
     assert scm("reaper").out == "nothing was lost\n"
     assert scm("admin", "retention").out.endswith("nothing is older than it is kept; --execute deletes\n")
+
+
+def test_scheduler_and_worker_sync_without_a_daemon_and_stop_when_they_are_told(
+    scm: Scm, on_database: Database, repository_url: str, told: list[str], start: Callable[..., Process]
+) -> None:
+    assert scm("repo", "add", f"svn:{repository_url}").code == 0
+    planned = scm("scheduler", "--dry-run", "--json").json
+    assert [(d["chosen"], d["reason"]) for d in planned["decisions"]] == [(True, "never_visited")]
+    assert scm("worker", "--dry-run").out == "0 jobs are handed out to this pool\n"
+    worker = start("worker", "--loop", "--interval-seconds", "1", "--json")
+    assert scm("scheduler").out.endswith("1 jobs handed out; nothing else is due among 1\n")
+    assert worker.stdout is not None
+    done = json.loads(worker.stdout.readline())
+    assert (done["status"], done["rows"], done["error"]) == ("completed", 3, None)
+    worker.send_signal(signal.SIGTERM)
+    _, err = worker.communicate(timeout=60)
+    assert (worker.returncode, err.splitlines()[-1]) == (0, "scm-sync: 1 jobs, 0 of them failed")
+    loop = start("scheduler", "--loop", "--interval-seconds", "600")
+    assert loop.stdout is not None
+    assert "0 jobs handed out" in loop.stdout.readline()
+    loop.send_signal(signal.SIGTERM)
+    _, err = loop.communicate(timeout=60)
+    assert (loop.returncode, err.splitlines()[-1]) == (0, "scm-sync: stopped after 1 rounds")
+
+
+def test_what_is_paused_is_listed_refused_and_resumed(
+    scm: Scm, on_database: Database, repository_url: str, told: list[str]
+) -> None:
+    assert scm("repo", "add", f"svn:{repository_url}").code == 0
+    made = scm("admin", "pause", "--instance", "local", "--for", "2h", "--reason", "upgrade", "--json")
+    assert (made.json["scope"], made.json["instance"], made.json["reason"]) == (
+        "instance",
+        "local",
+        "upgrade",
+    )
+    assert scm("admin", "pauses", "--json").json["pauses"] == [made.json]
+    refused = scm("runner", "incremental", "--repo", "1")
+    assert refused.code == 2
+    assert "upgrade" in refused.err
+    assert "paused" in scm("scheduler", "--dry-run").out
+    assert scm("admin", "resume", str(made.json["id"])).out == f"pause {made.json['id']} has ended\n"
+    assert scm("admin", "pauses").out == "nothing is paused\n"
+    assert scm("runner", "incremental", "--repo", "1").code == 0
 
 
 def test_a_terminal_sees_how_far_a_backfill_is_and_no_line_of_a_chunk(

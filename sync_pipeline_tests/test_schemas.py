@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sync_pipeline import cli
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
 from sync_pipeline.sandbox.gitlab.generator import generate
+from sync_pipeline.store import breakers
 from sync_pipeline.store.database import Database, database_time
 from sync_pipeline_tests.builders import register_project, register_source
 from sync_pipeline_tests.conftest import ENVIRONMENT
@@ -151,6 +152,36 @@ def test_the_document_of_the_settings(
         "",
         ["SCM_OVERLAP: in", "SCM_STALE_AFTER"],
     )
+
+
+def test_documents_of_planning(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCM_DATABASE_URL", database.url)
+    monkeypatch.setenv("SCM_ENVIRONMENT", ENVIRONMENT)
+    with database.connection() as conn:
+        register_project(conn, "https://gitlab.example", 1, "a/b", origin=datetime(2024, 1, 1, tzinfo=UTC))
+        now = database_time(conn)
+        opened = breakers.BreakerRow("global", "", "open", now, now, 0.5, 0, 0, 9, None, 0, "no answers")
+        breakers.save(conn, opened, actor="test")
+
+    def printed(*arguments: str, schema: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert cli.run([*arguments, "--json"]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        validate(document, schema)
+        known = SCHEMAS[schema]["properties"]
+        assert set(document) <= set(known)
+        for key, value in document.items():
+            for one in value if isinstance(value, list) else ():
+                assert set(one) <= set(known[key]["items"]["properties"])
+        return document
+
+    assert printed("scheduler", "--dry-run", schema="scheduler.json")["decisions"]
+    assert cli.run(["admin", "pause", "--all", "--reason", "x"]) == 0
+    assert printed("admin", "pauses", schema="admin-pauses.json")["pauses"][0]["scope"] == "global"
+    found = printed("admin", "breakers", schema="admin-breakers.json")
+    assert (len(found["breakers"]), len(found["events"])) == (1, 1)
 
 
 def test_documents_of_subversion(database: Database, runner: Runner, tmp_path: Path) -> None:

@@ -79,13 +79,17 @@ def pause_command(
 
 def resume_command(
     pause: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="Number of a pause.")],
+    as_json: AsJson = False,
 ) -> None:
     """End a pause."""
     from sync_pipeline.operations import pauses
 
     with open_database(read_settings()) as database:
         pauses.resume(database, pause, actor=actor())
-    print(f"pause {pause} has ended")
+    if as_json:
+        print_json({"id": pause, "ended": True})
+    else:
+        print(f"pause {pause} has ended")
 
 
 def pauses_command(as_json: AsJson = False) -> None:
@@ -154,6 +158,7 @@ def breaker_reset_command(
     key: Annotated[
         str, typer.Option("--key", metavar="NAME", help="The server or tenant; nothing for global.")
     ] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Close a breaker whose cause is found, without waiting for its probes. To keep something stopped, pause
     it: a pause has an end of its own, a breaker decides for itself."""
@@ -161,7 +166,10 @@ def breaker_reset_command(
 
     with open_database(read_settings()) as database:
         before = pauses.reset_breaker(database, scope, key, actor=actor(), reason=reason)
-    print(f"breaker {scope} {key}".rstrip() + f" is closed; it was {before}")
+    if as_json:
+        print_json({"scope": scope, "key": key, "state": "closed", "before": before})
+    else:
+        print(f"breaker {scope} {key}".rstrip() + f" is closed; it was {before}")
 
 
 def seconds_of(length: str | None, until: str | None, moment: datetime) -> float | None:
