@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,11 +11,14 @@ import dagster as dg
 from pydantic import SecretStr
 
 from sync_pipeline.catalog import parse_root
+from sync_pipeline.operations import limits
 from sync_pipeline.operations.discovery import add_root
 from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
 from sync_pipeline.store import credentials, heartbeats
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.orchestration.conftest import Forge
+from sync_pipeline_tests.svn_fixtures import SvnRepository
 
 HINTS = """
 SELECT r.project_id, h.activity_at, h.error_code FROM scm.sync_hints AS h JOIN scm.repos AS r USING (repo_id)
@@ -99,6 +104,26 @@ def test_what_is_below_the_page_was_not_active_since_its_last_row(forge: Forge) 
     assert row["root_id"] == number
     lowest = now - timedelta(minutes=99)
     assert abs(row["listed_down_to"] - lowest) < timedelta(seconds=120)
+
+
+def test_a_paused_server_is_not_asked(forge: Forge, svn_repository: Callable[..., SvnRepository]) -> None:
+    forge.git_project("app", "2026-01-01")
+    with forge.site.database.connection() as conn:
+        register_source(conn, svn_repository().url)
+    for instance in ("local", *Readers(forge.site.settings).gitlab_instances()):
+        end = datetime.now(UTC) + timedelta(hours=1)
+        limits.pause(
+            forge.site.database, forge.site.settings, instance, end, actor="ann", reason="an upgrade"
+        )
+    forge.asked()
+    assert "membership cannot be listed: no request is sent to 127.0.0.1" in tick(forge)
+    assert forge.asked() == []
+    said = forge.site.tick("changes_local")
+    assert isinstance(said, dg.SkipReason)
+    assert re.match(
+        r"looked at 0 of 1, 0 failed; no request is sent to local .*an upgrade$", str(said.skip_message)
+    )
+    assert hints(forge) == [], "nothing is known about who was not asked"
 
 
 def test_activity_makes_a_quiet_project_due_at_once_and_only_that_one(forge: Forge) -> None:
