@@ -75,6 +75,9 @@ COMMANDS = (
     "admin pauses",
     "admin breakers",
     "admin breaker-reset",
+    "health",
+    "admin full-sync",
+    "admin repair-recent",
 )
 
 
@@ -194,6 +197,8 @@ def test_every_command_that_prints_data_can_print_json(scm: Scm, command: str) -
         "worker",
         "reaper",
         "admin retention",
+        "admin full-sync",
+        "admin repair-recent",
     ],
 )
 def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) -> None:
@@ -216,6 +221,8 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
         (["scheduler", "--once", "--loop"], "exclude each other"),
         (["worker", "--once", "--loop"], "exclude each other"),
         (["worker", "--interval-seconds", "0"], "--interval-seconds"),
+        (["health", "--for", "x"], "none of scheduler, worker, reaper, location"),
+        (["health", "--max-age", "9"], "--for"),
         (["admin", "pause", "--reason", "x"], "one of --instance, --tenant, --repo and --all"),
         (["admin", "pause", "--all", "--tenant", "x", "--reason", "x"], "one of --instance"),
         (["admin", "pause", "--all"], "--reason"),
@@ -773,7 +780,7 @@ def test_the_reaper_tells_what_is_lost_and_ends_it_in_a_loop_until_it_is_stopped
         assert err.splitlines()[-1] == "scm-sync: stopped after 1 pass"
         assert jobs.state(conn, job).status is JobStatus.PENDING
         assert conn.execute("SELECT name, outcome FROM scm.heartbeats").fetchall() == [
-            {"name": "reaper", "outcome": "1 job"}
+            {"name": "reaper_loop", "outcome": "1 job"}
         ]
     assert scm("reaper").out == "nothing was lost\n"
     assert scm("admin", "retention").out.endswith("nothing is older than it is kept; --execute deletes\n")

@@ -13,7 +13,7 @@ import pytest
 
 from sync_pipeline.catalog import Snapshot, write_snapshot
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Kind, Lifecycle, Repository
+from sync_pipeline.model import JobType, Kind, Lifecycle, Repository
 from sync_pipeline.orchestration.build import build_defs
 from sync_pipeline.orchestration.order import POOLS_VARIABLE
 from sync_pipeline.settings import Settings
@@ -214,3 +214,26 @@ def test_a_job_without_anything_to_sync_fails_instead_of_looking_done() -> None:
     told = failed.step_failure_data.user_failure_data
     assert told is not None
     assert "no repository of this code location has GitLab merge requests" in str(told.description)
+
+
+def test_a_location_has_what_its_pool_takes() -> None:
+    office = Settings(
+        worker_pool="office",
+        worker_instance_allowlist=("gitlab.example",),
+        worker_job_type_allowlist=(JobType.COMMITS, JobType.REVIEWS),
+    )
+    everything = Snapshot((PAINT, FAR, APP, LIB))
+    found = build_defs(settings=office, snapshot=everything, only="").get_repository_def()
+    assert sorted(key.to_user_string() for key in found.assets_defs_by_key) == [
+        "fleet/office/reconciliation",
+        "fleet/office/retention",
+        "gitlab_example/acme_app_7/commits",
+        "gitlab_example/acme_app_7/reviews",
+        "gitlab_example/acme_lib_8/commits",
+        "gitlab_example/acme_lib_8/reviews",
+    ]
+    assert {sensor.name for sensor in found.sensor_defs} == {"scheduler", "reaper", "changes_gitlab_example"}
+    assert {job.name for job in found.get_all_jobs()} == {*JOBS, "__ASSET_JOB"}
+    # What somebody named is read whatever the pool takes.
+    named = build_defs(settings=office, snapshot=everything, only="svn:file:///srv/paint")
+    assert dg.AssetKey(["local", "paint_1", "revisions"]) in named.get_repository_def().assets_defs_by_key

@@ -1,0 +1,148 @@
+"""What all ticks have in common: a database that is away skips them, a heartbeat says that they live, and the
+schedules that read something again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import dagster as dg
+import psycopg
+import pytest
+import sqlalchemy.exc
+
+from sync_pipeline.orchestration.build import quiet_dagster
+from sync_pipeline.orchestration.ticks import skips_outages
+from sync_pipeline.store import heartbeats, pools
+from sync_pipeline_tests.builders import register
+from sync_pipeline_tests.orchestration.conftest import Site
+
+SENSORS = ("scheduler", "reaper", "changes_local")
+SCHEDULES = ("rediscovery", "reconcile", "retention", "full_sync", "repair_recent")
+
+
+Answer = dg.RunRequest | dg.SkipReason | dg.SensorResult
+
+
+@pytest.fixture(scope="module")
+def on_disk() -> Iterator[dg.DagsterInstance]:
+    """A schedule opens its instance itself, so it has to be on disk."""
+    with dg.instance_for_test() as instance:
+        yield instance
+
+
+def ticks(site: Site, on_disk: dg.DagsterInstance, *names: str) -> dict[str, Answer]:
+    """One tick of each of these sensors and schedules."""
+    location = site.definitions().get_repository_def()
+    found: dict[str, Answer] = {name: site.tick(name) for name in names if name in SENSORS}
+    with (
+        quiet_dagster(),
+        dg.build_schedule_context(
+            instance=on_disk,
+            resources=dict(location.get_top_level_resources()),
+            scheduled_execution_time=datetime.now(UTC),
+        ) as context,
+    ):
+        for name in names:
+            if name in SCHEDULES:
+                answer = location.get_schedule_def(name)(context)
+                assert isinstance(answer, Answer)
+                found[name] = answer
+    return found
+
+
+def test_a_database_that_is_away_skips_every_tick_with_a_reason(
+    site: Site, on_disk: dg.DagsterInstance
+) -> None:
+    with site.database.connection() as conn:
+        register(conn)
+    before = site.settings
+    site.settings = before.model_copy(update={"database_url": "postgresql://x@127.0.0.1:1/scm"})
+    for name, found in ticks(site, on_disk, *SENSORS, *SCHEDULES).items():
+        assert isinstance(found, dg.SkipReason), name
+        assert "127.0.0.1:1/scm does not answer" in (found.skip_message or ""), name
+    # Nothing has to be set right afterwards.
+    site.settings = before
+    ticks(site, on_disk, *SENSORS, *SCHEDULES)
+    with site.database.connection() as conn:
+        beats = {one.name: one for one in heartbeats.read(conn)}
+        assert set(beats) == {*SENSORS, *SCHEDULES}
+        assert all(one.every is not None and not one.outcome.startswith("failed") for one in beats.values())
+        assert heartbeats.silent(conn) == []
+        conn.execute("UPDATE scm.heartbeats SET beat_at = beat_at - interval '16 minutes'")
+        assert [one.name for one in heartbeats.silent(conn)] == [
+            "changes_local",
+            "reaper",
+            "rediscovery",
+            "scheduler",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (psycopg.OperationalError("the connection is lost\nmore"), "went away: the connection is lost"),
+        (psycopg.errors.AdminShutdown("terminating connection"), "terminating connection"),
+        (sqlalchemy.exc.OperationalError("SELECT 1", {}, OSError()), "Dagster's database does not answer"),
+    ],
+)
+def test_a_database_that_goes_away_in_the_middle_skips_too(error: Exception, said: str) -> None:
+    @skips_outages
+    def body() -> None:
+        raise error
+
+    found = body()
+    assert isinstance(found, dg.SkipReason)
+    assert (found.skip_message or "").endswith(said)
+
+
+def test_a_defect_of_ours_fails_the_tick() -> None:
+    @skips_outages
+    def body() -> None:
+        raise psycopg.errors.UndefinedColumn("no such column")
+
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        body()
+
+
+def test_a_pool_says_at_each_tick_that_it_lives_and_has_heartbeats_of_its_own(site: Site) -> None:
+    site.settings = site.settings.model_copy(
+        update={"worker_pool": "office", "worker_tenant_allowlist": ("acme",)}
+    )
+    site.tick("scheduler")
+    with site.database.connection() as conn:
+        [pool] = pools.alive(conn)
+        assert (pool.name, pool.tenants) == ("office", ["acme"])
+        assert [one.name for one in heartbeats.read(conn)] == ["scheduler@office"]
+
+
+def test_a_schedule_starts_a_run_where_something_is_to_be_read_again(
+    site: Site, on_disk: dg.DagsterInstance
+) -> None:
+    def tick() -> Answer:
+        return ticks(site, on_disk, "full_sync")["full_sync"]
+
+    with site.database.connection() as conn:
+        register(conn)
+    assert isinstance(tick(), dg.SkipReason)
+    site.execute(
+        "UPDATE scm.sync_watermarks SET covered_revs = '{[1,1501)}', head_rev = 1500, access = 'ok',"
+        " visited_at = now(), verified_at = now()"
+    )
+    assert isinstance(tick(), dg.RunRequest)
+    assert site.run("full_sync").success
+    jobs = site.rows("SELECT revs::text, actor, priority FROM scm.sync_jobs ORDER BY revs")
+    assert [(job["revs"], job["actor"], job["priority"]) for job in jobs] == [
+        ("[1,1001)", "full_sync", 800),
+        ("[1001,1501)", "full_sync", 800),
+    ]
+    found = tick()
+    assert isinstance(found, dg.SkipReason)
+    assert found.skip_message == "nothing is to be read again"
+    # The scheduler starts them like everything else.
+    assert {request.tags["scm/mode"] for request in site.schedule()} == {"backfill"}
+    schedule = site.definitions().get_repository_def().get_schedule_def("full_sync")
+    assert (schedule.cron_schedule, schedule.default_status) == (
+        "0 2 * * *",
+        dg.DefaultScheduleStatus.RUNNING,
+    )
