@@ -61,6 +61,8 @@ LOOP = "scheduler_loop"
 _REPROBE = timedelta(hours=1)
 # An error budget looks further back than a breaker with a short window.
 _SHORTEST_LOOK_BACK = 3600.0
+# Runs that say nothing are among the newest ones too.
+_FOR_ONE_THAT_COUNTS = 5
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -139,7 +141,10 @@ def read_plan(
     limits = limits_of(settings)
     look_back = max(settings.cb_window_minutes * 60, _SHORTEST_LOOK_BACK)
     rows = store.snapshot(
-        conn, sample_seconds=look_back, burst=float(settings.gitlab_postgres_rate_limit_burst)
+        conn,
+        sample_seconds=look_back,
+        newest=_FOR_ONE_THAT_COUNTS * settings.cb_window_count,
+        burst=float(settings.gitlab_postgres_rate_limit_burst),
     )
     found = plan(
         Snapshot(

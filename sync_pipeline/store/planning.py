@@ -67,15 +67,26 @@ UNION ALL
   LIMIT %(jobs_looked_at)s)
 """
 
-# Runs that finished lately, the newest ones: what sources did to us. Comparisons are no syncing.
+# Runs that finished lately: what sources did to us. The newest of each server and tenant, and all of what had
+# trouble; the rest of a healthy fleet says nothing more. Comparisons are no syncing.
 _SAMPLES = """
-SELECT s.repo_id, s.job_type, r.instance, r.tenant, s.mode, s.started_at, s.finished_at, s.status,
-       s.error_code AS code, s.calls AS requests, s.rate_limited, s.timeouts
-  FROM scm.sync_runs AS s
-  JOIN scm.repos AS r USING (repo_id)
- WHERE s.status <> 'running' AND s.mode <> 'probe'
-   AND s.finished_at > now() - make_interval(secs => %(seconds)s)
- ORDER BY s.finished_at DESC
+WITH lately AS (
+    SELECT s.repo_id, s.job_type, r.instance, r.tenant, s.mode, s.started_at, s.finished_at, s.status,
+           s.error_code AS code, s.calls AS requests, s.rate_limited, s.timeouts,
+           row_number() OVER (PARTITION BY r.instance ORDER BY s.finished_at DESC) AS of_instance,
+           row_number() OVER (PARTITION BY r.tenant ORDER BY s.finished_at DESC) AS of_tenant,
+           bool_or(s.status = 'failed' OR s.rate_limited > 0 OR s.timeouts > 0)
+               OVER (PARTITION BY s.repo_id, s.job_type) AS had_trouble
+      FROM scm.sync_runs AS s
+      JOIN scm.repos AS r USING (repo_id)
+     WHERE s.status <> 'running' AND s.mode <> 'probe'
+       AND s.finished_at > now() - make_interval(secs => %(seconds)s)
+)
+SELECT repo_id, job_type, instance, tenant, mode, started_at, finished_at, status, code, requests,
+       rate_limited, timeouts
+  FROM lately
+ WHERE of_instance <= %(newest)s OR of_tenant <= %(newest)s OR had_trouble
+ ORDER BY finished_at DESC
  LIMIT %(samples_looked_at)s
 """
 
@@ -188,15 +199,20 @@ class Snapshot:
     served: Mapping[str, datetime]
 
 
-def snapshot(conn: Connection, *, sample_seconds: float, burst: float) -> Snapshot:
+def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: float) -> Snapshot:
     """Everything that a plan needs to know, read at one moment: runs that finished in the last
-    ``sample_seconds``, rate limits against a full ``burst``."""
+    ``sample_seconds`` (the ``newest`` of each server and tenant, and those of what had trouble), rate limits
+    against a full ``burst``."""
     with conn.transaction():
         now = conn.execute(_NOW).fetchone()
         assert now is not None
         units = conn.execute(_UNITS).fetchall()
         jobs = conn.execute(_JOBS, {"jobs_looked_at": _JOBS_LOOKED_AT}).fetchall()
-        looked_at = {"seconds": sample_seconds, "samples_looked_at": _SAMPLES_LOOKED_AT}
+        looked_at = {
+            "seconds": sample_seconds,
+            "newest": newest,
+            "samples_looked_at": _SAMPLES_LOOKED_AT,
+        }
         samples = conn.execute(_SAMPLES, looked_at).fetchall()
         buckets = conn.execute(_BUCKETS, {"burst": burst}).fetchall()
         served = {row["tenant"]: row["served_at"] for row in conn.execute(_SERVED).fetchall()}

@@ -492,7 +492,7 @@ def test_after_a_crash_nobody_reads_the_source_in_its_name(forge: Forge, stored:
     request = remap.request(repos.get(forge.conn, forge.repo_id), MRS, None, actor="test", reason="test")
 
     def seen() -> tuple[Any, ...]:
-        snapshot = planning.snapshot(forge.conn)
+        snapshot = planning.snapshot(forge.conn, sample_seconds=60, newest=10, burst=1)
         waiting = planning.waiting_requests(
             forge.conn,
             repo_ids=[forge.repo_id],
