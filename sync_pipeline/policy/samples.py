@@ -51,11 +51,12 @@ NEUTRAL_CODES = frozenset(
         "paused",
         "scope",
         "superseded",
+        "throttled",
         "worker_lost",
     }
 )
 """Error codes that say nothing about the source: somebody else held the lease, a token is stopped as a whole,
-our database or our process went away."""
+our own limit held a request back, our database or our process went away."""
 
 _TOO_LARGE = frozenset({"content_too_large", "window_too_hard"})
 _TIMEOUTS = frozenset({"timeout", "server_error", "connection", "network"})
