@@ -49,6 +49,7 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store import breakers, jobs, migrations, pauses
 from sync_pipeline.store import planning as store
 from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.store.pools import DEFAULT_POOL
 from sync_pipeline.sync.engine import settings_hash
 from sync_pipeline.sync.readers import Readers
 
@@ -59,6 +60,8 @@ LOOP = "scheduler_loop"
 """Name of the heartbeat of ``scm-sync scheduler``."""
 
 _REPROBE = timedelta(hours=1)
+# Seconds: where there are several pools, the other one plans other work.
+_PATIENCE = 2.0
 # An error budget looks further back than a breaker with a short window.
 _SHORTEST_LOOK_BACK = 3600.0
 # Runs that say nothing are among the newest ones too.
@@ -191,7 +194,8 @@ def hand_out(database: Database, settings: Settings, *, dry_run: bool = False) -
     one at a time plans, and a job has one owner."""
     with database.connection() as conn, conn.transaction():
         migrations.require_current(conn)
-        if not store.try_lock_scheduler(conn):
+        patience = 0.0 if settings.worker_pool == DEFAULT_POOL else _PATIENCE
+        if not store.try_lock_scheduler(conn, patience):
             return Round(dry_run, None, None, (), "another scheduler is at work")
         tokens = credentials.in_force(conn, Readers(settings))
         plan, now = read_plan(conn, settings, (), tokens)

@@ -49,11 +49,13 @@ from sync_pipeline.resources import GitLabResource, PostgresResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import planning
 from sync_pipeline.store.database import Database
+from sync_pipeline.store.pools import DEFAULT_POOL
 
 SCHEDULER = "scheduler"
 
 _RUNS_LOOKED_AT = 500
 _VERDICTS_PER_TICK = 50
+_PATIENCE = 2.0
 # A verdict is shown again after a day, in case the one that was reported got lost.
 _VERDICT_AGE = timedelta(days=1)
 # Live syncing goes before history in Dagster's queue, where the larger number is first.
@@ -115,7 +117,9 @@ def _schedule(
         return [], "held back: enough runs wait already"
     in_flight = _in_flight(instance, settings, by_id, days)
     with database.connection() as conn, conn.transaction():
-        if not planning.try_lock_scheduler(conn):
+        # Where there are several pools, another one plans other work, and its ticks come at the same time.
+        patience = 0.0 if settings.worker_pool == DEFAULT_POOL else _PATIENCE
+        if not planning.try_lock_scheduler(conn, patience):
             return [], "another scheduler is at work"
         plan, now = scheduling.read_plan(conn, settings, in_flight, tokens, by_id.keys())
         starts = group(plan.decisions)[:room]

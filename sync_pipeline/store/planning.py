@@ -7,6 +7,7 @@ belong here: any decision; that is :mod:`sync_pipeline.policy`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -318,10 +319,17 @@ def record_listing(conn: Connection, root_id: int, down_to: datetime | None) -> 
     conn.execute(_LISTED, {"root_id": root_id, "down_to": down_to})
 
 
-def try_lock_scheduler(conn: Connection) -> bool:
-    """Be the only scheduler until the caller's transaction ends; False if another one is at work."""
-    row = conn.execute(_TRY_LOCK, {"lock": _SCHEDULER_LOCK}).fetchone()
-    return bool(row and row["locked"])
+def try_lock_scheduler(conn: Connection, patience: float = 0.0) -> bool:
+    """Be the only scheduler until the caller's transaction ends; False if another one is at work, also after
+    ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        row = conn.execute(_TRY_LOCK, {"lock": _SCHEDULER_LOCK}).fetchone()
+        if row and row["locked"]:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.1)
 
 
 def lock_blocks(conn: Connection) -> None:
