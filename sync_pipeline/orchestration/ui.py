@@ -25,10 +25,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -44,6 +46,11 @@ LOCATION_NAME = "sync_pipeline"
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
+# What ends so often in so many seconds needs a person.
+_MOST_ENDS = 5
+_ENDS_SECONDS = 600.0
+_ASK_SECONDS = 5.0
+_SILENT_SECONDS = 15.0
 _DATABASE_ANSWERS_MS = 15_000
 _POOL_RECYCLE = 3600
 _POOL_MAX_OVERFLOW = 20
@@ -145,8 +152,8 @@ def serve(
 
 def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bool = False) -> None:
     """Run page, daemon and code server until SIGINT or SIGTERM, then stop them all. What runs print goes to
-    ``runs.log`` in the state folder. Raises ConfigurationError
-    if it runs already, or a child ends by itself."""
+    ``runs.log`` in the state folder. One of them that ends by itself is started again. Raises
+    ConfigurationError if it runs already, or if one of them cannot be kept running."""
     secret = token(settings)
     environment = {**os.environ, **environment_variables(settings), POOLS_VARIABLE: "1"}
     place_of_rows = describe(resolve_urls(settings).database_url)
@@ -166,17 +173,24 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
                 f"starting UI, daemon with sensors, and code server; database {place_of_rows}; "
                 f"what runs print goes to {log}; the address of the UI follows, Ctrl-C stops all"
             )
-            children["code server"] = _child(_code_server(place), environment, log)
-            _wait(lambda: _answers(place), children, stop)
-            children["daemon"] = _child(_daemon(workspace), environment)
-            arguments = {"host": host, "port": port, "read_only": read_only}
+            arguments: dict[str, Any] = {"host": host, "port": port, "read_only": read_only}
             arguments |= {"workspace": str(workspace), "code_server": str(place)}
-            children["page"] = _child(_page(arguments), environment)
+            begin = {
+                "code server": lambda: _child(_code_server(place), environment, log),
+                "daemon": lambda: _child(_daemon(workspace), environment),
+                "page": lambda: _child(_page(arguments), environment),
+            }
+            children["code server"] = begin["code server"]()
+            _wait(lambda: _answers(place), children, stop)
+            children["daemon"] = begin["daemon"]()
+            children["page"] = begin["page"]()
             _wait(lambda: _is_page(settings, children["page"].pid), children, stop)
             there = running(settings)
             if there is not None and not stop.is_set():
                 _announce(there.url, secret)
-            _wait(lambda: False, children, stop, limit=None)
+                # Started again, the page is where it was.
+                arguments["port"] = urlsplit(there.url).port or port
+            _keep_running(children, begin, place, stop)
         finally:
             if stop.is_set():
                 _say("stopping the UI, the daemon and the code server; runs stop between two batches")
@@ -246,21 +260,65 @@ def _wait(
     ready: Callable[[], bool],
     children: Mapping[str, subprocess.Popen[bytes]],
     stop: threading.Event,
-    limit: float | None = _START_SECONDS,
+    limit: float = _START_SECONDS,
 ) -> None:
     """Until ``ready`` or asked to stop. Raises ConfigurationError if a child ends, or after ``limit``."""
     started = time.monotonic()
     while not stop.is_set() and not ready():
         for name, child in children.items():
             if child.poll() is not None and not stop.is_set():
-                raise ConfigurationError(
-                    f"the {name} ended by itself with {child.returncode}; the lines above, or runs.log in "
-                    "the state folder, say why",
-                    code="child_ended",
-                )
-        if limit is not None and time.monotonic() - started > limit:
+                raise _ended(name, child)
+        if time.monotonic() - started > limit:
             raise ConfigurationError(f"no answer after {limit:.0f} s; the lines above may say why")
         stop.wait(0.3)
+
+
+def _ended(name: str, child: subprocess.Popen[bytes]) -> ConfigurationError:
+    return ConfigurationError(
+        f"the {name} ended by itself with {child.returncode}; the lines above, or runs.log in the state "
+        "folder, say why",
+        code="child_ended",
+    )
+
+
+def _keep_running(
+    children: dict[str, subprocess.Popen[bytes]],
+    begin: Mapping[str, Callable[[], subprocess.Popen[bytes]]],
+    place: Path,
+    stop: threading.Event,
+) -> None:
+    """Until asked to stop: start again what ended by itself, and let the code server load anew where it does
+    not answer: it does not notice that the process is gone in which the code is. Raises ConfigurationError
+    where something ends again and again."""
+    ends: deque[float] = deque(maxlen=_MOST_ENDS)
+    answered = time.monotonic()
+    while not stop.wait(0.5):
+        for name, child in children.items():
+            if child.poll() is None:
+                continue
+            if len(ends) == _MOST_ENDS and time.monotonic() - ends[0] < _ENDS_SECONDS:
+                raise _ended(name, child)
+            ends.append(time.monotonic())
+            _say(f"the {name} ended by itself with {child.returncode}; starting it again")
+            _signal(child, signal.SIGKILL)
+            children[name] = begin[name]()
+            answered = time.monotonic() + _START_SECONDS
+        if time.monotonic() - answered < _ASK_SECONDS:
+            continue
+        if _answers(place):
+            answered = time.monotonic()
+        elif time.monotonic() - answered > _SILENT_SECONDS:
+            _say("the code server does not answer; loading it anew")
+            _load_anew(place)
+            answered = time.monotonic()
+
+
+def _load_anew(place: Path) -> None:
+    from dagster._grpc.client import DagsterGrpcClient
+
+    # What does not load now is tried again: whoever broke it may be mending it.
+    with contextlib.suppress(Exception):
+        DagsterGrpcClient(socket=str(place)).reload_code(timeout=int(_START_SECONDS))
 
 
 def _stop(children: Mapping[str, subprocess.Popen[bytes]]) -> None:
