@@ -22,6 +22,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import CONFIGURATION
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.assets import family_assets
+from sync_pipeline.orchestration.attendance import attendance_check
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
 from sync_pipeline.orchestration.partitions import day_partitions, first_day
@@ -29,6 +30,7 @@ from sync_pipeline.orchestration.reaper import reaper_sensor
 from sync_pipeline.orchestration.reconciliation import (
     reconciliation_asset,
     reconciliation_job,
+    reconciliation_key,
     reconciliation_schedule,
 )
 from sync_pipeline.orchestration.rediscovery import rediscovery_job, rediscovery_schedule
@@ -131,6 +133,7 @@ def build_defs(
                 reconciliation_asset(repositories, days, settings),
                 retention_asset(settings),
             ],
+            asset_checks=[attendance_check(reconciliation_key(settings))],
             jobs=[*jobs, rediscovery, reconcile, retention, *rereading.values()],
             schedules=[
                 rediscovery_schedule(rediscovery, settings),

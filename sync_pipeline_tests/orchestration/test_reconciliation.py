@@ -44,7 +44,8 @@ class Fleet:
 
     def told(self) -> dict[str, Any]:
         """The metadata of the latest materialization."""
-        event = self.forge.site.instance.get_latest_materialization_event(dg.AssetKey(["fleet", "reconciliation"]))
+        key = dg.AssetKey(["fleet", "reconciliation"])
+        event = self.forge.site.instance.get_latest_materialization_event(key)
         assert event is not None
         assert event.asset_materialization is not None
         return {name: value.value for name, value in event.asset_materialization.metadata.items()}

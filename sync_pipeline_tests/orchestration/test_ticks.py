@@ -116,6 +116,25 @@ def test_a_pool_says_at_each_tick_that_it_lives_and_has_heartbeats_of_its_own(si
         assert [one.name for one in heartbeats.read(conn)] == ["scheduler@office"]
 
 
+def test_a_check_of_the_fleet_tells_what_is_silent_and_what_nobody_takes(site: Site) -> None:
+    def checked() -> tuple[bool, str, str]:
+        done = site.definitions().resolve_job_def("reconcile")
+        with quiet_dagster():
+            result = done.execute_in_process(instance=site.instance)
+        [evaluation] = result.get_asset_check_evaluations()
+        metadata = {name: str(value.value) for name, value in evaluation.metadata.items()}
+        return evaluation.passed, metadata["silent"], metadata["unserved"]
+
+    with site.database.connection() as conn:
+        register(conn)
+    site.tick("scheduler")
+    assert checked() == (True, "nothing", "nothing")
+    with site.database.connection() as conn:
+        conn.execute("UPDATE scm.heartbeats SET beat_at = beat_at - interval '1 hour'")
+        pools.seen(conn, "default", instances=("elsewhere",), tenants=(), job_types=())
+    assert checked() == (False, "scheduler for 60 min", "svn:file:///srv/paint revisions")
+
+
 def test_a_schedule_starts_a_run_where_something_is_to_be_read_again(
     site: Site, on_disk: dg.DagsterInstance
 ) -> None:
