@@ -109,6 +109,16 @@ def test_sql_is_only_in_the_store() -> None:
     assert offenders == []
 
 
+def test_no_two_locks_of_the_database_have_the_same_number() -> None:
+    """Else two that have nothing to do with each other wait for each other."""
+    numbers = [
+        number
+        for path in (ROOT / "sync_pipeline").rglob("*.py")
+        for number in re.findall(r"^_\w*LOCK = (0x\w+)$", path.read_text(), re.MULTILINE)
+    ]
+    assert len(numbers) == len(set(numbers)) > 4
+
+
 def test_the_wheel_has_everything_that_the_program_reads(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)

@@ -31,7 +31,7 @@ from sync_pipeline.store import writers
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_ranges, range_params
 
-_CLAIMS_LOCK = 0x5C3_0003
+_CLAIMS_LOCK = 0x5C3_0008
 
 HISTORY_PRIORITY = 900
 """Priority of the history that a registration queues: after everything that somebody waits for."""

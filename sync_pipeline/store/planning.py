@@ -99,13 +99,17 @@ SELECT tenant, now() FROM unnest(%(tenants)s::text[]) AS served (tenant)
 ON CONFLICT (tenant) DO UPDATE SET served_at = EXCLUDED.served_at
 """
 
-# What is left of the burst of each server's shared rate limit, from 0 to 1, and whether it is paused.
+# What is left of the burst of each server's shared rate limit, from 0 to 1, and whether it is paused. The burst
+# of an SVN server is another one, so only its pause counts.
 _BUCKETS = """
-SELECT instance, paused_until,
-       greatest(0, least(1, (tokens + rate * extract(epoch FROM clock_timestamp() - refilled_at)::float8)
-                            / %(burst)s)) AS level
-  FROM scm.sync_rate_limits
- WHERE endpoint_class = 'all'
+SELECT b.instance, max(b.paused_until) AS paused_until,
+       coalesce(min(left_over.share) FILTER (WHERE b.endpoint_class = 'all'), 1)::float8 AS level
+  FROM scm.sync_rate_limits AS b
+ CROSS JOIN LATERAL (
+       SELECT greatest(0, least(1, (b.tokens + b.rate * extract(epoch FROM clock_timestamp() - b.refilled_at))
+                                   / %(burst)s)) AS share) AS left_over
+ WHERE b.endpoint_class IN ('all', 'svn')
+ GROUP BY b.instance
 """
 
 # Why each job was started, kept with it. ``handed_out``: to the workers that ask the ledger.
