@@ -99,8 +99,8 @@ SELECT tenant, now() FROM unnest(%(tenants)s::text[]) AS served (tenant)
 ON CONFLICT (tenant) DO UPDATE SET served_at = EXCLUDED.served_at
 """
 
-# What is left of the burst of each shared rate limit, from 0 to 1, and whether the server is paused. The burst
-# of an SVN server is another one, so only its pause counts.
+# What is left of the burst of each server's shared rate limit, from 0 to 1, and whether it is paused. The
+# burst of an SVN server is another one, so only its pause counts.
 _BUCKETS = """
 SELECT b.instance, max(b.paused_until) AS paused_until,
        coalesce(min(left_over.share) FILTER (WHERE b.endpoint_class = 'all'), 1)::float8 AS level
