@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def kill_all(up: Up) -> None:
     """The machine loses power, as far as we are concerned."""
     root = psutil.Process(up.process.pid)
     for process in [*root.children(recursive=True), root]:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     up.process.wait(30)
 
 
@@ -51,10 +53,13 @@ def kill_parts(up: Up) -> None:
     """The daemon dies, and so does the process in which the code is; whoever runs them has to see to it."""
     killed = set()
     for process in psutil.Process(up.process.pid).children(recursive=True):
-        for part in ("dagster._daemon run", "dagster api grpc"):
-            if part in " ".join(process.cmdline()):
-                process.kill()
-                killed.add(part)
+        # Short-lived ones come and go meanwhile.
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            words = " ".join(process.cmdline())
+            for part in ("dagster._daemon run", "dagster api grpc"):
+                if part in words:
+                    process.kill()
+                    killed.add(part)
     assert len(killed) == 2
 
 
