@@ -27,7 +27,7 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.store import writers
+from sync_pipeline.store import pauses, writers
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_ranges, range_params
 
@@ -105,21 +105,6 @@ UPDATE scm.sync_jobs
 RETURNING *
 """
 
-# Why a job that waits may not be claimed: the pause that ends last.
-_PAUSED = """
-SELECT p.scope, p.reason, p.actor, p.until
-  FROM scm.sync_jobs AS j
-  JOIN scm.repos AS r USING (repo_id)
-  JOIN scm.pauses AS p
-    ON p.ended_at IS NULL
-   AND (p.until IS NULL OR p.until > clock_timestamp())
-   AND (p.scope = 'global' OR p.instance = r.instance OR p.tenant = r.tenant OR p.repo_id = r.repo_id)
-   AND (p.job_type IS NULL OR p.job_type = j.job_type)
- WHERE j.job_id = %(job_id)s
- ORDER BY coalesce(p.until, 'infinity') DESC
- LIMIT 1
-"""
-
 # One claim after the other, so that two cannot both take the last place.
 _LOCK_CLAIMS = "SELECT pg_advisory_xact_lock(%(lock)s)"
 
@@ -130,8 +115,9 @@ SELECT count(DISTINCT (j.repo_id, replace(j.job_type, 'reviews', 'merge_requests
   FROM scm.sync_jobs AS j
   JOIN scm.sync_jobs AS mine ON mine.job_id = %(job_id)s
  WHERE j.status = 'running' AND j.mode <> 'probe' AND j.claim_expires_at > clock_timestamp()
-   AND (j.repo_id, replace(j.job_type, 'reviews', 'merge_requests'), j.mode)
-       <> (mine.repo_id, replace(mine.job_type, 'reviews', 'merge_requests'), mine.mode)
+   AND (j.repo_id, replace(j.job_type, 'reviews', 'merge_requests'), j.mode, j.revs, j.period)
+       IS DISTINCT FROM (mine.repo_id, replace(mine.job_type, 'reviews', 'merge_requests'), mine.mode,
+                         mine.revs, mine.period)
 """
 
 # A job whose last allowed attempt died with its worker.
@@ -333,16 +319,6 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """Why a job may not be claimed. ``until`` is None where the pause ends when somebody ends it."""
-
-    scope: str
-    reason: str
-    actor: str
-    until: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class JobState:
     """What somebody who did not get the job sees of it."""
 
@@ -400,7 +376,7 @@ def claim(
     max_running: int | None = None,
 ) -> Claim | None:
     """Take the job for one attempt of ``length`` seconds, renewable; None if somebody else has it, if it is
-    paused (see :func:`pause_of`), or if ``max_running`` others are at work.
+    paused (see :func:`sync_pipeline.store.pauses.of_job`), or if ``max_running`` others are at work.
 
     Takes over a running job whose claim ran out, or whose claim is ``gone``: that of a process known to be
     dead. Closes the attempt it replaces, takes its lease from it, and buries a job whose attempts are used
@@ -428,7 +404,7 @@ def claim(
         if owner is None:
             _end_overdue_writer(conn, job_id, gone)
             return None
-        if pause_of(conn, job_id) is not None:
+        if pauses.of_job(conn, job_id) is not None:
             return None
         row = conn.execute(_CLAIM, params).fetchone()
         if row is None and conn.execute(_BURY, params).fetchone() is None:
@@ -454,12 +430,6 @@ def claim(
         trigger=Trigger(row["trigger"]),
         share=float(((row["decision"] or {}).get("sizes") or {}).get("share", 1.0)),
     )
-
-
-def pause_of(conn: Connection, job_id: UUID) -> Pause | None:
-    """The pause that keeps a job from being claimed now, the one that ends last; None if there is none."""
-    row = conn.execute(_PAUSED, {"job_id": job_id}).fetchone()
-    return None if row is None else Pause(**row)
 
 
 def _end_overdue_writer(conn: Connection, job_id: UUID, gone: UUID | None) -> None:

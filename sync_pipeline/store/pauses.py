@@ -1,7 +1,7 @@
 """What people have paused.
 
 Belongs here: ``scm.pauses``: making, ending and reading them. Both the plan and the claim of a job honour
-them; the condition of the claim is in :mod:`sync_pipeline.store.jobs`.
+them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
@@ -46,6 +47,23 @@ SELECT p.pause_id, p.scope, p.instance, p.tenant, p.repo_id, p.job_type, p.reaso
 """
 
 
+# Why a job may not be claimed: the pause that ends last.
+_OF_JOB = """
+SELECT p.pause_id, p.scope, p.instance, p.tenant, p.repo_id, p.job_type, p.reason, p.actor, p.created_at,
+       p.until
+  FROM scm.sync_jobs AS j
+  JOIN scm.repos AS r USING (repo_id)
+  JOIN scm.pauses AS p
+    ON p.ended_at IS NULL
+   AND (p.until IS NULL OR p.until > clock_timestamp())
+   AND (p.scope = 'global' OR p.instance = r.instance OR p.tenant = r.tenant OR p.repo_id = r.repo_id)
+   AND (p.job_type IS NULL OR p.job_type = j.job_type)
+ WHERE j.job_id = %(job_id)s
+ ORDER BY coalesce(p.until, 'infinity') DESC
+ LIMIT 1
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class PauseRow:
     """A pause that holds now. ``repo_id``, ``instance`` and ``tenant`` are set by ``scope``."""
@@ -65,6 +83,12 @@ class PauseRow:
 def active(conn: Connection) -> list[PauseRow]:
     """The pauses that hold now, oldest first."""
     return [PauseRow(**row) for row in conn.execute(_ACTIVE).fetchall()]
+
+
+def of_job(conn: Connection, job_id: UUID) -> PauseRow | None:
+    """The pause that keeps a job from being claimed now, the one that ends last; None if there is none."""
+    row = conn.execute(_OF_JOB, {"job_id": job_id}).fetchone()
+    return None if row is None else PauseRow(**row)
 
 
 def add(

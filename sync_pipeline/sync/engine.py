@@ -36,7 +36,7 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.policy.chunking import page_size
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, leases, migrations, repos
+from sync_pipeline.store import jobs, leases, migrations, pauses, repos
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.attempt import Attempt, Work, carry_out, database_error
 from sync_pipeline.sync.commits import CommitWork
@@ -284,7 +284,7 @@ class Syncer:
                 if claim is not None:
                     return _Claimed(request, claim, time.monotonic() - started)
                 state = jobs.state(conn, job_id)
-                pause = jobs.pause_of(conn, job_id)
+                pause = pauses.of_job(conn, job_id)
                 if pause is not None and state.status in (JobStatus.PENDING, JobStatus.FAILED):
                     end = f"until {pause.until:%Y-%m-%d %H:%M} UTC" if pause.until else "until it is resumed"
                     return replace(

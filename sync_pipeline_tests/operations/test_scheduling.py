@@ -263,6 +263,13 @@ def test_no_more_are_at_work_than_the_cap_says_whoever_claims(fleet: Fleet) -> N
     refused = Syncer(fleet.database, one).run(planned)
     assert (refused.error_code, refused.job_status) == ("lease_held", JobStatus.PENDING)
     assert "scheduler_max_running" in str(refused.error)
+    # Another window of the same repository is work of its own.
+    window = replace(planned, repo_id=fleet.repos[0], mode=Mode.BACKFILL, window=RevisionWindow(1, 2))
+    with fleet.database.connection() as conn:
+        other = jobs.enqueue(conn, replace(window, window=RevisionWindow(2, 3)))
+        assert jobs.claim(conn, other, worker="w", process="p", length=60, dagster_run_id=None)
+    two = one.model_copy(update={"scheduler_max_running": 2})
+    assert Syncer(fleet.database, two).run(window).error_code == "lease_held"
     # What a person asks for finds room.
     assert Syncer(fleet.database, one).run(replace(planned, trigger=Trigger.RUNNER)).succeeded
 
