@@ -6,9 +6,8 @@ Belongs here: the commands, and how a limit looks to a person. Does not belong h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +21,7 @@ from sync_pipeline.cli.shared import (
     print_json,
     print_rows,
     read_settings,
+    seconds_of,
     tell,
 )
 
@@ -31,8 +31,6 @@ Of = Annotated[
     str, typer.Option("--instance", metavar="HOST", help="The server, with its port if not the default.")
 ]
 Why = Annotated[str, typer.Option("--reason", help="Why; it is kept with your name.")]
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @app.command("list")
@@ -95,19 +93,11 @@ def _end(length: str | None, until: str | None) -> datetime:
     """When a pause ends. Raises ConfigurationError."""
     from sync_pipeline.errors import ConfigurationError
 
-    if (length is None) == (until is None):
+    moment = now()
+    seconds = seconds_of(length, until, moment)
+    if seconds is None:
         raise ConfigurationError("say when the pause ends: either --for or --until")
-    if length is not None:
-        found = re.fullmatch(r"(\d{1,6})\s*([smhd])", length.strip().lower())
-        if found is None or not int(found[1]):
-            raise ConfigurationError(f"--for {length}: write a length like 90s, 30m, 2h or 1d")
-        return now() + timedelta(seconds=int(found[1]) * _UNITS[found[2]])
-    assert until is not None
-    try:
-        moment = datetime.fromisoformat(until.strip())
-    except ValueError:
-        raise ConfigurationError(f"--until {until}: write a time like 2026-03-01T12:00") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return moment + timedelta(seconds=seconds)
 
 
 def _show(document: Mapping[str, Any], as_json: bool) -> None:

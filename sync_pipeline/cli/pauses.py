@@ -6,8 +6,6 @@ belong here: what they do (:mod:`sync_pipeline.operations.pauses`).
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -21,11 +19,9 @@ from sync_pipeline.cli.shared import (
     print_json,
     print_rows,
     read_settings,
+    seconds_of,
 )
 from sync_pipeline.errors import ConfigurationError
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_LONGEST = 366 * 86_400
 
 Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with it.")]
 
@@ -170,33 +166,6 @@ def breaker_reset_command(
         print_json({"scope": scope, "key": key, "state": "closed", "before": before})
     else:
         print(f"breaker {scope} {key}".rstrip() + f" is closed; it was {before}")
-
-
-def seconds_of(length: str | None, until: str | None, moment: datetime) -> float | None:
-    """The seconds that ``--for`` or ``--until`` mean at ``moment`` (UTC); None where neither is given. Raises
-    ConfigurationError."""
-    if length is not None and until is not None:
-        raise ConfigurationError("--for and --until exclude each other; give one of them")
-    if until is not None:
-        try:
-            end = datetime.fromisoformat(until)
-        except ValueError:
-            raise ConfigurationError(
-                f"--until: {until!r} is no time; write it like 2026-01-31T18:00Z"
-            ) from None
-        seconds = ((end if end.tzinfo else end.replace(tzinfo=UTC)) - moment).total_seconds()
-        name = "--until"
-    elif length is not None:
-        found = re.fullmatch(r"(\d{1,9})([smhd])", length.strip())
-        if found is None:
-            raise ConfigurationError(f"--for: {length!r} is no length; write it like 90s, 30m, 2h or 3d")
-        seconds = float(int(found[1]) * _UNITS[found[2]])
-        name = "--for"
-    else:
-        return None
-    if not 0 < seconds <= _LONGEST:
-        raise ConfigurationError(f"{name}: the end has to be in the future, a year from now at most")
-    return seconds
 
 
 def _place(one: dict[str, object]) -> str:

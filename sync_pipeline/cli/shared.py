@@ -56,6 +56,10 @@ Since = Annotated[
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="GitLab: end, not included.")]
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_PAUSE = 365 * 86_400
+
+
 def group(help_text: str) -> typer.Typer:
     """A command group that leaves errors and its looks to the program."""
     return typer.Typer(
@@ -139,6 +143,33 @@ def actor() -> str:
 def now() -> datetime:
     """This moment, in UTC."""
     return datetime.now(UTC)
+
+
+def seconds_of(length: str | None, until: str | None, moment: datetime) -> float | None:
+    """The seconds that ``--for`` or ``--until`` mean at ``moment`` (UTC, and so is ``until`` without a zone);
+    None where neither is given. Raises ConfigurationError."""
+    if length is not None and until is not None:
+        raise ConfigurationError("--for and --until exclude each other; give one of them")
+    if until is not None:
+        try:
+            end = datetime.fromisoformat(until)
+        except ValueError:
+            raise ConfigurationError(
+                f"--until: {until!r} is no time; write it like 2026-01-31T18:00Z"
+            ) from None
+        seconds = ((end if end.tzinfo else end.replace(tzinfo=UTC)) - moment).total_seconds()
+        name = "--until"
+    elif length is not None:
+        found = re.fullmatch(r"(\d{1,9})([smhd])", length.strip())
+        if found is None:
+            raise ConfigurationError(f"--for: {length!r} is no length; write it like 90s, 30m, 2h or 3d")
+        seconds = float(int(found[1]) * _UNITS[found[2]])
+        name = "--for"
+    else:
+        return None
+    if not 0 < seconds <= _LONGEST_PAUSE:
+        raise ConfigurationError(f"{name}: the end has to be in the future, a year from now at most")
+    return seconds
 
 
 def after_catalog_change(settings: Settings, database: Database) -> None:

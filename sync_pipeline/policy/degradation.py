@@ -53,11 +53,6 @@ class Sizes:
     diff_mode: DiffMode = DiffMode.BEST_EFFORT
     reasons: tuple[str, ...] = ()
 
-    @property
-    def is_degraded(self) -> bool:
-        """True if anything is less than usual."""
-        return self.share < 1.0 or self.diff_mode is DiffMode.NONE
-
 
 def suggest(samples: Iterable[Sample], limits: DegradationLimits) -> Sizes:
     """Sizes after these runs of one (repository, job type), which are in any order."""
