@@ -327,7 +327,7 @@ def explained(decision: Decision, plan: Plan, settings: Settings, now: datetime)
         else {
             "share": round(sizes.share, 4),
             "batch": sizes.batch,
-            "window_seconds": round(sizes.window),
+            "window_seconds": sizes.window,
             "diff_mode": str(sizes.diff_mode),
             "reasons": list(sizes.reasons),
         },

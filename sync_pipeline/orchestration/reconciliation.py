@@ -2,8 +2,7 @@
 
 Belongs here: when it runs by itself, and what a run tells Dagster. What is compared is decided in
 :mod:`sync_pipeline.policy.sweeping`, turns are carried out in :mod:`sync_pipeline.quality.sweeping`, the
-metadata is made in :mod:`sync_pipeline.orchestration.reconciliation_page`. The names are fixed: people and CI
-call the job, Dagster keeps the switch of the schedule by its name.
+metadata is made in :mod:`sync_pipeline.orchestration.reconciliation_page`.
 """
 
 # Dagster looks at the annotations of assets and schedules itself, so they cannot be postponed here.
@@ -17,9 +16,9 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Repository
 from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.schedules import fleet_job, schedule_of
 from sync_pipeline.orchestration.specs import fleet_key
 from sync_pipeline.orchestration.step import materialize_days, refused
-from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.quality.sweeping import Sweep, Swept
 from sync_pipeline.resources import GitLabResource, PostgresResource, WatermarkStore
 from sync_pipeline.settings import Settings
@@ -99,40 +98,21 @@ def reconciliation_asset(
 
 def reconciliation_job(settings: Settings) -> UnresolvedAssetJobDefinition:
     """The job that materializes the asset; ``dagster job execute -j reconcile`` compares once."""
-    return dg.define_asset_job(
+    return fleet_job(
         RECONCILE,
-        selection=dg.AssetSelection.assets(reconciliation_key(settings)),
-        description="Compare what is due with its sources, within the requests of this hour.",
-        executor_def=dg.in_process_executor,
+        reconciliation_key(settings),
+        "Compare what is due with its sources, within the requests of this hour.",
     )
 
 
 def reconciliation_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
-    """The schedule that starts ``job`` every hour, one run at a time."""
-
-    @dg.schedule(
-        name=RECONCILE,
-        job=job,
-        cron_schedule="17 * * * *",
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
+    """The schedule that starts ``job`` every hour."""
+    return schedule_of(
+        job,
+        cron="17 * * * *",
+        every=_HOUR,
         description="Compares the newest part and the next share of all history with its sources.",
     )
-    @skips_outages
-    def reconcile(
-        context: dg.ScheduleEvaluationContext,
-        settings: dg.ResourceParam[Settings],
-        postgres: PostgresResource,
-    ) -> dg.RunRequest | dg.SkipReason:
-        with postgres.database() as database, heartbeat(database, settings, RECONCILE, every=_HOUR) as say:
-            unfinished = dg.RunsFilter(job_name=RECONCILE, statuses=UNFINISHED)
-            if context.instance.get_runs_count(unfinished):
-                say("a run is at work")
-                return dg.SkipReason("a run is at work")
-            say("started a run")
-        return dg.RunRequest()
-
-    return reconcile
 
 
 def said(swept: Swept) -> str:

@@ -2,7 +2,7 @@
 
 Belongs here: the times, and the Dagster jobs that write the ledger. What is queued is decided in
 :mod:`sync_pipeline.policy.rereading` and started by the scheduler within its caps, so a schedule that is off,
-late or there twice does no harm. The names are fixed: Dagster keeps the switches by them.
+late or there twice does no harm.
 """
 
 # Dagster looks at the annotations of ops and schedules itself, so they cannot be postponed here.
@@ -14,7 +14,7 @@ import dagster as dg
 from sync_pipeline.model import Trigger
 from sync_pipeline.operations.rereading import Queued, Rereading, queue
 from sync_pipeline.orchestration.processes import sign
-from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
+from sync_pipeline.orchestration.schedules import schedule_of
 from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
@@ -60,37 +60,12 @@ def _job(what: Rereading) -> dg.JobDefinition:
 
 
 def _schedule(what: Rereading, job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    def look(database: Database, settings: Settings) -> tuple[bool, str]:
+        found = _queue(database, settings, what, execute=False)
+        return bool(found.pieces), found.said()
+
     when = _WHEN[what]
-
-    @dg.schedule(
-        name=str(what),
-        job=job,
-        cron_schedule=when.cron,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=when.description,
-    )
-    @skips_outages
-    def rereading(
-        context: dg.ScheduleEvaluationContext,
-        settings: dg.ResourceParam[Settings],
-        postgres: PostgresResource,
-    ) -> dg.RunRequest | dg.SkipReason:
-        with (
-            postgres.database(max_size=1) as database,
-            heartbeat(database, settings, str(what), every=when.every) as say,
-        ):
-            found = _queue(database, settings, what, execute=False)
-            said = found.said()
-            if found.pieces and context.instance.get_runs_count(
-                dg.RunsFilter(job_name=str(what), statuses=UNFINISHED)
-            ):
-                found.pieces.clear()
-                said = "a run is at work"
-            say(said)
-        return dg.RunRequest() if found.pieces else dg.SkipReason(said)
-
-    return rereading
+    return schedule_of(job, cron=when.cron, every=when.every, description=when.description, look=look)
 
 
 def _queue(database: Database, settings: Settings, what: Rereading, *, execute: bool) -> Queued:

@@ -1,8 +1,7 @@
 """Retention unattended: the fleet-wide asset, its schedule, and what goes of Dagster's own records.
 
 Belongs here: runs and ticks of Dagster, and what a pass tells Dagster. Our own tables are looked after in
-:mod:`sync_pipeline.operations.retention`. The names are fixed: people and CI call the job, Dagster keeps the
-switch of the schedule by its name.
+:mod:`sync_pipeline.operations.retention`.
 
 Dagster deletes the events of a run with it, and with them what it knows of the partitions that the run
 materialized. So a run stays as long as it holds the latest materialization of a partition. Sensors ask the
@@ -22,9 +21,9 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES, RunRecord
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.retention import AT_ONCE, RETENTION, Kind, RetentionReport, Until, retain
 from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.schedules import fleet_job, schedule_of
 from sync_pipeline.orchestration.specs import fleet_key
 from sync_pipeline.orchestration.step import refused
-from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
@@ -89,40 +88,21 @@ def retention_asset(settings: Settings) -> dg.AssetsDefinition:
 
 def retention_job(settings: Settings) -> UnresolvedAssetJobDefinition:
     """The job that materializes the asset."""
-    return dg.define_asset_job(
+    return fleet_job(
         RETENTION,
-        selection=dg.AssetSelection.assets(retention_key(settings)),
-        description="Delete records of finished work that are older than they are kept.",
-        executor_def=dg.in_process_executor,
+        retention_key(settings),
+        "Delete records of finished work that are older than they are kept.",
     )
 
 
 def retention_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
-    """The schedule that starts ``job`` on Sundays at 03:00 UTC, one run at a time."""
-
-    @dg.schedule(
-        name=RETENTION,
-        job=job,
-        cron_schedule="0 3 * * 0",
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
+    """The schedule that starts ``job`` on Sundays at 03:00 UTC."""
+    return schedule_of(
+        job,
+        cron="0 3 * * 0",
+        every=_WEEK,
         description="Deletes records of finished work that are older than they are kept.",
     )
-    @skips_outages
-    def retention(
-        context: dg.ScheduleEvaluationContext,
-        settings: dg.ResourceParam[Settings],
-        postgres: PostgresResource,
-    ) -> dg.RunRequest | dg.SkipReason:
-        with postgres.database() as database, heartbeat(database, settings, RETENTION, every=_WEEK) as say:
-            unfinished = dg.RunsFilter(job_name=RETENTION, statuses=UNFINISHED)
-            if context.instance.get_runs_count(unfinished):
-                say("a run is at work")
-                return dg.SkipReason("a run is at work")
-            say("started a run")
-        return dg.RunRequest()
-
-    return retention
 
 
 def retain_all(

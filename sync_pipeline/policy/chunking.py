@@ -6,6 +6,8 @@ answer is the engine's, because it is about the chunk at hand, not the next one.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 LARGEST_GROWTH = 64
 
 
@@ -27,3 +29,17 @@ def page_size(share: float) -> int:
     """Rows of a page of which ``share`` is asked for: a multiple of ten, as a page that cannot be given is
     read in tens; 100 is the most that GitLab gives."""
     return min(100, max(10, 10 * int(10 * share)))
+
+
+def next_step(step: timedelta, rows: int, *, page: int, first: timedelta, longest: timedelta) -> timedelta:
+    """Length of time of the next step through a list by time, after one of ``step`` that held ``rows`` rows.
+
+    It follows the rows: shorter, but not below ``first``, after more than a ``page`` of them, longer up to
+    ``longest`` after less than half a page. Time in which nothing was updated doubles it whatever
+    ``longest`` is: ten empty years are a few questions, not one for each day.
+    """
+    if rows == 0:
+        return step * 2
+    if rows > page:
+        return max(step / 2, first)
+    return min(step * 2 if rows * 2 < page else step, max(longest, first))

@@ -43,11 +43,12 @@ class DegradationLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the next run should work with. ``share`` is the batch as a share of the usual one, at most 1;
-    ``wait`` is how many seconds to leave the source alone first."""
+    """What the next run should work with. ``share`` is the batch as a share of the usual one, at most 1.
+    ``window`` is the length in seconds of the first step in which a list by time is read, None where it is
+    read as one; ``wait`` is how many seconds to leave the source alone first."""
 
     batch: int
-    window: float
+    window: float | None
     share: float
     wait: float = 0.0
     diff_mode: DiffMode = DiffMode.BEST_EFFORT
@@ -85,8 +86,9 @@ def suggest(samples: Iterable[Sample], limits: DegradationLimits) -> Sizes:
     wait = 0.0
     if slow >= limits.timeouts:
         wait = min(limits.base_wait * 2.0 ** (slow - limits.timeouts), limits.longest_wait)
-    degraded = share < 1.0 or diff_mode is DiffMode.NONE
-    return Sizes(round(batch), window, share, wait, diff_mode, tuple(reasons) if degraded else ())
+    step = window if window < limits.default_window else None
+    degraded = share < 1.0 or step is not None or diff_mode is DiffMode.NONE
+    return Sizes(round(batch), step, share, wait, diff_mode, tuple(reasons) if degraded else ())
 
 
 def reduced(sizes: Sizes, *, batch: int, window: float, limits: DegradationLimits, reason: str) -> Sizes:
@@ -95,7 +97,7 @@ def reduced(sizes: Sizes, *, batch: int, window: float, limits: DegradationLimit
     least = min(batch, sizes.batch)
     return Sizes(
         least,
-        min(window, sizes.window),
+        window if sizes.window is None else min(window, sizes.window),
         min(sizes.share, least / limits.default_batch),
         sizes.wait,
         DiffMode.NONE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -302,7 +302,8 @@ SELECT r.*, extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.st
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The right to work on a job. ``generation`` is that of the watermark when the job was made; ``share`` of
-    the usual sizes are the pieces to work in, at most 1."""
+    the usual sizes are the pieces to work in, at most 1, and ``step`` is how much time a list is read at once
+    at first, None without a limit."""
 
     job_id: UUID
     token: UUID
@@ -316,6 +317,7 @@ class Claim:
     reason: str
     trigger: Trigger
     share: float = 1.0
+    step: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +418,8 @@ def claim(
             return None
         run = conn.execute(_START_RUN, params).fetchone()
         assert run is not None
+    sizes = (row["decision"] or {}).get("sizes") or {}
+    step = sizes.get("window_seconds")
     return Claim(
         job_id=row["job_id"],
         token=token,
@@ -428,7 +432,8 @@ def claim(
         actor=row["actor"],
         reason=row["reason"],
         trigger=Trigger(row["trigger"]),
-        share=float(((row["decision"] or {}).get("sizes") or {}).get("share", 1.0)),
+        share=float(sizes.get("share", 1.0)),
+        step=None if step is None else timedelta(seconds=step),
     )
 
 

@@ -28,6 +28,7 @@ from sync_pipeline.model import (
     TimeWindow,
     Traffic,
 )
+from sync_pipeline.policy.chunking import next_step
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.policy.windows import merged, overlap
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
@@ -163,11 +164,29 @@ class MergeRequestWork:
         """Page by page, oldest update first. Coverage grows with each page, so that whatever ends this early
         loses nothing."""
         store_in_chunks(
-            self._pages(self._reader.read(window, self._known)),
+            self._pages(self._in_steps(window)),
             self._leases,
             lambda leases, page: self._store(leases, page, window),
             self._settings.chunk_rows,
         )
+
+    def _in_steps(self, window: TimeWindow) -> Iterator[MergeRequestBatch]:
+        """The batches of ``window``; of a server in trouble a step after the other is asked for, because it
+        finds what was updated in an hour sooner than what was updated in years."""
+        first = min((a.claim.step for a in self._attempts if a.claim.step is not None), default=None)
+        if first is None:
+            yield from self._reader.read(window, self._known)
+            return
+        longest = timedelta(seconds=self._settings.degradation_max_forward_window_seconds)
+        step, since = first, window.since
+        while since < window.until:
+            until = since + min(step, window.until - since)
+            rows = 0
+            for batch in self._reader.read(TimeWindow(since, until), self._known):
+                rows += len(batch.rows)
+                yield batch
+            since = until
+            step = next_step(step, rows, page=self._client.per_page, first=first, longest=longest)
 
     def _pages(self, batches: Iterator[MergeRequestBatch], *, fully: bool = False) -> Iterator[_Page]:
         """The pages with their reviews; with ``fully`` also of those whose review was read already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sandbox.gitlab.generator import generate
 from sync_pipeline.sandbox.gitlab.recorded import load_recorded
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
-from sync_pipeline.store import watermarks
+from sync_pipeline.store import jobs, watermarks
+from sync_pipeline.store import planning as planning_store
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.sync.conftest import START, Forge
 
@@ -392,6 +394,29 @@ def test_a_row_that_cannot_be_stored_goes_to_quarantine_and_the_page_goes_on(for
     forge.tick()
     forge.both()
     assert forge.rows("SELECT 1 FROM scm.quarantine WHERE resolved_at IS NULL") == []
+
+
+def test_a_server_in_trouble_is_asked_in_steps_that_cost_few_requests_and_lose_nothing(forge: Forge) -> None:
+    titles = []
+    for number in range(120):
+        # Two bursts with eleven quiet days between them, in a window of 30 days.
+        forge.tick(seconds=1) if number != 60 else forge.tick(days=11)
+        forge.gitlab.open_merge_request(forge.project, title=f"{number}", source="x", author=forge.user)
+        titles.append(f"{number}")
+    forge.tick()
+    job = jobs.enqueue(forge.conn, forge.request(MR))
+    sizes = {"share": 0.2, "batch": 20, "window_seconds": 300.0, "reasons": ["slow answers"]}
+    planning_store.decided(forge.conn, {job: {"sizes": sizes}}, handed_out=False)
+    before = len(forge.gitlab.journal.entries)
+    assert forge.syncer.run(forge.request(MR)).succeeded
+    assert [r["title"] for r in forge.rows(_MRS)] == titles
+    lists = [e.query for e in forge.gitlab.journal.entries[before:] if "updated_before" in e.query]
+    ends = {end for query in lists for end in re.findall(r"updated_before=([^&]+)", query)}
+    # Steps of five minutes would be 8,640; doubled over quiet time they are few.
+    assert 12 <= len(ends) <= 40
+    assert len(lists) <= 60
+    (run,) = forge.rows("SELECT degradation FROM scm.sync_runs WHERE job_id = %(job)s", job=job)
+    assert run["degradation"] == sizes
 
 
 def test_edits_while_the_list_is_read_lose_nothing(forge: Forge) -> None:
