@@ -597,7 +597,10 @@ class Settings(BaseSettings):
         10, ge=1, le=10_000, description="Rows of a page while it is not closed."
     )
     cb_degraded_forward_window_seconds: float = Field(
-        300.0, gt=0, le=31_536_000, description="Seconds: longest window of a job while it is not closed."
+        300.0,
+        gt=0,
+        le=31_536_000,
+        description="Seconds: first step through a list by time while it is not closed.",
     )
     cb_backfill_only_mode: bool = Field(
         True, description="While it is open: true starts a backfill job now and then, false starts nothing."
@@ -627,13 +630,19 @@ class Settings(BaseSettings):
         1.2, gt=1, le=10, description="By what they are multiplied after a success."
     )
     degradation_min_forward_window_seconds: float = Field(
-        300.0, gt=0, le=31_536_000, description="Seconds: shortest window of a degraded job."
+        300.0, gt=0, le=31_536_000, description="Seconds: shortest step through a list by time."
     )
     degradation_default_forward_window_seconds: float = Field(
-        3600.0, gt=0, le=31_536_000, description="Seconds: window that a degraded job begins with."
+        3600.0,
+        gt=0,
+        le=31_536_000,
+        description="Seconds: the step that shrinks and grows; at this length lists are read as one.",
     )
     degradation_max_forward_window_seconds: float = Field(
-        86_400.0, gt=0, le=31_536_000, description="Seconds: longest window of a degraded job."
+        86_400.0,
+        gt=0,
+        le=31_536_000,
+        description="Seconds: longest step of a degraded job through time in which something was updated.",
     )
     degradation_rate_limit_threshold: int = Field(
         3, ge=1, le=1000, description="429s in a row after which details are left for later."
