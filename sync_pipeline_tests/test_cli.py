@@ -792,15 +792,15 @@ def test_scheduler_and_worker_sync_without_a_daemon_and_stop_when_they_are_told(
     assert scm("repo", "add", f"svn:{repository_url}").code == 0
     planned = scm("scheduler", "--dry-run", "--json").json
     assert [(d["chosen"], d["reason"]) for d in planned["decisions"]] == [(True, "never_visited")]
-    assert scm("worker", "--dry-run").out == "0 jobs are handed out to this pool\n"
+    assert scm("worker", "--dry-run").out == "0 jobs handed out to this pool\n"
     worker = start("worker", "--loop", "--interval-seconds", "1", "--json")
-    assert scm("scheduler").out.endswith("1 jobs handed out; nothing else is due among 1\n")
+    assert scm("scheduler").out.endswith("1 job handed out; nothing else is due among 1\n")
     assert worker.stdout is not None
     done = json.loads(worker.stdout.readline())
     assert (done["status"], done["rows"], done["error"]) == ("completed", 3, None)
     worker.send_signal(signal.SIGTERM)
     _, err = worker.communicate(timeout=60)
-    assert (worker.returncode, err.splitlines()[-1]) == (0, "scm-sync: 1 jobs, 0 of them failed")
+    assert (worker.returncode, err.splitlines()[-1]) == (0, "scm-sync: 1 job, 0 of them failed")
     loop = start("scheduler", "--loop", "--interval-seconds", "600")
     assert loop.stdout is not None
     assert "0 jobs handed out" in loop.stdout.readline()

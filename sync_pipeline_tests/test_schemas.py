@@ -18,7 +18,7 @@ from sync_pipeline import cli
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
 from sync_pipeline.sandbox.gitlab.generator import generate
-from sync_pipeline.store import breakers
+from sync_pipeline.store import breakers, rate_limits
 from sync_pipeline.store.database import Database, database_time
 from sync_pipeline_tests.builders import register_project, register_source
 from sync_pipeline_tests.conftest import ENVIRONMENT
@@ -182,6 +182,42 @@ def test_documents_of_planning(
     assert printed("admin", "pauses", schema="admin-pauses.json")["pauses"][0]["scope"] == "global"
     found = printed("admin", "breakers", schema="admin-breakers.json")
     assert (len(found["breakers"]), len(found["events"])) == (1, 1)
+    with database.connection() as conn:
+        rate_limits.change(conn, "gitlab.example", "all", lambda old, _: old, rate=1.0, tokens=1.0)
+    assert len(printed("admin", "limits", "list", schema="admin-limits.json")["limits"]) == 1
+
+
+def test_documents_of_work_and_of_what_ends_it(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCM_DATABASE_URL", database.url)
+    monkeypatch.setenv("SCM_ENVIRONMENT", ENVIRONMENT)
+    monkeypatch.setenv("SCM_STATE_DIR", str(tmp_path))
+    svn_samples.large(tmp_path / "small", 3, 1)
+    with database.connection() as conn:
+        register_source(conn, (tmp_path / "small").as_uri())
+
+    def printed(*arguments: str, schema: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert cli.run([*arguments, "--json"]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        validate(document, schema)
+        kinds = SCHEMAS[schema].get("oneOf", [SCHEMAS[schema]])
+        assert any(set(document) <= set(kind["properties"]) for kind in kinds)
+        return document
+
+    assert cli.run(["scheduler"]) == 0
+    assert len(printed("worker", "--dry-run", schema="worker.json")["jobs"]) == 1
+    done = printed("worker", schema="worker.json")
+    assert (done["repo"], done["status"]) == (f"svn:{(tmp_path / 'small').as_uri()}", "completed")
+    with database.connection() as conn:
+        conn.execute(
+            "UPDATE scm.sync_jobs SET status = 'running', claim_token = gen_random_uuid(), claimed_by = 'w',"
+            " claimed_process = 'w', claimed_at = now() - interval '2 hours', finished_at = NULL,"
+            " claim_expires_at = now() - interval '1 hour'"
+        )
+    assert printed("reaper", schema="reaper.json")["to_failed"] == 1
+    printed("admin", "retention", schema="retention.json")
 
 
 def test_documents_of_subversion(database: Database, runner: Runner, tmp_path: Path) -> None:

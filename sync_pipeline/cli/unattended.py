@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,7 @@ from sync_pipeline.cli.shared import (
 )
 from sync_pipeline.errors import ConfigurationError, SyncError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
+from sync_pipeline.operations.texts import counted
 
 if TYPE_CHECKING:
     from sync_pipeline.model import JobReport
@@ -91,6 +93,8 @@ def worker_command(
 ) -> int:
     """Do what a scheduler handed out to the workers, as far as this pool takes it. A second stop signal ends
     it at once; what was committed stays."""
+    import psycopg
+
     from sync_pipeline.operations.worker import Worker
     from sync_pipeline.settings import load_settings
 
@@ -100,15 +104,27 @@ def worker_command(
         if dry_run:
             return _waiting(database, settings, as_json)
         lock = threading.Lock()
+        names: dict[int, str] = {}
 
         def said(report: JobReport) -> None:
             with lock:
-                _report(report, as_json)
+                if report.repo_id not in names:
+                    # What was done is said even if the database is away by now.
+                    with suppress(ConfigurationError, psycopg.Error):
+                        names.update(_names(database))
+                _report(report, names.get(report.repo_id, str(report.repo_id)), as_json)
 
         with stopped_politely() as stop:
             done, failed = Worker(database, settings, said=said).run(stop, once=not loop)
-    tell(f"{done} jobs, {failed} of them failed")
+    tell(f"{counted(done, 'job')}, {failed} of them failed")
     return SUCCESS if not failed else FAILED if failed == done else PARTIAL
+
+
+def _names(database: Database) -> dict[int, str]:
+    from sync_pipeline.store import repos
+
+    with database.connection() as conn:
+        return {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
 
 
 def _one_of(once: bool, loop: bool) -> None:
@@ -136,10 +152,8 @@ def _round(database: Database, settings: Settings, dry_run: bool, *, once: bool)
 
 def _show(found: Round, database: Database, settings: Settings, as_json: bool, *, in_line: bool) -> None:
     from sync_pipeline.operations import scheduling
-    from sync_pipeline.store import repos
 
-    with database.connection() as conn:
-        names = {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
+    names = _names(database)
     if as_json:
         print_json({"at": now().isoformat(), **scheduling.document(found, settings, names)}, in_line=in_line)
         return
@@ -163,10 +177,10 @@ def _show(found: Round, database: Database, settings: Settings, as_json: bool, *
 
 
 def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
-    from sync_pipeline.store import planning, repos
+    from sync_pipeline.store import planning
 
+    names = _names(database)
     with database.connection() as conn:
-        names = {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
         requests = planning.handed_out(
             conn,
             instances=settings.worker_instance_allowlist,
@@ -188,16 +202,17 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
         print_json({"dry_run": True, "pool": settings.worker_pool, "jobs": rows})
         return SUCCESS
     print_rows(rows)
-    print(f"{len(rows)} jobs are handed out to this pool")
+    print(f"{counted(len(rows), 'job')} handed out to this pool")
     return SUCCESS
 
 
-def _report(report: JobReport, as_json: bool) -> None:
+def _report(report: JobReport, repo: str, as_json: bool) -> None:
     if as_json:
         print_json(
             {
                 "at": now().isoformat(),
                 "job_id": report.job_id,
+                "repo": repo,
                 "repo_id": report.repo_id,
                 "job": report.job_type,
                 "mode": report.mode,
@@ -210,7 +225,7 @@ def _report(report: JobReport, as_json: bool) -> None:
             in_line=True,
         )
         return
-    line = f"{now():%Y-%m-%dT%H:%M:%SZ} {report.repo_id} {report.job_type} {report.mode}: {report.job_status}"
+    line = f"{now():%Y-%m-%dT%H:%M:%SZ} {repo} {report.job_type} {report.mode}: {report.job_status}"
     print(f"{line}; {report.counts.read} rows in {report.seconds:.1f} s", flush=True)
     if report.error is not None:
         tell(f"{report.repo_id} {report.job_type}: {report.error}")

@@ -25,6 +25,7 @@ from sync_pipeline.model import (
     RunStatus,
     Trigger,
 )
+from sync_pipeline.operations.texts import counted
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope
 from sync_pipeline.policy.degradation import DegradationLimits
 from sync_pipeline.policy.planning import plan
@@ -186,7 +187,7 @@ class Round:
         if self.plan is None:
             return str(self.skipped)
         done = "would be handed out" if self.dry_run else "handed out"
-        return f"{len(self.started)} jobs {done}; {held_back(self.plan)}"
+        return f"{counted(len(self.started), 'job')} {done}; {held_back(self.plan)}"
 
 
 def hand_out(database: Database, settings: Settings, *, dry_run: bool = False) -> Round:
