@@ -22,11 +22,12 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobStatus
 from sync_pipeline.operations.texts import counted
 from sync_pipeline.policy import reaping as policy
-from sync_pipeline.policy.reaping import Rules, RunningJob, RunState, WaitingJob
+from sync_pipeline.policy.reaping import Rules, RunState, WaitingJob
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, migrations
+from sync_pipeline.store import migrations
 from sync_pipeline.store import reaping as store
 from sync_pipeline.store.database import Connection, Database, database_time
+from sync_pipeline.sync import lost
 from sync_pipeline.sync.worker import is_gone
 
 REAPER = "reaper"
@@ -179,38 +180,19 @@ def _jobs(conn: Connection, report: ReapReport, rules: Rules, dagster: DagsterRu
     asked = {row["dagster_run_id"] for row in suspects if row["dagster_run_id"]}
     states = dagster.states(asked) if asked else {}
     for row in suspects:
-        facts = RunningJob(
-            attempts=row["attempts"],
-            max_attempts=row["max_attempts"],
-            claimed_at=row["claimed_at"],
-            expires_at=row["expires_at"],
-            last_error_code=row["last_error_code"],
-            covered=row["covered"],
-            process_gone=row["token"] in gone,
-            dagster=states.get(row["dagster_run_id"], RunState.UNKNOWN),
-        )
+        is_dead = row["token"] in gone
+        dagster_run = states.get(row["dagster_run_id"], RunState.UNKNOWN)
+        facts = lost.facts_of(row, process_gone=is_dead, dagster=dagster_run)
         ending = policy.judge_running(facts, now, rules)
         if ending is None:
             continue
-        why = (
-            "is gone" if facts.process_gone else f"let its claim run out at {row['expires_at']:%H:%M:%S} UTC"
-        )
+        why = "is gone" if is_dead else f"let its claim run out at {row['expires_at']:%H:%M:%S} UTC"
         line = f"{_unit(row)}: {row['claimed_by']} {why}; job {row['job_id']} is {ending.status} now"
         if ending.status is JobStatus.FAILED:
             line += f", next attempt in {ending.backoff:.0f} s"
         report.attempt(
             Item("job", str(row["job_id"]), str(ending.status), line),
-            partial(
-                jobs.end_lost,
-                conn,
-                row["job_id"],
-                row["token"],
-                status=ending.status,
-                error_code=ending.code,
-                error=ending.error,
-                backoff=ending.backoff,
-                process_gone=facts.process_gone,
-            ),
+            partial(lost.end, conn, row, ending, process_gone=is_dead),
         )
 
 

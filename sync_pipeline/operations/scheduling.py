@@ -33,7 +33,7 @@ from sync_pipeline.policy.samples import Rates, Sample
 from sync_pipeline.policy.snapshot import (
     MAY_NOT_START,
     NO_ROOM,
-    Bucket,
+    BucketLevel,
     Caps,
     Decision,
     InFlight,
@@ -162,7 +162,7 @@ def read_plan(
             samples=[_sample(row) for row in rows.samples],
             served=rows.served,
             buckets={
-                row["instance"]: Bucket(level=row["level"], paused_until=row["paused_until"])
+                row["instance"]: BucketLevel(level=row["level"], paused_until=row["paused_until"])
                 for row in rows.buckets
             },
         ),

@@ -183,7 +183,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class BucketLevel:
     """The shared rate limit of an instance: ``level`` is what is left of its burst, from 0 to 1."""
 
     level: float = 1.0
@@ -250,7 +250,7 @@ class Snapshot:
     breakers: Sequence[Breaker] = ()
     samples: Sequence[Sample] = ()
     served: Mapping[str, datetime] = field(default_factory=dict)
-    buckets: Mapping[str, Bucket] = field(default_factory=dict)
+    buckets: Mapping[str, BucketLevel] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

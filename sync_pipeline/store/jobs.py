@@ -143,35 +143,6 @@ SELECT claim_token FROM scm.sync_jobs
    AND (claim_expires_at < clock_timestamp() OR claim_token = %(gone)s)
 """
 
-# Running jobs of a repository whose claim ran out: nobody may ever ask for the same window again.
-_ABANDONED = """
-SELECT job_id, claim_token, claimed_by, claimed_process, claim_expires_at < clock_timestamp() AS expired
-  FROM scm.sync_jobs
- WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND status = 'running'
-"""
-
-# An abandoned job is done if its window is covered and that was all it was for, else it is retried, or dead
-# after the last attempt.
-_REAP = """
-UPDATE scm.sync_jobs AS j
-   SET status = CASE WHEN covered THEN 'completed' WHEN j.attempts >= j.max_attempts THEN 'dead'
-                     ELSE 'failed' END,
-       finished_at = CASE WHEN covered OR j.attempts >= j.max_attempts THEN now() END,
-       claim_token = NULL, claim_expires_at = NULL, updated_at = now(),
-       last_error_code = CASE WHEN NOT covered THEN 'worker_lost' END,
-       last_error = CASE WHEN NOT covered THEN 'the worker disappeared in attempt ' || j.attempts END
-  FROM (SELECT w.repo_id, w.job_type, o.job_id,
-               coalesce(w.covered_revs @> (o.revs * int8range(1, w.head_rev + 1)), w.covered_time @> o.period,
-                        FALSE)
-               AND o.mode IN ('backfill', 'repair') AND NOT (o.reread OR o.heals OR o.from_raw)
-               AND o.quarantine_ids IS NULL AS covered
-          FROM scm.sync_jobs AS o
-          JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
-         WHERE o.job_id = %(job_id)s) AS known
- WHERE j.job_id = known.job_id AND j.claim_token = %(token)s
-RETURNING j.status
-"""
-
 # Ends the attempt of a lost owner as the reaper judged; a live claim is only ended if its process is gone.
 _END_LOST = """
 UPDATE scm.sync_jobs
@@ -442,42 +413,6 @@ def _end_overdue_writer(conn: Connection, job_id: UUID, gone: UUID | None) -> No
     overdue = conn.execute(_OVERDUE, {"job_id": job_id, "gone": gone}).fetchone()
     if overdue is not None:
         writers.end(conn, overdue["claim_token"])
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who works, or worked, on a running job."""
-
-    job_id: UUID
-    token: UUID
-    name: str
-    process: str | None
-    expired: bool
-
-
-def owners(conn: Connection, repo_id: int, job_type: JobType) -> list[Owner]:
-    """The owners of the running jobs of one (repository, job type)."""
-    rows = conn.execute(_ABANDONED, {"repo_id": repo_id, "job_type": str(job_type)}).fetchall()
-    return [
-        Owner(r["job_id"], r["claim_token"], r["claimed_by"], r["claimed_process"], r["expired"])
-        for r in rows
-    ]
-
-
-def reap(conn: Connection, owner: Owner) -> JobStatus | None:
-    """End the attempt of an owner that is gone or whose claim ran out; returns what the job is now, None if
-    it is somebody else's by now or its owner is in the middle of a batch."""
-    params = {"job_id": owner.job_id, "token": owner.token}
-    with conn.transaction():
-        if conn.execute(_OWNER, params).fetchone() is None:
-            _end_overdue_writer(conn, owner.job_id, owner.token)
-            return None
-        row = conn.execute(_REAP, params).fetchone()
-        if row is None:
-            return None
-        conn.execute(_CLOSE_LOST_RUNS, params)
-        conn.execute(_RELEASE_LEASE, {"owner": owner.token})
-    return JobStatus(row["status"])
 
 
 def end_lost(

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from sync_pipeline.model import JobType
 from sync_pipeline.store import writers
 from sync_pipeline.store.database import Connection
 
@@ -20,7 +21,8 @@ _REAPER_LOCK = 0x5C3_0003
 # Claims that are looked at for a dead process; those that ended longest ago come first.
 _CLAIMS_LOOKED_AT = 1000
 
-# Every claim with what its end depends on. A window counts as covered only for a job that was to cover it.
+# Every claim, or those of one (repository, job type), with what its end depends on. A window counts as
+# covered only for a job that was to cover it.
 _RUNNING = """
 SELECT j.job_id, j.claim_token AS token, j.repo_id, r.slug, j.job_type, j.mode, j.claimed_by,
        j.claimed_process, j.claimed_at, j.claim_expires_at AS expires_at, j.attempts, j.max_attempts,
@@ -32,6 +34,7 @@ SELECT j.job_id, j.claim_token AS token, j.repo_id, r.slug, j.job_type, j.mode, 
   JOIN scm.repos AS r USING (repo_id)
   JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
  WHERE j.status = 'running'
+   AND (%(repo_id)s::bigint IS NULL OR (j.repo_id = %(repo_id)s AND j.job_type = %(job_type)s))
  ORDER BY j.claim_expires_at
  LIMIT %(limit)s
 """
@@ -136,9 +139,8 @@ DELETE FROM scm.sync_lock_waiters
  WHERE lock_id = %(lock_id)s AND waiter = %(waiter)s AND expires_at = %(expires_at)s
 """
 
-# What the ledger knows of Dagster runs: the processes of their attempts, whether a claim of theirs is live,
-# when one last began or
-# ended by itself, and when the claim of one was last taken from it.
+# What the ledger knows of Dagster runs: whether a claim of theirs is live, when an attempt of theirs last
+# began or ended by itself, and when the claim of one was last taken from it.
 _SIGNS = """
 SELECT s.dagster_run_id,
        max(CASE WHEN s.error_code = 'worker_lost' THEN s.started_at
@@ -162,9 +164,13 @@ def try_lock(conn: Connection) -> bool:
     return bool(row and row["locked"])
 
 
-def running_jobs(conn: Connection) -> list[dict[str, Any]]:
-    """Every claim, the one that ends first at the start; at most 1,000."""
-    return conn.execute(_RUNNING, {"limit": _CLAIMS_LOOKED_AT}).fetchall()
+def running_jobs(
+    conn: Connection, repo_id: int | None = None, job_type: JobType | None = None
+) -> list[dict[str, Any]]:
+    """Every claim, or those of one (repository, job type), the one that ends first at the start; at most
+    1,000."""
+    params = {"limit": _CLAIMS_LOOKED_AT, "repo_id": repo_id, "job_type": job_type}
+    return conn.execute(_RUNNING, params).fetchall()
 
 
 def waiting_jobs(

@@ -38,6 +38,7 @@ from sync_pipeline.policy.chunking import page_size
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, migrations, pauses, repos
 from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.sync import lost
 from sync_pipeline.sync.attempt import Attempt, Work, carry_out, database_error
 from sync_pipeline.sync.commits import CommitWork
 from sync_pipeline.sync.compare_commits import CommitComparison
@@ -166,7 +167,7 @@ class Syncer:
 
     def _enqueue(self, conn: Connection, repo: Repository, request: JobRequest) -> UUID:
         leases.ensure(conn, request.repo_id, request.job_type)
-        self._reap(conn, repo, request.job_type)
+        lost.end_all_of(conn, request.repo_id, request.job_type)
         try:
             return jobs.enqueue(
                 conn,
@@ -244,19 +245,6 @@ class Syncer:
         if not by_itself or request.mode is Mode.PROBE:
             return None
         return self._settings.scheduler_max_running
-
-    def _reap(self, conn: Connection, repo: Repository, job_type: JobType) -> None:
-        """Close what dead workers left running for this repository, whichever window it was."""
-        for owner in jobs.owners(conn, repo.repo_id, job_type):
-            if owner.expired or is_gone(owner.process):
-                status = jobs.reap(conn, owner)
-                if status is not None:
-                    _log.warning(
-                        "%s, who worked on a job of %s, is gone; the job is %s now",
-                        owner.name,
-                        repo.slug,
-                        status,
-                    )
 
     def _claim(
         self, job_id: UUID, request: JobRequest, cancel: threading.Event, *, wait: bool

@@ -29,7 +29,7 @@ from sync_pipeline.sandbox.gitlab.records import MergeRequest
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import aside, facts, jobs, planning, proofs, repos, watermarks
 from sync_pipeline.store.database import Database
-from sync_pipeline.sync import remap
+from sync_pipeline.sync import lost, remap
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.retry import request as retry_request
 from sync_pipeline_tests.builders import register_source, request
@@ -402,6 +402,6 @@ def test_the_scheduler_leaves_a_retry_to_whoever_asked_for_it(desk: Desk) -> Non
         ] == []
         claim = jobs.claim(conn, job_id, worker="w", process="gone", length=0.0, dagster_run_id=None)
         assert claim is not None
-        (owner,) = jobs.owners(conn, desk.repo_id, JobType.REVISIONS)
-        assert jobs.reap(conn, owner) in (JobStatus.DEAD, JobStatus.COMPLETED)
+        lost.end_all_of(conn, desk.repo_id, JobType.REVISIONS)
+        assert jobs.state(conn, job_id).status is JobStatus.DEAD
     assert desk.document("retry", "retry", "--repo", desk.repo_id, code=2)["summary"]["remains"] == 3

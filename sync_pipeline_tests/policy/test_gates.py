@@ -11,7 +11,7 @@ import pytest
 from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow
 from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
 from sync_pipeline.policy.planning import plan
-from sync_pipeline.policy.snapshot import Bucket, Decision, Limits, Pause, Reason, Snapshot, Unit
+from sync_pipeline.policy.snapshot import BucketLevel, Decision, Limits, Pause, Reason, Snapshot, Unit
 from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, job, project, sample, unit
 
 DUE = project(1, visited_at=ago(minutes=6), tenant="team1")
@@ -69,10 +69,10 @@ def test_a_paused_rate_limit_holds_its_server_back_and_a_low_one_lets_others_go_
     other = replace(DUE, repo_id=2, instance="other.example", instance_slug="other_example")
     end = NOW + timedelta(seconds=30)
     held, free = sorted(
-        decide(DUE, other, buckets={"gitlab.example": Bucket(paused_until=end)}), key=lambda d: d.repo_id
+        decide(DUE, other, buckets={"gitlab.example": BucketLevel(paused_until=end)}), key=lambda d: d.repo_id
     )
     assert (held.reason, held.until, free.chosen) == (Reason.RATE_LIMITED, end, True)
-    low = decide(DUE, other, buckets={"gitlab.example": Bucket(level=0.1)})
+    low = decide(DUE, other, buckets={"gitlab.example": BucketLevel(level=0.1)})
     assert [d.repo_id for d in low if d.chosen] == [2, 1]
 
 

@@ -12,6 +12,7 @@ from sync_pipeline.errors import ClaimLost
 from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
 from sync_pipeline.store import jobs, watermarks
 from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.sync import lost
 from sync_pipeline_tests.builders import register, request
 
 
@@ -191,11 +192,10 @@ def test_what_a_dead_worker_left_is_closed_by_what_became_of_its_window(database
             assert claim(conn, job, worker=f"w{window[0]}") is not None
             found[job] = window
         conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,1001)}'")
-        owners = jobs.owners(conn, repo, JobType.REVISIONS)
-        assert [o.expired for o in owners] == [False, False]
-        ends = {found[o.job_id]: jobs.reap(conn, o) for o in owners}
+        conn.execute("UPDATE scm.sync_jobs SET claim_expires_at = now() - interval '1 second'")
+        lost.end_all_of(conn, repo, JobType.REVISIONS)
+        ends = {found[job]: jobs.state(conn, job).status for job in found}
         assert ends == {(1, 1001): JobStatus.COMPLETED, (1001, 2001): JobStatus.FAILED}
-        assert jobs.reap(conn, owners[0]) is None
         runs = conn.execute("SELECT DISTINCT status, error_code FROM scm.sync_runs").fetchall()
         assert runs == [{"status": "failed", "error_code": "worker_lost"}]
 
@@ -206,5 +206,8 @@ def test_a_repair_of_differences_is_not_done_because_its_window_is_covered(datab
         conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,2001)}'")
         job = jobs.enqueue(conn, request(repo, Mode.REPAIR, window=(1, 1001), heals=True))
         assert claim(conn, job) is not None
-        [owner] = jobs.owners(conn, repo, JobType.REVISIONS)
-        assert jobs.reap(conn, owner) is JobStatus.FAILED
+        lost.end_all_of(conn, repo, JobType.REVISIONS)
+        assert jobs.state(conn, job).status is JobStatus.RUNNING
+        conn.execute("UPDATE scm.sync_jobs SET claim_expires_at = now() - interval '1 second'")
+        lost.end_all_of(conn, repo, JobType.REVISIONS)
+        assert jobs.state(conn, job).status is JobStatus.FAILED

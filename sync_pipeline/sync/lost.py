@@ -1,0 +1,76 @@
+"""Attempts whose owners are lost, ended as the policy judges them.
+
+Belongs here: the step from rows of the ledger to :mod:`sync_pipeline.policy.reaping` and back. The reaper
+takes it for everything and with its graces; whoever starts a job, at once for what else is left over of that
+repository, because nobody may ever ask for the same window again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from sync_pipeline.model import JobStatus, JobType
+from sync_pipeline.policy.reaping import Ending, Rules, RunningJob, RunState, judge_running
+from sync_pipeline.store import jobs, reaping
+from sync_pipeline.store.database import Connection, database_time
+from sync_pipeline.sync.worker import is_gone
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE = Rules(
+    job_grace=timedelta(),
+    lease_grace=timedelta(),
+    run_max=timedelta(),
+    retry_as=JobStatus.FAILED,
+    expire_after=None,
+)
+
+
+def facts_of(
+    row: Mapping[str, Any], *, process_gone: bool, dagster: RunState = RunState.UNKNOWN
+) -> RunningJob:
+    """A row of :func:`sync_pipeline.store.reaping.running_jobs` as the policy sees it."""
+    return RunningJob(
+        attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
+        claimed_at=row["claimed_at"],
+        expires_at=row["expires_at"],
+        last_error_code=row["last_error_code"],
+        covered=row["covered"],
+        process_gone=process_gone,
+        dagster=dagster,
+    )
+
+
+def end(conn: Connection, row: Mapping[str, Any], ending: Ending, *, process_gone: bool) -> bool:
+    """End the attempt of ``row`` so; False if it is somebody's again by now. See
+    :func:`sync_pipeline.store.jobs.end_lost`."""
+    return jobs.end_lost(
+        conn,
+        row["job_id"],
+        row["token"],
+        status=ending.status,
+        error_code=ending.code,
+        error=ending.error,
+        backoff=ending.backoff,
+        process_gone=process_gone,
+    )
+
+
+def end_all_of(conn: Connection, repo_id: int, job_type: JobType) -> None:
+    """End what dead workers left running of one (repository, job type), whichever window it was, and say so
+    in the log."""
+    now = database_time(conn)
+    for row in reaping.running_jobs(conn, repo_id, job_type):
+        gone = is_gone(row["claimed_process"])
+        ending = judge_running(facts_of(row, process_gone=gone), now, _AT_ONCE)
+        if ending is not None and end(conn, row, ending, process_gone=gone):
+            _log.warning(
+                "%s, who worked on a job of %s, is gone; the job is %s now",
+                row["claimed_by"],
+                row["slug"],
+                ending.status,
+            )
