@@ -197,17 +197,26 @@ def test_documents_of_work_and_of_what_ends_it(
     with database.connection() as conn:
         register_source(conn, (tmp_path / "small").as_uri())
 
-    def printed(*arguments: str, schema: str) -> dict[str, Any]:
+    def printed(*arguments: str, schema: str, code: int = 0) -> dict[str, Any]:
         capsys.readouterr()
-        assert cli.run([*arguments, "--json"]) == 0
+        assert cli.run([*arguments, "--json"]) == code
         document: dict[str, Any] = json.loads(capsys.readouterr().out)
         validate(document, schema)
-        kinds = SCHEMAS[schema].get("oneOf", [SCHEMAS[schema]])
-        assert any(set(document) <= set(kind["properties"]) for kind in kinds)
+        described = SCHEMAS[schema]
+        parts = [described, *described.get("oneOf", ()), *described.get("$defs", {}).values()]
+        assert set(document) <= {key for part in parts for key in part.get("properties", ())}
         return document
 
     assert cli.run(["scheduler"]) == 0
     assert len(printed("worker", "--dry-run", schema="worker.json")["jobs"]) == 1
+    (waiting,) = printed("admin", "jobs", "list", schema="admin-jobs.json")["jobs"]
+    why = ("--reason", "x")
+    for action, code in (("drop", 0), ("reset", 0), ("release", 1)):
+        words = ("admin", "jobs", action, waiting["job_id"], *why)
+        assert printed(*words, schema="admin-jobs.json", code=code)["exit_code"] == code
+    shown = printed("admin", "jobs", "show", waiting["job_id"], schema="admin-jobs.json")
+    assert [event["action"] for event in shown["events"]] == ["reset", "drop"]
+    assert cli.run(["scheduler"]) == 0
     done = printed("worker", schema="worker.json")
     assert (done["repo"], done["status"]) == (f"svn:{(tmp_path / 'small').as_uri()}", "completed")
     with database.connection() as conn:

@@ -25,6 +25,7 @@ from sync_pipeline.cli import (
     database,
     health,
     installation,
+    jobs,
     limits,
     pauses,
     reaper,
@@ -69,6 +70,7 @@ admin.app.command("breakers")(pauses.breakers_command)
 admin.app.command("breaker-reset")(pauses.breaker_reset_command)
 # Its earlier name, for scripts.
 database.app.command("verify", hidden=True)(admin.admin_verify)
+admin.app.add_typer(jobs.app, name="jobs")
 admin.app.add_typer(limits.app, name="limits")
 app.add_typer(database.app, name="db")
 app.add_typer(repositories.app, name="repo")

@@ -145,6 +145,14 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def length_of(option: str, text: str) -> float:
+    """The seconds of ``90s``, ``30m``, ``2h`` or ``3d``. Raises ConfigurationError that names ``option``."""
+    found = re.fullmatch(r"(\d{1,9})([smhd])", text.strip())
+    if found is None:
+        raise ConfigurationError(f"{option}: {text!r} is no length; write it like 90s, 30m, 2h or 3d")
+    return float(int(found[1]) * _UNITS[found[2]])
+
+
 def seconds_of(length: str | None, until: str | None, moment: datetime) -> float | None:
     """The seconds that ``--for`` or ``--until`` mean at ``moment`` (UTC, and so is ``until`` without a zone);
     None where neither is given. Raises ConfigurationError."""
@@ -160,10 +168,7 @@ def seconds_of(length: str | None, until: str | None, moment: datetime) -> float
         seconds = ((end if end.tzinfo else end.replace(tzinfo=UTC)) - moment).total_seconds()
         name = "--until"
     elif length is not None:
-        found = re.fullmatch(r"(\d{1,9})([smhd])", length.strip())
-        if found is None:
-            raise ConfigurationError(f"--for: {length!r} is no length; write it like 90s, 30m, 2h or 3d")
-        seconds = float(int(found[1]) * _UNITS[found[2]])
+        seconds = length_of("--for", length)
         name = "--for"
     else:
         return None

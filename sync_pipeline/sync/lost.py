@@ -20,11 +20,12 @@ from sync_pipeline.sync.worker import is_gone
 
 _log = logging.getLogger(__name__)
 
+# Somebody works on this repository now, so nothing is gained by waiting before the next attempt.
 _AT_ONCE = Rules(
     job_grace=timedelta(),
     lease_grace=timedelta(),
     run_max=timedelta(),
-    retry_as=JobStatus.FAILED,
+    retry_as=JobStatus.PENDING,
     expire_after=None,
 )
 

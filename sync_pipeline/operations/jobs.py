@@ -1,0 +1,218 @@
+"""Jobs as a person handles them: what waits, runs or died and why, tried again, given up, or taken from a
+worker that hangs.
+
+Belongs here: which job may be handled how, and the documents of ``scm-sync admin jobs``. Does not belong
+here: what the reaper does by itself (:mod:`sync_pipeline.operations.reaper`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.model import JobStatus
+from sync_pipeline.operations.texts import age, counted, plain_window
+from sync_pipeline.store import job_actions as store
+from sync_pipeline.store import repos
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.store.job_actions import By, Filters
+from sync_pipeline.store.windows import from_ranges
+
+MOST = 10_000
+"""Jobs that one command handles."""
+
+WAITING = (JobStatus.PENDING, JobStatus.FAILED)
+_RELEASE_TRIES = 30
+_RELEASE_PAUSE = 0.1
+
+Document = dict[str, Any]
+
+
+def listing(database: Database, filters: Filters, limit: int) -> Document:
+    """The jobs of ``filters`` and how many there are of each status, up to ``MOST``. Raises
+    ConfigurationError for a server or tenant that nobody knows."""
+    with database.connection() as conn:
+        names = _names(conn, filters)
+        rows = store.listed(conn, filters, MOST)
+    counts = Counter(str(row["status"]) for row in rows)
+    oldest = {row["status"]: row["age"] for row in sorted(rows, key=lambda r: float(r["age"]))}
+    return {
+        "counts": dict(counts),
+        "oldest_seconds": {status: round(seconds, 1) for status, seconds in oldest.items()},
+        "more": max(0, len(rows) - limit),
+        "jobs": [_document(row, names) for row in rows[:limit]],
+    }
+
+
+def said(document: Mapping[str, Any]) -> str:
+    """A listing in one line."""
+    words = [
+        f"{number:,} {status} ({'longest' if status == 'running' else 'oldest'} "
+        f"{age(document['oldest_seconds'][status])})"
+        for status, number in document["counts"].items()
+    ]
+    return ", ".join(words) or "no job waits, runs or is dead"
+
+
+def show(database: Database, job_id: UUID) -> Document:
+    """One job with its decision, attempts and events. Raises ConfigurationError if there is none."""
+    with database.connection() as conn:
+        row = _found(conn, Filters(job_ids=[job_id]))[0]
+        return {
+            **_document(row, _names(conn, Filters())),
+            "decision": row["decision"],
+            "history": store.attempts(conn, job_id),
+            "events": store.events(conn, job_id),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that a person does to jobs: those of which statuses, and how one is done, which returns "" or
+    why not."""
+
+    name: str
+    done: str
+    statuses: Sequence[JobStatus]
+    carry_out: Callable[[Connection, Mapping[str, Any], By, int], str]
+
+
+def _reset(conn: Connection, row: Mapping[str, Any], by: By, attempts: int) -> str:
+    if row["retired"]:
+        return "its repository is retired"
+    if row["one_off"]:
+        return "only whoever asked for it can take it up; ask for it again"
+    return store.reset(conn, row["job_id"], row["updated_at"], JobStatus(row["status"]), by, attempts)
+
+
+def _drop(conn: Connection, row: Mapping[str, Any], by: By, attempts: int) -> str:
+    return store.drop(conn, row["job_id"], row["updated_at"], JobStatus(row["status"]), by)
+
+
+def _release(conn: Connection, row: Mapping[str, Any], by: By, attempts: int) -> str:
+    for _ in range(_RELEASE_TRIES):
+        if store.release(conn, row["job_id"], row["claim_token"], by):
+            return ""
+        now = store.listed(conn, Filters(job_ids=[row["job_id"]], everything=True), 1)
+        if not now or now[0]["claim_token"] != row["claim_token"]:
+            return "it changed meanwhile"
+        # Its owner was in the middle of a batch, which is being ended.
+        time.sleep(_RELEASE_PAUSE)
+    return "its owner is in the middle of a batch that does not end; try again"
+
+
+RESET = Action("reset", "is tried again", (JobStatus.DEAD, JobStatus.FAILED), _reset)
+DROP = Action("drop", "is given up", WAITING, _drop)
+RELEASE = Action("release", "waits again", (JobStatus.RUNNING,), _release)
+
+
+def handle(
+    database: Database, action: Action, filters: Filters, by: By, *, attempts: int, dry_run: bool = False
+) -> Document:
+    """Do ``action`` to the jobs of ``filters``, or to those that are named; ``attempts`` is how often a reset
+    one is tried. Raises ConfigurationError for a job, server or tenant that is not there, and where ``by``
+    has no reason."""
+    if not by.reason.strip():
+        raise ConfigurationError("--reason is empty; say why, the next one who looks will ask")
+    by = replace(by, reason=" ".join(by.reason.split()))
+    with database.connection() as conn:
+        names = _names(conn, filters)
+        if filters.job_ids is None:
+            rows = store.listed(conn, replace(filters, statuses=action.statuses), MOST)
+        else:
+            rows = _found(conn, filters)
+        handled = []
+        for row in rows:
+            if row["status"] not in action.statuses:
+                why = f"it is {row['status']}; {action.name} is for {' and '.join(action.statuses)} jobs"
+            else:
+                why = "" if dry_run else action.carry_out(conn, row, by, attempts)
+            handled.append({**_document(row, names), "done": not why, "why_not": why or None})
+    done = [one for one in handled if one["done"]]
+    return {
+        "action": action.name,
+        "dry_run": dry_run,
+        "done": len(done),
+        "left": len(handled) - len(done),
+        "missing": sum(one["missing"] for one in done) if action is DROP else 0,
+        "jobs": handled,
+    }
+
+
+def handled(document: Mapping[str, Any]) -> str:
+    """What was done, in one line."""
+    if not document["jobs"]:
+        return "no such job"
+    action = next(one for one in (RESET, DROP, RELEASE) if one.name == document["action"])
+    words = f"{action.name}: {counted(document['done'], 'job')}"
+    if document["dry_run"]:
+        words = f"would {words}"
+    if document["left"]:
+        words += f", {counted(document['left'], 'other')} not"
+    if document["missing"]:
+        words += (
+            f"; what {counted(document['missing'], 'job')} had to read stays missing: `scm-sync status` "
+            "shows the gaps, `scm-sync runner backfill` reads them"
+        )
+    return words
+
+
+def _found(conn: Connection, filters: Filters) -> list[dict[str, Any]]:
+    """The jobs that are named, in the order of their names."""
+    assert filters.job_ids is not None
+    rows = {row["job_id"]: row for row in store.listed(conn, replace(filters, everything=True), MOST)}
+    for job_id in filters.job_ids:
+        if job_id not in rows:
+            raise ConfigurationError(f"there is no job {job_id}; see `scm-sync admin jobs list`")
+    return [rows[job_id] for job_id in dict.fromkeys(filters.job_ids)]
+
+
+def _names(conn: Connection, filters: Filters) -> dict[int, str]:
+    """The specifications of all repositories, of which some are at the server and of the tenant of
+    ``filters``."""
+    found = repos.list_all(conn)
+    for what, wanted, known in (
+        ("--instance", filters.instance, {repo.instance for repo in found}),
+        ("--tenant", filters.tenant, {repo.tenant for repo in found}),
+    ):
+        if wanted is not None and wanted not in known:
+            there = ", ".join(sorted(known)[:10]) or "none yet"
+            raise ConfigurationError(f"{what}: no repository is of {wanted}; there are {there}")
+    return {repo.repo_id: repo.spec for repo in found}
+
+
+def _document(row: Mapping[str, Any], names: Mapping[int, str]) -> Document:
+    return {
+        "job_id": row["job_id"],
+        "repo": names.get(row["repo_id"], row["slug"]),
+        "repo_id": row["repo_id"],
+        "instance": row["instance"],
+        "tenant": row["tenant"],
+        "job": row["job_type"],
+        "mode": row["mode"],
+        "window": plain_window(from_ranges(row["revs"], row["period"])),
+        "status": row["status"],
+        "priority": row["priority"],
+        "attempts": row["attempts"],
+        "max_attempts": row["max_attempts"],
+        "age_seconds": round(row["age"], 1),
+        "missing": row["missing"],
+        "created_at": row["created_at"],
+        "planned_at": row["planned_at"],
+        "not_before": row["not_before"],
+        "worker": row["claimed_by"] if row["status"] == JobStatus.RUNNING else None,
+        "claimed_at": row["claimed_at"] if row["status"] == JobStatus.RUNNING else None,
+        "claim_expires_at": row["claim_expires_at"],
+        "dagster_run_id": row["dagster_run_id"],
+        "finished_at": row["finished_at"],
+        "trigger": row["trigger"],
+        "actor": row["actor"],
+        "reason": row["reason"],
+        "error_code": row["last_error_code"],
+        "error": row["last_error"],
+    }

@@ -1,0 +1,207 @@
+"""Jobs as a person looks at them, and what he does to them: ``scm.job_events``.
+
+Belongs here: the list with its filters, one job with its attempts, and the three edges that only a person
+takes. Does not belong here: the edges of those who work (:mod:`sync_pipeline.store.jobs`) and of the reaper
+(:mod:`sync_pipeline.store.reaping`), and which job may take which edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from sync_pipeline.model import JobStatus, JobType, Mode
+from sync_pipeline.store import jobs, reaping
+from sync_pipeline.store.database import Connection
+
+# Jobs with what a person needs to judge them. Without ``everything`` not what is done: completed, given up on
+# purpose, or dead and done by a later job of the same window.
+_LIST = """
+SELECT j.job_id, j.repo_id, r.slug, r.instance, r.tenant, j.job_type, j.mode, j.revs, j.period, j.status,
+       j.priority, j.attempts, j.max_attempts, j.created_at, j.updated_at, j.planned_at, j.not_before,
+       j.claimed_at, j.claimed_by, j.claim_expires_at, j.claim_token, j.finished_at, j.trigger, j.actor,
+       j.reason, j.last_error_code, j.last_error, j.decision, j.dagster_run_id,
+       extract(epoch FROM clock_timestamp()
+               - CASE j.status WHEN 'running' THEN j.claimed_at WHEN 'dead' THEN j.finished_at
+                               WHEN 'completed' THEN j.finished_at ELSE j.created_at END)::float8 AS age,
+       r.lifecycle = 'retired' AS retired,
+       j.from_raw OR j.quarantine_ids IS NOT NULL OR j.mode = 'probe' AS one_off,
+       j.mode IN ('backfill', 'repair') AND NOT (j.reread OR j.heals OR j.from_raw)
+       AND j.quarantine_ids IS NULL
+       AND NOT coalesce(w.covered_revs @> (j.revs * int8range(1, w.head_rev + 1)), w.covered_time @> j.period,
+                        FALSE) AS missing
+  FROM scm.sync_jobs AS j
+  JOIN scm.repos AS r USING (repo_id)
+  JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
+ WHERE (%(job_ids)s::uuid[] IS NULL OR j.job_id = ANY (%(job_ids)s))
+   AND (%(statuses)s::text[] IS NULL OR j.status = ANY (%(statuses)s))
+   AND (%(repo_id)s::bigint IS NULL OR j.repo_id = %(repo_id)s)
+   AND (%(instance)s::text IS NULL OR r.instance = %(instance)s)
+   AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s)
+   AND (%(job_type)s::text IS NULL OR j.job_type = %(job_type)s)
+   AND (%(mode)s::text IS NULL OR j.mode = %(mode)s)
+   AND (%(worker)s::text IS NULL OR (j.status = 'running' AND j.claimed_by = %(worker)s))
+   AND (%(older)s::float8 IS NULL OR j.created_at < clock_timestamp() - make_interval(secs => %(older)s))
+   AND (%(everything)s OR j.status IN ('pending', 'running', 'failed')
+        OR (j.status = 'dead'
+            AND coalesce(j.last_error_code, '') NOT IN ('cancelled', 'superseded', 'expired')
+            AND NOT EXISTS (
+                SELECT FROM scm.sync_jobs AS later
+                 WHERE later.repo_id = j.repo_id AND later.job_type = j.job_type AND later.mode = j.mode
+                   AND later.revs IS NOT DISTINCT FROM j.revs AND later.period IS NOT DISTINCT FROM j.period
+                   AND later.created_at > j.created_at AND later.status = 'completed')))
+ ORDER BY array_position(ARRAY['running', 'dead', 'failed', 'pending', 'completed'], j.status), j.priority,
+          j.created_at
+ LIMIT %(limit)s
+"""
+
+# Its attempts, the newest first.
+_ATTEMPTS = """
+SELECT attempt, status, started_at, finished_at, worker, dagster_run_id, batches, rows_read, calls,
+       rate_limited, timeouts, waited_seconds, degradation, error_code, error
+  FROM scm.sync_runs
+ WHERE job_id = %(job_id)s
+ ORDER BY attempt DESC
+ LIMIT 50
+"""
+
+# What people did to it, the newest first.
+_EVENTS = """
+SELECT created_at, action, old_status, new_status, actor, reason
+  FROM scm.job_events
+ WHERE job_id = %(job_id)s
+ ORDER BY created_at DESC
+ LIMIT 50
+"""
+
+# Tried again at once, with as many attempts as a new job has, under the coverage of now.
+_RESET = """
+UPDATE scm.sync_jobs AS j
+   SET status = 'pending', finished_at = NULL, not_before = NULL, planned_at = NULL, updated_at = now(),
+       max_attempts = j.attempts + %(attempts)s, generation = w.generation
+  FROM scm.sync_watermarks AS w
+ WHERE j.job_id = %(job_id)s AND j.status IN ('dead', 'failed') AND j.updated_at = %(touched_at)s
+   AND w.repo_id = j.repo_id AND w.job_type = j.job_type
+"""
+
+# A job that was taken from its worker may be tried once more at least.
+_ONE_MORE = """
+UPDATE scm.sync_jobs SET max_attempts = greatest(max_attempts, attempts + 1) WHERE job_id = %(job_id)s
+"""
+
+_NOTE = """
+INSERT INTO scm.job_events (job_id, action, old_status, new_status, actor, reason)
+VALUES (%(job_id)s, %(action)s, %(old)s, %(new)s, %(actor)s, left(%(reason)s, 2000))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which jobs: all that are set have to hold. ``older`` is in seconds since the job was made, ``worker``
+    the name of whoever works on it now; with ``everything`` also what is done."""
+
+    job_ids: Sequence[UUID] | None = None
+    statuses: Sequence[JobStatus] | None = None
+    repo_id: int | None = None
+    instance: str | None = None
+    tenant: str | None = None
+    job_type: JobType | None = None
+    mode: Mode | None = None
+    worker: str | None = None
+    older: float | None = None
+    everything: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who does it, and why."""
+
+    actor: str
+    reason: str
+
+
+def listed(conn: Connection, filters: Filters, limit: int) -> list[dict[str, Any]]:
+    """The jobs of ``filters``, running ones first, then dead, failed and waiting ones, most urgent first.
+    ``age`` is in seconds: since the claim, the end, or the making; ``missing`` says that the window of the
+    job is not complete."""
+    return conn.execute(
+        _LIST,
+        {
+            "job_ids": None if filters.job_ids is None else list(filters.job_ids),
+            "statuses": None if filters.statuses is None else [str(s) for s in filters.statuses],
+            "repo_id": filters.repo_id,
+            "instance": filters.instance,
+            "tenant": filters.tenant,
+            "job_type": filters.job_type,
+            "mode": filters.mode,
+            "worker": filters.worker,
+            "older": filters.older,
+            "everything": filters.everything,
+            "limit": limit,
+        },
+    ).fetchall()
+
+
+def attempts(conn: Connection, job_id: UUID) -> list[dict[str, Any]]:
+    """The newest attempts at a job."""
+    return conn.execute(_ATTEMPTS, {"job_id": job_id}).fetchall()
+
+
+def events(conn: Connection, job_id: UUID) -> list[dict[str, Any]]:
+    """What people did to a job lately."""
+    return conn.execute(_EVENTS, {"job_id": job_id}).fetchall()
+
+
+def reset(conn: Connection, job_id: UUID, touched_at: datetime, old: JobStatus, by: By, attempts: int) -> str:
+    """Let a dead or failed job be tried again at once, ``attempts`` times. Returns "" or why not: it changed
+    since ``touched_at``, or another job does the same."""
+    try:
+        with conn.transaction():
+            params = {"job_id": job_id, "touched_at": touched_at, "attempts": attempts}
+            if conn.execute(_RESET, params).rowcount != 1:
+                return "it changed meanwhile"
+            _note(conn, job_id, "reset", old, JobStatus.PENDING, by)
+    except psycopg.errors.UniqueViolation:
+        return "another job of the same window waits or is at work"
+    return ""
+
+
+def drop(conn: Connection, job_id: UUID, touched_at: datetime, old: JobStatus, by: By) -> str:
+    """Give a waiting job up. Returns "" or why not: it changed since ``touched_at``."""
+    with conn.transaction():
+        error = f"dropped by {by.actor}: {by.reason}"
+        if not reaping.give_up(conn, job_id, touched_at, code="cancelled", error=error):
+            return "it changed meanwhile"
+        _note(conn, job_id, "drop", old, JobStatus.DEAD, by)
+    return ""
+
+
+def release(conn: Connection, job_id: UUID, token: UUID, by: By) -> bool:
+    """Take a job from whoever works on it, live or not; it waits again, and what the owner still writes is
+    refused. False if it is somebody else's by now, or if the owner was in the middle of a batch: that is
+    ended, and the job is free a moment later."""
+    with conn.transaction():
+        ended = jobs.end_lost(
+            conn,
+            job_id,
+            token,
+            status=JobStatus.PENDING,
+            error_code="worker_lost",
+            error=f"released by {by.actor}: {by.reason}",
+            backoff=0.0,
+            process_gone=True,
+        )
+        if ended:
+            conn.execute(_ONE_MORE, {"job_id": job_id})
+            _note(conn, job_id, "release", JobStatus.RUNNING, JobStatus.PENDING, by)
+    return ended
+
+
+def _note(conn: Connection, job_id: UUID, action: str, old: JobStatus, new: JobStatus, by: By) -> None:
+    params = {"job_id": job_id, "action": action, "old": str(old), "new": str(new)}
+    conn.execute(_NOTE, params | {"actor": by.actor, "reason": by.reason})

@@ -1,0 +1,136 @@
+"""What a person does to jobs: only what he means, with who and why, and never to what changed meanwhile."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from sync_pipeline.errors import ClaimLost, ConfigurationError
+from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
+from sync_pipeline.operations.jobs import DROP, RELEASE, RESET, Action, Document, handle, listing, show
+from sync_pipeline.store import jobs, leases
+from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.store.job_actions import By, Filters
+from sync_pipeline_tests.builders import register, request
+
+BY = By("ada", "the server is back")
+
+
+@pytest.fixture
+def ledger(database: Database) -> dict[str, UUID]:
+    """A job of each status, in windows of one repository; the waiting one has the lowest priority."""
+    with database.connection() as conn:
+        repo = register(conn, head=5000)
+        found = {}
+        for number, name in enumerate(("waiting", "failed", "dead", "running")):
+            window = (1 + 1000 * number, 1001 + 1000 * number)
+            found[name] = jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=window))
+        for name, status in (("failed", JobStatus.FAILED), ("dead", JobStatus.DEAD)):
+            end(conn, claimed(conn, found[name]), status)
+        claimed(conn, found["running"])
+    return found
+
+
+def claimed(conn: Connection, job: UUID) -> jobs.Claim:
+    claim = jobs.claim(conn, job, worker="host:7", process="p", length=600, dagster_run_id=None)
+    assert claim is not None
+    return claim
+
+
+def end(conn: Connection, claim: jobs.Claim, status: JobStatus) -> None:
+    failed = {"error_code": "timeout", "error": "no answer", "backoff": 3600.0}
+    jobs.finish(conn, claim, job_status=status, run_status=RunStatus.FAILED, **failed)  # type: ignore[arg-type]
+
+
+def do(database: Database, action: Action, *ids: UUID, dry_run: bool = False, **filters: object) -> Document:
+    chosen = Filters(job_ids=list(ids) or None, **filters)  # type: ignore[arg-type]
+    return handle(database, action, chosen, BY, attempts=3, dry_run=dry_run)
+
+
+def test_what_needs_a_person_or_waits_is_listed_with_its_reason(
+    database: Database, ledger: dict[str, UUID]
+) -> None:
+    found = listing(database, Filters(), 3)
+    assert [one["status"] for one in found["jobs"]] == ["running", "dead", "failed"]
+    assert (found["counts"], found["more"]) == ({"running": 1, "dead": 1, "failed": 1, "pending": 1}, 1)
+    assert found["jobs"][0]["worker"] == "host:7"
+    assert found["jobs"][1]["error"] == "no answer"
+    assert listing(database, Filters(worker="host:7"), 9)["counts"] == {"running": 1}
+    assert listing(database, Filters(older=60), 9)["counts"] == {}
+    with pytest.raises(ConfigurationError, match="no repository is of nowhere"):
+        listing(database, Filters(instance="nowhere"), 9)
+
+
+def test_a_dead_job_is_tried_again_at_once_and_as_often_as_a_new_one(
+    database: Database, ledger: dict[str, UUID]
+) -> None:
+    assert do(database, RESET, dry_run=True)["done"] == 2
+    assert listing(database, Filters(), 9)["counts"]["dead"] == 1
+    done = do(database, RESET)
+    assert {one["job_id"] for one in done["jobs"]} == {ledger["dead"], ledger["failed"]}
+    one = show(database, ledger["dead"])
+    assert (one["status"], one["not_before"], one["finished_at"]) == ("pending", None, None)
+    assert (one["attempts"], one["max_attempts"]) == (1, 4)
+    assert [(e["action"], e["actor"], e["reason"]) for e in one["events"]] == [("reset", BY.actor, BY.reason)]
+    assert [attempt["error"] for attempt in one["history"]] == ["no answer"]
+    with database.connection() as conn:
+        assert claimed(conn, ledger["dead"]).attempt == 2
+
+
+def test_a_dead_job_whose_window_is_somebody_elses_or_done_is_left(
+    database: Database, ledger: dict[str, UUID]
+) -> None:
+    with database.connection() as conn:
+        again = jobs.enqueue(conn, request(1, Mode.BACKFILL, window=(2001, 3001)))
+        left = do(database, RESET, ledger["dead"])
+        assert (left["done"], left["left"]) == (0, 1)
+        assert "another job" in left["jobs"][0]["why_not"]
+        conn.execute(
+            "UPDATE scm.sync_jobs SET status = 'completed', finished_at = now() WHERE job_id = %s", [again]
+        )
+    # Done by a later job: nobody has to look at it any more.
+    assert "dead" not in listing(database, Filters(), 9)["counts"]
+    assert listing(database, Filters(everything=True), 9)["counts"]["dead"] == 1
+
+
+def test_a_job_is_only_handled_as_its_status_allows(database: Database, ledger: dict[str, UUID]) -> None:
+    for action, name in ((RESET, "running"), (RESET, "waiting"), (DROP, "running"), (RELEASE, "dead")):
+        left = do(database, action, ledger[name])
+        assert (left["done"], left["left"]) == (0, 1)
+        assert action.name in left["jobs"][0]["why_not"]
+    for action in (RESET, DROP, RELEASE):
+        with pytest.raises(ConfigurationError, match="there is no job"):
+            do(database, action, uuid4())
+        with pytest.raises(ConfigurationError, match="--reason is empty"):
+            handle(database, action, Filters(), By("ada", " "), attempts=3)
+
+
+def test_waiting_work_is_given_up_with_a_word_about_what_stays_missing(
+    database: Database, ledger: dict[str, UUID]
+) -> None:
+    done = do(database, DROP, mode=Mode.BACKFILL, job_type=JobType.REVISIONS)
+    assert (done["done"], done["missing"]) == (2, 2)
+    one = show(database, ledger["waiting"])
+    assert (one["status"], one["error_code"]) == ("dead", "cancelled")
+    assert one["error"] == "dropped by ada: the server is back"
+    # Given up on purpose: nobody is asked to look at it.
+    assert listing(database, Filters(), 9)["counts"] == {"running": 1, "dead": 1}
+
+
+def test_a_job_is_taken_from_a_live_worker_whose_writes_are_refused_from_then_on(
+    database: Database, ledger: dict[str, UUID]
+) -> None:
+    with database.connection() as conn, database.connection() as other:
+        job = jobs.enqueue(conn, request(1, Mode.INCREMENTAL))
+        conn.execute("UPDATE scm.sync_jobs SET max_attempts = 1 WHERE job_id = %s", [job])
+        claim = claimed(conn, job)
+        leases.ensure(conn, 1, JobType.REVISIONS)
+        assert do(database, RELEASE, worker="host:7")["done"] == 2
+        with pytest.raises(ClaimLost, match="it was taken from it and is pending"), conn.transaction():
+            jobs.guard(conn, claim)
+        one = show(database, job)
+        assert (one["status"], one["error"]) == ("pending", "released by ada: the server is back")
+        assert one["history"][0]["status"] == "failed"
+        # It was its last attempt, and there is one more.
+        assert claimed(other, job).attempt == 2
