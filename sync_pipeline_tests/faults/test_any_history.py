@@ -185,7 +185,7 @@ def run_histories(machine: Callable[[], RuleBasedStateMachine]) -> None:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     many = settings.get_current_profile_name() == "long"
     chosen = settings(
-        max_examples=100_000 if many else 6,
+        max_examples=100_000 if many else 4,
         stateful_step_count=40 if many else 25,
         # To shorten a failing history takes minutes.
         phases=list(Phase) if many else [Phase.explicit, Phase.generate],
