@@ -140,6 +140,10 @@ def _explain(error: Exception) -> int:
         return CONFIGURATION
     if isinstance(error, SyncError):
         return tell(str(error), FAILED)
+    if type(error).__module__.startswith("psycopg"):
+        from sync_pipeline.sync.attempt import database_error
+
+        return tell(str(database_error(error)), CONFIGURATION if _is_away(error) else FAILED)
     if isinstance(error, typer.Abort):
         return tell("interrupted; nothing was changed", INTERRUPTED)
     # Usage errors of the option parser have a message for people; their class moved between its versions.
@@ -148,6 +152,14 @@ def _explain(error: Exception) -> int:
         command = context.command_path if context else "scm-sync"
         return tell(f"{format_message().rstrip('.')}; see: {command} --help", CONFIGURATION)
     return tell(f"unexpected {type(error).__name__}: {error}; run scm-sync --debug for the traceback", FAILED)
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether the database is not there, or not to be written to: somebody has to set it right first."""
+    import psycopg
+
+    is_gone = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return is_gone or isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
 
 
 def _pipe_closed() -> int:

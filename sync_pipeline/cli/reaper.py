@@ -58,8 +58,11 @@ def reaper_command(
 ) -> int:
     """End jobs, runs and leases whose owners are gone, and waiting jobs that nobody needs. The sensor
     `reaper` does the same every minute; both at once are harmless."""
+    import psycopg
+
     from sync_pipeline.operations.texts import counted
     from sync_pipeline.settings import load_settings
+    from sync_pipeline.sync.attempt import database_error
 
     if once and loop:
         raise ConfigurationError("--once and --loop exclude each other; give one of them")
@@ -74,12 +77,13 @@ def reaper_command(
         while not stop.is_set():
             try:
                 code = max(code, _show(_pass(database, settings, dry_run, once=False), as_json, in_line=True))
-            except SyncError as error:
+            except (SyncError, psycopg.Error) as error:
                 # What is wrong from the start a person has to set right; later it may pass.
-                if not passes and isinstance(error, ConfigurationError):
-                    raise
+                failure = database_error(error)
+                if not passes and isinstance(failure, ConfigurationError):
+                    raise failure from None
                 code = max(
-                    code, tell(f"{error}; trying again in {settings.reaper_interval_seconds} s", PARTIAL)
+                    code, tell(f"{failure}; trying again in {settings.reaper_interval_seconds} s", PARTIAL)
                 )
             passes += 1
             stop.wait(settings.reaper_interval_seconds)

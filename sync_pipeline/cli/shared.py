@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
@@ -58,6 +59,8 @@ Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="GitL
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_PAUSE = 365 * 86_400
+# Seconds within which signals are one wish.
+_ONE_PRESS = 1.0
 
 
 def group(help_text: str) -> typer.Typer:
@@ -186,15 +189,19 @@ def after_catalog_change(settings: Settings, database: Database) -> None:
 
 @contextmanager
 def stopped_politely() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, for work that looks at it between two steps; the second one ends
-    the work where it is."""
+    """An event that Ctrl-C and SIGTERM set, for work that looks at it between two steps; the second one, a
+    second later at the earliest, ends the work where it is: ``timeout`` sends its signal twice at once."""
     cancel = threading.Event()
+    first = 0.0
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def stop(*_: object) -> None:
-        if cancel.is_set():
+        nonlocal first
+        if not cancel.is_set():
+            first = time.monotonic()
+            cancel.set()
+        elif time.monotonic() - first > _ONE_PRESS:
             raise KeyboardInterrupt
-        cancel.set()
 
     for number in before:
         signal.signal(number, stop)

@@ -58,7 +58,10 @@ def scheduler_command(
     """Plan, and hand what is due to the workers. The sensor `scheduler` plans the same; both at once are
     harmless. With --dry-run nothing is handed out; with --json every repository says why it was chosen or
     not."""
+    import psycopg
+
     from sync_pipeline.settings import load_settings
+    from sync_pipeline.sync.attempt import database_error
 
     _one_of(once, loop)
     settings = load_settings(sensor_interval=interval)
@@ -72,10 +75,11 @@ def scheduler_command(
             try:
                 found = _round(database, settings, dry_run, once=False)
                 _show(found, database, settings, as_json, in_line=True)
-            except SyncError as error:
-                if not rounds and isinstance(error, ConfigurationError):
-                    raise
-                code = tell(f"{error}; trying again in {settings.sensor_interval} s", PARTIAL)
+            except (SyncError, psycopg.Error) as error:
+                failure = database_error(error)
+                if not rounds and isinstance(failure, ConfigurationError):
+                    raise failure from None
+                code = tell(f"{failure}; trying again in {settings.sensor_interval} s", PARTIAL)
             rounds += 1
             stop.wait(settings.sensor_interval)
         tell(f"stopped after {rounds} rounds")
@@ -177,6 +181,7 @@ def _show(found: Round, database: Database, settings: Settings, as_json: bool, *
 
 
 def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
+    from sync_pipeline.catalog import instance_of
     from sync_pipeline.store import planning
 
     names = _names(database)
@@ -186,6 +191,7 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
             instances=settings.worker_instance_allowlist,
             tenants=settings.worker_tenant_allowlist,
             job_types=settings.worker_job_type_allowlist,
+            gitlabs=[instance_of(server.url) for server in settings.gitlab_servers()],
             limit=1000,
         )
     rows = [

@@ -26,6 +26,7 @@ from sync_pipeline.model import (
     Trigger,
 )
 from sync_pipeline.operations.texts import counted
+from sync_pipeline.operations.worker import WORKER
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope
 from sync_pipeline.policy.degradation import DegradationLimits
 from sync_pipeline.policy.planning import plan
@@ -47,7 +48,7 @@ from sync_pipeline.policy.snapshot import (
 from sync_pipeline.quality import credentials
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import breakers, jobs, migrations, pauses
+from sync_pipeline.store import breakers, heartbeats, jobs, migrations, pauses
 from sync_pipeline.store import planning as store
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.pools import DEFAULT_POOL
@@ -62,6 +63,8 @@ LOOP = "scheduler_loop"
 
 _REPROBE = timedelta(hours=1)
 # Seconds: where there are several pools, the other one plans other work.
+# A worker that is about to be started, by cron for example, finds what was handed out so long ago.
+_TO_BE_TAKEN = timedelta(minutes=1)
 _PATIENCE = 2.0
 # An error budget looks further back than a breaker with a short window.
 _SHORTEST_LOOK_BACK = 3600.0
@@ -150,10 +153,11 @@ def read_plan(
         newest=_FOR_ONE_THAT_COUNTS * settings.cb_window_count,
         burst=float(settings.gitlab_postgres_rate_limit_burst),
     )
+    workers = {one.name for one in heartbeats.read(conn) if one.every is not None and not one.silent}
     found = plan(
         Snapshot(
             units=[_unit(row, tokens, settings, loaded) for row in rows.units],
-            jobs=[_job(row) for row in rows.jobs],
+            jobs=[_job(row, workers, rows.now) for row in rows.jobs],
             in_flight=in_flight,
             limits=limits,
             refused={instance: stop.last_seen_at for instance, stop in tokens.stopped.items()},
@@ -196,7 +200,8 @@ def hand_out(database: Database, settings: Settings, *, dry_run: bool = False) -
     with database.connection() as conn, conn.transaction():
         migrations.require_current(conn)
         patience = 0.0 if settings.worker_pool == DEFAULT_POOL else _PATIENCE
-        if not store.try_lock_scheduler(conn, patience):
+        # To look needs no turn.
+        if not dry_run and not store.try_lock_scheduler(conn, patience):
             return Round(dry_run, None, None, (), "another scheduler is at work")
         tokens = credentials.in_force(conn, Readers(settings))
         plan, now = read_plan(conn, settings, (), tokens)
@@ -359,7 +364,13 @@ def _unit(
     return Unit(**found)
 
 
-def _job(row: Mapping[str, Any]) -> Job:
+def _job(row: Mapping[str, Any], workers: Collection[str], now: datetime) -> Job:
+    """A job of the snapshot. One that was handed to the workers of a pool is theirs only while one of them
+    lives: else nobody would do it."""
+    row = dict(row)
+    pool, planned_at = row.pop("pool") or DEFAULT_POOL, row["planned_at"]
+    if planned_at and planned_at < now - _TO_BE_TAKEN and heartbeats.named(WORKER, pool) not in workers:
+        row["planned_at"] = None
     typed = {
         "job_type": JobType(row["job_type"]),
         "mode": Mode(row["mode"]),

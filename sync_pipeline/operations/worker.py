@@ -15,13 +15,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import psycopg
 
+from sync_pipeline.catalog import instance_of
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
-from sync_pipeline.model import JobReport, JobRequest, JobType, Mode, Window
+from sync_pipeline.model import JobReport, JobRequest, JobStatus, JobType, Mode, Window
 from sync_pipeline.operations import pools
 from sync_pipeline.policy.families import FAMILY_OF
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import heartbeats, migrations, planning
 from sync_pipeline.store.database import Database
+from sync_pipeline.sync.attempt import database_error
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
 
@@ -46,6 +48,7 @@ class Worker:
         self._said = said
         self._syncer = Syncer(database, settings, Readers(settings, database))
         self._busy: dict[Future[Sequence[JobReport]], _Activity] = {}
+        self._asked: dict[Future[Sequence[JobReport]], Sequence[JobRequest]] = {}
 
     @property
     def name(self) -> str:
@@ -68,9 +71,12 @@ class Worker:
                         taken = self._take(threads, stop)
                         self._beat(started, f"{len(self._busy)} at work", once)
                     except (psycopg.Error, SyncError) as error:
-                        if once or isinstance(error, ConfigurationError):
-                            raise
-                        _log.warning("the ledger does not answer: %s", error)
+                        failure = database_error(error)
+                        if once or (
+                            isinstance(failure, ConfigurationError) and failure.code != "database_down"
+                        ):
+                            raise failure from None
+                        _log.warning("%s; asking again in %g s", failure, self._settings.worker_poll_interval)
                         taken = 0
                     if once and not taken and not self._busy:
                         break
@@ -81,10 +87,21 @@ class Worker:
             finally:
                 stop.set()
                 wait(self._busy)
+                if not once:
+                    self._sign_off()
         for future in list(self._busy):
             more, bad = self._collect(future)
             done, failed = done + more, failed + bad
         return done, failed
+
+    def _sign_off(self) -> None:
+        """What was handed out and nobody took is the scheduler's again; other workers of the pool get it with
+        its next plan."""
+        try:
+            with self._database.connection() as conn:
+                planning.sign_off(conn, self._settings.worker_pool)
+        except (psycopg.Error, ConfigurationError) as error:
+            _log.warning("%s", database_error(error))
 
     def _take(self, threads: ThreadPoolExecutor, stop: threading.Event) -> int:
         """Start what there is room for; returns how much that was."""
@@ -100,6 +117,7 @@ class Worker:
                 instances=settings.worker_instance_allowlist,
                 tenants=settings.worker_tenant_allowlist,
                 job_types=settings.worker_job_type_allowlist,
+                gitlabs=[instance_of(server.url) for server in settings.gitlab_servers()],
                 limit=_LOOKED_AT,
             )
         together: dict[_Activity, list[JobRequest]] = {}
@@ -110,7 +128,9 @@ class Worker:
         chosen = [(key, requests) for key, requests in together.items() if key not in busy][:room]
         for key, requests in chosen:
             ordered = sorted(requests, key=lambda r: list(JobType).index(r.job_type))
-            self._busy[threads.submit(self._do, ordered, stop)] = key
+            future = threads.submit(self._do, ordered, stop)
+            self._busy[future] = key
+            self._asked[future] = ordered
         return len(chosen)
 
     def _do(self, requests: Sequence[JobRequest], stop: threading.Event) -> Sequence[JobReport]:
@@ -118,16 +138,29 @@ class Worker:
 
     def _collect(self, future: Future[Sequence[JobReport]]) -> tuple[int, int]:
         repo_id, family, *_ = self._busy.pop(future)
+        requests = self._asked.pop(future)
         try:
             reports = future.result()
         except Cancelled:
             return 0, 0
         except SyncError as error:
             _log.warning("repository %s (%s): %s", repo_id, family, error)
+            self._leave(requests)
             return 1, 1
         for report in reports:
             self._said(report)
+        if any(report.job_status in (JobStatus.PENDING, JobStatus.FAILED) for report in reports):
+            self._leave(requests)
         return len(reports), sum(report.error_code is not None for report in reports)
+
+    def _leave(self, requests: Sequence[JobRequest]) -> None:
+        """What could not be done now, because it is paused for example, is the scheduler's again: it must not
+        be taken again and again before everything behind it."""
+        try:
+            with self._database.connection() as conn:
+                planning.take_back(conn, requests)
+        except (psycopg.Error, ConfigurationError) as error:
+            _log.warning("%s", database_error(error))
 
     def _pause(self, stop: threading.Event, once: bool) -> None:
         """Until something is done, or it is time to ask again."""

@@ -158,20 +158,23 @@ class Step:
         deadline = self._deadline()
         threads = ThreadPoolExecutor(self.settings.parallel_repositories, thread_name_prefix="sync")
         try:
-            todo = self._work(active)
-            for work in todo:
-                threads.submit(self._sync, syncer, work, deadline, finished)
-            ended = 0
-            while ended < len(todo):
-                piece = finished.get()
-                if piece is None:
-                    ended += 1
-                else:
-                    self._record(piece)
+            try:
+                todo = self._work(active)
+                for work in todo:
+                    threads.submit(self._sync, syncer, work, deadline, finished)
+                ended = 0
+                while ended < len(todo):
+                    piece = finished.get()
+                    if piece is None:
+                        ended += 1
+                    else:
+                        self._record(piece)
+            finally:
+                # Also on interruption: threads stop between two batches and put their jobs back.
+                self._stop(threads)
         finally:
-            # Also on interruption: threads stop between two batches and put their jobs back.
-            self.cancel.set()
-            _join(threads)
+            # `timeout` sends its signal twice; the second one may come as the first call begins.
+            self._stop(threads)
         self._move_origins(todo)
         yield from self._checks(selected)
         self._conclude()
@@ -363,6 +366,17 @@ class Step:
 
     # -- in the main thread -----------------------------------------------------------------------------
 
+    def _stop(self, threads: ThreadPoolExecutor) -> None:
+        """Wait for the threads, also if an impatient person interrupts a second time: they are stopping, and
+        without them nobody would put the jobs back."""
+        while True:
+            try:
+                self.cancel.set()
+                threads.shutdown(wait=True, cancel_futures=True)
+                return
+            except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+                continue
+
     def _record(self, piece: _Piece) -> None:
         if piece.stopped:
             self.left.append(piece.name)
@@ -469,17 +483,6 @@ class Step:
 def refused(error: SyncError) -> dg.Failure:
     """The failure of a step that could not begin, because somebody has to set something right first."""
     return dg.Failure(str(error), metadata={REFUSED: error.code}, allow_retries=False)
-
-
-def _join(threads: ThreadPoolExecutor) -> None:
-    """Wait for the threads, also if an impatient person interrupts a second time: they are stopping, and
-    without them nobody would put the jobs back."""
-    while True:
-        try:
-            threads.shutdown(wait=True, cancel_futures=True)
-            return
-        except (KeyboardInterrupt, DagsterExecutionInterruptedError):
-            continue
 
 
 # Events -------------------------------------------------------------------------------------------------

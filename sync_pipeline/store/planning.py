@@ -54,13 +54,13 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.tenant, r.l
 # those of one person's command: started from here, they would read their window at the source.
 _JOBS = """
 SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
-       claim_expires_at, created_at, planned_at
+       claim_expires_at, created_at, planned_at, decision ->> 'pool' AS pool
   FROM scm.sync_jobs
  WHERE (status = 'running' AND mode <> 'probe' AND NOT from_raw AND quarantine_ids IS NULL)
     OR (status IN ('pending', 'failed') AND mode = 'incremental')
 UNION ALL
 (SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
-        claim_expires_at, created_at, planned_at
+        claim_expires_at, created_at, planned_at, decision ->> 'pool' AS pool
    FROM scm.sync_jobs
   WHERE status IN ('pending', 'failed') AND mode NOT IN ('incremental', 'probe') AND NOT from_raw
     AND quarantine_ids IS NULL
@@ -150,8 +150,25 @@ SELECT j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.heals, j.pri
    AND (%(instances)s::text[] = '{}' OR r.instance = ANY (%(instances)s))
    AND (%(tenants)s::text[] = '{}' OR r.tenant = ANY (%(tenants)s))
    AND (%(job_types)s::text[] = '{}' OR j.job_type = ANY (%(job_types)s))
+   AND (r.kind <> 'gitlab' OR r.instance = ANY (%(gitlabs)s))
  ORDER BY j.planned_at, (j.decision ->> 'rank')::int, j.created_at
  LIMIT %(limit)s
+"""
+
+# What a worker could not do now.
+_TAKE_BACK = """
+UPDATE scm.sync_jobs
+   SET planned_at = NULL
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s
+   AND revs IS NOT DISTINCT FROM %(revs)s::int8range AND period IS NOT DISTINCT FROM %(period)s::tstzrange
+   AND status IN ('pending', 'failed') AND planned_at IS NOT NULL
+"""
+
+# What the workers of a pool leave when the last one goes.
+_SIGN_OFF = """
+UPDATE scm.sync_jobs
+   SET planned_at = NULL
+ WHERE planned_at IS NOT NULL AND status IN ('pending', 'failed') AND decision ->> 'pool' = %(pool)s
 """
 
 # What the changes sensor saw. A failed look keeps the last HEAD that was seen.
@@ -265,17 +282,32 @@ def handed_out(
     instances: Sequence[str],
     tenants: Sequence[str],
     job_types: Sequence[str],
+    gitlabs: Sequence[str],
     limit: int,
 ) -> list[JobRequest]:
     """The jobs that a plan handed to the workers and nobody has taken yet, as the requests that find them
-    again, most urgent first; only of these servers, tenants and job types, where there are any."""
+    again, most urgent first; only of these servers, tenants and job types, where there are any, and of no
+    GitLab but ``gitlabs``: those that the asker has a token for."""
     params = {
         "instances": list(instances),
         "tenants": list(tenants),
         "job_types": [str(job_type) for job_type in job_types],
+        "gitlabs": list(gitlabs),
         "limit": limit,
     }
     return [_request(row, None) for row in conn.execute(_HANDED_OUT, params).fetchall()]
+
+
+def take_back(conn: Connection, requests: Sequence[JobRequest]) -> None:
+    """Hand these jobs out no longer; a later plan may."""
+    for request in requests:
+        params = {"repo_id": request.repo_id, "job_type": request.job_type, "mode": request.mode}
+        conn.execute(_TAKE_BACK, params | range_params(request.window))
+
+
+def sign_off(conn: Connection, pool: str) -> None:
+    """What was handed to the workers of ``pool`` and taken by none is handed out no longer."""
+    conn.execute(_SIGN_OFF, {"pool": pool})
 
 
 def _request(row: Mapping[str, Any], dagster_run_id: str | None) -> JobRequest:

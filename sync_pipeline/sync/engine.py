@@ -259,6 +259,9 @@ class Syncer:
             with self._database.connection() as conn:
                 # Somebody may have waited for hours until it is his turn.
                 migrations.require_current(conn)
+                if waiting and jobs.state(conn, job_id).status is JobStatus.FAILED:
+                    # The attempt that was waited for is the result; the next one has its time.
+                    return replace(jobs.report(conn, job_id), waited_seconds=time.monotonic() - started)
                 claim = jobs.claim(
                     conn,
                     job_id,
@@ -285,10 +288,11 @@ class Syncer:
                 if done or (waiting and state.status is JobStatus.FAILED):
                     return replace(jobs.report(conn, job_id), waited_seconds=time.monotonic() - started)
                 until = f"{state.claim_expires_at:%H:%M:%S} UTC" if state.claim_expires_at else "soon"
+                most = self._max_running(request)
                 why = (
                     f"{state.claimed_by} works on this job until {until} at least"
-                    if state.status is JobStatus.RUNNING
-                    else f"{settings.scheduler_max_running} others are at work (scheduler_max_running)"
+                    if state.status is JobStatus.RUNNING or most is None
+                    else f"{most} others are at work (scheduler_max_running)"
                 )
                 if time.monotonic() >= deadline:
                     return replace(
@@ -304,7 +308,8 @@ class Syncer:
             if not wait:
                 return None
             if not waiting:
-                _log.warning("%s; waiting, %.0f s at most", why, settings.wait_limit)
+                what = f"{request.job_type} of repository {request.repo_id}"
+                _log.warning("%s: %s; waiting, %.0f s at most", what, why, settings.wait_limit)
                 waiting = True
             if cancel.wait(random.uniform(0.2, 1.0)):
                 raise Cancelled("stopped while waiting for a job that somebody else works on")

@@ -155,7 +155,7 @@ def test_a_worker_that_is_stopped_gives_back_what_it_has_not_done(fleet: Fleet) 
     stop = threading.Event()
     stop.set()
     with fleet.database.connection() as conn:
-        [waiting, *_] = planning.handed_out(conn, instances=(), tenants=(), job_types=(), limit=9)
+        [waiting, *_] = planning.handed_out(conn, instances=(), tenants=(), job_types=(), gitlabs=(), limit=9)
     with pytest.raises(Cancelled):
         Syncer(fleet.database, SETTINGS).run(waiting, cancel=stop)
     assert Worker(fleet.database, SETTINGS).run(stop, once=True) == (0, 0)
