@@ -948,9 +948,10 @@ def test_the_status_of_what_is_registered(scm: Scm, on_database: Database) -> No
     assert "scm-sync repo add" in done.err
     with on_database.connection() as conn:
         builders.register(conn, "paint", head=10)
-    head, row, summary = scm("status").out.splitlines()
+    head, row, due, summary = scm("status").out.splitlines()
     assert head.split("\t")[:3] == ["state", "repository", "job_type"]
     assert row.split("\t")[:3] == ["waiting", "file:///srv/paint", "revisions"]
+    assert due.startswith("due and not started: 1 (1 never visited), the longest not visited for ")
     assert summary == "1 repository; units: 1 waiting; jobs: none"
     (unit,) = scm("status", "--repo", "svn:file:///srv/paint", "--job", "svn", "--json").json["units"]
     assert unit["verdict"] == "waiting"

@@ -130,10 +130,13 @@ def status_command(
         Console().print(reports.status_table(document))
         for line in reports.status_explanations(document):
             print(line)
+        for line in reports.status_running(document):
+            print(line)
     else:
         print_rows(reports.status_rows(document))
-    for line in (*reports.status_limits(document), *reports.status_attendance(document)):
-        print(line)
+    for lines in (reports.status_obstacles, reports.status_limits, reports.status_attendance):
+        for line in lines(document):
+            print(line)
     print(reports.status_summary(document))
 
 

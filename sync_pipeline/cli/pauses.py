@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from sync_pipeline.cli.reports import place_of
 from sync_pipeline.cli.shared import (
     NAMES,
     AsJson,
@@ -70,7 +71,7 @@ def pause_command(
         print_json(made)
         return
     end = f"until {made['until']:%Y-%m-%d %H:%M:%S} UTC" if made["until"] else "until it is resumed"
-    print(f"pause {made['id']}: {_place(made)} is paused {end}")
+    print(f"pause {made['id']}: {place_of(made)} is paused {end}")
 
 
 def resume_command(
@@ -101,7 +102,7 @@ def pauses_command(as_json: AsJson = False) -> None:
         [
             {
                 "id": one["id"],
-                "paused": _place(one),
+                "paused": place_of(one),
                 "until": one["until"] and f"{one['until']:%Y-%m-%d %H:%M:%S}",
                 "since": f"{one['since']:%Y-%m-%d %H:%M:%S}",
                 "by": one["actor"],
@@ -166,9 +167,3 @@ def breaker_reset_command(
         print_json({"scope": scope, "key": key, "state": "closed", "before": before})
     else:
         print(f"breaker {scope} {key}".rstrip() + f" is closed; it was {before}")
-
-
-def _place(one: dict[str, object]) -> str:
-    name = one["repo"] or one["instance"] or one["tenant"]
-    place = "everything" if name is None else f"{one['scope']} {name}"
-    return place if one["job"] is None else f"{one['job']} of {place}"

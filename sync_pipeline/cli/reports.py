@@ -90,8 +90,10 @@ def status_rows(document: Mapping[str, Any]) -> list[Row]:
             "gaps": _extent(unit["gaps"]),
             "queued": _extent(unit["queued"]),
             "last_run": _last_run(unit["last_run"]),
+            "running": ", ".join(_at_work(one, document["generated_at"]) for one in unit["running"]),
             "access": unit["access"]["state"],
             "reasons": "; ".join(f"{name}: {line}" for name, line in unit["reasons"].items()),
+            "held_back": "; ".join(f"{name}: {line}" for name, line in unit["held_back"].items()),
         }
         for unit in document["units"]
     ]
@@ -117,7 +119,7 @@ def status_table(document: Mapping[str, Any]) -> Table:
             Text(_lag(unit)),
             Text(_missing(unit)),
             Text("none" if run is None else f"{moment(run['started_at'])} {run['status']}"),
-            Text(", ".join(unit["reasons"])),
+            Text(", ".join((*unit["reasons"], *unit["held_back"]))),
         )
     return table
 
@@ -132,14 +134,74 @@ def status_explanations(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"and {len(unhealthy) - _EXPLAINED} more; scm-sync status --json has every reason"
 
 
+def status_running(document: Mapping[str, Any]) -> Iterator[str]:
+    """The jobs at work, each with its worker and for how long."""
+    found = [(unit, one) for unit in document["units"] for one in unit["running"]]
+    for unit, one in found[:_EXPLAINED]:
+        yield f"at work: {unit['path']} {unit['job_type']}: {_at_work(one, document['generated_at'])}"
+    if len(found) > _EXPLAINED:
+        yield f"and {len(found) - _EXPLAINED} more at work; see: scm-sync admin jobs list --status running"
+
+
+def _at_work(one: Mapping[str, Any], now: str) -> str:
+    seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(one["since"])).total_seconds()
+    words = f"{one['mode']} for {age(max(0.0, seconds))} by {one['worker']}"
+    return words + (", whose claim has run out" if one["claim_ran_out"] else "")
+
+
+def status_obstacles(document: Mapping[str, Any]) -> Iterator[str]:
+    """What people have paused, which breakers are not closed, and what is due meanwhile."""
+    for one in document["pauses"]:
+        end = f"until {_second(one['until'])} UTC" if one["until"] else "until it is resumed"
+        yield f"pause {one['id']}: {place_of(one)} {end} ({one['actor']}: {_line(one['reason'])})"
+    for one in document["breakers"]:
+        name = f"breaker {one['scope']} {one['key']}".rstrip()
+        state = str(one["state"]).replace("_", " ")
+        why = _line(one["reason"] or "no reason given")
+        yield f"{name}: {state} since {_second(one['since'])} UTC: {why}"
+    due = document["due"]
+    if due["count"]:
+        notes = ", ".join(
+            f"{number:,} {what}"
+            for number, what in (
+                (due["never_visited"], "never visited"),
+                (due["held_back"], "held back by a pause, breaker, limit or token"),
+            )
+            if number
+        )
+        yield (
+            f"due and not started: {due['count']:,}{f' ({notes})' if notes else ''}, the longest not visited "
+            f"for {age(due['longest_seconds'])}; scm-sync scheduler --dry-run says why"
+        )
+    if not due["interval_kept"]:
+        yield (
+            f"visits every {age(due['interval_seconds'])} are not kept, and nothing holds them back; "
+            "docs/playbooks.md says what helps against a backlog"
+        )
+
+
+def place_of(pause: Mapping[str, Any]) -> str:
+    """What a pause is about: everything, a server, a tenant or a repository, or one job type of it."""
+    name = pause["repo"] or pause["instance"] or pause["tenant"]
+    place = "everything" if name is None else f"{pause['scope']} {name}"
+    return place if pause["job"] is None else f"{pause['job']} of {place}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _second(text: str) -> str:
+    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S}"
+
+
 def status_limits(document: Mapping[str, Any]) -> Iterator[str]:
     """The servers that are asked less than the settings allow, and why."""
     for one in document["limits"]:
         kind = "" if one["endpoint_class"] in ("all", "svn") else f" for {one['endpoint_class']}"
         what = f"{one['rate']:g} requests a second instead of {one['full_rate']:g}"
         if one["paused"]:
-            until = datetime.fromisoformat(one["paused_until"])
-            what = f"no request until {until:%Y-%m-%d %H:%M:%S} UTC"
+            what = f"no request until {_second(one['paused_until'])} UTC"
         yield f"{one['instance']}{kind}: {what}" + (f": {one['reason']}" if one["reason"] else "")
 
 

@@ -65,7 +65,7 @@ def pause(
                 "this is paused already; see `scm-sync admin pauses`, and resume it to pause it anew"
             )
         names = _names(conn)
-        return next(_document(row, names) for row in pauses.active(conn) if row.pause_id == pause_id)
+        return next(document(row, names) for row in pauses.active(conn) if row.pause_id == pause_id)
 
 
 def resume(database: Database, pause_id: int, *, actor: str) -> None:
@@ -79,7 +79,7 @@ def listing(database: Database) -> dict[str, Any]:
     """The pauses that hold now."""
     with database.connection() as conn:
         names = _names(conn)
-        return {"pauses": [_document(row, names) for row in pauses.active(conn)]}
+        return {"pauses": [document(row, names) for row in pauses.active(conn)]}
 
 
 def breaker_listing(database: Database) -> dict[str, Any]:
@@ -149,7 +149,8 @@ def _names(conn: Connection) -> Mapping[int, str]:
     return {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
 
 
-def _document(row: pauses.PauseRow, names: Mapping[int, str]) -> dict[str, Any]:
+def document(row: pauses.PauseRow, names: Mapping[int, str]) -> dict[str, Any]:
+    """A pause as the documents have it; ``names`` are the specifications of the repositories."""
     return {
         "id": row.pause_id,
         "scope": row.scope,

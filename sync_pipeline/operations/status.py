@@ -8,7 +8,7 @@ terminal.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,14 +25,15 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.operations import limits
+from sync_pipeline.operations import held_back, limits
 from sync_pipeline.operations.pools import pool_document
+from sync_pipeline.operations.scheduling import limits_of
 from sync_pipeline.operations.texts import plain_mark
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.health import Judged
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import credentials, heartbeats, pools
+from sync_pipeline.store import breakers, credentials, heartbeats, pauses, pools
 from sync_pipeline.store import status as store
 from sync_pipeline.store.database import Connection, Database, database_time
 
@@ -64,7 +65,10 @@ def status(
         tokens = Credentials(frozenset(row["instance"] for row in rows), refused, {})
         verdicts = health.read(conn, stale_after, tokens, repo_ids)
         jobs = store.jobs(conn, repo_ids)
+        at_work = store.running(conn, repo_ids)
         hindered = limits.hindered(conn, settings)
+        opened = held_back.breaker_documents(breakers.read(conn))
+        paused = pauses.active(conn)
         attended = _attendance(conn, repo_ids)
     judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in verdicts}
     wanted = None if job_types is None else {str(job_type) for job_type in job_types}
@@ -75,12 +79,26 @@ def status(
             by_status[row["status"]] += row["jobs"]
             if row["status"] in _WAITING_JOBS:
                 queued[row["repo_id"], row["job_type"]] += row["with_window"]
-    units = []
+    running: defaultdict[tuple[int, str], list[Document]] = defaultdict(list)
+    for row in at_work:
+        running[row["repo_id"], row["job_type"]].append(_at_work(row))
+    obstacles = {
+        "breakers": opened,
+        "pauses": held_back.pause_documents(paused, {row["repo_id"]: _spec(row) for row in rows}),
+        "limits": hindered,
+    }
+    if repository is not None:
+        obstacles = _of_repository(obstacles, repository)
+    units, due, when = [], set(), limits_of(settings)
     for row in rows:
         key = row["repo_id"], row["job_type"]
         # Between two queries a repository may have been registered.
         if key in judged and (wanted is None or row["job_type"] in wanted):
-            units.append(_unit(row, judged[key], tokens, queued[key]))
+            unit = _unit(row, judged[key], tokens, queued[key], running[key])
+            unit["held_back"] = held_back.reasons(unit, obstacles)
+            units.append(unit)
+            if held_back.is_due(row, judged[key], when):
+                due.add(key)
     retired = {unit["repo_id"] for unit in units if unit["lifecycle"] == Lifecycle.RETIRED}
     if repository is None:
         units = [unit for unit in units if unit["repo_id"] not in retired]
@@ -96,9 +114,8 @@ def status(
             "units": {verdict: counts[verdict] for verdict in reversed(_VERDICTS)},
             "jobs": {str(one): by_status[one] for one in JobStatus},
         },
-        "limits": hindered
-        if repository is None
-        else [x for x in hindered if x["instance"] == repository.instance],
+        "due": held_back.due_document(units, due, now, settings),
+        **obstacles,
         **attended,
         "units": units,
     }
@@ -125,18 +142,49 @@ def _attendance(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
     }
 
 
-def _unit(row: Mapping[str, Any], judged: Judged, tokens: Credentials, queued_jobs: int) -> Document:
+def _of_repository(
+    obstacles: Mapping[str, list[Document]], repository: Repository
+) -> dict[str, list[Document]]:
+    """Those that concern ``repository``."""
+    place = {"spec": repository.spec, "instance": repository.instance, "tenant": repository.tenant}
+    return {
+        "breakers": [x for x in obstacles["breakers"] if held_back.hinders(x, place)],
+        "pauses": [x for x in obstacles["pauses"] if held_back.holds(x, place)],
+        "limits": [x for x in obstacles["limits"] if x["instance"] == repository.instance],
+    }
+
+
+def _spec(row: Mapping[str, Any]) -> str:
+    return f"svn:{row['url']}" if row["kind"] == Kind.SVN else f"gitlab:{row['project_id']}"
+
+
+def _at_work(row: Mapping[str, Any]) -> Document:
+    return {
+        "job_id": str(row["job_id"]),
+        "mode": row["mode"],
+        "attempt": row["attempts"],
+        "worker": row["claimed_by"],
+        "since": plain_mark(row["claimed_at"]),
+        "claim_expires_at": plain_mark(row["claim_expires_at"]),
+        "claim_ran_out": not row["claimed"],
+    }
+
+
+def _unit(
+    row: Mapping[str, Any], judged: Judged, tokens: Credentials, queued_jobs: int, running: list[Document]
+) -> Document:
     facts = judged.facts
     kind = Kind(row["kind"])
     stop = tokens.stopped.get(row["instance"]) if kind is Kind.GITLAB else None
     return {
         "repo_id": row["repo_id"],
-        "spec": f"svn:{row['url']}" if kind is Kind.SVN else f"gitlab:{row['project_id']}",
+        "spec": _spec(row),
         "path": row["project_path"] or row["url"],
         "instance": row["instance"],
         "tenant": row["tenant"],
         "slug": row["slug"],
         "lifecycle": row["lifecycle"],
+        "registered_at": plain_mark(row["registered_at"]),
         "job_type": row["job_type"],
         "verdict": verdict_of(judged.health),
         "reasons": judged.health.detail,
@@ -159,6 +207,7 @@ def _unit(row: Mapping[str, Any], judged: Judged, tokens: Credentials, queued_jo
         else None,
         "gaps": _extent(facts.gap),
         "queued": {"jobs": queued_jobs, **_extent(facts.queued)},
+        "running": running,
         "last_run": _last_run(row),
     }
 

@@ -1,7 +1,8 @@
 """What the status report tells beyond the facts behind the verdicts.
 
-Belongs here: one query over every (repository, job type) and one over the jobs. What is missing, and the
-verdict, come from :mod:`sync_pipeline.store.health` by way of :mod:`sync_pipeline.quality.health`.
+Belongs here: one query over every (repository, job type), one over the jobs and one over those at work. What
+is missing, and the verdict, come from :mod:`sync_pipeline.store.health` by way of
+:mod:`sync_pipeline.quality.health`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from typing import Any
 
 from sync_pipeline.store.database import Connection
 
-# One row per (repository, job type): the covered range with the origin, and the latest attempt
-# at any job that reads; comparisons have results of their own.
+# One row per (repository, job type): the covered range with the origin, what tells whether a visit is due,
+# and the latest attempt at any job that reads; comparisons have results of their own.
 _UNITS = """
 SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.project_path, r.instance, r.tenant, r.slug,
-       r.lifecycle, w.origin_rev, w.origin_time, w.access_since,
+       r.instance_slug, r.lifecycle, r.created_at AS registered_at, w.origin_rev, w.origin_time,
+       w.access_since, w.activity_at, h.head_rev AS hint_head, h.activity_at AS hint_activity_at,
+       h.observed_at AS hint_at, h.error_code IS NOT NULL AS hint_failed, d.listed_at, d.listed_down_to,
        (SELECT lower(covered) FROM unnest(w.covered_revs) AS covered
          WHERE covered @> w.origin_rev) AS covered_from_rev,
        (SELECT lower(covered) FROM unnest(w.covered_time) AS covered
@@ -27,6 +30,8 @@ SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.project_path, r.ins
        run.error AS run_error, run.dagster_run_id AS run_dagster_run_id
   FROM scm.sync_watermarks AS w
   JOIN scm.repos AS r USING (repo_id)
+  LEFT JOIN scm.sync_hints AS h USING (repo_id)
+  LEFT JOIN scm.discovery_roots AS d ON d.root_id = r.root_id AND d.lifecycle = 'active'
   LEFT JOIN LATERAL (
        SELECT s.mode, s.status, s.started_at, s.finished_at, s.rows_read, s.inserted, s.updated, s.unchanged,
               s.poorer, s.quarantined, s.calls, s.error_code, s.error, s.dagster_run_id
@@ -48,6 +53,15 @@ SELECT repo_id, job_type, status, count(*) AS jobs, count(*) FILTER (
  GROUP BY repo_id, job_type, status
 """
 
+# The jobs that somebody has claimed, with the owner; ``claimed`` is False once the claim has run out.
+_RUNNING = """
+SELECT repo_id, job_type, job_id, mode, attempts, claimed_by, claimed_at, claim_expires_at,
+       claim_expires_at > now() AS claimed
+  FROM scm.sync_jobs
+ WHERE status = 'running' AND (%(repo_ids)s::bigint[] IS NULL OR repo_id = ANY (%(repo_ids)s))
+ ORDER BY claimed_at, job_id
+"""
+
 
 def units(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """The rows of these repositories, or of all; the columns ``run_...`` are NULL where nothing ran yet."""
@@ -57,6 +71,11 @@ def units(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[
 def jobs(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """Number of jobs per (repository, job type, status); ``with_window`` counts those that read one."""
     return conn.execute(_JOBS, _params(repo_ids)).fetchall()
+
+
+def running(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """The jobs at work and their owners, the one that has been longest at it first."""
+    return conn.execute(_RUNNING, _params(repo_ids)).fetchall()
 
 
 def _params(repo_ids: Sequence[int] | None) -> dict[str, Any]:

@@ -23,10 +23,10 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.operations import registration
+from sync_pipeline.operations import pauses, registration
 from sync_pipeline.operations.status import status
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import credentials, jobs, repos, watermarks
+from sync_pipeline.store import breakers, credentials, jobs, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.readers import Readers
 from sync_pipeline_tests import builders
@@ -86,6 +86,26 @@ def project(database: Database) -> int:
     return repo_id
 
 
+def claim(conn: Connection, repo_id: int, job_type: JobType) -> Any:
+    """Let a worker begin the job of this kind that waits."""
+    row = conn.execute(
+        "UPDATE scm.sync_jobs SET status = 'running', attempts = 1, claim_token = gen_random_uuid(),"
+        " claimed_at = now() - interval '3 minutes', claim_expires_at = now() + interval '1 minute',"
+        " claimed_by = 'build-7:42'"
+        " WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = 'incremental' RETURNING job_id",
+        {"repo_id": repo_id, "job_type": str(job_type)},
+    ).fetchone()
+    assert row is not None
+    return row["job_id"]
+
+
+def open_breaker(conn: Connection, instance: str) -> None:
+    """Open the breaker of a server."""
+    now = datetime.now(UTC)
+    row = breakers.BreakerRow("instance", instance, "open", now, now, 1, 0, 0, 5, None, 0, "failures 100%")
+    breakers.save(conn, row, actor="test")
+
+
 def unit(document: dict[str, Any], job_type: JobType, path: str = "platform/api") -> dict[str, Any]:
     (found,) = [u for u in document["units"] if (u["path"], u["job_type"]) == (path, str(job_type))]
     return dict(found)
@@ -120,12 +140,16 @@ def test_the_page_names_every_key(database: Database, project: int) -> None:
         )
         fingerprint = Readers(SETTINGS).fingerprint("git.test")
         credentials.stop(conn, "git.test", fingerprint, "the token is expired; create a new one")
+        claim(conn, project, JobType.REVIEWS)
+        open_breaker(conn, "git.test")
+    pauses.pause(database, pauses.Place(instance="git.test"), seconds=None, actor="ann", reason="audit")
     document = status(database, SETTINGS, repos_get(database, project), [JobType.REVIEWS])
     text = (DOCS / "status.md").read_text().partition("## The document")[2]
     named = set(re.findall(r"(?m)^\| `([^`]+)` \|", text))
     # Those below these are names of things that are counted, and what a window holds.
     free = (
         "units[].reasons.",
+        "units[].held_back.",
         "summary.units.",
         "summary.jobs.",
         "limits[].",
@@ -136,12 +160,16 @@ def test_the_page_names_every_key(database: Database, project: int) -> None:
     # What only holds others needs no line of its own.
     holders = {
         "summary",
+        "due",
+        "breakers",
+        "pauses",
         "limits",
         "pools",
         "unserved",
         "silent",
         "units",
         "units[].access",
+        "units[].running",
         "units[].gaps.first",
         "units[].queued.first",
     }
@@ -322,3 +350,85 @@ def test_a_limit_that_is_paused_or_lowered_is_named(database: Database, project:
         f"git.test for groups/projects: 2 requests a second instead of {full:g}",
     ]
     assert status(database, SETTINGS, repos_get(database, paint))["limits"] == []
+
+
+def test_what_breakers_and_people_hold_back_is_told(database: Database, project: int) -> None:
+    assert list(reports.status_obstacles(status(database, SETTINGS)))[1:] == []
+    with database.connection() as conn:
+        paint = builders.register(conn, "paint")
+        open_breaker(conn, "git.test")
+        breakers.save(
+            conn,
+            breakers.BreakerRow("global", "", "closed", day(1), None, 0, 0, 0, 5, None, 0, None),
+            actor="x",
+        )
+    place = pauses.Place(repo="gitlab:7", job_type=JobType.REVIEWS)
+    made = pauses.pause(database, place, seconds=None, actor="ann", reason="an audit")
+    document = status(database, SETTINGS)
+    [breaker] = document["breakers"]
+    assert (breaker["scope"], breaker["key"], breaker["state"]) == ("instance", "git.test", "open")
+    assert [(one["actor"], one["reason"], one["until"]) for one in document["pauses"]] == [
+        ("ann", "an audit", None)
+    ]
+    assert unit(document, JobType.COMMITS)["held_back"] == {
+        "breaker_open": "breaker instance git.test: failures 100%"
+    }
+    assert unit(document, JobType.COMMITS)["verdict"] == "healthy"
+    assert unit(document, JobType.REVIEWS)["held_back"]["paused"] == "ann: an audit"
+    assert unit(document, JobType.REVISIONS, "file:///srv/paint")["held_back"] == {}
+    lines = list(reports.status_obstacles(document))
+    assert (
+        lines[0] == f"pause {made['id']}: reviews of repository gitlab:7 until it is resumed (ann: an audit)"
+    )
+    assert re.fullmatch(r"breaker instance git\.test: open since 2.* UTC: failures 100%", lines[1])
+    elsewhere = status(database, SETTINGS, repos_get(database, paint))
+    assert (elsewhere["breakers"], elsewhere["pauses"]) == ([], [])
+    assert len(status(database, SETTINGS, repos_get(database, project))["pauses"]) == 1
+
+
+def test_the_owner_of_a_running_job_is_named(database: Database, project: int) -> None:
+    with database.connection() as conn:
+        queue(conn, project, JobType.COMMITS, Mode.INCREMENTAL)
+        job_id = claim(conn, project, JobType.COMMITS)
+    document = status(database, SETTINGS)
+    [running] = unit(document, JobType.COMMITS)["running"]
+    assert (running["job_id"], running["worker"], running["attempt"]) == (str(job_id), "build-7:42", 1)
+    assert running["claim_expires_at"] > document["generated_at"]
+    assert list(reports.status_running(document)) == [
+        "at work: platform/api commits: incremental for 3 min by build-7:42"
+    ]
+    assert unit(document, JobType.REVIEWS)["running"] == []
+
+
+def test_what_is_due_and_not_started_is_counted_with_its_age(database: Database, project: int) -> None:
+    with database.connection() as conn:
+        conn.execute("UPDATE scm.repos SET created_at = now() - interval '2 hours'")
+        conn.execute(
+            "UPDATE scm.sync_watermarks SET visited_at = now() - interval '4 minutes'"
+            " WHERE job_type = 'commits'"
+        )
+    document = status(database, SETTINGS)
+    due = document["due"]
+    assert (due["count"], due["never_visited"], due["held_back"]) == (2, 2, 0)
+    assert 7200 <= due["longest_seconds"] < 7300
+    assert due["interval_kept"] is False
+    # What a worker reads now is started, and what somebody paused is late for a reason.
+    with database.connection() as conn:
+        queue(conn, project, JobType.REVIEWS, Mode.INCREMENTAL)
+        claim(conn, project, JobType.REVIEWS)
+        conn.execute(
+            "UPDATE scm.sync_watermarks SET visited_at = now() - interval '6 minutes'"
+            " WHERE job_type = 'commits'"
+        )
+    assert status(database, SETTINGS)["due"]["count"] == 2
+    pauses.pause(database, pauses.Place(), seconds=60, actor="ann", reason="audit")
+    paused = status(database, SETTINGS)
+    assert (paused["due"]["held_back"], paused["due"]["interval_kept"]) == (2, True)
+    assert list(reports.status_obstacles(paused))[-1] == (
+        "due and not started: 2 (1 never visited, 2 held back by a pause, breaker, limit or token), "
+        "the longest not visited for 2 h; scm-sync scheduler --dry-run says why"
+    )
+    # Its first visit has begun, but the claim has run out: nobody works on it.
+    with database.connection() as conn:
+        conn.execute("UPDATE scm.sync_jobs SET claim_expires_at = now() WHERE status = 'running'")
+    assert status(database, SETTINGS)["due"]["count"] == 3

@@ -1,0 +1,156 @@
+"""What is due, and what holds it back: the parts of the status report that tell why nothing moves.
+
+Belongs here: breakers that are not closed, the pauses of people, and visits that are due, from rows that the
+report has read. Whether a visit is due says the policy of the scheduler (:mod:`sync_pipeline.policy.due`);
+why each one is not started now, only a plan (``scm-sync scheduler --dry-run``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from sync_pipeline.model import JobType, Lifecycle, Mode
+from sync_pipeline.operations import pauses
+from sync_pipeline.operations.texts import plain_mark
+from sync_pipeline.policy.breaker import BreakerState, Scope
+from sync_pipeline.policy.due import judge_unit
+from sync_pipeline.policy.snapshot import Limits, Reason, Unit
+from sync_pipeline.quality.health import Judged
+from sync_pipeline.settings import Settings
+from sync_pipeline.store.breakers import BreakerRow
+from sync_pipeline.store.pauses import PauseRow
+from sync_pipeline.store.rate_limits import ALL, SVN
+
+Document = dict[str, Any]
+
+_DUE = frozenset({Reason.NEVER_VISITED, Reason.HINT, Reason.INTERVAL})
+_OF_BREAKER = {BreakerState.OPEN: Reason.BREAKER_OPEN, BreakerState.HALF_OPEN: Reason.HALF_OPEN}
+# A visit is late when it is older than so many intervals.
+_LATE = 2
+
+
+def breaker_documents(rows: Sequence[BreakerRow]) -> list[Document]:
+    """The breakers that are not closed."""
+    return [
+        {
+            "scope": row.scope,
+            "key": row.key,
+            "state": row.state,
+            "since": row.since.isoformat(),
+            "reason": row.reason,
+        }
+        for row in rows
+        if row.state != BreakerState.CLOSED
+    ]
+
+
+def pause_documents(rows: Sequence[PauseRow], names: Mapping[int, str]) -> list[Document]:
+    """The pauses with the keys of ``scm-sync admin pauses``, times as ISO 8601."""
+    documents = [pauses.document(row, names) for row in rows]
+    return [
+        {**one, "since": plain_mark(one["since"]), "until": plain_mark(one["until"])} for one in documents
+    ]
+
+
+def hinders(breaker: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
+    """True if this breaker is about the repository of ``place``, which has ``instance`` and ``tenant``."""
+    keys = {Scope.GLOBAL: "", Scope.INSTANCE: place["instance"], Scope.TENANT: place["tenant"]}
+    return bool(keys[Scope(breaker["scope"])] == breaker["key"])
+
+
+def holds(pause: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
+    """True if this pause is about the repository of ``place``, which has ``spec``, ``instance`` and
+    ``tenant``; whichever job type it is about."""
+    values = {"repository": pause["repo"], "instance": pause["instance"], "tenant": pause["tenant"]}
+    names = {"repository": "spec", "instance": "instance", "tenant": "tenant"}
+    scope = pause["scope"]
+    return scope == "global" or bool(values[scope] == place[names[scope]])
+
+
+def reasons(unit: Mapping[str, Any], report: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+    """What of the ``breakers``, ``pauses`` and ``limits`` of ``report`` keeps jobs of ``unit`` from being
+    started now: a line each, by the name that a plan has for it."""
+    found: dict[str, str] = {}
+    for one in report["pauses"]:
+        if one["job"] in (None, unit["job_type"]) and holds(one, unit):
+            found[Reason.PAUSED] = f"{one['actor']}: {one['reason']}"
+    for one in report["breakers"]:
+        if hinders(one, unit):
+            line = f"breaker {one['scope']} {one['key']}".rstrip()
+            found[_OF_BREAKER[BreakerState(one["state"])]] = f"{line}: {one['reason']}"
+    bucket = SVN if unit["spec"].startswith("svn:") else ALL
+    for one in report["limits"]:
+        if one["paused"] and (one["instance"], one["endpoint_class"]) == (unit["instance"], bucket):
+            found[Reason.RATE_LIMITED] = one["reason"] or "no request is sent"
+    return {str(name): line for name, line in found.items()}
+
+
+def is_due(row: Mapping[str, Any], judged: Judged, limits: Limits) -> bool:
+    """True if a visit of this (repository, job type) is due: it was never visited, something new was seen,
+    or the last visit is older than the interval. What cannot be read, and what died, is not."""
+    facts = judged.facts
+    if facts.incremental_dead:
+        return False
+    unit = Unit(
+        repo_id=facts.repo_id,
+        job_type=JobType(facts.job_type),
+        instance=row["instance"],
+        instance_slug=row["instance_slug"],
+        lifecycle=facts.lifecycle,
+        access=facts.access,
+        visited_at=facts.visited_at,
+        watermark=facts.watermark,
+        head=facts.head,
+        hint_head=row["hint_head"],
+        hint_at=row["hint_at"],
+        hint_failed=row["hint_failed"],
+        dead_at=None,
+        activity_at=row["activity_at"],
+        hint_activity_at=row["hint_activity_at"],
+        listed_at=row["listed_at"],
+        listed_down_to=row["listed_down_to"],
+        tenant=row["tenant"],
+    )
+    reason, _ = judge_unit(unit, (), judged.judged_at, limits)
+    return reason in _DUE
+
+
+def due_document(
+    units: Sequence[Document], due: Collection[tuple[int, str]], now: datetime, settings: Settings
+) -> Document:
+    """How many of ``units`` are due and not started, and for how long the one that waits longest was not
+    visited (never visited: since its registration). ``due`` has the repository and job type of each.
+
+    The interval is kept unless half of what nothing holds back is due and half of that is later than two
+    intervals: single ones that are late say nothing about the whole.
+    """
+    waiting = [unit for unit in units if (unit["repo_id"], unit["job_type"]) in due and not _started(unit)]
+    ages = [_age(unit, now) for unit in waiting]
+    free = [unit for unit in units if unit["lifecycle"] == Lifecycle.ACTIVE and not _stopped(unit)]
+    free_ages = [_age(unit, now) for unit in waiting if not _stopped(unit)]
+    late = bool(free_ages) and median(free_ages) > _LATE * settings.sync_interval
+    return {
+        "count": len(waiting),
+        "never_visited": sum(unit["visited_at"] is None for unit in waiting),
+        "held_back": sum(_stopped(unit) for unit in waiting),
+        "longest_seconds": round(max(ages), 3) if ages else None,
+        "interval_seconds": settings.sync_interval,
+        "interval_kept": not (late and 2 * len(free_ages) >= len(free)),
+    }
+
+
+def _started(unit: Document) -> bool:
+    return any(one["mode"] == Mode.INCREMENTAL and not one["claim_ran_out"] for one in unit["running"])
+
+
+def _stopped(unit: Document) -> bool:
+    return bool(unit["held_back"] or unit["credential"])
+
+
+def _age(unit: Document, now: datetime) -> float:
+    """Seconds since the last visit, or since the registration."""
+    since = datetime.fromisoformat(unit["visited_at"] or unit["registered_at"])
+    return max(timedelta(0), now - since).total_seconds()
