@@ -108,6 +108,13 @@ def _show(document: Mapping[str, Any], as_json: bool) -> None:
     print_rows([_row(one) for one in limits])
     if not limits:
         tell("no server has been asked yet")
+    for one in limits:
+        whole = one["endpoint_class"] in ("all", "svn")
+        if whole and not one["lowered"] and one["rate"] != one["full_rate"]:
+            tell(
+                f"{one['instance']}: the last request was sent at {one['rate']:g} a second, the settings of "
+                f"this shell say {one['full_rate']:g}; each process applies those that it was started with"
+            )
 
 
 def _row(one: Mapping[str, Any]) -> dict[str, object]:
@@ -118,7 +125,8 @@ def _row(one: Mapping[str, Any]) -> dict[str, object]:
         "instance": one["instance"],
         "requests": one["endpoint_class"],
         "state": state,
-        "a second": f"{one['rate']:g} of {one['full_rate']:g}",
+        "a second": f"{one['rate']:g}",
+        "setting of this shell": f"{one['full_rate']:g}",
         "available": one["available"],
         "waiting": one["waiting"],
         "sent": one["sent"],

@@ -199,7 +199,9 @@ def status_limits(document: Mapping[str, Any]) -> Iterator[str]:
     """The servers that are asked less than the settings allow, and why."""
     for one in document["limits"]:
         kind = "" if one["endpoint_class"] in ("all", "svn") else f" for {one['endpoint_class']}"
-        what = f"{one['rate']:g} requests a second instead of {one['full_rate']:g}"
+        usual = one["full_rate"]
+        instead = f"instead of {usual:g}" if usual > one["rate"] else "after a refusal"
+        what = f"{one['rate']:g} requests a second {instead}"
         if one["paused"]:
             what = f"no request until {_second(one['paused_until'])} UTC"
         yield f"{one['instance']}{kind}: {what}" + (f": {one['reason']}" if one["reason"] else "")

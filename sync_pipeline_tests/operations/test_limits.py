@@ -96,6 +96,23 @@ def test_a_pause_stops_everybody_until_it_is_lifted_and_says_who_and_why(
     assert limit["reason"].endswith(": raised")
 
 
+def test_the_rate_is_what_others_send_and_not_the_setting_of_this_shell(
+    database: Database, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire(database)
+    monkeypatch.setenv("SCM_GITLAB_POSTGRES_RATE_LIMIT_RATE", "5")
+    _, out, err = command("list")
+    head, row = (line.split("\t") for line in out.splitlines())
+    seen = dict(zip(head, row, strict=True))
+    assert (seen["state"], seen["a second"], seen["setting of this shell"]) == ("open", "10", "5")
+    assert "the last request was sent at 10 a second, the settings of this shell say 5" in err
+    # One refusal halves what the others send; that this shell would send less is no reason to call it full.
+    limiter(database).feedback(Feedback("projects", 429, 0.01, 0.0))
+    monkeypatch.setenv("SCM_GITLAB_POSTGRES_RATE_LIMIT_RATE", "2")
+    (limit,) = json.loads(command("list", "--json")[1])["limits"]
+    assert (limit["lowered"], limit["rate"], limit["full_rate"]) == (True, 5.0, 2.0)
+
+
 def test_a_server_that_was_never_asked_can_be_paused(database: Database) -> None:
     with database.connection() as conn:
         builders.register(conn, "paint")
