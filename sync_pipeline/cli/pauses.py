@@ -119,11 +119,13 @@ def breakers_command(as_json: AsJson = False) -> None:
     """List the circuit breakers with their rates, and what happened to them last."""
     from sync_pipeline.operations import pauses
 
-    with open_database(read_settings()) as database:
-        document = pauses.breaker_listing(database)
+    settings = read_settings()
+    with open_database(settings) as database:
+        document = pauses.breaker_listing(database, settings)
     if as_json:
         print_json(document)
         return
+    opens_at = document["opens_at"]
     print_rows(
         [
             {
@@ -131,11 +133,11 @@ def breakers_command(as_json: AsJson = False) -> None:
                 "key": one["key"],
                 "state": one["state"],
                 "since": f"{one['since']:%Y-%m-%d %H:%M:%S}" if one["since"].year > 1970 else None,
-                "failures": f"{one['failure_rate']:.0%}",
-                "rate limits": f"{one['rate_limit_rate']:.0%}",
-                "time-outs": f"{one['timeout_rate']:.0%}",
-                "runs": one["runs"],
-                "reason": one["reason"],
+                "failures": f"{one['failure_rate']:.0%}, opens at {opens_at['failure_rate']:.0%}",
+                "rate limits": f"{one['rate_limit_rate']:.0%}, opens at {opens_at['rate_limit_rate']:.0%}",
+                "time-outs": f"{one['timeout_rate']:.0%}, opens at {opens_at['timeout_rate']:.0%}",
+                "runs": f"{one['runs']}, judged from {opens_at['runs']}",
+                "reason": pauses.with_errors(one["reason"], one["errors"]),
             }
             for one in document["breakers"]
         ]
@@ -157,13 +159,15 @@ def breaker_reset_command(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Close a breaker whose cause is found, without waiting for its probes. To keep something stopped, pause
-    it: a pause has an end of its own, a breaker decides for itself."""
+    """Close a breaker whose cause is found, without waiting for its probes; one that is closed stays as it
+    is. To keep something stopped, pause it: a pause has an end of its own, a breaker decides for itself."""
     from sync_pipeline.operations import pauses
 
     with open_database(read_settings()) as database:
         before = pauses.reset_breaker(database, scope, key, actor=actor(), reason=reason)
     if as_json:
         print_json({"scope": scope, "key": key, "state": "closed", "before": before})
+    elif before == "closed":
+        print(f"breaker {scope} {key}".rstrip() + " is closed already; nothing was changed")
     else:
         print(f"breaker {scope} {key}".rstrip() + f" is closed; it was {before}")

@@ -20,7 +20,8 @@ from sync_pipeline.policy.due import judge_unit
 from sync_pipeline.policy.snapshot import Limits, Reason, Unit
 from sync_pipeline.quality.health import Judged
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.breakers import BreakerRow
+from sync_pipeline.store import breakers
+from sync_pipeline.store.database import Connection
 from sync_pipeline.store.pauses import PauseRow
 from sync_pipeline.store.rate_limits import ALL, SVN
 
@@ -32,17 +33,17 @@ _OF_BREAKER = {BreakerState.OPEN: Reason.BREAKER_OPEN, BreakerState.HALF_OPEN: R
 _LATE = 2
 
 
-def breaker_documents(rows: Sequence[BreakerRow]) -> list[Document]:
-    """The breakers that are not closed."""
+def breaker_documents(conn: Connection, settings: Settings) -> list[Document]:
+    """The breakers that are not closed, the reason with what most runs failed of."""
     return [
         {
             "scope": row.scope,
             "key": row.key,
             "state": row.state,
             "since": row.since.isoformat(),
-            "reason": row.reason,
+            "reason": pauses.with_errors(row.reason, pauses.errors_of(conn, settings, row)),
         }
-        for row in rows
+        for row in breakers.read(conn)
         if row.state != BreakerState.CLOSED
     ]
 

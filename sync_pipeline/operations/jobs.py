@@ -16,7 +16,7 @@ from uuid import UUID
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobStatus
-from sync_pipeline.operations.texts import age, counted, plain_window
+from sync_pipeline.operations.texts import age, counted, plain_window, some
 from sync_pipeline.store import job_actions as store
 from sync_pipeline.store import repos
 from sync_pipeline.store.database import Connection, Database
@@ -181,8 +181,7 @@ def _names(conn: Connection, filters: Filters) -> dict[int, str]:
         ("--tenant", filters.tenant, {repo.tenant for repo in found}),
     ):
         if wanted is not None and wanted not in known:
-            there = ", ".join(sorted(known)[:10]) or "none yet"
-            raise ConfigurationError(f"{what}: no repository is of {wanted}; there are {there}")
+            raise ConfigurationError(f"{what}: no repository is of {wanted}; there are {some(known)}")
     return {repo.repo_id: repo.spec for repo in found}
 
 

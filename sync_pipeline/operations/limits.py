@@ -15,7 +15,7 @@ from typing import Any
 from sync_pipeline.catalog import instance_of
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Bucket
-from sync_pipeline.operations.texts import plain_mark
+from sync_pipeline.operations.texts import plain_mark, some
 from sync_pipeline.policy import rate_limits as policy
 from sync_pipeline.policy.rate_limits import Limits
 from sync_pipeline.settings import Settings
@@ -125,11 +125,11 @@ _WHOLE = frozenset({store.ALL, store.SVN})
 
 
 def _advice(instance: str, known: Iterable[str]) -> str:
-    names = sorted(known)
+    names = list(known)
     near = get_close_matches(instance, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]}?"
-    return f"write one of: {', '.join(names[:10])}" if names else "no repository is registered yet"
+    return f"write one of: {some(names)}" if names else "no repository is registered yet"
 
 
 def limits_of(settings: Settings, endpoint_class: str) -> Limits:

@@ -6,14 +6,18 @@ under way in a paused place ends in its own time; nothing new is started or clai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Repository
 from sync_pipeline.operations.registration import find_repository
-from sync_pipeline.policy.breaker import Scope
+from sync_pipeline.operations.scheduling import limits_of
+from sync_pipeline.operations.texts import some
+from sync_pipeline.policy.breaker import BreakerState, Scope
+from sync_pipeline.policy.samples import SERVER_CODES
+from sync_pipeline.settings import Settings
 from sync_pipeline.store import breakers, pauses, repos
 from sync_pipeline.store.database import Connection, Database
 
@@ -82,10 +86,17 @@ def listing(database: Database) -> dict[str, Any]:
         return {"pauses": [document(row, names) for row in pauses.active(conn)]}
 
 
-def breaker_listing(database: Database) -> dict[str, Any]:
-    """Every breaker that was ever judged, and what happened to them last."""
+def breaker_listing(database: Database, settings: Settings) -> dict[str, Any]:
+    """Every breaker that was ever judged, what happened to them last, and when one opens by ``settings``."""
+    limits = limits_of(settings).breaker
     with database.connection() as conn:
         return {
+            "opens_at": {
+                "failure_rate": limits.failure_rate,
+                "rate_limit_rate": limits.rate_limit_rate,
+                "timeout_rate": limits.timeout_rate,
+                "runs": limits.min_samples,
+            },
             "breakers": [
                 {
                     "scope": row.scope,
@@ -93,6 +104,7 @@ def breaker_listing(database: Database) -> dict[str, Any]:
                     "state": row.state,
                     "since": row.since,
                     "reason": row.reason,
+                    "errors": errors_of(conn, settings, row),
                     "failure_rate": round(row.failure_rate, 4),
                     "rate_limit_rate": round(row.rate_limit_rate, 4),
                     "timeout_rate": round(row.timeout_rate, 4),
@@ -105,9 +117,24 @@ def breaker_listing(database: Database) -> dict[str, Any]:
         }
 
 
+def errors_of(conn: Connection, settings: Settings, row: breakers.BreakerRow) -> list[dict[str, Any]]:
+    """What the runs failed of that opened a breaker, the most frequent first; nothing where it is closed."""
+    if row.state == BreakerState.CLOSED:
+        return []
+    seconds = limits_of(settings).breaker.window.total_seconds()
+    return [dict(one) for one in breakers.errors(conn, row, SERVER_CODES, seconds)]
+
+
+def with_errors(reason: str | None, errors: Sequence[Mapping[str, Any]]) -> str | None:
+    """The reason of a breaker with what its runs failed of."""
+    found = ", ".join(f"{one['code']} {one['runs']}" for one in errors)
+    return f"{reason} ({found})" if reason and found else reason
+
+
 def reset_breaker(database: Database, scope: str, key: str, *, actor: str, reason: str) -> str:
     """Close a breaker whose cause is found; what happened until now is no evidence any more. Returns the
-    state it was in. Raises ConfigurationError if there is no such breaker."""
+    state it was in; where that is closed, nothing is changed. Raises ConfigurationError if there is no such
+    breaker."""
     if scope not in tuple(Scope):
         raise ConfigurationError(f"--scope: {scope!r} is none of {', '.join(Scope)}")
     if not reason.strip():
@@ -126,11 +153,11 @@ def _require_known(conn: Connection, place: Place) -> None:
     known = repos.list_all(conn, retired=False)
     if place.instance is not None and place.instance not in {r.instance for r in known}:
         raise ConfigurationError(
-            f"no repository is at {place.instance}; there are {_some({r.instance for r in known})}"
+            f"no repository is at {place.instance}; there are {some(r.instance for r in known)}"
         )
     if place.tenant is not None and place.tenant not in {r.tenant for r in known}:
         raise ConfigurationError(
-            f"no repository is of the tenant {place.tenant}; there are {_some({r.tenant for r in known})}"
+            f"no repository is of the tenant {place.tenant}; there are {some(r.tenant for r in known)}"
         )
 
 
@@ -139,10 +166,6 @@ def _require_kind(repository: Repository | None, place: Place) -> None:
         return
     if (repository.kind is Kind.SVN) is not (place.job_type is JobType.REVISIONS):
         raise ConfigurationError(f"{repository.spec} has no {place.job_type}; leave --job out")
-
-
-def _some(names: set[str]) -> str:
-    return ", ".join(sorted(names)[:20]) or "none yet"
 
 
 def _names(conn: Connection) -> Mapping[int, str]:

@@ -33,7 +33,7 @@ from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.health import Judged
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import breakers, credentials, heartbeats, pauses, pools
+from sync_pipeline.store import credentials, heartbeats, pauses, pools
 from sync_pipeline.store import status as store
 from sync_pipeline.store.database import Connection, Database, database_time
 
@@ -67,7 +67,7 @@ def status(
         jobs = store.jobs(conn, repo_ids)
         at_work = store.running(conn, repo_ids)
         hindered = limits.hindered(conn, settings)
-        opened = held_back.breaker_documents(breakers.read(conn))
+        opened = held_back.breaker_documents(conn, settings)
         paused = pauses.active(conn)
         attended = _attendance(conn, repo_ids)
     judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in verdicts}

@@ -5,6 +5,7 @@ Belongs here: pure functions that reports and documents share. Does not belong h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from sync_pipeline.model import RevisionWindow, TimeWindow, Window
@@ -29,6 +30,14 @@ def moment(text: str) -> str:
 def counted(number: int, thing: str, things: str = "") -> str:
     """``1 gap``, ``2,000 gaps``."""
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def some(names: Iterable[str], most: int = 10, longest: int = 60) -> str:
+    """The first ``most`` of these names, cut to ``longest`` characters each, and how many more there are."""
+    found = sorted(set(names))
+    shown = [name if len(name) <= longest else f"{name[: longest - 1]}…" for name in found[:most]]
+    more = f" and {len(found) - most:,} more" if len(found) > most else ""
+    return (", ".join(shown) or "none yet") + more
 
 
 def plain_window(*windows: Window | None) -> dict[str, int] | dict[str, str] | None:

@@ -6,7 +6,7 @@ Belongs here: ``scm.breakers`` and ``scm.breaker_events``. When one opens and cl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -45,21 +45,39 @@ SELECT %(scope)s, %(key)s, before.state, %(state)s, left(coalesce(%(reason)s, 'n
  WHERE before.state <> %(state)s
 """
 
-# An operator found the cause: what happened until now is no evidence any more.
+# An operator found the cause: what happened until now is no evidence any more. One that is closed stays as it
+# is.
 _RESET = """
-WITH before AS (
+WITH before AS MATERIALIZED (
     SELECT state FROM scm.breakers WHERE scope = %(scope)s AND key = %(key)s FOR UPDATE
 ), closed AS (
-    UPDATE scm.breakers
+    UPDATE scm.breakers AS b
        SET state = 'closed', since = clock_timestamp(), failure_rate = 0, rate_limit_rate = 0,
            timeout_rate = 0, samples = 0, judged_upto = NULL, half_open_successes = 0,
            reason = left(%(reason)s, 2000), updated_at = clock_timestamp()
-     WHERE scope = %(scope)s AND key = %(key)s
+      FROM before
+     WHERE b.scope = %(scope)s AND b.key = %(key)s AND before.state <> 'closed'
+), told AS (
+    INSERT INTO scm.breaker_events (scope, key, old_state, new_state, reason, actor)
+    SELECT %(scope)s, %(key)s, before.state, 'closed', left(%(reason)s, 2000), %(actor)s
+      FROM before
+     WHERE before.state <> 'closed'
 )
-INSERT INTO scm.breaker_events (scope, key, old_state, new_state, reason, actor)
-SELECT %(scope)s, %(key)s, before.state, 'closed', left(%(reason)s, 2000), %(actor)s
-  FROM before
-RETURNING old_state
+SELECT state AS old_state FROM before
+"""
+
+# What the runs failed of that opened a breaker, the most frequent first.
+_ERRORS = """
+SELECT s.error_code AS code, count(*) AS runs
+  FROM scm.sync_runs AS s
+  JOIN scm.repos AS r USING (repo_id)
+ WHERE s.status = 'failed' AND s.mode <> 'probe' AND s.error_code = ANY (%(codes)s)
+   AND s.finished_at > %(opened_at)s - make_interval(secs => %(seconds)s) AND s.finished_at <= %(opened_at)s
+   AND CASE %(scope)s WHEN 'instance' THEN r.instance = %(key)s WHEN 'tenant' THEN r.tenant = %(key)s
+                      ELSE TRUE END
+ GROUP BY s.error_code
+ ORDER BY runs DESC, code
+ LIMIT 3
 """
 
 # What happened lately, newest first.
@@ -103,9 +121,27 @@ def save(conn: Connection, row: BreakerRow, *, actor: str) -> None:
 
 
 def reset(conn: Connection, scope: str, key: str, *, actor: str, reason: str) -> str | None:
-    """Close a breaker and forget its evidence; returns the state it was in, None if there is no such one."""
+    """Close a breaker that is not and forget its evidence; returns the state it was in, None if there is no
+    such one."""
     row = conn.execute(_RESET, {"scope": scope, "key": key, "actor": actor, "reason": reason}).fetchone()
     return None if row is None else str(row["old_state"])
+
+
+def errors(
+    conn: Connection, row: BreakerRow, codes: Collection[str], seconds: float
+) -> Sequence[dict[str, Any]]:
+    """What the runs failed of that ended in the ``seconds`` before a breaker last opened: ``code``, one of
+    ``codes``, and number of ``runs``, the three most frequent. Nothing for one that never opened."""
+    if row.opened_at is None:
+        return ()
+    params = {
+        "scope": row.scope,
+        "key": row.key,
+        "opened_at": row.opened_at,
+        "codes": sorted(codes),
+        "seconds": seconds,
+    }
+    return conn.execute(_ERRORS, params).fetchall()
 
 
 def events(conn: Connection, limit: int = 20) -> Sequence[dict[str, Any]]:

@@ -170,7 +170,8 @@ def test_a_breaker_is_stored_at_every_edge_and_a_restart_forgets_nothing(fleet: 
     assert found.started == []
     assert found.plan is not None
     assert {d.reason for d in found.plan.decisions} >= {Reason.BREAKER_OPEN}
-    [row] = [row for row in pauses.breaker_listing(fleet.database)["breakers"] if row["scope"] == "instance"]
+    listed = pauses.breaker_listing(fleet.database, SETTINGS)["breakers"]
+    [row] = [row for row in listed if row["scope"] == "instance"]
     assert (row["key"], row["state"], row["failure_rate"]) == ("local", "open", 1.0)
     # Nothing but time goes by: it is tried, and what succeeds closes it.
     fleet.rows("UPDATE scm.breakers SET opened_at = opened_at - interval '6 minutes' RETURNING 1")
