@@ -26,7 +26,6 @@ from sync_pipeline.model import (
     Trigger,
 )
 from sync_pipeline.operations.texts import counted
-from sync_pipeline.operations.worker import WORKER
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope
 from sync_pipeline.policy.degradation import DegradationLimits
 from sync_pipeline.policy.planning import plan
@@ -60,6 +59,9 @@ ACTOR = "scheduler"
 
 LOOP = "scheduler_loop"
 """Name of the heartbeat of ``scm-sync scheduler``."""
+
+WORKER = "worker"
+"""Name of the heartbeat of the workers of the default pool."""
 
 _REPROBE = timedelta(hours=1)
 # Seconds: where there are several pools, the other one plans other work.
@@ -289,6 +291,8 @@ def record(
     where workers take the jobs from the ledger. To be called in the transaction of the plan."""
     for breaker in plan.breakers:
         breakers.save(conn, _breaker_row(breaker), actor=ACTOR)
+        if breaker.state is BreakerState.OPEN:
+            store.recall(conn, str(breaker.scope), breaker.key)
     decisions: dict[UUID, Mapping[str, Any]] = {}
     tenants = set()
     for decision in started:

@@ -19,6 +19,7 @@ from sync_pipeline.catalog import instance_of
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import JobReport, JobRequest, JobStatus, JobType, Mode, Window
 from sync_pipeline.operations import pools
+from sync_pipeline.operations.scheduling import WORKER
 from sync_pipeline.policy.families import FAMILY_OF
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import heartbeats, migrations, planning
@@ -28,9 +29,6 @@ from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
 
 _log = logging.getLogger(__name__)
-
-WORKER = "worker"
-"""Name of the heartbeat of a worker of the default pool."""
 
 _Activity = tuple[int, str, Mode, Window | None]
 # Somebody else may be about to take the first ones.

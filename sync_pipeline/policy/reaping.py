@@ -55,12 +55,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that somebody has claimed. ``last_error_code`` is that of the attempt before this one.
+    """A job that somebody has claimed. ``failures`` is how many attempts before this one failed, and
+    ``last_error_code`` that of the last; ``got_on``: this one has stored something new.
     ``covered``: its window is complete, and that was all it was for. ``process_gone`` is True only if the
     owner is known to be dead; ``dagster`` is the state of the run that it works in."""
 
     attempts: int
     max_attempts: int
+    failures: int
+    got_on: bool
     claimed_at: datetime
     expires_at: datetime
     last_error_code: str | None
@@ -97,13 +100,14 @@ def judge_running(job: RunningJob, now: datetime, rules: Rules) -> Ending | None
 
     At once if the owner's process is gone, and at the end of the claim if its Dagster run ended. Else after
     the grace: a process that was stopped may still be there, and is refused by the fence when it goes on.
+    Long work whose workers are lost again and again ends by itself, as long as it gets on: it is not dead.
     """
     if not job.process_gone and not _is_lost(job, now, rules):
         return None
     if job.covered:
         return Ending(JobStatus.COMPLETED)
     lost = f"the worker disappeared in attempt {job.attempts} of {job.max_attempts}"
-    if job.attempts >= job.max_attempts:
+    if job.attempts >= job.max_attempts and not job.got_on:
         return Ending(JobStatus.DEAD, WORKER_LOST, lost)
     if job.last_error_code in PERMANENT:
         return Ending(
@@ -113,7 +117,7 @@ def judge_running(job: RunningJob, now: datetime, rules: Rules) -> Ending | None
         )
     if rules.retry_as is JobStatus.PENDING:
         return Ending(JobStatus.PENDING, WORKER_LOST, lost)
-    backoff = min(seconds_until_retry(WORKER_LOST, job.attempts), LONGEST_BACKOFF)
+    backoff = min(seconds_until_retry(WORKER_LOST, 1 if job.got_on else job.failures + 1), LONGEST_BACKOFF)
     return Ending(JobStatus.FAILED, WORKER_LOST, lost, backoff)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 from psycopg import conninfo
+from psycopg.abc import Buffer
 from psycopg.rows import dict_row
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from sync_pipeline.errors import ConfigurationError
@@ -48,6 +50,27 @@ def database_time(conn: Connection) -> datetime:
     assert row is not None
     moment: datetime = row["now"]
     return moment
+
+
+FOREVER = datetime(9000, 1, 1, tzinfo=UTC)
+LONG_AGO = datetime(1000, 1, 1, tzinfo=UTC)
+"""What stands for moments that Python has no form for, such as PostgreSQL's infinity, which a person may have
+written; there is room to add to them and to take from them."""
+
+
+class _Moments(TimestamptzLoader):
+    """One such row must not keep all others from being read."""
+
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            text = bytes(data)
+            return LONG_AGO if text.startswith(b"-") or text.endswith(b"BC") else FOREVER
+
+
+def _configure(conn: Connection) -> None:
+    conn.adapters.register_loader("timestamptz", _Moments)
 
 
 class Database:
@@ -85,6 +108,7 @@ class Database:
             max_size=max_size,
             timeout=timeout,
             open=False,
+            configure=_configure,
             check=ConnectionPool.check_connection,
         )
 

@@ -89,11 +89,6 @@ UPDATE scm.sync_jobs AS j
    AND w.repo_id = j.repo_id AND w.job_type = j.job_type
 """
 
-# A job that was taken from its worker may be tried once more at least.
-_ONE_MORE = """
-UPDATE scm.sync_jobs SET max_attempts = greatest(max_attempts, attempts + 1) WHERE job_id = %(job_id)s
-"""
-
 _NOTE = """
 INSERT INTO scm.job_events (job_id, action, old_status, new_status, actor, reason)
 VALUES (%(job_id)s, %(action)s, %(old)s, %(new)s, %(actor)s, left(%(reason)s, 2000))
@@ -197,7 +192,6 @@ def release(conn: Connection, job_id: UUID, token: UUID, by: By) -> bool:
             process_gone=True,
         )
         if ended:
-            conn.execute(_ONE_MORE, {"job_id": job_id})
             _note(conn, job_id, "release", JobStatus.RUNNING, JobStatus.PENDING, by)
     return ended
 

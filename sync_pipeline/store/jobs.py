@@ -149,6 +149,9 @@ UPDATE scm.sync_jobs
    SET status = %(status)s,
        claim_token = NULL,
        claim_expires_at = NULL,
+       -- What is tried again has an attempt left.
+       max_attempts = CASE WHEN %(status)s IN ('failed', 'pending') THEN greatest(max_attempts, attempts + 1)
+                           ELSE max_attempts END,
        not_before = CASE WHEN %(status)s = 'failed'
                          THEN clock_timestamp() + make_interval(secs => %(backoff)s) END,
        finished_at = CASE WHEN %(status)s IN ('completed', 'dead') THEN now() END,
@@ -226,7 +229,9 @@ SELECT j.job_id, j.attempts, j.repo_id, j.job_type, j.mode, j.dagster_run_id, j.
   FROM scm.sync_jobs AS j
   JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
  WHERE j.job_id = %(job_id)s
-RETURNING run_id
+RETURNING run_id,
+          (SELECT count(*)::int FROM scm.sync_runs AS s
+            WHERE s.job_id = sync_runs.job_id AND s.status = 'failed') AS failures
 """
 
 _FINISH_RUN = """
@@ -272,7 +277,8 @@ SELECT r.*, extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.st
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to work on a job. ``generation`` is that of the watermark when the job was made; ``share`` of
+    """The right to work on a job. ``generation`` is that of the watermark when the job was made; ``failures``
+    is how many attempts before failed; ``share`` of
     the usual sizes are the pieces to work in, at most 1, and ``step`` is how much time a list is read at once
     at first, None without a limit."""
 
@@ -287,6 +293,7 @@ class Claim:
     actor: str
     reason: str
     trigger: Trigger
+    failures: int = 0
     share: float = 1.0
     step: timedelta | None = None
 
@@ -403,6 +410,7 @@ def claim(
         actor=row["actor"],
         reason=row["reason"],
         trigger=Trigger(row["trigger"]),
+        failures=run["failures"],
         share=float(sizes.get("share", 1.0)),
         step=None if step is None else timedelta(seconds=step),
     )

@@ -22,8 +22,9 @@ from sync_pipeline.store.windows import from_ranges, range_params
 
 _SCHEDULER_LOCK = 0x5C3_0001
 _BLOCKS_LOCK = 0x5C3_0002
-# A plan looks at so many waiting jobs, the most urgent ones; a long backlog must not make ticks slow.
-_JOBS_LOOKED_AT = 2000
+# A plan looks at about so many waiting jobs; a long backlog must not make ticks slow. They are shared out
+# evenly, at least one to each that has any, so that the backlog of one hides nobody else's.
+_JOBS_LOOKED_AT = 4000
 _SAMPLES_LOOKED_AT = 20_000
 
 # Every (repository, job type) with its coverage, its hint, and whether its latest incremental job is dead. A
@@ -50,22 +51,46 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.tenant, r.l
  ORDER BY w.repo_id, w.job_type
 """
 
-# Active jobs of the plan: every incremental and every running one, and the most urgent of the others. Not
-# those of one person's command: started from here, they would read their window at the source.
+# Active jobs of the plan: every incremental and every running one, and of each (repository, job type) with a
+# backlog the most urgent of the others that need not wait for their next attempt. Not those of one person's
+# command: started from here, they would read their window at the source. Each part asks an index, because the
+# backlog of a large fleet is long.
 _JOBS = """
+WITH backlog AS (
+    SELECT w.repo_id, w.job_type
+      FROM scm.sync_watermarks AS w
+     CROSS JOIN LATERAL (
+           SELECT 1
+             FROM scm.sync_jobs AS j
+            WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.status IN ('pending', 'failed')
+              AND j.mode NOT IN ('incremental', 'probe') AND NOT j.from_raw AND j.quarantine_ids IS NULL
+            LIMIT 1) AS any_job
+), share AS (
+    SELECT greatest(1, %(jobs_looked_at)s / greatest(count(*), 1)) AS jobs FROM backlog
+), found AS (
+    SELECT j.*
+      FROM scm.sync_jobs AS j
+     WHERE j.status = 'running' AND j.mode <> 'probe' AND NOT j.from_raw AND j.quarantine_ids IS NULL
+    UNION ALL
+    SELECT j.*
+      FROM scm.sync_watermarks AS w
+      JOIN scm.sync_jobs AS j USING (repo_id, job_type)
+     WHERE j.status IN ('pending', 'failed') AND j.mode = 'incremental'
+    UNION ALL
+    SELECT j.*
+      FROM backlog AS b
+     CROSS JOIN LATERAL (
+           SELECT j.*
+             FROM scm.sync_jobs AS j
+            WHERE j.repo_id = b.repo_id AND j.job_type = b.job_type AND j.status IN ('pending', 'failed')
+              AND j.mode NOT IN ('incremental', 'probe') AND NOT j.from_raw AND j.quarantine_ids IS NULL
+              AND (j.not_before IS NULL OR j.not_before <= now())
+            ORDER BY j.priority, j.created_at
+            LIMIT (SELECT jobs FROM share)) AS j
+)
 SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
        claim_expires_at, created_at, planned_at, decision ->> 'pool' AS pool
-  FROM scm.sync_jobs
- WHERE (status = 'running' AND mode <> 'probe' AND NOT from_raw AND quarantine_ids IS NULL)
-    OR (status IN ('pending', 'failed') AND mode = 'incremental')
-UNION ALL
-(SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
-        claim_expires_at, created_at, planned_at, decision ->> 'pool' AS pool
-   FROM scm.sync_jobs
-  WHERE status IN ('pending', 'failed') AND mode NOT IN ('incremental', 'probe') AND NOT from_raw
-    AND quarantine_ids IS NULL
-  ORDER BY priority, created_at
-  LIMIT %(jobs_looked_at)s)
+  FROM found
 """
 
 # Runs that finished lately: what sources did to us. The newest of each server and tenant, and all of what had
@@ -162,6 +187,16 @@ UPDATE scm.sync_jobs
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s
    AND revs IS NOT DISTINCT FROM %(revs)s::int8range AND period IS NOT DISTINCT FROM %(period)s::tstzrange
    AND status IN ('pending', 'failed') AND planned_at IS NOT NULL
+"""
+
+# What was handed out of a place that is stopped now, and that nobody has taken yet.
+_RECALL = """
+UPDATE scm.sync_jobs AS j
+   SET planned_at = NULL
+  FROM scm.repos AS r
+ WHERE r.repo_id = j.repo_id AND j.planned_at IS NOT NULL AND j.status IN ('pending', 'failed')
+   AND (%(scope)s = 'global' OR (%(scope)s = 'instance' AND r.instance = %(key)s)
+        OR (%(scope)s = 'tenant' AND r.tenant = %(key)s))
 """
 
 # What the workers of a pool leave when the last one goes.
@@ -303,6 +338,12 @@ def take_back(conn: Connection, requests: Sequence[JobRequest]) -> None:
     for request in requests:
         params = {"repo_id": request.repo_id, "job_type": request.job_type, "mode": request.mode}
         conn.execute(_TAKE_BACK, params | range_params(request.window))
+
+
+def recall(conn: Connection, scope: str, key: str) -> None:
+    """What was handed out of a server (scope ``instance``), a tenant or everything (``global``) and taken by
+    none is handed out no longer."""
+    conn.execute(_RECALL, {"scope": scope, "key": key})
 
 
 def sign_off(conn: Connection, pool: str) -> None:

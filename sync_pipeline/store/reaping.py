@@ -26,13 +26,18 @@ _CLAIMS_LOOKED_AT = 1000
 _RUNNING = """
 SELECT j.job_id, j.claim_token AS token, j.repo_id, r.slug, j.job_type, j.mode, j.claimed_by,
        j.claimed_process, j.claimed_at, j.claim_expires_at AS expires_at, j.attempts, j.max_attempts,
-       j.last_error_code, j.dagster_run_id,
+       j.last_error_code, j.dagster_run_id, tried.failures, tried.got_on,
        coalesce(w.covered_revs @> (j.revs * int8range(1, w.head_rev + 1)), w.covered_time @> j.period, FALSE)
        AND j.mode IN ('backfill', 'repair') AND NOT (j.reread OR j.heals OR j.from_raw)
        AND j.quarantine_ids IS NULL AS covered
   FROM scm.sync_jobs AS j
   JOIN scm.repos AS r USING (repo_id)
   JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
+ CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE s.status = 'failed')::int AS failures,
+              coalesce(bool_or(s.attempt = j.attempts AND s.inserted > 0), FALSE) AS got_on
+         FROM scm.sync_runs AS s
+        WHERE s.job_id = j.job_id) AS tried
  WHERE j.status = 'running'
    AND (%(repo_id)s::bigint IS NULL OR (j.repo_id = %(repo_id)s AND j.job_type = %(job_type)s))
  ORDER BY j.claim_expires_at

@@ -355,7 +355,7 @@ class Attempt:
             exhausted = self.claim.attempt >= self.claim.max_attempts and not free
             job_status = JobStatus.DEAD if gone_for_good or exhausted else JobStatus.FAILED
             retry_after = error.retry_after if isinstance(error, Transient) else None
-            backoff = seconds_until_retry(error.code, 1 if gets_on else self.claim.attempt, retry_after)
+            backoff = seconds_until_retry(error.code, 1 if gets_on else self.claim.failures + 1, retry_after)
         elif self.done.counts.read == 0:
             run_status = RunStatus.NO_DATA
         try:

@@ -37,6 +37,8 @@ def facts_of(
     return RunningJob(
         attempts=row["attempts"],
         max_attempts=row["max_attempts"],
+        failures=row["failures"],
+        got_on=row["got_on"],
         claimed_at=row["claimed_at"],
         expires_at=row["expires_at"],
         last_error_code=row["last_error_code"],

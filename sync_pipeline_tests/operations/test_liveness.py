@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from sync_pipeline import cli
-from sync_pipeline.operations import reaper, scheduling, worker
+from sync_pipeline.operations import reaper, scheduling
 from sync_pipeline.operations.liveness import HEARTBEATS, Part, look
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import heartbeats
@@ -19,7 +19,8 @@ from sync_pipeline_tests.test_schemas import SCHEMAS, validate
 
 
 def test_the_names_are_those_that_the_parts_write() -> None:
-    assert [HEARTBEATS[part] for part in Part] == [scheduling.LOOP, worker.WORKER, reaper.LOOP, "scheduler"]
+    names = [scheduling.LOOP, scheduling.WORKER, reaper.LOOP, "scheduler"]
+    assert [HEARTBEATS[part] for part in Part] == names
 
 
 def test_a_loop_is_alive_while_its_heartbeat_is_fresh(database: Database) -> None:
@@ -41,6 +42,13 @@ def test_a_loop_is_alive_while_its_heartbeat_is_fresh(database: Database) -> Non
         conn.execute("UPDATE scm.heartbeats SET beat_at = clock_timestamp() - interval '190 seconds'")
         assert (alive(), alive(200)) == (False, True)
         assert [one.name for one in heartbeats.silent(conn)] == ["worker", "worker@office"]
+        conn.execute("UPDATE scm.heartbeats SET beat_at = clock_timestamp() + interval '30 days'")
+        ahead = look(settings, Part.WORKER)
+        assert (ahead.alive, ahead.age) == (True, 0)
+        assert ahead.said == (
+            "worker@office ticked 0 s ago; the clock of that row is ahead of the database's by 30 days"
+        )
+        conn.execute("UPDATE scm.heartbeats SET beat_at = clock_timestamp() - interval '190 seconds'")
         heartbeats.beat(conn, "worker@office", seconds=0, outcome="x")
         assert (alive(), alive(100)) == (False, True)  # a single round is no loop
         assert [one.name for one in heartbeats.silent(conn)] == ["worker"]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import conninfo, sql
+from pydantic import SecretStr
 
 from sync_pipeline.errors import Cancelled, ConfigurationError
 from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow, Trigger
@@ -18,10 +23,10 @@ from sync_pipeline.operations.worker import Worker
 from sync_pipeline.policy.snapshot import Reason
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import breakers, jobs, planning
+from sync_pipeline.store import breakers, heartbeats, jobs, planning
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
-from sync_pipeline_tests.builders import register, register_source, request
+from sync_pipeline_tests.builders import register, register_project, register_source, request
 
 SETTINGS = Settings(wait_limit=0.2, worker_poll_interval=1, chunk_revisions=10)
 
@@ -74,6 +79,18 @@ def fleet(database: Database, places: list[Path]) -> Iterator[Fleet]:
 
 def plan(fleet: Fleet, settings: Settings = SETTINGS, **changes: Any) -> scheduling.Round:
     return scheduling.hand_out(fleet.database, settings, **changes)
+
+
+def admin_connection(url: str) -> psycopg.Connection[Any]:
+    """A connection to another database of the same server."""
+    return psycopg.connect(conninfo.make_conninfo(url, dbname="postgres"), autocommit=True)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def work(fleet: Fleet, settings: Settings = SETTINGS) -> tuple[int, int]:
@@ -164,14 +181,102 @@ def test_a_worker_that_is_stopped_gives_back_what_it_has_not_done(fleet: Fleet) 
     assert fleet.rows("SELECT DISTINCT max_attempts - attempts AS left FROM scm.sync_jobs") == [{"left": 3}]
 
 
+def test_what_was_paused_after_it_was_handed_out_holds_up_nothing_behind_it(fleet: Fleet) -> None:
+    plan(fleet)
+    for repo in fleet.repos[:2]:
+        place = pauses.Place(repo=str(repo))
+        pauses.pause(fleet.database, place, seconds=None, actor="ada", reason="x")
+    one = SETTINGS.model_copy(update={"parallel_repositories": 1})
+    done, _ = work(fleet, one)
+    assert done == 3
+    assert [status for _, status in fleet.jobs()] == ["pending", "pending", "completed"]
+    # It is the scheduler's again, which knows of the pause.
+    assert fleet.rows("SELECT 1 FROM scm.sync_jobs WHERE planned_at IS NOT NULL") == []
+    assert plan(fleet).started == []
+
+
+def test_a_breaker_that_opens_takes_back_what_was_handed_out(fleet: Fleet) -> None:
+    assert len(plan(fleet).started) == 3
+    fleet.failed_runs(6)
+    fleet.rows(
+        "UPDATE scm.sync_jobs SET status = 'pending', finished_at = NULL WHERE mode = 'incremental'"
+        " RETURNING 1"
+    )
+    assert [b.state for b in plan(fleet).plan.breakers] == ["open"]  # type: ignore[union-attr]
+    assert work(fleet) == (0, 0)
+
+
+def test_what_was_handed_to_workers_that_do_not_live_is_planned_anew(fleet: Fleet) -> None:
+    plan(fleet)
+    fleet.rows("UPDATE scm.sync_jobs SET planned_at = planned_at - interval '2 minutes' RETURNING 1")
+    assert len(plan(fleet).started) == 3
+    fleet.rows("UPDATE scm.sync_jobs SET planned_at = planned_at - interval '2 minutes' RETURNING 1")
+    with fleet.database.connection() as conn:
+        heartbeats.beat(conn, scheduling.WORKER, seconds=1.0, outcome="busy", every=60.0)
+    assert plan(fleet).started == []
+
+
+def test_a_worker_leaves_to_others_what_it_has_no_token_for(fleet: Fleet) -> None:
+    known = SETTINGS.model_copy(update={"gitlab_url": "https://git.example", "gitlab_token": SecretStr("t")})
+    with fleet.database.connection() as conn:
+        project = register_project(
+            conn, "https://git.example", 1, "a/b", origin=datetime(2024, 1, 1, tzinfo=UTC)
+        )
+    assert len(plan(fleet, known).started) > 3
+    assert work(fleet) == (3, 0)
+    left = "SELECT DISTINCT status, attempts FROM scm.sync_jobs WHERE repo_id = %(repo)s"
+    assert fleet.rows(left, repo=project) == [{"status": "pending", "attempts": 0}]
+
+
+def test_a_worker_waits_for_a_database_that_is_away(fleet: Fleet) -> None:
+    plan(fleet)
+    stop = threading.Event()
+    name, control = fleet.rows("SELECT current_database() AS name")[0]["name"], fleet.database.url
+    ended: list[tuple[int, int]] = []
+    quick = SETTINGS.model_copy(update={"worker_poll_interval": 0.2})
+    with Database(control, timeout=0.5) as own, admin_connection(control) as admin:
+        access = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+        admin.execute(access.format(sql.Identifier(name), sql.SQL("false")))
+        worker = threading.Thread(target=lambda: ended.append(Worker(own, quick).run(stop)))
+        worker.start()
+        worker.join(1.5)
+        assert worker.is_alive()
+        admin.execute(access.format(sql.Identifier(name), sql.SQL("true")))
+        wait_until(lambda: [status for _, status in fleet.jobs()] == ["completed"] * 3)
+        stop.set()
+        worker.join(30)
+    assert ended == [(3, 0)]
+
+
+def test_a_moment_that_python_has_no_form_for_stops_nobody_else(fleet: Fleet) -> None:
+    for name, column in (("repos", "created_at"), ("sync_watermarks", "visited_at")):
+        with fleet.database.connection() as conn:
+            conn.execute(
+                sql.SQL("UPDATE {} SET {} = 'infinity' WHERE repo_id = %(repo)s").format(
+                    sql.Identifier("scm", name), sql.Identifier(column)
+                ),
+                {"repo": fleet.repos[0]},
+            )
+    place = pauses.Place(instance="local", job_type=JobType.REVISIONS)
+    pauses.pause(fleet.database, place, seconds=60, actor="ada", reason="x")
+    fleet.rows("UPDATE scm.pauses SET until = 'infinity' RETURNING 1")
+    assert plan(fleet).started == []
+    assert pauses.listing(fleet.database)["pauses"][0]["until"].year == 9000
+    fleet.rows("UPDATE scm.pauses SET until = '-infinity' RETURNING 1")
+    assert {d.repo_id for d in plan(fleet).started} == set(fleet.repos[1:])
+
+
 def test_a_breaker_is_stored_at_every_edge_and_a_restart_forgets_nothing(fleet: Fleet) -> None:
     fleet.failed_runs(6)
     found = plan(fleet)
     assert found.started == []
     assert found.plan is not None
     assert {d.reason for d in found.plan.decisions} >= {Reason.BREAKER_OPEN}
-    listed = pauses.breaker_listing(fleet.database, SETTINGS)["breakers"]
-    [row] = [row for row in listed if row["scope"] == "instance"]
+    [row] = [
+        row
+        for row in pauses.breaker_listing(fleet.database, SETTINGS)["breakers"]
+        if row["scope"] == "instance"
+    ]
     assert (row["key"], row["state"], row["failure_rate"]) == ("local", "open", 1.0)
     # Nothing but time goes by: it is tried, and what succeeds closes it.
     fleet.rows("UPDATE scm.breakers SET opened_at = opened_at - interval '6 minutes' RETURNING 1")

@@ -37,6 +37,8 @@ running = st.builds(
     RunningJob,
     attempts=st.integers(1, 12),
     max_attempts=st.integers(1, 12),
+    failures=st.integers(0, 12),
+    got_on=st.booleans(),
     claimed_at=seconds.map(lambda age: NOW - abs(age)),
     expires_at=seconds.map(lambda left: NOW + left),
     last_error_code=st.sampled_from([None, "timeout", "denied"]),
@@ -78,7 +80,7 @@ def test_a_crash_costs_an_attempt_and_nothing_is_retried_for_ever(job: RunningJo
     ending = judge_running(job, NOW, given_)
     if ending is None:
         return
-    used_up = job.attempts >= job.max_attempts
+    used_up = job.attempts >= job.max_attempts and not job.got_on
     if job.covered:
         assert (ending.status, ending.code) == (JobStatus.COMPLETED, None)
     elif used_up or job.last_error_code in PERMANENT:

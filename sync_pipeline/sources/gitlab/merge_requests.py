@@ -30,6 +30,8 @@ from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
 
 _ORDER = {"state": "all", "scope": "all", "order_by": "updated_at", "sort": "asc"}
 _IIDS_AT_ONCE = 100
+# Merge requests with their details in one batch.
+_WHOLE_AT_ONCE = 25
 # Begins the key in quarantine of what is known only by the times between which it was updated.
 _UPDATED = "updated:"
 
@@ -68,7 +70,12 @@ class MergeRequestReader:
         for page in by_time(self._client, self._path, _ORDER, window, _key, {"view": "simple"}):
             single, unlisted = self._single([_iid(one.data) for one in page.sketches])
             unlisted += [_between(one.since, one.until, one.error) for one in page.unlisted]
-            batch = self._batch([*page.rows, *single], page.date, known, unlisted)
+            listed = [*page.rows, *single]
+            # Details take many requests: what was read of a page is handed out before all of it is.
+            while len(listed) > _WHOLE_AT_ONCE:
+                yield replace(self._batch(listed[:_WHOLE_AT_ONCE], page.date, known), window=window)
+                listed = listed[_WHOLE_AT_ONCE:]
+            batch = self._batch(listed, page.date, known, unlisted)
             reached = TimeWindow(covered, page.covered_until) if page.covered_until > covered else None
             covered = page.covered_until
             yield replace(batch, window=window, covered=reached)
