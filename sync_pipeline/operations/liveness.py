@@ -20,6 +20,8 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store import diagnosis, heartbeats, migrations
 
 _SECONDS = 3
+# Seconds: a smaller step back is what clocks do that are set by others.
+_AHEAD = 2
 
 
 class Part(StrEnum):
@@ -43,8 +45,8 @@ HEARTBEATS: Mapping[Part, str] = {
 @dataclass(frozen=True, slots=True)
 class Liveness:
     """``ready``: the database answers and is migrated. ``alive``: the heartbeat is fresh; None where it was
-    not asked for or cannot be read. ``age`` is in seconds, None where there is no heartbeat. ``said`` is one
-    line."""
+    not asked for or cannot be read. ``age`` is in seconds, None where there is no heartbeat and 0 for one in
+    the future. ``said`` is one line."""
 
     ready: bool
     alive: bool | None
@@ -73,9 +75,12 @@ def look(settings: Settings, part: Part | None, max_age: float | None = None) ->
     if beat is None:
         return Liveness(True, False, None, f"{name} has not ticked yet")
     allowed = max_age if max_age is not None else beat.allowed
-    alive = allowed is not None and beat.age <= allowed
+    seconds = max(0.0, beat.age)
+    alive = allowed is not None and seconds <= allowed
     if allowed is None:
-        said = f"{name} went round once, {age(beat.age)} ago, and is no loop; give --max-age to judge it"
+        said = f"{name} went round once, {age(seconds)} ago, and is no loop; give --max-age to judge it"
     else:
-        said = f"{name} ticked {age(beat.age)} ago" + ("" if alive else f"; {age(allowed)} are allowed")
-    return Liveness(True, alive, beat.age, said)
+        said = f"{name} ticked {age(seconds)} ago" + ("" if alive else f"; {age(allowed)} are allowed")
+    if beat.age <= -_AHEAD:
+        said += f"; the clock of that row is ahead of the database's by {age(-beat.age)}"
+    return Liveness(True, alive, seconds, said)

@@ -7,6 +7,7 @@ starts the jobs as it starts all others. Only what the pool of the settings take
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -33,6 +34,21 @@ class Rereading(StrEnum):
     REPAIR_RECENT = "repair_recent"
 
 
+class LeftOut(StrEnum):
+    """Why a (repository, job type) has no window now, although it could be read."""
+
+    STILL_QUEUED = "still_queued"
+    DONE = "done"
+    NOTHING_COMPLETE = "nothing_complete"
+
+
+_SAID = {
+    LeftOut.STILL_QUEUED: "with jobs of an earlier set still queued (scm-sync admin jobs list)",
+    LeftOut.DONE: "that had theirs already",
+    LeftOut.NOTHING_COMPLETE: "with nothing complete yet",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One job: a window of one (repository, job type)."""
@@ -46,25 +62,28 @@ class Piece:
 @dataclass
 class Queued:
     """What was queued, or without ``execute`` would be. ``skipped`` says why nothing was looked at, None
-    where it was; ``busy`` are windows of which a job that does other work is under way. ``now`` is the
-    database's clock."""
+    where it was; ``busy`` are windows of which a job that does other work is under way. ``left_out`` counts
+    each (repository, job type) without a window by why it has none. ``now`` is the database's clock."""
 
     what: Rereading
     execute: bool
     now: datetime
     pieces: list[Piece] = field(default_factory=list)
     busy: list[Piece] = field(default_factory=list)
+    left_out: Counter[LeftOut] = field(default_factory=Counter)
     skipped: str | None = None
 
     def said(self) -> str:
         """It in one line."""
         if self.skipped is not None:
             return self.skipped
-        if not self.pieces:
-            return "nothing is to be read again"
         units = len({(piece.repo_id, piece.job_type) for piece in self.pieces})
         done = "queued" if self.execute else "would be queued"
-        return f"{counted(len(self.pieces), 'job')} {done} for {units} (repository, job type)"
+        said = "nothing is to be read again"
+        if self.pieces:
+            said = f"{counted(len(self.pieces), 'job')} {done} for {units} (repository, job type)"
+        why = ", ".join(f"{self.left_out[one]:,} {_SAID[one]}" for one in LeftOut if self.left_out[one])
+        return f"{said}; (repository, job type) left out: {why}" if why else said
 
     def document(self) -> dict[str, Any]:
         """The document of ``--json``; ``docs/schedules.md`` describes it."""
@@ -75,6 +94,7 @@ class Queued:
             "skipped": self.skipped,
             "jobs": [_document(piece) for piece in self.pieces],
             "busy": [_document(piece) for piece in self.busy],
+            "left_out": {str(one): self.left_out[one] for one in LeftOut},
         }
 
 
@@ -107,7 +127,10 @@ def queue(
             if only and unit.job_type not in only:
                 continue
             spec = f"svn:{row['url']}" if row["kind"] == Kind.SVN else f"gitlab:{row['project_id']}"
-            for window in _windows(unit, found.now, settings, what):
+            windows = _windows(unit, found.now, settings, what)
+            if not windows and (why := _left_out(unit, found.now, what)) is not None:
+                found.left_out[why] += 1
+            for window in windows:
                 piece = Piece(spec, unit.repo_id, unit.job_type, window)
                 if not execute:
                     found.pieces.append(piece)
@@ -151,6 +174,20 @@ def _windows(unit: Unit, now: datetime, settings: Settings, what: Rereading) -> 
         return policy.repair(unit, now, window=hours)
     longest = timedelta(hours=settings.scheduler_max_backfill_window_hours)
     return policy.full_sync(unit, now, days=settings.full_sync_days, longest=longest)
+
+
+def _left_out(unit: Unit, now: datetime, what: Rereading) -> LeftOut | None:
+    """Why there is no window of ``unit``; None where nothing asks for one, as without an outage."""
+    asked_at = unit.failed_at
+    if what is Rereading.FULL_SYNC:
+        asked_at = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if unit.open:
+        return LeftOut.STILL_QUEUED
+    if asked_at is None:
+        return None
+    if unit.watermark is None:
+        return LeftOut.NOTHING_COMPLETE
+    return LeftOut.DONE if unit.queued_at is not None and unit.queued_at >= asked_at else None
 
 
 def _unit(row: dict[str, Any]) -> Unit:

@@ -63,6 +63,12 @@ def test_the_last_blocks_are_read_again_once_a_night(
     with ThreadPoolExecutor(3) as threads:
         found = list(threads.map(lambda _: again(database, Rereading.FULL_SYNC), range(3)))
     assert sum(len(one.pieces) for one in found) == 1
+    waits = again(database, Rereading.FULL_SYNC)
+    assert waits.document()["left_out"] == {"still_queued": 1, "done": 0, "nothing_complete": 0}
+    assert waits.said() == (
+        "nothing is to be read again; (repository, job type) left out: 1 with jobs of an earlier set still "
+        "queued (scm-sync admin jobs list)"
+    )
     [job] = rows(
         database, "SELECT priority, reread, actor, reason FROM scm.sync_jobs WHERE mode = 'backfill'"
     )
@@ -71,7 +77,9 @@ def test_the_last_blocks_are_read_again_once_a_night(
     assert rows(database, "SELECT message FROM scm.svn_revisions WHERE rev_num = 1") == [
         {"message": "edited behind our back"}
     ]
-    assert again(database, Rereading.FULL_SYNC).said() == "nothing is to be read again"
+    assert again(database, Rereading.FULL_SYNC).said() == (
+        "nothing is to be read again; (repository, job type) left out: 1 that had theirs already"
+    )
     with database.connection() as conn:
         conn.execute("UPDATE scm.sync_jobs SET created_at = created_at - interval '1 day'")
     assert len(again(database, Rereading.FULL_SYNC).pieces) == 1
