@@ -237,6 +237,7 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
         (["--set", "chunk_revisions", "repo", "list"], "NAME=VALUE"),
         (["--set", f"svn_password={SECRET}", "repo", "list"], "svn_password"),
         (["--set", f"gitlab_token={SECRET}", "repo", "list"], "gitlab_token"),
+        (["--set", f"database_url=postgresql://u:{SECRET}@h/d", "repo", "list"], "seen by everybody"),
         (["root", "add", "platform"], "gitlab:group:<path or id>"),
         (["--set", "chunk_revision=5", "repo", "list"], "did you mean chunk_revisions?"),
         (["--set", "chunk_revisions=0", "repo", "list"], "--set chunk_revisions: "),

@@ -200,7 +200,7 @@ def _global(
         if name not in Settings.model_fields or name in ONLY_IN_FILE:
             hint = advice(name.removeprefix("scm_"), Settings.model_fields)
             raise ConfigurationError(f"--set {name}: there is no such setting; {hint}")
-        if name in SECRETS:
+        if name in SECRETS or re.search(r"://[^/\s:@]*:[^\s@]+@", value):
             raise ConfigurationError(
                 f"--set {name}: a command line is seen by everybody; use the environment or the file"
             )
