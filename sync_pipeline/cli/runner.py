@@ -39,7 +39,7 @@ from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.exit_codes import FAILED, INTERRUPTED, SUCCESS
 
 if TYPE_CHECKING:
-    from sync_pipeline.model import JobReport, JobType, Mode, Repository, Window
+    from sync_pipeline.model import Counts, JobReport, JobType, Mode, Repository, Window
     from sync_pipeline.operations.plans import Plan
     from sync_pipeline.operations.runner import Bounds
     from sync_pipeline.settings import Settings
@@ -273,6 +273,7 @@ class _Sync:
         self._as_json = as_json
         self._update_watermark = update_watermark
         self._stopped = False
+        self._counts: dict[JobType, Counts] = {}
 
     def incremental(self, wanted: Sequence[JobType], plans: Mapping[JobType, Plan]) -> dict[str, Any]:
         """Sync what is new; returns the document."""
@@ -333,6 +334,7 @@ class _Sync:
 
     def _told(self, document: dict[str, Any], job_type: JobType, windows: Sequence[Window]) -> dict[str, Any]:
         """``document``, or what it is once somebody stopped the run."""
+        from sync_pipeline.model import Counts
         from sync_pipeline.operations import runner
         from sync_pipeline.store import watermarks
 
@@ -344,7 +346,7 @@ class _Sync:
                 for window in windows
                 for gap in watermarks.missing(conn, self._repository.repo_id, job_type, window)
             ]
-        return runner.stopped_document(document, missing)
+        return runner.stopped_document(document, missing, self._counts.get(job_type, Counts()))
 
     def _execute(
         self,
@@ -373,6 +375,12 @@ class _Sync:
                 tell(chunk_line(self._repository, report, done, len(windows)))
 
         with shown(what, quiet=self._as_json, total=plan.expected.rows if plan else None) as show:
+            show_rows = of_rows(show, first)
+
+            def moved(counts: Mapping[JobType, Counts]) -> None:
+                self._counts.update(counts)
+                show_rows(counts)
+
             try:
                 execute(
                     self._settings,
@@ -383,7 +391,7 @@ class _Sync:
                     update_watermark=self._update_watermark,
                     actor=actor(),
                     reason=f"scm-sync runner {mode}",
-                    on_counts=of_rows(show, first),
+                    on_counts=moved,
                     on_report=ended,
                 )
             except (Cancelled, KeyboardInterrupt):

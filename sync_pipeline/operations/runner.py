@@ -291,8 +291,11 @@ def chunk_line(repository: Repository, report: JobReport, done: int, total: int)
     return f"{repository.spec} {report.job_type} {where}: {how} ({done} of {total} chunks)"
 
 
-def stopped_document(document: Mapping[str, Any], missing: Sequence[Window]) -> dict[str, Any]:
-    """``document`` of what a person stopped, with what was to be read and is still ``missing``."""
+def stopped_document(
+    document: Mapping[str, Any], missing: Sequence[Window], counts: Counts
+) -> dict[str, Any]:
+    """``document`` of what a person stopped, with what was to be read and is still ``missing``, and the rows
+    that were stored before."""
     error = "stopped between two batches; what was committed stays"
     missing = merged(missing)
     if missing:
@@ -300,6 +303,13 @@ def stopped_document(document: Mapping[str, Any], missing: Sequence[Window]) -> 
     return {
         **document,
         "status": str(Outcome.CANCELLED),
+        "items_synced": counts.changed,
+        "items_skipped": counts.unchanged + counts.poorer,
+        "inserted": counts.inserted,
+        "updated": counts.updated,
+        "unchanged": counts.unchanged,
+        "quarantined": counts.quarantined,
+        "message": _message(Outcome.CANCELLED, counts, None),
         "error": error,
         "exit_code": INTERRUPTED,
         "missing": [plain_window(window) for window in missing],

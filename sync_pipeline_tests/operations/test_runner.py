@@ -405,8 +405,11 @@ def test_a_chunk_that_was_not_tried_is_told_as_such() -> None:
 
 def test_a_stopped_run_says_where_and_ends_as_interrupted() -> None:
     missing = [RevisionWindow(first, first + 10) for first in (501, 1001, 1501, 2001)]
-    document = runner.stopped_document(backfill(GOOD), missing)
-    assert (document["status"], document["exit_code"], document["items_synced"]) == ("cancelled", 130, 7)
+    counts = GOOD.counts + Counts(read=30, inserted=30)
+    document = runner.stopped_document(backfill(GOOD), missing, counts)
+    # With what the attempt that was stopped had stored.
+    assert (document["status"], document["exit_code"], document["items_synced"]) == ("cancelled", 130, 37)
+    assert document["message"].startswith("36 inserted, 1 updated")
     assert "r501..r510, r1001..r1010, r1501..r1510, r2001..r2010 (40 revisions);" in document["error"]
     assert document["missing"][3] == {"start_rev": 2001, "end_rev": 2010}
     whole = runner.together([backfill(GOOD) | {"job": "commits"}, document])
