@@ -165,7 +165,7 @@ def status_obstacles(document: Mapping[str, Any]) -> Iterator[str]:
             f"{number:,} {what}"
             for number, what in (
                 (due["never_visited"], "never visited"),
-                (due["held_back"], "held back by a pause, breaker, limit or token"),
+                (due["held_back"], "held back: paused, refused or to be retried"),
             )
             if number
         )
@@ -175,8 +175,8 @@ def status_obstacles(document: Mapping[str, Any]) -> Iterator[str]:
         )
     if not due["interval_kept"]:
         yield (
-            f"visits every {age(due['interval_seconds'])} are not kept, and nothing holds them back; "
-            "docs/playbooks.md says what helps against a backlog"
+            f"sync_interval ({age(due['interval_seconds'])}) is not kept, although nothing holds most visits "
+            "back; docs/playbooks.md says what helps against a backlog"
         )
 
 

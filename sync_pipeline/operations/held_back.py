@@ -71,9 +71,12 @@ def holds(pause: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
     return scope == "global" or bool(values[scope] == place[names[scope]])
 
 
-def reasons(unit: Mapping[str, Any], report: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+def reasons(
+    unit: Mapping[str, Any], report: Mapping[str, Sequence[Mapping[str, Any]]], retry_at: datetime | None
+) -> dict[str, str]:
     """What of the ``breakers``, ``pauses`` and ``limits`` of ``report`` keeps jobs of ``unit`` from being
-    started now: a line each, by the name that a plan has for it."""
+    started now, or that its live syncing failed and is tried again at ``retry_at``: a line each, by the name
+    that a plan has for it."""
     found: dict[str, str] = {}
     for one in report["pauses"]:
         if one["job"] in (None, unit["job_type"]) and holds(one, unit):
@@ -86,6 +89,8 @@ def reasons(unit: Mapping[str, Any], report: Mapping[str, Sequence[Mapping[str, 
     for one in report["limits"]:
         if one["paused"] and (one["instance"], one["endpoint_class"]) == (unit["instance"], bucket):
             found[Reason.RATE_LIMITED] = one["reason"] or "no request is sent"
+    if retry_at is not None:
+        found[Reason.WAITS_FOR_RETRY] = f"it failed, and is tried again at {retry_at:%Y-%m-%d %H:%M:%S} UTC"
     return {str(name): line for name, line in found.items()}
 
 

@@ -74,7 +74,10 @@ def status(
     wanted = None if job_types is None else {str(job_type) for job_type in job_types}
     queued: Counter[tuple[int, str]] = Counter()
     by_status: Counter[str] = Counter()
+    retry_at: dict[tuple[int, str], datetime] = {}
     for row in jobs:
+        if row["retry_at"] is not None:
+            retry_at[row["repo_id"], row["job_type"]] = row["retry_at"]
         if wanted is None or row["job_type"] in wanted:
             by_status[row["status"]] += row["jobs"]
             if row["status"] in _WAITING_JOBS:
@@ -95,7 +98,7 @@ def status(
         # Between two queries a repository may have been registered.
         if key in judged and (wanted is None or row["job_type"] in wanted):
             unit = _unit(row, judged[key], tokens, queued[key], running[key])
-            unit["held_back"] = held_back.reasons(unit, obstacles)
+            unit["held_back"] = held_back.reasons(unit, obstacles, retry_at.get(key))
             units.append(unit)
             if held_back.is_due(row, judged[key], when):
                 due.add(key)

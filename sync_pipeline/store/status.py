@@ -42,10 +42,13 @@ SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.project_path, r.ins
  WHERE %(repo_ids)s::bigint[] IS NULL OR w.repo_id = ANY (%(repo_ids)s)
 """
 
-# How many jobs there are, and how many of them read a window: where they wait, these are queued history.
+# How many jobs there are, and how many of them read a window: where they wait, these are queued history. Live
+# syncing that failed waits for its next attempt.
 _JOBS = """
-SELECT repo_id, job_type, status, count(*) AS jobs, count(*) FILTER (
-       WHERE revs IS NOT NULL OR period IS NOT NULL) AS with_window
+SELECT repo_id, job_type, status, count(*) AS jobs,
+       count(*) FILTER (WHERE revs IS NOT NULL OR period IS NOT NULL) AS with_window,
+       max(not_before) FILTER (WHERE mode = 'incremental' AND status = 'failed' AND not_before > now())
+           AS retry_at
   FROM scm.sync_jobs
  WHERE (%(repo_ids)s::bigint[] IS NULL OR repo_id = ANY (%(repo_ids)s))
    -- A comparison that failed needs nobody: the next one tells.
@@ -69,7 +72,8 @@ def units(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[
 
 
 def jobs(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    """Number of jobs per (repository, job type, status); ``with_window`` counts those that read one."""
+    """Number of jobs per (repository, job type, status); ``with_window`` counts those that read one, and
+    ``retry_at`` is when the incremental one is tried again, None where it need not wait."""
     return conn.execute(_JOBS, _params(repo_ids)).fetchall()
 
 

@@ -425,9 +425,20 @@ def test_what_is_due_and_not_started_is_counted_with_its_age(database: Database,
     paused = status(database, SETTINGS)
     assert (paused["due"]["held_back"], paused["due"]["interval_kept"]) == (2, True)
     assert list(reports.status_obstacles(paused))[-1] == (
-        "due and not started: 2 (1 never visited, 2 held back by a pause, breaker, limit or token), "
+        "due and not started: 2 (1 never visited, 2 held back: paused, refused or to be retried), "
         "the longest not visited for 2 h; scm-sync scheduler --dry-run says why"
     )
+    with database.connection() as conn:
+        conn.execute("UPDATE scm.pauses SET ended_at = now(), ended_by = 'ann'")
+        job_id = queue(conn, project, JobType.COMMITS, Mode.INCREMENTAL)
+        conn.execute(
+            "UPDATE scm.sync_jobs SET status = 'failed', not_before = now() + interval '1 minute'"
+            " WHERE job_id = %(job_id)s",
+            {"job_id": job_id},
+        )
+    failed = status(database, SETTINGS)
+    assert list(unit(failed, JobType.COMMITS)["held_back"]) == ["waits_for_retry"]
+    assert (failed["due"]["count"], failed["due"]["held_back"]) == (2, 1)
     # Its first visit has begun, but the claim has run out: nobody works on it.
     with database.connection() as conn:
         conn.execute("UPDATE scm.sync_jobs SET claim_expires_at = now() WHERE status = 'running'")
