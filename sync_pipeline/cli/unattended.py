@@ -171,6 +171,8 @@ def _show(found: Round, database: Database, settings: Settings, as_json: bool, *
                     "mode": d.mode,
                     "start": "yes" if d.chosen else "no",
                     "reason": d.reason,
+                    "tenant": d.tenant,
+                    "since": f"{d.since:%Y-%m-%d %H:%M:%S}",
                     "until": None if d.until is None else f"{d.until:%Y-%m-%d %H:%M:%S}",
                     "detail": d.detail,
                 }

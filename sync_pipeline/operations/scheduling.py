@@ -250,6 +250,7 @@ def document(found: Round, settings: Settings, names: Mapping[int, str]) -> dict
                 "chosen": d.chosen,
                 "reason": str(d.reason),
                 "detail": d.detail,
+                "since": d.since,
                 "until": d.until,
                 "priority": d.priority,
                 "rank": d.rank,
