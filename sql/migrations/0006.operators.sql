@@ -1,4 +1,4 @@
--- What people did to single jobs. Additive.
+-- What people did to single jobs, and the order of waiting jobs. Additive.
 -- depends: 0005.unattended
 
 CREATE TABLE scm.job_events (
@@ -21,3 +21,8 @@ COMMENT ON COLUMN scm.job_events.new_status IS 'What it was afterwards.';
 COMMENT ON COLUMN scm.job_events.actor IS 'Who did it.';
 COMMENT ON COLUMN scm.job_events.reason IS 'Why.';
 COMMENT ON COLUMN scm.job_events.created_at IS 'When.';
+
+-- The most urgent waiting jobs of each (repository, job type), for the plan: however long the backlog of one
+-- is, the plan finds those of every other.
+CREATE INDEX sync_jobs_waiting_by_repo ON scm.sync_jobs (repo_id, job_type, priority, created_at)
+    WHERE status IN ('pending', 'failed');
