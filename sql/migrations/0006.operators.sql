@@ -26,3 +26,7 @@ COMMENT ON COLUMN scm.job_events.created_at IS 'When.';
 -- is, the plan finds those of every other.
 CREATE INDEX sync_jobs_waiting_by_repo ON scm.sync_jobs (repo_id, job_type, priority, created_at)
     WHERE status IN ('pending', 'failed');
+
+-- What a tenant gets of history costs it no live syncing.
+COMMENT ON TABLE scm.tenants_served IS 'When the scheduler last started live syncing for each tenant: who waited longest is served first.';
+COMMENT ON COLUMN scm.tenants_served.served_at IS 'When live syncing of it was last started.';

@@ -288,8 +288,8 @@ def record(
     handed_out: bool = False,
 ) -> None:
     """Write down what a plan starts and why, and what it learnt: the jobs that are not there yet, the reason
-    and the state of the budget with each job, the breakers, and which tenants were served. ``handed_out``
-    where workers take the jobs from the ledger. To be called in the transaction of the plan."""
+    and the state of the budget with each job, the breakers, and which tenants had live syncing started.
+    ``handed_out`` where workers take the jobs from the ledger. To be called in the transaction of the plan."""
     for breaker in plan.breakers:
         breakers.save(conn, _breaker_row(breaker), actor=ACTOR)
         if breaker.state is BreakerState.OPEN:
@@ -312,7 +312,8 @@ def record(
             config_hash=settings_hash(settings),
         )
         decisions[job_id] = explained(decision, plan, settings, now)
-        tenants.add(decision.tenant)
+        if decision.mode is Mode.INCREMENTAL:
+            tenants.add(decision.tenant)
     if decisions:
         store.decided(conn, decisions, handed_out=handed_out)
         store.serve(conn, tenants)

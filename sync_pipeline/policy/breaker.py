@@ -39,7 +39,7 @@ class Scope(StrEnum):
 class Breaker:
     """A breaker as it was last stored. ``since`` is when it came into its state: runs that began before it
     are no evidence. ``judged_upto`` is the end of the last run that was judged. ``successes`` are the probes
-    that succeeded since it became half open. Times are UTC."""
+    that the server answered since it became half open. Times are UTC."""
 
     scope: Scope
     key: str
@@ -86,13 +86,13 @@ def judge(breaker: Breaker, samples: Sequence[Sample], now: datetime, limits: Br
             successes=0,
             reason=f"open for {limits.open_for.total_seconds():.0f} s; probing",
         )
-    evidence = sorted(
-        (s for s in samples if s.started_at >= breaker.since and s.outcome_of_server is not Outcome.NEUTRAL),
-        key=lambda s: s.finished_at,
-    )
+    since = sorted((s for s in samples if s.started_at >= breaker.since), key=lambda s: s.finished_at)
     if breaker.state is BreakerState.HALF_OPEN:
-        return _judge_probes(breaker, evidence, now, limits)
-    return _judge_runs(breaker, evidence, now, limits)
+        # A probe asks whether the server answers: that it says no about a repository is an answer.
+        probes = [s for s in since if s.is_answer or s.outcome_of_server is Outcome.FAILURE]
+        return _judge_probes(breaker, probes, now, limits)
+    runs = [s for s in since if s.outcome_of_server is not Outcome.NEUTRAL]
+    return _judge_runs(breaker, runs, now, limits)
 
 
 def _judge_probes(
@@ -116,7 +116,7 @@ def _judge_probes(
             rates=_NO_RATES,
             judged_upto=None,
             successes=len(probes),
-            reason=f"{len(probes)} probes succeeded",
+            reason=f"{len(probes)} probes were answered",
         )
     return breaker if len(probes) == breaker.successes else replace(breaker, successes=len(probes))
 

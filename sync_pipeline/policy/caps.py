@@ -6,18 +6,18 @@ reason. Every cap is checked before anything is counted, so that a refusal uses 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
 
 from sync_pipeline.model import Mode
 from sync_pipeline.policy.gates import AT_WORK, ActivityKey, activity_key
 from sync_pipeline.policy.snapshot import Caps, Decision, Limits, Reason, Usage
 
-# History gets every so manieth place while live syncing wants all of them.
-_LIVE_TO_HISTORY = 3
+# Of so many places the last one is history's, while live syncing wants all of them.
+_PLACES = 4
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -100,35 +100,98 @@ class _Ledger:
         )
 
 
+class _Turns:
+    """Activities by rank; with fairness by tenants in the order of ``turn``, a few of each in every round.
+
+    What there is no room for costs its tenant nothing: the next of the same tenant comes, until
+    :meth:`end_turn` says that one was started.
+    """
+
+    def __init__(
+        self, activities: Iterable[_Activity], limits: Limits, turn: Callable[[str], datetime | int]
+    ) -> None:
+        by_tenant: dict[str, deque[_Activity]] = defaultdict(deque)
+        for activity in sorted(activities, key=lambda a: rank(a.first)):
+            by_tenant[activity.first.tenant if limits.fair else ""].append(activity)
+        # Sorting is stable: among equals the tenant with the most urgent activity comes first.
+        tenants = sorted(by_tenant, key=turn)
+        self._queues = deque(by_tenant[tenant] for tenant in tenants)
+        self._per_round = limits.per_round
+        self._left = self._per_round
+
+    def __bool__(self) -> bool:
+        return any(self._queues)
+
+    def take(self) -> _Activity:
+        """The next one."""
+        while not self._queues[0]:
+            self._queues.popleft()
+            self._left = self._per_round
+        return self._queues[0].popleft()
+
+    def end_turn(self) -> None:
+        """The one that was taken last is started."""
+        self._left -= 1
+        if self._left <= 0:
+            self._queues.rotate(-1)
+            self._left = self._per_round
+
+
 def half(cap: int) -> int:
     """What history may take of a cap."""
     return max(1, cap // 2)
 
 
 def select(
-    decisions: Sequence[Decision], limits: Limits, served: Mapping[str, datetime]
+    decisions: Sequence[Decision], limits: Limits, served: Mapping[str, datetime], now: datetime
 ) -> tuple[list[Decision], Usage]:
     """The decisions in the order to start them, chosen ones first; those for which there is no room say so.
 
-    ``served`` is when something of each tenant was last started.
+    ``served`` is when live syncing of each tenant was last started: the one that has waited longest goes
+    first. The moment draws whose history does, because what a tenant gets of the one must not cost it the
+    other. Live syncing and history take turns as well, see :func:`_first_place`; what there is no room for
+    costs neither of them its turn.
     """
     activities: dict[ActivityKey, list[Decision]] = defaultdict(list)
     for decision in decisions:
         if decision.chosen:
             activities[activity_key(decision)].append(decision)
     wanted = [_Activity(key, tuple(sorted(members, key=rank))) for key, members in activities.items()]
+    live = _Turns([a for a in wanted if not a.is_history], limits, lambda tenant: served.get(tenant, _NEVER))
+    history = _Turns([a for a in wanted if a.is_history], limits, lambda tenant: _number(now, tenant))
     ledger = _Ledger(limits.caps, decisions)
     chosen: list[Decision] = []
     refused: list[Decision] = []
-    for activity in _in_turn(wanted, limits, served):
+    place = _first_place(now)
+    while live or history:
+        first, other = (history, live) if place == _PLACES - 1 else (live, history)
+        turns = first or other
+        activity = turns.take()
         reason = ledger.refuses(activity)
         if reason is None:
             ledger.reserve(activity)
             chosen += activity.members
+            turns.end_turn()
+            place = (place + 1) % _PLACES
         else:
             refused += [replace(d, chosen=False, reason=reason) for d in activity.members]
     others = [d for d in decisions if not d.chosen]
     return [*chosen, *sorted([*refused, *others], key=rank)], ledger.usage()
+
+
+def _first_place(now: datetime) -> int:
+    """The place that a plan of this moment begins with, from 0; the last one is history's.
+
+    Where fewer places than that are free at every plan, one that always began with the first would never come
+    to history. What is at work does not say whose turn it is where there is a single place. The moment does:
+    over many plans each place is the first one equally often, whatever the time between two of them.
+    """
+    return _number(now) % _PLACES
+
+
+def _number(now: datetime, name: str = "") -> int:
+    """A number that the moment draws for ``name``: the same whenever the plan of this moment is made."""
+    return int.from_bytes(hashlib.sha256(f"{now.timestamp():.6f} {name}".encode()).digest()[:4])
 
 
 def rank(decision: Decision) -> tuple[int, datetime, int, str, str]:
@@ -141,34 +204,3 @@ def rank(decision: Decision) -> tuple[int, datetime, int, str, str]:
         str(decision.job_type),
         f"{decision.mode} {decision.window}",
     )
-
-
-def _in_turn(
-    activities: Sequence[_Activity], limits: Limits, served: Mapping[str, datetime]
-) -> Iterable[_Activity]:
-    """Live syncing and history, a few to one."""
-    live = _fair([a for a in activities if not a.is_history], limits, served)
-    history = _fair([a for a in activities if a.is_history], limits, served)
-    while live or history:
-        yield from live[:_LIVE_TO_HISTORY]
-        yield from history[:1]
-        live, history = live[_LIVE_TO_HISTORY:], history[1:]
-
-
-def _fair(activities: Sequence[_Activity], limits: Limits, served: Mapping[str, datetime]) -> list[_Activity]:
-    """By rank; with fairness by tenants in turn, a few of each in every round, the one first that has waited
-    longest since something of it was started."""
-    ordered = sorted(activities, key=lambda a: rank(a.first))
-    if not limits.fair:
-        return ordered
-    by_tenant: dict[str, list[_Activity]] = defaultdict(list)
-    for activity in ordered:
-        by_tenant[activity.first.tenant].append(activity)
-    # Sorting is stable: among equals the tenant with the most urgent activity comes first.
-    tenants = sorted(by_tenant, key=lambda tenant: served.get(tenant, _NEVER))
-    queues = [iter(by_tenant[tenant]) for tenant in tenants]
-    found: list[_Activity] = []
-    while len(found) < len(ordered):
-        for queue in queues:
-            found += islice(queue, limits.per_round)
-    return found

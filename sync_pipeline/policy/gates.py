@@ -9,7 +9,7 @@ itself. Pure. Does not belong here: room (:mod:`~sync_pipeline.policy.caps`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -52,7 +52,7 @@ def through(
     for instance, refused_at in snapshot.refused.items():
         found = _credential(found, instance, refused_at + limits.reprobe_interval, now)
     found = [_rate_limit(d, snapshot, now) if d.chosen else d for d in found]
-    found = _through_breakers(found, snapshot, breakers, now)
+    found = _through_breakers(found, snapshot, breakers, samples, now)
     found = _through_budgets(found, samples, limits, now)
     return [_rest(d, samples, limits, now) if d.chosen else d for d in found]
 
@@ -134,50 +134,68 @@ def _through_breakers(
     decisions: Sequence[Decision],
     snapshot: Snapshot,
     breakers: Mapping[tuple[Scope, str], Breaker],
+    samples: Mapping[Key, Sequence[Sample]],
     now: datetime,
 ) -> list[Decision]:
     stopped = {key: b for key, b in breakers.items() if b.state is not BreakerState.CLOSED}
     if not stopped:
         return list(decisions)
-    allowances = {key: _allowance(b, decisions, snapshot, now) for key, b in stopped.items()}
+    asked = [_asked(decision, stopped) for decision in decisions]
+    may = [
+        bool(asks)
+        and _may_find_out(decision, stopped[asks[0]])
+        and _rests_until(decision, samples, snapshot.limits, now) is None
+        for decision, asks in zip(decisions, asked, strict=True)
+    ]
+    there: dict[tuple[Scope, str], set[JobType]] = defaultdict(set)
+    for decision, asks, does in zip(decisions, asked, may, strict=True):
+        for key in asks if does else ():
+            there[key].add(decision.job_type)
+    allowances = {key: _allowance(b, decisions, there[key], snapshot, now) for key, b in stopped.items()}
     found = []
-    for decision in decisions:
-        mine = [key for key in scopes_of(decision.instance, decision.tenant) if key in stopped]
-        if not mine:
+    for decision, asks, does in zip(decisions, asked, may, strict=True):
+        if not asks:
             found.append(decision)
             continue
-        is_open = any(stopped[key].state is BreakerState.OPEN for key in mine)
-        decision = replace(decision, breaker=BreakerState.OPEN if is_open else BreakerState.HALF_OPEN)
+        first = stopped[asks[0]]
+        is_open = first.state is BreakerState.OPEN
+        decision = replace(decision, breaker=first.state)
         if not decision.chosen:
             found.append(decision)
             continue
-        reason = Reason.OPEN_BACKFILL if is_open else Reason.PROBE
-        wanted = decision.mode is Mode.BACKFILL if is_open else decision.mode is Mode.INCREMENTAL
-        key = activity_key(decision)
-        if is_open:
-            asked = [k for k in mine if stopped[k].state is BreakerState.OPEN]
-        else:
-            # What probes a server says nothing about its tenant, nor about all, while that server fails.
-            instance = Scope.INSTANCE, decision.instance
-            asked = [instance] if instance in mine else mine
-        let = wanted and all(_lets(allowances[k], decision, key) for k in asked)
-        if let:
-            for k in asked:
-                if key not in allowances[k].started:
-                    allowances[k].started.add(key)
-                    allowances[k].left -= 1
-            found.append(replace(decision, reason=reason))
+        activity = activity_key(decision)
+        if does and all(_lets(allowances[key], decision, activity) for key in asks):
+            for key in asks:
+                if activity not in allowances[key].started:
+                    allowances[key].started.add(activity)
+                    allowances[key].left -= 1
+            found.append(replace(decision, reason=Reason.OPEN_BACKFILL if is_open else Reason.PROBE))
             continue
-        first = stopped[asked[0]]
         found.append(
             _refuse(
                 decision,
                 Reason.BREAKER_OPEN if is_open else Reason.HALF_OPEN,
-                max((a.until for k in asked if (a := allowances[k]).until), default=None),
+                max((end for key in asks if (end := allowances[key].until)), default=None),
                 f"{first.scope} {first.key}: {first.reason}".replace(" :", ":"),
             )
         )
     return found
+
+
+def _asked(decision: Decision, stopped: Mapping[tuple[Scope, str], Breaker]) -> list[tuple[Scope, str]]:
+    """The breakers that have to let ``decision`` through, all in the same state."""
+    mine = [key for key in scopes_of(decision.instance, decision.tenant) if key in stopped]
+    if are_open := [key for key in mine if stopped[key].state is BreakerState.OPEN]:
+        return are_open
+    # What probes a server says nothing about its tenant, nor about all, while that server fails.
+    instance = Scope.INSTANCE, decision.instance
+    return [instance] if instance in mine else mine
+
+
+def _may_find_out(decision: Decision, breaker: Breaker) -> bool:
+    """True if it is of the mode that ``breaker`` lets through a little of."""
+    wanted = Mode.BACKFILL if breaker.state is BreakerState.OPEN else Mode.INCREMENTAL
+    return decision.chosen and decision.mode is wanted
 
 
 def _lets(allowance: _Allowance, decision: Decision, key: ActivityKey) -> bool:
@@ -187,8 +205,13 @@ def _lets(allowance: _Allowance, decision: Decision, key: ActivityKey) -> bool:
 
 
 def _allowance(
-    breaker: Breaker, decisions: Sequence[Decision], snapshot: Snapshot, now: datetime
+    breaker: Breaker,
+    decisions: Sequence[Decision],
+    there: Set[JobType],
+    snapshot: Snapshot,
+    now: datetime,
 ) -> _Allowance:
+    """``there`` are the job types of what might find out now how ``breaker`` should be."""
     limits = snapshot.limits
     mine = [d for d in decisions if (breaker.scope, breaker.key) in scopes_of(d.instance, d.tenant)]
     at_work = {activity_key(d) for d in mine if d.reason in AT_WORK}
@@ -206,8 +229,8 @@ def _allowance(
         free = spacing is not None and not at_work and now >= begun + spacing
         return _Allowance(int(free), frozenset(), until)
     left = min(limits.probes_per_scan, limits.breaker.half_open_requests - len(at_work))
-    job_types = limits.probe_job_types & {d.job_type for d in mine}
-    return _Allowance(left, job_types, None)
+    # Where there are none of the job types that are to probe, whatever there is may.
+    return _Allowance(left, limits.probe_job_types & there, None)
 
 
 def _through_budgets(
@@ -244,13 +267,20 @@ def _through_budgets(
 def _rest(
     decision: Decision, samples: Mapping[Key, Sequence[Sample]], limits: Limits, now: datetime
 ) -> Decision:
-    """Hold back what timed out again and again, for a little longer each time."""
+    until = _rests_until(decision, samples, limits, now)
+    return decision if until is None else _refuse(decision, Reason.DEGRADED, until)
+
+
+def _rests_until(
+    decision: Decision, samples: Mapping[Key, Sequence[Sample]], limits: Limits, now: datetime
+) -> datetime | None:
+    """What timed out again and again is held back, for a little longer each time; None if it may go on."""
     mine = samples.get((decision.repo_id, decision.job_type), ())
     wait = suggest(mine, limits.degradation).wait if mine else 0.0
     if not wait:
-        return decision
+        return None
     until = max(s.finished_at for s in mine) + timedelta(seconds=wait)
-    return _refuse(decision, Reason.DEGRADED, until) if until > now else decision
+    return until if until > now else None
 
 
 def by_unit(samples: Sequence[Sample]) -> Mapping[Key, Sequence[Sample]]:

@@ -54,7 +54,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     due = [_ranked(d, snapshot, samples, now) for d in _with_companions(_due(snapshot, now))]
     due.sort(key=caps.rank)
     through = gates.through(due, snapshot, breakers, samples, now)
-    decisions, usage = caps.select(through, snapshot.limits, snapshot.served)
+    decisions, usage = caps.select(through, snapshot.limits, snapshot.served, now)
     sized = [_sized(d, samples, snapshot.limits) if d.chosen else d for d in decisions]
     changed = [b for key, b in breakers.items() if b != before.get(key, Breaker(*key))]
     return Plan(sized, usage, changed)
@@ -117,20 +117,19 @@ def _evidence_of_all(
                 for s in samples
                 if s.started_at >= breaker.since
                 and s.finished_at > now - limits.window
-                and s.outcome_of_server is not Outcome.NEUTRAL
+                and (s.is_answer or s.outcome_of_server is Outcome.FAILURE)
             ]
         )
     }
     if breaker.state is BreakerState.CLOSED:
         fail = all(rates_of_server(said).failure >= limits.failure_rate for said in told.values())
         return [s for said in told.values() for s in said] if len(told) > 1 and fail else ()
-    if any(s.outcome_of_server is Outcome.SUCCESS for said in told.values() for s in said):
+    if any(s.is_answer for said in told.values() for s in said):
         return [
             s
             for instance, said in told.items()
             for s in said
-            if s.outcome_of_server is Outcome.SUCCESS
-            or breakers[Scope.INSTANCE, instance].state is BreakerState.CLOSED
+            if s.is_answer or breakers[Scope.INSTANCE, instance].state is BreakerState.CLOSED
         ]
     return [s for said in told.values() for s in said]
 

@@ -58,6 +58,23 @@ NEUTRAL_CODES = frozenset(
 """Error codes that say nothing about the source: somebody else held the lease, a token is stopped as a whole,
 our own limit held a request back, our database or our process went away."""
 
+ANSWER_CODES = frozenset(
+    {
+        "bad_request",
+        "denied",
+        "disabled",
+        "moved",
+        "no_object",
+        "no_repository",
+        "no_route",
+        "no_such_revision",
+        "not_found",
+        "replaced",
+    }
+)
+"""Error codes with which a server says no about a repository. They are no failures of the server, and no work
+that it did for us either; but one that says so is there and answers."""
+
 _TOO_LARGE = frozenset({"content_too_large", "window_too_hard"})
 _TIMEOUTS = frozenset({"timeout", "server_error", "connection", "network"})
 
@@ -99,10 +116,17 @@ class Sample:
 
     @property
     def outcome_of_server(self) -> Outcome:
-        """What it says about the server: a repository that is denied or gone was answered well."""
+        """What it says about the server, among others: a repository that is denied or gone says nothing about
+        how the server does its work."""
         if self.outcome is Outcome.FAILURE and self.code not in SERVER_CODES:
             return Outcome.NEUTRAL
         return self.outcome
+
+    @property
+    def is_answer(self) -> bool:
+        """True if the server answered as a well one does, be it with a no."""
+        refused = self.status is RunStatus.FAILED and self.code in ANSWER_CODES
+        return refused or self.outcome is Outcome.SUCCESS
 
     @property
     def is_rate_limited(self) -> bool:

@@ -239,7 +239,7 @@ class Limits:
 class Snapshot:
     """Everything that one plan is made from. ``refused`` says of each instance whose token in force is
     stopped when the server last refused it. ``samples`` are the runs that finished lately, in any order;
-    ``served`` is when something of each tenant was last started; ``buckets`` are by instance."""
+    ``served`` is when live syncing of each tenant was last started; ``buckets`` are by instance."""
 
     units: Sequence[Unit]
     jobs: Sequence[Job]

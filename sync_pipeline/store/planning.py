@@ -116,7 +116,7 @@ SELECT repo_id, job_type, instance, tenant, mode, started_at, finished_at, statu
  LIMIT %(samples_looked_at)s
 """
 
-# When each tenant was last served, and that some were.
+# When live syncing of each tenant was last started, and that some was.
 _SERVED = "SELECT tenant, served_at FROM scm.tenants_served"
 _SERVE = """
 INSERT INTO scm.tenants_served AS t (tenant, served_at)
@@ -282,7 +282,7 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
 
 
 def serve(conn: Connection, tenants: Collection[str]) -> None:
-    """Write down that something of each of these tenants was started now."""
+    """Write down that live syncing of each of these tenants was started now."""
     conn.execute(_SERVE, {"tenants": sorted(tenants)})
 
 

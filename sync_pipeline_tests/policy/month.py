@@ -213,7 +213,8 @@ class Month:
         assert job_id not in self.at_work, "under way already"
         assert all(d.job_id != job_id for d in self.queue), "waits in a run already"
         self.queue.append(replace(decision, job_id=job_id))
-        self.served[decision.tenant] = self.now
+        if decision.mode is Mode.INCREMENTAL:
+            self.served[decision.tenant] = self.now
         self.seen.started += 1
         self.seen.by_tenant[decision.tenant] += 1
 

@@ -59,7 +59,7 @@ def test_rates_of_limits_and_time_outs_are_shares_of_requests() -> None:
 @pytest.mark.parametrize(
     ("status", "code"),
     [
-        (RunStatus.FAILED, "denied"),
+        (RunStatus.FAILED, "corrupt"),
         (RunStatus.FAILED, "credential"),
         (RunStatus.FAILED, "lease_held"),
         (RunStatus.FAILED, "database_down"),
@@ -74,6 +74,18 @@ def test_what_says_nothing_about_the_server_is_neither_success_nor_failure(
     assert judge(CLOSED, skipped, NOW, UNSMOOTHED) is CLOSED
     half_open = replace(CLOSED, state=BreakerState.HALF_OPEN, since=ago(hours=1), opened_at=ago(hours=2))
     assert judge(half_open, skipped, NOW, UNSMOOTHED) is half_open
+
+
+@pytest.mark.parametrize("code", ["denied", "not_found", "disabled"])
+def test_a_server_that_says_no_is_no_failure_and_closes_what_asks_whether_it_answers(code: str) -> None:
+    refused = [sample(n, status=RunStatus.FAILED, code=code) for n in range(9)]
+    assert judge(CLOSED, refused, NOW, UNSMOOTHED) is CLOSED
+    # It did no work for us, so that it makes up for no failure.
+    assert judge(CLOSED, [*refused, *runs(0, 5)], NOW, UNSMOOTHED).state is BreakerState.OPEN
+    for scope, key in ((Scope.INSTANCE, "gitlab.example"), (Scope.TENANT, "team1"), (Scope.GLOBAL, "")):
+        half_open = Breaker(scope, key, BreakerState.HALF_OPEN, since=ago(hours=1), opened_at=ago(hours=2))
+        assert judge_all(_snapshot(refused, half_open), NOW)[scope, key].state is BreakerState.CLOSED
+        assert judge(half_open, refused[:1], NOW, UNSMOOTHED).successes == 1
 
 
 def test_one_bad_look_is_smoothed_and_the_same_runs_are_no_more_evidence_twice() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -181,6 +183,38 @@ def test_history_takes_half_at_most_and_a_place_of_its_own_beside_live_syncing()
     alone = decide([replace(u, visited_at=NOW) for u in units], jobs, room)
     assert sum(d.chosen for d in alone.decisions) == 10
     assert of(Reason.HISTORY_CAP, alone) == 20
+
+
+@pytest.mark.parametrize("free", [1, 2, 3])
+def test_live_syncing_and_history_both_get_their_share_however_few_places_are_free(
+    free: int,
+) -> None:
+    """Two servers are saturated. One of them has no room, and what waits for it is more urgent."""
+    units = [project(n, tenant=f"t{n % 3}", visited_at=ago(hours=1)) for n in range(1, 10)]
+    full = [replace(u, repo_id=u.repo_id + 9, instance="full.example") for u in units]
+    jobs = [
+        job(n, u.repo_id, job_type=u.job_type, window=DAYS[0], priority=900 - u.repo_id)
+        for n, u in enumerate([*units, *full], start=1)
+    ]
+    runs = [InFlight(frozenset({u.repo_id}), u.job_type, Mode.INCREMENTAL, None) for u in full[:5]]
+    limits = replace(LIMITS, caps=Caps(running=90, queued=90, per_scan=free, per_instance=5, per_tenant=90))
+    started: list[list[Decision]] = []
+    served: dict[str, datetime] = {}
+    for n in range(120):
+        now = NOW + n * timedelta(minutes=4)
+        found = plan(Snapshot([*units, *full], jobs, runs, limits, served=served), now)
+        started.append([d for d in found.decisions if d.chosen])
+        served |= {d.tenant: now for d in started[-1] if d.mode is Mode.INCREMENTAL}
+    assert [len(chosen) for chosen in started] == [free] * 120
+    every = [d for chosen in started for d in chosen]
+    assert {d.instance for d in every} == {"gitlab.example"}
+    assert 0.17 < sum(d.mode is Mode.BACKFILL for d in every) / len(every) < 0.33
+    # Neither has to wait long for its next turn.
+    for mode in (Mode.BACKFILL, Mode.INCREMENTAL):
+        has_it = [any(d.mode is mode for d in chosen) for chosen in started]
+        assert max((len(list(group)) for has, group in groupby(has_it) if not has), default=0) < 25
+    by_tenant = Counter(d.tenant for d in every)
+    assert min(by_tenant[f"t{n}"] for n in range(3)) > len(every) / 6
 
 
 def test_a_job_that_has_waited_long_enough_goes_before_any_newcomer() -> None:

@@ -133,6 +133,42 @@ class TestABreaker:
         found = decide(unit(visited_at=ago(minutes=6)), limits=limits, breakers=[svn])
         assert [d.reason for d in found] == [Reason.PROBE]
 
+    @pytest.mark.parametrize(
+        "held_back", ["paused", "switched_off", "other_pool", "not_due", "resting", "breaker_open"]
+    )
+    def test_that_is_half_open_is_probed_by_others_where_the_probe_job_types_may_not_start(
+        self, held_back: str
+    ) -> None:
+        limits = replace(LIMITS, probe_job_types=frozenset({JobType.COMMITS}))
+        commits = [replace(u, tenant="team2") for u in self.units]
+        others = [replace(u, job_type=JobType.MERGE_REQUESTS, tenant="team1") for u in self.units]
+        breakers, facts = [self.half_open], dict[str, Any]()
+        if held_back == "paused":
+            facts["pauses"] = [Pause("broken", "ada", job_type=JobType.COMMITS)]
+        elif held_back == "switched_off":
+            limits = replace(limits, only=frozenset({JobType.MERGE_REQUESTS, JobType.REVIEWS}))
+        elif held_back == "other_pool":
+            commits = [replace(u, in_pool=False) for u in commits]
+        elif held_back == "not_due":
+            commits = [replace(u, visited_at=ago(minutes=1)) for u in commits]
+        elif held_back == "resting":
+            ends = [ago(seconds=n) for n in (4, 3, 2, 1)]
+            facts["samples"] = [
+                sample(u.repo_id, timeouts=1, started_at=ago(minutes=2), finished_at=end)
+                for u in commits
+                for end in ends
+            ]
+        else:
+            # All of it is half open, and the server of the commits is down.
+            commits = [replace(u, instance="down.example") for u in commits]
+            breakers = [
+                replace(self.half_open, scope=Scope.GLOBAL, key=""),
+                replace(self.opened, key="down.example"),
+            ]
+        found = decide(*commits, *others, limits=limits, breakers=breakers, **facts)
+        chosen = [(d.job_type, d.reason) for d in found if d.chosen]
+        assert chosen == [(JobType.MERGE_REQUESTS, Reason.PROBE)] * limits.probes_per_scan
+
     def test_of_any_scope_blocks(self) -> None:
         for scope, key in ((Scope.GLOBAL, ""), (Scope.TENANT, "team1")):
             found = decide(*self.units, breakers=[replace(self.opened, scope=scope, key=key)])
