@@ -143,11 +143,10 @@ def _limits(conn: Connection, settings: Settings) -> list[Document]:
 
 
 def _limit(one: store.Listed, limits: Limits, now: datetime) -> Document:
-    bucket = policy.at(one.bucket, limits, now)
-    lowered = one.bucket.changed_at is not None
     # Each process applies its own settings: what others send shows in the bucket, not in those of this shell.
-    rate = max(bucket.rate, one.bucket.rate) if lowered else one.bucket.rate
-    lowered = lowered and (bucket.changed_at is not None or one.bucket.rate > limits.rate)
+    stored, was_lowered = one.bucket.rate, one.bucket.changed_at is not None
+    usual = max(limits.rate, stored) if was_lowered else stored
+    bucket = policy.at(one.bucket, Limits(usual, limits.burst), now)
     paused = policy.is_paused(bucket, now)
     until = bucket.paused_until if paused else None
     return {
@@ -156,9 +155,9 @@ def _limit(one: store.Listed, limits: Limits, now: datetime) -> Document:
         "paused": paused,
         "paused_until": plain_mark(until),
         "pause_remaining_seconds": None if until is None else round((until - now).total_seconds(), 3),
-        "lowered": lowered,
+        "lowered": was_lowered and (bucket.changed_at is not None or stored > limits.rate),
         "reason": bucket.pause_reason,
-        "rate": round(rate, 3),
+        "rate": round(bucket.rate, 3),
         "full_rate": limits.rate,
         "burst": limits.burst,
         "available": max(0, int(bucket.tokens)),

@@ -106,6 +106,10 @@ def test_the_rate_is_what_others_send_and_not_the_setting_of_this_shell(
     seen = dict(zip(head, row, strict=True))
     assert (seen["state"], seen["a second"], seen["setting of this shell"]) == ("open", "10", "5")
     assert "the last request was sent at 10 a second, the settings of this shell say 5" in err
+    # Nor does it stretch the queue of the others.
+    with database.connection() as conn:
+        conn.execute("UPDATE scm.sync_rate_limits SET tokens = -3, refilled_at = now() + interval '1 hour'")
+    assert json.loads(command("list", "--json")[1])["limits"][0]["waiting"] == 3
     # One refusal halves what the others send; that this shell would send less is no reason to call it full.
     limiter(database).feedback(Feedback("projects", 429, 0.01, 0.0))
     monkeypatch.setenv("SCM_GITLAB_POSTGRES_RATE_LIMIT_RATE", "2")
