@@ -289,7 +289,8 @@ def record(
 ) -> None:
     """Write down what a plan starts and why, and what it learnt: the jobs that are not there yet, the reason
     and the state of the budget with each job, the breakers, and which tenants had live syncing started.
-    ``handed_out`` where workers take the jobs from the ledger. To be called in the transaction of the plan."""
+    ``handed_out`` where workers take the jobs from the ledger. To be called in the transaction of the
+    plan."""
     for breaker in plan.breakers:
         breakers.save(conn, _breaker_row(breaker), actor=ACTOR)
         if breaker.state is BreakerState.OPEN:
