@@ -122,12 +122,15 @@ def _rate_limit(decision: Decision, snapshot: Snapshot, now: datetime) -> Decisi
 
 @dataclass
 class _Allowance:
-    """What one breaker that is not closed still lets through in this plan."""
+    """What one breaker that is not closed still lets through in this plan; with ``one_each`` one of each
+    server: where everything is asked about, one server that is down must not take all probes."""
 
     left: int
     job_types: frozenset[JobType]
     until: datetime | None
     started: set[ActivityKey] = field(default_factory=set)
+    one_each: bool = False
+    instances: set[str] = field(default_factory=set)
 
 
 def _through_breakers(
@@ -169,6 +172,7 @@ def _through_breakers(
                 if activity not in allowances[key].started:
                     allowances[key].started.add(activity)
                     allowances[key].left -= 1
+                    allowances[key].instances.add(decision.instance)
             found.append(replace(decision, reason=Reason.OPEN_BACKFILL if is_open else Reason.PROBE))
             continue
         found.append(
@@ -201,6 +205,8 @@ def _may_find_out(decision: Decision, breaker: Breaker) -> bool:
 def _lets(allowance: _Allowance, decision: Decision, key: ActivityKey) -> bool:
     if key in allowance.started:
         return True
+    if allowance.one_each and decision.instance in allowance.instances:
+        return False
     return allowance.left > 0 and (not allowance.job_types or decision.job_type in allowance.job_types)
 
 
@@ -230,7 +236,7 @@ def _allowance(
         return _Allowance(int(free), frozenset(), until)
     left = min(limits.probes_per_scan, limits.breaker.half_open_requests - len(at_work))
     # Where there are none of the job types that are to probe, whatever there is may.
-    return _Allowance(left, limits.probe_job_types & there, None)
+    return _Allowance(left, limits.probe_job_types & there, None, one_each=breaker.scope is Scope.GLOBAL)
 
 
 def _through_budgets(

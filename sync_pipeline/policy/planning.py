@@ -124,14 +124,9 @@ def _evidence_of_all(
     if breaker.state is BreakerState.CLOSED:
         fail = all(rates_of_server(said).failure >= limits.failure_rate for said in told.values())
         return [s for said in told.values() for s in said] if len(told) > 1 and fail else ()
-    if any(s.is_answer for said in told.values() for s in said):
-        return [
-            s
-            for instance, said in told.items()
-            for s in said
-            if s.is_answer or breakers[Scope.INSTANCE, instance].state is BreakerState.CLOSED
-        ]
-    return [s for said in told.values() for s in said]
+    every = [s for said in told.values() for s in said]
+    # One that answers proves it, whatever the others do; those have breakers of their own.
+    return [s for s in every if s.is_answer] or every
 
 
 def _due(snapshot: Snapshot, now: datetime) -> list[Decision]:

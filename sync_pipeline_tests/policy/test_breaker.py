@@ -167,6 +167,9 @@ def test_the_global_one_closes_when_a_server_is_well_whatever_the_others_do() ->
     ]
     found = judge_all(_snapshot(probes, half_open, down), NOW)
     assert found[Scope.GLOBAL, ""].state is BreakerState.CLOSED
+    # Nor where one that is down has too few runs to have opened a breaker of its own.
+    found = judge_all(_snapshot(probes, half_open), NOW)
+    assert found[Scope.GLOBAL, ""].state is BreakerState.CLOSED
     found = judge_all(_snapshot(probes[:1], half_open, down), NOW)
     assert found[Scope.GLOBAL, ""].state is BreakerState.OPEN
 

@@ -167,7 +167,15 @@ class TestABreaker:
             ]
         found = decide(*commits, *others, limits=limits, breakers=breakers, **facts)
         chosen = [(d.job_type, d.reason) for d in found if d.chosen]
-        assert chosen == [(JobType.MERGE_REQUESTS, Reason.PROBE)] * limits.probes_per_scan
+        probes = 1 if held_back == "breaker_open" else limits.probes_per_scan
+        assert chosen == [(JobType.MERGE_REQUESTS, Reason.PROBE)] * probes
+
+    def test_of_everything_asks_different_servers(self) -> None:
+        """One that is down, and most overdue, would keep all others stopped."""
+        down = [replace(u, instance="down.example", visited_at=ago(hours=9)) for u in self.units]
+        well = [replace(u, repo_id=u.repo_id + 20) for u in self.units]
+        found = decide(*down, *well, breakers=[replace(self.half_open, scope=Scope.GLOBAL, key="")])
+        assert [d.instance for d in found if d.chosen] == ["down.example", "gitlab.example"]
 
     def test_of_any_scope_blocks(self) -> None:
         for scope, key in ((Scope.GLOBAL, ""), (Scope.TENANT, "team1")):
