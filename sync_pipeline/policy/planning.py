@@ -93,7 +93,7 @@ def judge_all(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], B
     for tenant in by_tenant.keys() | {key for scope, key in known if scope is Scope.TENANT}:
         judged(Scope.TENANT, tenant, by_tenant[tenant])
     everything = known.get((Scope.GLOBAL, ""), Breaker(Scope.GLOBAL, ""))
-    evidence = _evidence_of_all(everything, by_instance, found, limits, now)
+    evidence = _evidence_of_all(everything, by_instance, limits, now)
     if evidence or everything.state is not BreakerState.CLOSED:
         judged(Scope.GLOBAL, "", evidence)
     return found
@@ -102,7 +102,6 @@ def judge_all(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], B
 def _evidence_of_all(
     breaker: Breaker,
     by_instance: Mapping[str, Sequence[Sample]],
-    breakers: Mapping[tuple[Scope, str], Breaker],
     limits: BreakerLimits,
     now: datetime,
 ) -> Sequence[Sample]:
