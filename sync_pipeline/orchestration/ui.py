@@ -302,7 +302,9 @@ def _keep_running(
             _say(f"the {name} ended by itself with {child.returncode}; starting it again")
             _signal(child, signal.SIGKILL)
             children[name] = begin[name]()
-            answered = time.monotonic() + _START_SECONDS
+            if name == "code server":
+                # It has its time to load.
+                answered = time.monotonic() + _START_SECONDS
         if time.monotonic() - answered < _ASK_SECONDS:
             continue
         if _answers(place):
