@@ -14,9 +14,9 @@ from typing import Any
 
 import psycopg
 from psycopg import conninfo
-from psycopg.abc import Buffer
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Loader
 from psycopg.rows import dict_row
-from psycopg.types.datetime import TimestamptzLoader
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from sync_pipeline.errors import ConfigurationError
@@ -58,15 +58,26 @@ LONG_AGO = datetime(1000, 1, 1, tzinfo=UTC)
 written; there is room to add to them and to take from them."""
 
 
-class _Moments(TimestamptzLoader):
-    """One such row must not keep all others from being read."""
+_TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid
+
+
+class _Moments(Loader):
+    """The usual loader, for which one row that it cannot load does not keep all others from being read."""
+
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        usual = psycopg.adapters.get_loader(_TIMESTAMPTZ, psycopg.pq.Format.TEXT)
+        assert usual is not None
+        self._load = usual(oid, context).load
 
     def load(self, data: Buffer) -> datetime:
+        """The moment, or what stands for it."""
         try:
-            return super().load(data)
+            moment: datetime = self._load(data)
         except psycopg.DataError:
             text = bytes(data)
             return LONG_AGO if text.startswith(b"-") or text.endswith(b"BC") else FOREVER
+        return moment
 
 
 def _configure(conn: Connection) -> None:
