@@ -14,6 +14,7 @@ import pytest
 
 from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.reconciliation import RECONCILE
+from sync_pipeline.policy.sweeping import hour_of
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline_tests.builders import register_source
@@ -138,6 +139,7 @@ def test_the_schedule_starts_one_run_at_a_time_and_leaves_a_heartbeat(forge: For
 
 
 def test_what_is_equal_is_compared_once_an_hour_and_once_a_round(fleet: Fleet) -> None:
+    began = datetime.now(UTC)
     done = fleet.run()
     assert done.success, done.error
     results = fleet.results()
@@ -162,13 +164,16 @@ def test_what_is_equal_is_compared_once_an_hour_and_once_a_round(fleet: Fleet) -
     assert base64.b64decode(png).startswith(b"\x89PNG")
     # In the same hour nothing is due again, in the next one the newest part, after a round everything.
     assert fleet.run().success
-    assert len(fleet.results()) == 12
     fleet.later(hours=1)
     assert fleet.run().success
-    assert [row["depth"] for row in fleet.results()[12:]] == ["listing"] * 6
     fleet.later(days=30)
     assert fleet.run().success
-    assert sorted(row["depth"] for row in fleet.results()[18:]) == ["details"] * 6 + ["listing"] * 6
+    depths = [row["depth"] for row in fleet.results()]
+    if hour_of(datetime.now(UTC)) != hour_of(began):
+        pytest.skip("an hour of the clock ended meanwhile, and each hour of the clock compares once")
+    assert sorted(depths[:12]) == ["details"] * 6 + ["listing"] * 6
+    assert depths[12:18] == ["listing"] * 6
+    assert sorted(depths[18:]) == ["details"] * 6 + ["listing"] * 6
 
 
 def test_damage_is_found_repaired_by_the_scheduler_and_closed_by_the_next_run(fleet: Fleet) -> None:
