@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import hypothesis
@@ -46,8 +47,12 @@ _LOCKS: dict[Path, int] = {}
 
 
 # Every landing tries the same examples; ``long`` is for a night, or ten minutes under a seed of one's own.
-hypothesis.settings.register_profile("default", derandomize=True, max_examples=100, print_blob=True)
-hypothesis.settings.register_profile("long", max_examples=100_000, print_blob=True)
+# A busy machine is no defect, so that nothing is judged by its time.
+_UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile(
+    "default", derandomize=True, max_examples=100, print_blob=True, **_UNTIMED
+)
+hypothesis.settings.register_profile("long", max_examples=100_000, print_blob=True, **_UNTIMED)
 hypothesis.settings.load_profile("default")
 
 
