@@ -148,8 +148,7 @@ def handled(document: Mapping[str, Any]) -> str:
     """What was done, in one line."""
     if not document["jobs"]:
         return "no such job"
-    action = next(one for one in (RESET, DROP, RELEASE) if one.name == document["action"])
-    words = f"{action.name}: {counted(document['done'], 'job')}"
+    words = f"{document['action']}: {counted(document['done'], 'job')}"
     if document["dry_run"]:
         words = f"would {words}"
     if document["left"]:
