@@ -195,6 +195,14 @@ def test_what_was_paused_after_it_was_handed_out_holds_up_nothing_behind_it(flee
     assert plan(fleet).started == []
 
 
+def test_a_worker_that_goes_leaves_to_the_scheduler_what_nobody_took(fleet: Fleet) -> None:
+    assert len(plan(fleet).started) == 3
+    stop = threading.Event()
+    stop.set()
+    assert Worker(fleet.database, SETTINGS).run(stop) == (0, 0)
+    assert len(plan(fleet).started) == 3
+
+
 def test_a_breaker_that_opens_takes_back_what_was_handed_out(fleet: Fleet) -> None:
     assert len(plan(fleet).started) == 3
     fleet.failed_runs(6)
