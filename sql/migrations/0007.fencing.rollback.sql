@@ -1,3 +1,4 @@
+DROP TABLE scm.dagster_requests;
 DELETE FROM scm.job_events WHERE action = 'join';
 ALTER TABLE scm.job_events DROP CONSTRAINT job_events_action_check;
 ALTER TABLE scm.job_events ADD CONSTRAINT job_events_action_check CHECK (action IN ('reset', 'drop', 'release'));

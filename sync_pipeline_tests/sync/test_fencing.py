@@ -208,12 +208,12 @@ def _writes_of_functions() -> dict[str, set[str]]:
                 parts = {part for n in used & statements.keys() for part in (n, *statements[n])}
                 direct.setdefault(name, set()).update(f"{module}.{part}" for part in parts & writing)
                 called = {n.func for n in ast.walk(function) if isinstance(n, ast.Call)}
-                met = {_named(n, imports, module if n in called else None) for n in ast.walk(function)}
-                calls.setdefault(name, set()).update(one for one in met if one)
+                named = {_named(n, imports, module if n in called else None) for n in ast.walk(function)}
+                calls.setdefault(name, set()).update(one for one in named if one)
     while True:
         before = sum(map(len, direct.values()))
-        for name, met in calls.items():
-            for one in met:
+        for name, others in calls.items():
+            for one in others:
                 direct[name] |= direct.get(one, set())
         if sum(map(len, direct.values())) == before:
             return direct
@@ -227,7 +227,12 @@ def _uses() -> Iterator[tuple[str, str, bool]]:
         parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         for node in ast.walk(tree):
             name = _named(node, imports, None)
-            if name is None or not writes.get(name) or isinstance(parents[node], ast.Attribute):
+            if (
+                not isinstance(node, ast.expr)
+                or name is None
+                or not writes.get(name)
+                or isinstance(parents[node], ast.Attribute)
+            ):
                 continue
             call = parents[node]
             fenced = name in INDIRECT
