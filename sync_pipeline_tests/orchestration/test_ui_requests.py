@@ -60,7 +60,7 @@ def launch(
         backfill_timestamp=datetime.now(UTC).timestamp(),
         tags={"user": "ann"},
         dynamic_partitions_store=site.instance,
-        asset_graph_subset=AssetGraphSubset(subsets, set()),
+        asset_graph_subset=AssetGraphSubset(subsets, set()),  # type: ignore[call-arg]
         title=None,
         description=None,
         run_config=None,
