@@ -92,9 +92,15 @@ class LeaseLost(SyncError):
 
 
 class ClaimLost(LeaseLost):
-    """The job row belongs to another attempt now, or the watermark was set to a new generation."""
+    """The job row belongs to another attempt now."""
 
     code = "claim_lost"
+
+
+class WatermarkSet(ClaimLost):
+    """A person set or reset the watermark while the attempt ran. The job itself is fine and runs again."""
+
+    code = "watermark_set"
 
 
 class LeaseHeld(SyncError):

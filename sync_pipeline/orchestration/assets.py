@@ -24,8 +24,9 @@ from sync_pipeline.policy.families import Family, by_family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.settings import Settings
 
-_BLOCKS_PER_RUN = 10
-_DAYS_PER_RUN = 100
+BLOCKS_PER_RUN = 10
+DAYS_PER_RUN = 100
+"""Partitions that one run of a backfill carries at most; Dagster cuts its range from the oldest on."""
 
 Units = tuple[Repository, tuple[JobType, ...]]
 """A repository with those of its job types of one family that are taken."""
@@ -66,7 +67,7 @@ def _multi_asset(
             for key in members
         ],
         can_subset=True,
-        backfill_policy=dg.BackfillPolicy.multi_run(_BLOCKS_PER_RUN if svn_family else _DAYS_PER_RUN),
+        backfill_policy=dg.BackfillPolicy.multi_run(BLOCKS_PER_RUN if svn_family else DAYS_PER_RUN),
         pool=instance_slug if os.environ.get(POOLS_VARIABLE) else None,
     )
     def sync(

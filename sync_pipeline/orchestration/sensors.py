@@ -39,6 +39,7 @@ from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of,
 from sync_pipeline.orchestration.planning import Start, group
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat, skips_outages
+from sync_pipeline.orchestration.ui_requests import UiRequests
 from sync_pipeline.orchestration.verdicts import CHECK_NAME, check_metadata, severity, show
 from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.snapshot import InFlight
@@ -90,9 +91,11 @@ def scheduler_sensor(
             with database.connection() as conn:
                 pools.say_alive(conn, settings)
                 tokens = credentials.in_force(conn, gitlab.readers(database))
+            taken = UiRequests(context.instance, database, settings, repositories, days).take_over()
             requests, said = _schedule(context.instance, database, settings, by_id, days, tokens)
             events = _changed_verdicts(database, settings, by_id, tokens)
             said += f"; {len(events)} verdicts" if events else ""
+            said += f"; {taken} jobs of requests in the UI" if taken else ""
             say(said)
         return dg.SensorResult(
             run_requests=requests,

@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from itertools import groupby
 from typing import Any
 from uuid import uuid4
 
@@ -37,14 +36,12 @@ from sync_pipeline.model import (
     Lifecycle,
     Mode,
     Repository,
-    RevisionWindow,
-    TimeWindow,
-    Trigger,
     Window,
 )
 from sync_pipeline.orchestration.finished import finished_blocks, finished_days
 from sync_pipeline.orchestration.order import Order
-from sync_pipeline.orchestration.partitions import Days, block_key, day_key, ensure_blocks, is_done
+from sync_pipeline.orchestration.partitions import Days, block_key, day_key, ensure_blocks
+from sync_pipeline.orchestration.requests import Requests
 from sync_pipeline.orchestration.specs import asset_key, link, source_page
 from sync_pipeline.orchestration.verdicts import (
     CHECK_NAME,
@@ -149,6 +146,11 @@ class Step:
     counts: Counts = field(default_factory=Counts)
     heads: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def requests(self) -> Requests:
+        """What the order of this run asks the engine for."""
+        return Requests(self.family, self.order, self.days, self.watermarks, self.context.run.run_id)
+
     def execute(self, selected: Selected) -> Iterator[dg.AssetCheckResult]:
         """Sync what is ``selected``; yields its checks. Raises Failure that names every error."""
         active = [(r, job_types) for r, job_types in selected if r.lifecycle is Lifecycle.ACTIVE]
@@ -205,39 +207,10 @@ class Step:
         return [
             _Work(
                 repository,
-                tuple(
-                    tuple(self._request(repository, job_type, window) for job_type in job_types)
-                    for window in self._windows(repository, job_types)
-                ),
+                tuple(tuple(group) for group in self.requests.groups(repository, job_types)),
             )
             for repository, job_types in active
         ]
-
-    def _windows(self, repository: Repository, job_types: Sequence[JobType]) -> Sequence[Window | None]:
-        """The windows to ask the engine for, one after the other."""
-        if self.order.mode is Mode.INCREMENTAL:
-            return [None]
-        if self.family.kind is Kind.SVN or self.order.exact:
-            return self.order.windows
-        # Neighbouring days are one window, so that empty years cost one question. Only what is covered and
-        # what is not stay apart: the one is read again as a whole, of the other only what is missing.
-        days = [day for day in self.order.windows if isinstance(day, TimeWindow)]
-        known = {job_type: self._covered_days(repository, job_type, days) for job_type in job_types}
-
-        def state(day: TimeWindow) -> tuple[bool, ...]:
-            return tuple(day in known[job_type] for job_type in job_types)
-
-        return [window for _, group in groupby(days, state) for window in merged(group)]
-
-    def _covered_days(
-        self, repository: Repository, job_type: JobType, days: Sequence[TimeWindow]
-    ) -> set[TimeWindow]:
-        whole = hull(days)
-        if whole is None:
-            return set()
-        missing = self.watermarks.missing(repository.repo_id, job_type, whole)
-        today = Days.of(self.days).today
-        return {day for day in days if is_done(day, missing, today)}
 
     def _work_from_ledger(self, active: Selected) -> list[_Work]:
         whole = hull(self.order.windows)
@@ -262,18 +235,6 @@ class Step:
             for repository, _ in active
             if repository.repo_id in waiting
         ]
-
-    def _request(self, repository: Repository, job_type: JobType, window: Window | None) -> JobRequest:
-        return JobRequest(
-            repo_id=repository.repo_id,
-            job_type=job_type,
-            mode=self.order.mode,
-            trigger=self.order.trigger,
-            actor=self.order.actor,
-            reason=self.order.reason,
-            window=window,
-            dagster_run_id=self.context.run.run_id,
-        )
 
     # -- in the threads ---------------------------------------------------------------------------------
 
@@ -308,7 +269,7 @@ class Step:
     def _sync_together(self, syncer: Syncer, pieces: Sequence[_Piece]) -> list[_Piece]:
         """Ask the engine for pieces of one repository and one window."""
         try:
-            pieces = [replace(piece, request=self._judged(piece.request)) for piece in pieces]
+            pieces = [replace(piece, request=self.requests.judged(piece.request)) for piece in pieces]
             reports = self._reports(syncer, [piece.request for piece in pieces])
             return [
                 replace(piece, report=report, error=None if report.succeeded else report.error)
@@ -341,27 +302,6 @@ class Step:
             progress=lambda job_type, counts: self.observer.on_counts(
                 first.repo_id, job_type, first.window, counts
             ),
-        )
-
-    def _judged(self, request: JobRequest) -> JobRequest:
-        """``request`` with the wish to read again where a person asks for what is covered: the runner reads
-        what is missing, but a materialization of a covered partition is a wish to compare."""
-        by_hand = request.trigger in (Trigger.UI, Trigger.CI)
-        if request.window is None or not by_hand or self.order.from_ledger:
-            return request
-        return replace(request, reread=self._is_covered(request, request.window))
-
-    def _is_covered(self, request: JobRequest, window: Window) -> bool:
-        if isinstance(window, TimeWindow):
-            days = Days.of(self.days)
-            missing = self.watermarks.missing(request.repo_id, request.job_type, window)
-            return all(is_done(day, missing, days.today) for day in days.touched(window) or (window,))
-        row = self.watermarks.get(request.repo_id, request.job_type)
-        end = min(window.end, (row.head_rev or 0) + 1)
-        if end <= window.first:
-            return False
-        return not self.watermarks.missing(
-            request.repo_id, request.job_type, RevisionWindow(window.first, end)
         )
 
     # -- in the main thread -----------------------------------------------------------------------------

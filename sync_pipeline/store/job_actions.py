@@ -79,14 +79,12 @@ SELECT created_at, action, old_status, new_status, actor, reason
  LIMIT 50
 """
 
-# Tried again at once, with as many attempts as a new job has, under the coverage of now.
+# Tried again at once, with as many attempts as a new job has.
 _RESET = """
-UPDATE scm.sync_jobs AS j
+UPDATE scm.sync_jobs
    SET status = 'pending', finished_at = NULL, not_before = NULL, planned_at = NULL, updated_at = now(),
-       max_attempts = j.attempts + %(attempts)s, generation = w.generation
-  FROM scm.sync_watermarks AS w
- WHERE j.job_id = %(job_id)s AND j.status IN ('dead', 'failed') AND j.updated_at = %(touched_at)s
-   AND w.repo_id = j.repo_id AND w.job_type = j.job_type
+       max_attempts = attempts + %(attempts)s
+ WHERE job_id = %(job_id)s AND status IN ('dead', 'failed') AND updated_at = %(touched_at)s
 """
 
 _NOTE = """

@@ -54,40 +54,49 @@ DO NOTHING
 RETURNING job_id
 """
 
-# Finds the active job that the insert above met, and passes the wishes of the newcomer on to it.
+# Merges the new request's priority and reread flag into the existing job. A running attempt has read its flag
+# already, so the job runs once more after it. A person's request leaves an event with name and reason.
 _JOIN = """
-UPDATE scm.sync_jobs
-   SET priority = least(priority, %(priority)s),
-       reread = reread OR %(reread)s,
-       generation = CASE WHEN status = 'running' THEN generation
-                         ELSE (SELECT w.generation FROM scm.sync_watermarks AS w
-                                WHERE w.repo_id = %(repo_id)s AND w.job_type = %(job_type)s) END,
-       updated_at = now()
- WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s
-   AND revs IS NOT DISTINCT FROM %(revs)s::int8range
-   AND period IS NOT DISTINCT FROM %(period)s::tstzrange
-   AND from_raw = %(from_raw)s
-   AND quarantine_ids IS NOT DISTINCT FROM %(quarantine_ids)s::bigint[]
-   AND heals = %(heals)s
-   AND depth IS NOT DISTINCT FROM %(depth)s
-   AND status IN ('pending', 'running', 'failed')
-RETURNING job_id
+WITH joined AS (
+    UPDATE scm.sync_jobs
+       SET priority = least(priority, %(priority)s),
+           reread = reread OR (%(reread)s AND status <> 'running'),
+           reread_requested = status = 'running' AND (reread_requested OR (%(reread)s AND NOT reread)),
+           updated_at = now()
+     WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s
+       AND revs IS NOT DISTINCT FROM %(revs)s::int8range
+       AND period IS NOT DISTINCT FROM %(period)s::tstzrange
+       AND from_raw = %(from_raw)s
+       AND quarantine_ids IS NOT DISTINCT FROM %(quarantine_ids)s::bigint[]
+       AND heals = %(heals)s
+       AND depth IS NOT DISTINCT FROM %(depth)s
+       AND status IN ('pending', 'running', 'failed')
+    RETURNING job_id, status, trigger, actor, reason
+), noted AS (
+    INSERT INTO scm.job_events (job_id, action, old_status, new_status, actor, reason)
+    SELECT job_id, 'join', status, status, %(actor)s, left(%(trigger)s || ': ' || %(reason)s, 2000)
+      FROM joined
+     WHERE %(trigger)s IN ('ui', 'ci', 'runner')
+       AND (trigger, actor, reason) IS DISTINCT FROM (%(trigger)s, %(actor)s, %(reason)s)
+)
+SELECT job_id FROM joined
 """
 
-# The active job that keeps a new one out.
-_ACTIVE = """
-SELECT job_id FROM scm.sync_jobs
- WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s
-   AND revs IS NOT DISTINCT FROM %(revs)s::int8range
-   AND period IS NOT DISTINCT FROM %(period)s::tstzrange
-   AND status IN ('pending', 'running', 'failed')
+# Tells an asset that is not registered from a job of another kind that keeps a new one out.
+_IS_REGISTERED = """
+SELECT 1 FROM scm.sync_watermarks WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 """
 
 # The claim: a waiting job, or one whose owner's claim ran out or whose owner is known to be gone. A crash
-# costs an attempt.
+# costs an attempt. The attempt works under the watermark's generation of this moment: a reset before it
+# changes nothing for it, a reset after it locks it out.
 _CLAIM = """
 UPDATE scm.sync_jobs
    SET status = 'running',
+       reread = reread OR reread_requested,
+       reread_requested = FALSE,
+       generation = (SELECT w.generation FROM scm.sync_watermarks AS w
+                      WHERE w.repo_id = sync_jobs.repo_id AND w.job_type = sync_jobs.job_type),
        claim_token = %(token)s,
        claim_expires_at = clock_timestamp() + make_interval(secs => %(length)s),
        claimed_by = %(worker)s,
@@ -146,15 +155,18 @@ SELECT claim_token FROM scm.sync_jobs
 # Ends the attempt of a lost owner as the reaper judged; a live claim is only ended if its process is gone.
 _END_LOST = """
 UPDATE scm.sync_jobs
-   SET status = %(status)s,
+   SET status = CASE WHEN reread_requested AND %(status)s = 'completed' THEN 'pending' ELSE %(status)s END,
+       reread = reread OR reread_requested,
+       reread_requested = FALSE,
        claim_token = NULL,
        claim_expires_at = NULL,
        -- What is tried again has an attempt left.
-       max_attempts = CASE WHEN %(status)s IN ('failed', 'pending') THEN greatest(max_attempts, attempts + 1)
-                           ELSE max_attempts END,
+       max_attempts = CASE WHEN %(status)s IN ('failed', 'pending') OR reread_requested
+                           THEN greatest(max_attempts, attempts + 1) ELSE max_attempts END,
        not_before = CASE WHEN %(status)s = 'failed'
                          THEN clock_timestamp() + make_interval(secs => %(backoff)s) END,
-       finished_at = CASE WHEN %(status)s IN ('completed', 'dead') THEN now() END,
+       finished_at = CASE WHEN %(status)s = 'dead' OR (%(status)s = 'completed' AND NOT reread_requested)
+                          THEN now() END,
        last_error_code = %(error_code)s,
        last_error = left(%(error)s, 2000),
        updated_at = now()
@@ -184,23 +196,28 @@ UPDATE scm.sync_jobs
  WHERE job_id = %(job_id)s AND claim_token = %(token)s AND claim_expires_at > clock_timestamp()
 """
 
-# First statement of every writing transaction; the share lock holds a takeover back until it ends.
+# First statement of every writing transaction; the share lock holds a takeover back until it ends. The mark
+# lets a later owner end the transaction of a stopped process (see sync_pipeline.store.writers).
 _GUARD = """
-SELECT 1 FROM scm.sync_jobs
+SELECT set_config('application_name', %(writer)s, TRUE) FROM scm.sync_jobs
  WHERE job_id = %(job_id)s AND claim_token = %(token)s AND claim_expires_at > clock_timestamp()
    FOR KEY SHARE
 """
 
-# The owner ends its attempt: completed, failed (retried at not_before), dead, or back to pending.
+# The owner ends its attempt: completed, failed (retried at not_before), dead, or back to pending. A reread
+# that was asked for meanwhile makes a finished job wait for one more attempt.
 _FINISH = """
 UPDATE scm.sync_jobs
-   SET status = %(status)s,
+   SET status = CASE WHEN reread_requested AND %(status)s IN ('completed', 'dead') THEN 'pending'
+                     ELSE %(status)s END,
+       reread = reread OR reread_requested,
+       reread_requested = FALSE,
        claim_token = NULL,
        claim_expires_at = NULL,
-       max_attempts = max_attempts + %(refund)s,
+       max_attempts = max_attempts + greatest(%(refund)s, reread_requested::int),
        not_before = CASE WHEN %(status)s = 'failed'
                          THEN clock_timestamp() + make_interval(secs => %(backoff)s) END,
-       finished_at = CASE WHEN %(status)s IN ('completed', 'dead') THEN now() END,
+       finished_at = CASE WHEN %(status)s IN ('completed', 'dead') AND NOT reread_requested THEN now() END,
        last_error_code = %(error_code)s,
        last_error = left(%(error)s, 2000),
        updated_at = now()
@@ -277,8 +294,8 @@ SELECT r.*, extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.st
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to work on a job. ``generation`` is that of the watermark when the job was made; ``failures``
-    is how many attempts before failed; ``share`` of
+    """The right to work on a job. ``generation`` is that of the watermark when the job was claimed;
+    ``failures`` is how many attempts before failed; ``share`` of
     the usual sizes are the pieces to work in, at most 1, and ``step`` is how much time a list is read at once
     at first, None without a limit."""
 
@@ -312,8 +329,9 @@ class JobState:
 def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, config_hash: str = "") -> UUID:
     """Make the job that ``request`` asks for, or find the active one that is the same work.
 
-    An active job takes over a smaller priority and the wish to re-read. Raises LookupError if the
-    (repository, job type) is not registered, LeaseHeld while a job of another kind has the same window.
+    An active job takes over a smaller priority and the reread flag; one that is running already is then run
+    once more. Raises LookupError if the asset is not registered, LeaseHeld while a job of another kind has
+    the same window.
     """
     params = {
         "repo_id": request.repo_id,
@@ -337,11 +355,11 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
         row = conn.execute(_ENQUEUE, params).fetchone() or conn.execute(_JOIN, params).fetchone()
         if row is not None:
             return UUID(str(row["job_id"]))
-    if conn.execute(_ACTIVE, params).fetchone() is not None:
-        raise LeaseHeld(
-            f"another {request.mode} of the same window is under way that does other work; try again later"
-        )
-    raise LookupError(f"repository {request.repo_id} has no {request.job_type}")
+    if conn.execute(_IS_REGISTERED, params).fetchone() is None:
+        raise LookupError(f"repository {request.repo_id} has no {request.job_type}")
+    raise LeaseHeld(
+        f"another {request.mode} of the same window is under way that does other work; try again later"
+    )
 
 
 def claim(
@@ -467,9 +485,9 @@ def renew(conn: Connection, claim: Claim, length: float) -> bool:
 def guard(conn: Connection, claim: Claim) -> None:
     """Check the claim at the start of a writing transaction, which is then known as that of the claim. Raises
     ClaimLost, which says to whom."""
-    if conn.execute(_GUARD, {"job_id": claim.job_id, "token": claim.token}).fetchone() is None:
+    params = {"job_id": claim.job_id, "token": claim.token, "writer": writers.name(claim.token)}
+    if conn.execute(_GUARD, params).fetchone() is None:
         raise ClaimLost(f"{lost(conn, claim)}; nothing of this batch was written")
-    writers.mark(conn, claim.token)
 
 
 def lost(conn: Connection, claim: Claim) -> ClaimLost:
@@ -516,8 +534,8 @@ def finish(
     }
     with conn.transaction():
         owned = conn.execute(_FINISH, params | {"status": str(job_status)}).rowcount == 1
-        conn.execute(_FINISH_RUN, params | {"status": str(run_status)})
         if owned:
+            conn.execute(_FINISH_RUN, params | {"status": str(run_status)})
             # Usually it was given back long ago; not if the database was away at that moment.
             conn.execute(_RELEASE_LEASE, {"owner": claim.token})
     return owned

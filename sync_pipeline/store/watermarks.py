@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from sync_pipeline import __version__
-from sync_pipeline.errors import ClaimLost, ConfigurationError
+from sync_pipeline.errors import ConfigurationError, WatermarkSet
 from sync_pipeline.model import Access, JobType, Window
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_multiranges, multirange_params, range_params
@@ -311,7 +311,7 @@ def events(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> lis
     return conn.execute(_EVENTS, _key(repo_id, job_type) | {"limit": limit}).fetchall()
 
 
-# Locks the row for the writing transaction and checks the generation that the job was made under.
+# Locks the row for the writing transaction and checks the generation that the job was claimed under.
 _LOCK = """
 SELECT generation FROM scm.sync_watermarks
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
@@ -320,10 +320,10 @@ SELECT generation FROM scm.sync_watermarks
 
 
 def lock_generation(conn: Connection, repo_id: int, job_type: JobType, generation: int) -> None:
-    """Hold the row until the transaction ends. Raises ClaimLost if a person set the watermark meanwhile."""
+    """Hold the row until the transaction ends. Raises WatermarkSet if a person set it meanwhile."""
     row = conn.execute(_LOCK, _key(repo_id, job_type)).fetchone()
     if row is None or row["generation"] != generation:
-        raise ClaimLost(
+        raise WatermarkSet(
             f"the watermark of repository {repo_id} ({job_type}) was set by hand while this job ran; "
-            "nothing was written, start the job again"
+            "what came after that was not written, and the job waits to run again"
         )

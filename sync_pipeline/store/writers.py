@@ -13,9 +13,6 @@ from uuid import UUID
 
 from sync_pipeline.store.database import Connection
 
-# Seen in pg_stat_activity until the transaction ends.
-_MARK = "SELECT set_config('application_name', %(writer)s, TRUE)"
-
 # Only sessions of our own role, which every role may end.
 _END = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -24,17 +21,13 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 """
 
 
-def mark(conn: Connection, token: UUID) -> None:
-    """Make the transaction known as that of the attempt with this claim token."""
-    conn.execute(_MARK, {"writer": _name(token)})
+def name(token: UUID) -> str:
+    """The name that a writing transaction of the attempt with this claim token shows in pg_stat_activity."""
+    # 63 bytes are the most that PostgreSQL keeps.
+    return f"sync_pipeline writes {token}"
 
 
 def end(conn: Connection, token: UUID) -> bool:
     """End the transaction of an attempt that lost its right to write; nothing of it stays. True if there was
     one."""
-    return bool(conn.execute(_END, {"writer": _name(token)}).fetchall())
-
-
-def _name(token: UUID) -> str:
-    # 63 bytes are the most that PostgreSQL keeps.
-    return f"sync_pipeline writes {token}"
+    return bool(conn.execute(_END, {"writer": name(token)}).fetchall())

@@ -33,6 +33,7 @@ from sync_pipeline.errors import (
     SourceReplaced,
     SyncError,
     Transient,
+    WatermarkSet,
 )
 from sync_pipeline.model import (
     Access,
@@ -167,8 +168,7 @@ class Attempt:
         self.stop_if_asked()
         repo_id, job_type, claim = self.repo.repo_id, self.job_type, self.claim
         news: list[Window] = []
-        with self._writing(lease) as conn:
-            watermarks.lock_generation(conn, repo_id, job_type, claim.generation)
+        with self.fenced(lease) as conn:
             batch_id = jobs.next_batch(conn)
             counts = store(conn, batch_id)
             set_aside = aside.quarantine(
@@ -205,21 +205,29 @@ class Attempt:
         return counts
 
     @contextmanager
-    def _writing(self, lease: leases.Lease) -> Iterator[Connection]:
-        """A transaction under claim and lease. Raises LeaseLost, also where somebody who took them over ended
-        the transaction."""
+    def fenced(self, lease: leases.Lease | None = None) -> Iterator[Connection]:
+        """A transaction that only the owner of the job can write in: the one way in which work writes.
+
+        Facts need the ``lease`` too; what a visit found does not. Raises LeaseLost after the lease was lost,
+        ClaimLost after a take-over of the job, WatermarkSet after a person set the watermark. The same holds
+        where the new owner ended the transaction.
+        """
         try:
             with self._transaction() as conn:
-                # The job first, as whoever takes both over does.
-                jobs.guard(conn, self.claim)
-                leases.guard(conn, lease)
+                self._guard(conn, lease)
                 yield conn
         except psycopg.OperationalError as broken:
             if broken.sqlstate in _ENDED:
                 with suppress(psycopg.Error, ConfigurationError), self._transaction() as conn:
-                    jobs.guard(conn, self.claim)
-                    leases.guard(conn, lease)
+                    self._guard(conn, lease)
             raise
+
+    def _guard(self, conn: Connection, lease: leases.Lease | None) -> None:
+        # In the order in which a new owner takes them over.
+        jobs.guard(conn, self.claim)
+        if lease is not None:
+            leases.guard(conn, lease)
+        watermarks.lock_generation(conn, self.repo.repo_id, self.job_type, self.claim.generation)
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -290,7 +298,9 @@ class Attempt:
         try:
             while True:
                 self.stop_if_asked()
-                with self.database.connection() as conn:
+                with self._transaction() as conn:
+                    # Without its job an attempt must not raise the fence of the next owner.
+                    jobs.guard(conn, self.claim)
                     lease = leases.acquire(
                         conn,
                         repo_id=self.repo.repo_id,
@@ -300,9 +310,9 @@ class Attempt:
                         priority=_LEASE_PRIORITY[self.request.mode],
                         length=settings.lease_length,
                     )
-                    if lease is not None:
-                        break
-                    holder = leases.holder(conn, self.repo.repo_id, self.job_type)
+                    holder = leases.holder(conn, self.repo.repo_id, self.job_type) if lease is None else None
+                if lease is not None:
+                    break
                 if time.monotonic() - started > settings.wait_limit:
                     raise LeaseHeld(
                         f"{holder.who if holder else 'somebody'} writes for {self.repo.spec}; "
@@ -339,7 +349,7 @@ class Attempt:
         """Write how the attempt ended and report it. Its own error comes before ``error``, which ended all of
         the work, and before the first failure of a part."""
         error = self.error or error or next(iter(self.done.failures), None)
-        if isinstance(error, LeaseHeld) or (error is not None and error.code in _WAITS):
+        if error is not None and _waits(error):
             # The job waits for the next starter and keeps its attempts.
             run_status = RunStatus.INTERRUPTED if isinstance(error, LeaseHeld) else RunStatus.FAILED
             return self._report(error, self.put_back(error, run_status), run_status)
@@ -359,8 +369,7 @@ class Attempt:
         elif self.done.counts.read == 0:
             run_status = RunStatus.NO_DATA
         try:
-            with self.database.connection() as conn:
-                self._record_access(conn, error, job_status)
+            with self._transaction() as conn:
                 owned = jobs.finish(
                     conn,
                     self.claim,
@@ -373,14 +382,21 @@ class Attempt:
                     backoff=backoff,
                     refund=free,
                 )
-                if not owned:
-                    # Whatever we did, the job is somebody else's, and its end too.
-                    error = error if isinstance(error, LeaseLost) else jobs.lost(conn, self.claim)
-                    return self._report(error, JobStatus.FAILED, RunStatus.FAILED)
+                if owned:
+                    watermarks.lock_generation(conn, self.repo.repo_id, self.job_type, self.claim.generation)
+                    self._record_access(conn, error, job_status)
+                elif not isinstance(error, LeaseLost):
+                    error = jobs.lost(conn, self.claim)
+        except WatermarkSet as reset:
+            # Rolled back with it: the job is still ours, and what it found is of a state that was forgotten.
+            return self._report(reset, self.put_back(reset, RunStatus.FAILED), RunStatus.FAILED)
         except (psycopg.Error, ConfigurationError) as failure:
             # The row stays claimed until the claim runs out; then the next starter takes the job over.
             error = error or database_error(failure)
             _log.warning("job %s could not be finished: %s", self.claim.job_id, failure)
+            return self._report(error, JobStatus.FAILED, RunStatus.FAILED)
+        if not owned:
+            # Whatever we did, the job is somebody else's, and its end too.
             return self._report(error, JobStatus.FAILED, RunStatus.FAILED)
         return self._report(error, job_status, run_status)
 
@@ -410,9 +426,8 @@ class Attempt:
     def put_back(self, cause: BaseException, run_status: RunStatus = RunStatus.INTERRUPTED) -> JobStatus:
         """Leave the job as if this attempt had not been. What a person started and somebody stopped stays
         stopped. Returns what the job is now."""
-        waits = isinstance(cause, LeaseHeld) or (isinstance(cause, SyncError) and cause.code in _WAITS)
         by_a_person = self.claim.trigger in (Trigger.UI, Trigger.CI, Trigger.RUNNER)
-        stopped = self.request.is_one_off or (by_a_person and not waits)
+        stopped = self.request.is_one_off or (by_a_person and not _waits(cause))
         status = JobStatus.DEAD if stopped else JobStatus.PENDING
         try:
             with self.database.connection() as conn:
@@ -467,6 +482,13 @@ class Attempt:
                 return True
         except (psycopg.Error, ConfigurationError):
             return False
+
+
+def _waits(cause: BaseException) -> bool:
+    """True if the job waits and keeps its attempts, because ``cause`` says nothing about it."""
+    if isinstance(cause, LeaseHeld | WatermarkSet):
+        return True
+    return isinstance(cause, SyncError) and cause.code in _WAITS
 
 
 def _smaller(settings: Settings, share: float) -> Settings:

@@ -222,7 +222,7 @@ class CommitWork:
         return walk.next_page, walk.tip_read
 
     def _begin(self, tip: str, covered: str | None) -> commits.Walk:
-        with self._database.connection() as conn:
+        with self._attempt.fenced() as conn:
             return commits.begin_walk(
                 conn,
                 repo_id=self._repo_id,

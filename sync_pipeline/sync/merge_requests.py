@@ -126,8 +126,11 @@ class MergeRequestWork:
         if self._is_incremental:
             self._look_ahead(readable)
             self._look_behind(readable)
-        for attempt in self._attempts:
-            self._visit.record(attempt, complete=True)
+        for attempt in list(self._attempts):
+            try:
+                self._visit.record(attempt, complete=True)
+            except LeaseLost as error:
+                self._give_up(attempt, error)
 
     def _windows(self, readable: TimeWindow) -> Iterable[TimeWindow]:
         """What is to be read: for live syncing from the watermark on, with the overlap; else what is missing

@@ -7,10 +7,10 @@ end of what can be read, the credential that was refused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
-from sync_pipeline.errors import AccessDenied, Permanent, SourceReplaced, SyncError, Transient
+from sync_pipeline.errors import AccessDenied, LeaseLost, Permanent, SourceReplaced, SyncError, Transient
 from sync_pipeline.model import BEGINNING, Access, TimeWindow
 from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.transport import Client
@@ -50,16 +50,15 @@ class ProjectVisit:
                 a.job_type: watermarks.get(conn, a.repo.repo_id, a.job_type) for a in self._attempts
             }
         self.project = look = front.look_at_project(self._client, self.project_id)
-        with self._database.connection() as conn:
+        with self._attempts[0].fenced() as conn:
             created = repos.source_created_at(conn, self._repo.repo_id, look.created_at)
-        if look.created_at is not None and created != look.created_at:
-            raise SourceReplaced(
-                f"{look.path} was created {look.created_at:%Y-%m-%dT%H:%M:%SZ}, the project that we know as "
-                f"{self.project_id} {created:%Y-%m-%dT%H:%M:%SZ}: another one has its number; nothing is "
-                "written until a person decides: restore the old one, or register the new one with "
-                "`scm-sync repo retire` and `scm-sync repo add`"
-            )
-        with self._database.connection() as conn, conn.transaction():
+            if look.created_at is not None and created != look.created_at:
+                raise SourceReplaced(
+                    f"{look.path} was created {look.created_at:%Y-%m-%dT%H:%M:%SZ}, the project that we know "
+                    f"as {self.project_id} {created:%Y-%m-%dT%H:%M:%SZ}: another one has its number; nothing "
+                    "is written until a person decides: restore the old one, or register the new one with "
+                    "`scm-sync repo retire` and `scm-sync repo add`"
+                )
             changed = repos.record_look(
                 conn,
                 self._repo.repo_id,
@@ -116,7 +115,7 @@ class ProjectVisit:
         self._record(attempt, access, detail, verified=complete and not attempt.done.failures)
 
     def _record(self, attempt: Attempt, access: Access, detail: str | None, *, verified: bool) -> None:
-        with self._database.connection() as conn:
+        with attempt.fenced() as conn:
             watermarks.record_visit(
                 conn,
                 repo_id=self._repo.repo_id,
@@ -145,5 +144,6 @@ class ProjectVisit:
     def note(self, error: SyncError) -> None:
         """Remember a token that the server refused, so that nothing else is started with it."""
         if isinstance(error, AccessDenied) and error.is_of_the_token:
-            with self._database.connection() as conn:
+            # An attempt that lost its job says nothing about the token: its answer may be an old one.
+            with suppress(LeaseLost), self._attempts[0].fenced() as conn:
                 credentials.stop(conn, self._repo.instance, self._fingerprint, str(error))

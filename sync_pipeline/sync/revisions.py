@@ -198,7 +198,7 @@ class RevisionWork:
         return RevisionWindow(first, min(wanted.end, end))
 
     def _record_visit(self, visit: Visit, looked_at: datetime) -> None:
-        with self._database.connection() as conn:
+        with self._attempt.fenced() as conn:
             now = watermarks.get(conn, self._repo.repo_id, self._job_type)
             complete = visit.head == 0 or now.watermark == visit.head + 1
             watermarks.record_visit(
@@ -349,7 +349,7 @@ class RevisionWork:
                 if not gaps:
                     self._read_window(window)
         if not self.done.failures:
-            with self._database.connection() as conn:
+            with self._attempt.fenced() as conn:
                 watermarks.record_sweep(
                     conn,
                     repo_id=self._repo.repo_id,

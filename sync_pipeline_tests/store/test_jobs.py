@@ -8,12 +8,14 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from sync_pipeline.errors import ClaimLost
-from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
+from sync_pipeline.errors import ClaimLost, LeaseHeld
+from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus, Trigger
 from sync_pipeline.store import jobs, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync import lost
 from sync_pipeline_tests.builders import register, request
+
+REVISIONS = JobType.REVISIONS
 
 
 def claim(conn: Connection, job_id: UUID, *, length: float = 300, worker: str = "w1") -> jobs.Claim | None:
@@ -39,6 +41,90 @@ def test_asking_twice_for_the_same_work_finds_the_first_job(database: Database) 
             "SELECT priority, reread FROM scm.sync_jobs WHERE job_id = %s", (first,)
         ).fetchone()
         assert row == {"priority": 100, "reread": True}
+
+
+def test_a_reread_asked_for_while_a_job_runs_is_done_after_it(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        plain = request(repo, Mode.BACKFILL, window=(1, 1001))
+        job = jobs.enqueue(conn, plain)
+        running = claim(conn, job)
+        assert running is not None
+        assert jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=(1, 1001), reread=True)) == job
+        # The attempt that runs does not read again, and the ledger does not say so.
+        assert conn.execute("SELECT reread FROM scm.sync_jobs").fetchone() == {"reread": False}
+        jobs.enqueue(conn, plain)
+        assert jobs.finish(conn, running, job_status=JobStatus.COMPLETED, run_status=RunStatus.COMPLETED)
+        assert jobs.report(conn, job).job_status is JobStatus.PENDING
+        again = claim(conn, job)
+        assert again is not None
+        assert (running.reread, again.reread) == (False, True)
+        assert jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=(1, 1001), reread=True)) == job
+        assert jobs.finish(conn, again, job_status=JobStatus.COMPLETED, run_status=RunStatus.COMPLETED)
+        assert jobs.report(conn, job).job_status is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize("end", ["taken over", "judged complete", "stopped for good"])
+def test_a_reread_survives_every_end_of_the_attempt_that_it_met(database: Database, end: str) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        job = jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=(1, 1001)), max_attempts=1)
+        running = claim(conn, job)
+        assert running is not None
+        jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=(1, 1001), reread=True))
+        if end == "taken over":
+            conn.execute("UPDATE scm.sync_jobs SET max_attempts = 2")
+            expire(conn, job)
+        elif end == "judged complete":
+            expire(conn, job)
+            assert jobs.end_lost(
+                conn,
+                job,
+                running.token,
+                status=JobStatus.COMPLETED,
+                error_code=None,
+                error=None,
+                backoff=0,
+                process_gone=False,
+            )
+        else:
+            assert jobs.finish(conn, running, job_status=JobStatus.DEAD, run_status=RunStatus.INTERRUPTED)
+        again = claim(conn, job)
+        assert again is not None
+        assert again.reread
+
+
+def test_a_person_who_joins_a_job_is_on_record_and_its_trigger_stays(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        job = jobs.enqueue(conn, request(repo, trigger=Trigger.SENSOR, actor="scheduler", reason="due"))
+        jobs.enqueue(conn, request(repo, trigger=Trigger.SENSOR, actor="scheduler", reason="due"))
+        jobs.enqueue(conn, request(repo, trigger=Trigger.UI, actor="ann", reason="audit", priority=1))
+        row = conn.execute("SELECT trigger, actor, reason, priority FROM scm.sync_jobs").fetchone()
+        assert row == {"trigger": "sensor", "actor": "scheduler", "reason": "due", "priority": 1}
+        events = conn.execute("SELECT job_id, action, actor, reason FROM scm.job_events").fetchall()
+        assert events == [{"job_id": job, "action": "join", "actor": "ann", "reason": "ui: audit"}]
+
+
+def test_only_an_asset_that_is_not_registered_is_called_so(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        jobs.enqueue(conn, request(repo, Mode.REPAIR, window=(1, 11), heals=True))
+        with pytest.raises(LeaseHeld, match="does other work"):
+            jobs.enqueue(conn, request(repo, Mode.REPAIR, window=(1, 11)))
+        with pytest.raises(LookupError, match="has no revisions"):
+            jobs.enqueue(conn, request(4711))
+
+
+def test_a_job_that_waits_through_a_reset_works_under_the_new_generation(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        job = jobs.enqueue(conn, request(repo))
+        watermarks.replace(conn, repo_id=repo, job_type=REVISIONS, covered=(), actor="ann", reason="test")
+        mine = claim(conn, job)
+        assert mine is not None
+        with conn.transaction():
+            watermarks.lock_generation(conn, repo, REVISIONS, mine.generation)
 
 
 def test_a_hundred_askers_at_once_make_one_job(database: Database) -> None:

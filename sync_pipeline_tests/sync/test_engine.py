@@ -379,6 +379,43 @@ def test_a_dead_workers_job_is_taken_over_and_its_late_write_is_refused(
         assert one(conn, "SELECT status FROM scm.sync_jobs") == "completed"
 
 
+def test_a_reread_that_meets_a_running_job_of_the_same_window_is_done_after_it(
+    database: Database, place: Path
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    plain: list[JobReport] = []
+    reread: list[JobReport] = []
+
+    def obstacle(window: RevisionWindow) -> None:
+        if window.first == 31:
+            reached.set()
+            assert go_on.wait(30)
+
+    def read_again() -> None:
+        asked = request(repo, Mode.BACKFILL, window=(1, 46), reread=True)
+        reread.append(Syncer(database, SMALL.model_copy(update={"wait_limit": 60.0})).run(asked))
+
+    with database.connection() as conn:
+        repo = add(conn, place)
+        Syncer(database, SMALL).run(request(repo, Mode.BACKFILL, window=(1, 31)))
+        slow = Syncer(database, SMALL, hindered(obstacle))
+        first = threading.Thread(
+            target=lambda: plain.append(slow.run(request(repo, Mode.BACKFILL, window=(1, 46))))
+        )
+        first.start()
+        assert reached.wait(30)
+        second = threading.Thread(target=read_again)
+        second.start()
+        while not one(conn, "SELECT count(*) FROM scm.sync_jobs WHERE reread_requested"):
+            assert second.is_alive()
+        go_on.set()
+        first.join(60)
+        second.join(60)
+        assert (plain[0].counts.read, reread[0].counts.read) == (15, 45)
+        assert plain[0].job_id == reread[0].job_id
+        assert one(conn, "SELECT status FROM scm.sync_jobs WHERE reread") == "completed"
+
+
 def test_a_lease_that_was_taken_makes_the_chunk_be_read_again(database: Database, place: Path) -> None:
     taken: list[int] = []
 
@@ -676,7 +713,7 @@ def test_a_job_of_before_a_reset_cannot_write(database: Database, place: Path) -
                     )
 
         report = Syncer(database, SMALL, hindered(obstacle)).run(request(repo))
-        assert report.error_code == "claim_lost"
+        assert (report.error_code, report.job_status) == ("watermark_set", JobStatus.PENDING)
         assert watermarks.get(conn, repo, REVISIONS).covered == ()
         assert Syncer(database, SMALL).run(request(repo)).watermark_after == 46
 

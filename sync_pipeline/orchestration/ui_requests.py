@@ -1,0 +1,331 @@
+"""What people asked for in the Dagster UI, taken over into the ledger.
+
+Belongs here: reading Dagster's backfills and runs, and making the jobs that their steps would make. A
+backfill whose code location is away, or whose runs cannot start, would otherwise leave no trace in the
+ledger, and nothing would try it again. Does not belong here: the work (:mod:`~.step`), the plan
+(:mod:`~.sensors`).
+
+Jobs are left to Dagster's own runs while it makes them. When Dagster is done with a request, what is left of
+it is the ledger's: started by the plan, or given up where the request was canceled or wholly done.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._core.execution.backfill import (
+    BULK_ACTION_TERMINAL_STATUSES,
+    BulkActionsFilter,
+    BulkActionStatus,
+    PartitionBackfill,
+)
+
+from sync_pipeline.errors import ConfigurationError, LeaseHeld
+from sync_pipeline.model import JobType, Kind, Lifecycle, Mode, Repository, Trigger, Window
+from sync_pipeline.operations import pools
+from sync_pipeline.orchestration.assets import BLOCKS_PER_RUN, DAYS_PER_RUN
+from sync_pipeline.orchestration.order import Order, read_order
+from sync_pipeline.orchestration.partitions import Partitions, partitions_of
+from sync_pipeline.orchestration.requests import Requests
+from sync_pipeline.orchestration.specs import asset_key
+from sync_pipeline.policy.families import FAMILY_OF, Family, by_family
+from sync_pipeline.policy.windows import bounds
+from sync_pipeline.resources import WatermarkStore
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import dagster_requests as store
+from sync_pipeline.store import jobs
+from sync_pipeline.store.database import Database
+from sync_pipeline.sync.engine import settings_hash
+
+_log = logging.getLogger(__name__)
+
+_UI_TAG = "dagster/from_ui"
+_BACKFILL_TAG = "dagster/backfill"
+# Requests that nobody looked at for so long were given up by their people.
+_LOOK_BACK = timedelta(days=7)
+_LOOKED_AT = 50
+# The tick has other work; what is left is taken over at the next one.
+_SECONDS = 5.0
+# A run that was put down is asked about for so long.
+_PUT_DOWN_LATELY = timedelta(hours=1)
+_DONE = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
+
+_Wanted = Callable[[Repository, JobType], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What one request wants of one repository: the orders of its runs, for these job types."""
+
+    repository: Repository
+    family: Family
+    job_types: tuple[JobType, ...]
+    orders: tuple[Order, ...]
+    skipped: int = 0
+
+
+class UiRequests:
+    """Takes over what people asked for, for the repositories of one code location. ``days`` are the
+    partitions of everything from GitLab."""
+
+    def __init__(
+        self,
+        instance: dg.DagsterInstance,
+        database: Database,
+        settings: Settings,
+        repositories: Sequence[Repository],
+        days: dg.DailyPartitionsDefinition,
+    ) -> None:
+        self._instance = instance
+        self._database = database
+        self._settings = settings
+        self._days = days
+        self._pool = settings.worker_pool
+        self._repositories = repositories
+        self._deadline = time.monotonic() + _SECONDS
+        self._now = datetime.now(UTC)
+
+    def take_over(self) -> int:
+        """Make jobs for everything that is new, and settle what Dagster is done with; returns the number of
+        jobs that were made or found."""
+        made = self._take_over_backfills() + self._take_over_failed_runs()
+        self._revive()
+        return made
+
+    # -- backfills ----------------------------------------------------------------------------------------
+
+    def _take_over_backfills(self) -> int:
+        since = self._now - _LOOK_BACK
+        found = self._instance.get_backfills(filters=BulkActionsFilter(created_after=since), limit=_LOOKED_AT)
+        with self._database.connection() as conn:
+            known = store.known(conn, self._pool, [one.backfill_id for one in found])
+        made = 0
+        for backfill in sorted(found, key=lambda one: one.backfill_timestamp):
+            request = known.get(backfill.backfill_id)
+            if request is not None and request.ended:
+                continue
+            status = backfill.status
+            if status in (BulkActionStatus.CANCELING, BulkActionStatus.CANCELED) and request is None:
+                continue  # taken back before the ledger knew it
+            if status in _DONE and request is None:
+                continue  # its steps made the jobs
+            request = request or store.Request(
+                backfill.backfill_id,
+                "backfill",
+                datetime.fromtimestamp(backfill.backfill_timestamp, UTC),
+                backfill.user or str(Trigger.UI),
+                status.value,
+            )
+            if status not in (BulkActionStatus.CANCELING, BulkActionStatus.CANCELED, *_DONE):
+                before = request.job_count
+                request = self._record(request, self._of_backfill(backfill))
+                made += request.job_count - before
+            self._settle(request, status)
+        return made
+
+    def _settle(self, request: store.Request, status: BulkActionStatus) -> None:
+        ended = status in BULK_ACTION_TERMINAL_STATUSES
+        reason = f"backfill {request.request_id}"
+        with self._database.connection() as conn, conn.transaction():
+            if status is BulkActionStatus.CANCELED:
+                store.give_up(conn, reason, code="cancelled", error="the backfill was canceled in Dagster")
+            elif status in _DONE:
+                store.give_up(conn, reason, code="superseded", error="the runs of the backfill did it")
+            elif ended:
+                left = store.undispatch(conn, reason)
+                _log.warning("%s ended as %s; the ledger does its %d open jobs", reason, status.value, left)
+            store.put(conn, self._pool, replace(request, status=status.value, ended=ended))
+
+    def _of_backfill(self, backfill: PartitionBackfill) -> Iterator[_Asked]:
+        """What a backfill wants of each repository, cut as Dagster cuts it into runs."""
+        order = Order(
+            mode=Mode.BACKFILL,
+            trigger=Trigger.UI,
+            actor=backfill.user or str(Trigger.UI),
+            reason=f"backfill {backfill.backfill_id}",
+            windows=(),
+        )
+        wanted = self._partitions_wanted(backfill)
+        for repository in self._repositories:
+            for family, job_types in by_family(pools.job_types_of(self._settings, repository)):
+                known = partitions_of(family, self._instance, self._days)
+                by_keys: dict[tuple[str, ...], list[JobType]] = {}
+                for job_type in job_types:
+                    if keys := wanted(repository, job_type):
+                        by_keys.setdefault(tuple(sorted(keys)), []).append(job_type)
+                for keys, chosen in by_keys.items():
+                    windows = [w for key in keys for w in _window(known, key)]
+                    size = 1
+                    if backfill.is_asset_backfill:
+                        size = BLOCKS_PER_RUN if family.kind is Kind.SVN else DAYS_PER_RUN
+                    yield _Asked(
+                        repository,
+                        family,
+                        tuple(chosen),
+                        tuple(replace(order, windows=part) for part in in_runs(windows, size)),
+                        len(keys) - len(windows),
+                    )
+
+    def _partitions_wanted(self, backfill: PartitionBackfill) -> _Wanted:
+        if not backfill.is_asset_backfill:
+            names, job_name = tuple(backfill.partition_names or ()), backfill.job_name
+            return lambda _, job_type: names if FAMILY_OF[job_type].job_name == job_name else ()
+        data = backfill.asset_backfill_data
+        assert data is not None
+        # Some forms of a subset ask the instance which partitions there are.
+        with partition_loading_context(dynamic_partitions_store=self._instance):
+            by_key = {
+                key: tuple(subset.get_partition_keys())
+                for key, subset in data.target_subset.partitions_subsets_by_asset_key.items()
+            }
+        return lambda repository, job_type: by_key.get(asset_key(repository, job_type), ())
+
+    # -- single runs --------------------------------------------------------------------------------------
+
+    def _take_over_failed_runs(self) -> int:
+        """Runs that a person launched and that failed before their step began."""
+        records = [
+            record
+            for record in self._instance.get_run_records(
+                dg.RunsFilter(
+                    statuses=[dg.DagsterRunStatus.FAILURE],
+                    tags={_UI_TAG: "true"},
+                    updated_after=self._now - _LOOK_BACK,
+                ),
+                limit=_LOOKED_AT,
+            )
+            if record.start_time is None and _BACKFILL_TAG not in record.dagster_run.tags
+        ]
+        if not records:
+            return 0
+        with self._database.connection() as conn:
+            known = store.known(conn, self._pool, [record.dagster_run.run_id for record in records])
+        made = 0
+        for record in records:
+            run = record.dagster_run
+            request = known.get(run.run_id) or store.Request(
+                run.run_id,
+                "run",
+                record.create_timestamp.astimezone(UTC),
+                run.tags.get("user") or str(Trigger.UI),
+                run.status.value,
+            )
+            if request.ended:
+                continue
+            before = request.job_count
+            asked = list(self._of_run(run))
+            request = self._record(request, iter(asked))
+            made += request.job_count - before
+            with self._database.connection() as conn:
+                for reason in {order.reason for one in asked for order in one.orders}:
+                    store.undispatch(conn, reason)
+                done = request.assets_done >= len(asked)
+                store.put(conn, self._pool, replace(request, ended=done))
+        return made
+
+    def _of_run(self, run: dg.DagsterRun) -> Iterator[_Asked]:
+        for repository in self._repositories:
+            for family, job_types in by_family(pools.job_types_of(self._settings, repository)):
+                selected = run.asset_selection
+                chosen = tuple(
+                    job_type
+                    for job_type in job_types
+                    if (run.job_name == family.job_name if selected is None else False)
+                    or (selected is not None and asset_key(repository, job_type) in selected)
+                )
+                if not chosen:
+                    continue
+                try:
+                    order = read_order(run.tags, partitions_of(family, self._instance, self._days))
+                except ConfigurationError:
+                    continue  # its step would refuse it too
+                order = replace(order, reason=f"{order.reason} (run {run.run_id})")
+                yield _Asked(repository, family, chosen, (order,))
+
+    # -- the ledger ---------------------------------------------------------------------------------------
+
+    def _record(self, request: store.Request, asked: Iterator[_Asked]) -> store.Request:
+        """Make the jobs of a request, as far as the time of this tick suffices."""
+        for number, one in enumerate(asked):
+            if number < request.assets_done:
+                continue
+            if time.monotonic() > self._deadline:
+                break
+            made, skipped = self._enqueue(one)
+            request = replace(
+                request,
+                job_count=request.job_count + made,
+                skipped_count=request.skipped_count + skipped,
+                assets_done=number + 1,
+            )
+            with self._database.connection() as conn:
+                store.put(conn, self._pool, request)
+        return request
+
+    def _enqueue(self, asked: _Asked) -> tuple[int, int]:
+        if asked.repository.lifecycle is not Lifecycle.ACTIVE:
+            return 0, sum(len(order.windows) for order in asked.orders) + asked.skipped
+        made = []
+        for order in asked.orders:
+            requests = Requests(asked.family, order, self._days, WatermarkStore(self._database), None)
+            for group in requests.groups(asked.repository, asked.job_types):
+                for request in map(requests.judged, group):
+                    with self._database.connection() as conn:
+                        try:
+                            made.append(
+                                jobs.enqueue(
+                                    conn,
+                                    request,
+                                    max_attempts=self._settings.job_max_attempts,
+                                    config_hash=settings_hash(self._settings),
+                                )
+                            )
+                        except LeaseHeld:
+                            # A repair of the same window: it reads what was asked for.
+                            continue
+        with self._database.connection() as conn:
+            store.dispatched(conn, made)
+        return len(made), asked.skipped
+
+    # -- jobs that were put down ----------------------------------------------------------------------------
+
+    def _revive(self) -> None:
+        """Let jobs wait again whose run was interrupted by no person: the machine or a service stopped."""
+        with self._database.connection() as conn:
+            found = store.put_down(conn, _PUT_DOWN_LATELY, _LOOKED_AT)
+        if not found:
+            return
+        runs = self._instance.get_runs(dg.RunsFilter(run_ids=sorted(set(found.values()))))
+        failed = {run.run_id for run in runs if run.status is dg.DagsterRunStatus.FAILURE}
+        again = [job_id for job_id, run_id in found.items() if run_id in failed]
+        if again:
+            with self._database.connection() as conn:
+                number = store.revive(conn, again)
+            _log.warning("%d jobs wait again: their run was interrupted, and no person ended it", number)
+
+
+def in_runs(windows: Sequence[Window], size: int) -> list[tuple[Window, ...]]:
+    """Partitions as Dagster's backfill cuts them into runs: neighbours together, ``size`` at most, from the
+    oldest on."""
+    found: list[list[Window]] = []
+    for window in sorted(windows, key=bounds):
+        last = found[-1] if found else []
+        if last and len(last) < size and bounds(last[-1])[1] == bounds(window)[0]:
+            last.append(window)
+        else:
+            found.append([window])
+    return [tuple(part) for part in found]
+
+
+def _window(known: Partitions, key: str) -> tuple[Window, ...]:
+    """The window of a partition; none for a key that there is no partition of."""
+    try:
+        return known.between(key, key)
+    except ConfigurationError:
+        return ()
