@@ -5,6 +5,9 @@ stop politely.
 r1..r40 and the pending one of its first block; *odds* with a log message that was edited after it was read;
 *worn* with a damaged revision whose paths are owed; *away* with a revision in quarantine and a failed job;
 *old*, retired. The tests build the same repositories again and give them the UUIDs that the database knows.
+
+``fixtures/upgrade/0006.sql`` holds what version 0.5.0 left: a GitLab project with commits, merge requests,
+their reviews, an approval that was withdrawn, a pending backfill; and twelve Subversion revisions.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from sync_pipeline_tests.conftest import ENVIRONMENT
 from sync_pipeline_tests.end_to_end.conftest import commit
 from sync_pipeline_tests.warm import Starter
 
-DUMP = Path(__file__).parent / "fixtures" / "upgrade" / "0001.sql"
+DUMPS = Path(__file__).parent / "fixtures" / "upgrade"
 FACTS = ("svn_revisions", "svn_changed_paths", "svn_revision_versions")
 ACTIVE = ("paint", "odds", "worn", "away")
 
@@ -50,15 +53,20 @@ def samples(tmp_path: Path) -> Path:
 @pytest.fixture
 def old_url(empty_database_url: str, samples: Path) -> str:
     """A database as version 0.1.0 left it."""
-    text = DUMP.read_text(encoding="utf-8").replace("file:///srv/samples", samples.as_uri())
-    with psycopg.connect(empty_database_url, autocommit=True) as conn:
+    text = (DUMPS / "0001.sql").read_text(encoding="utf-8")
+    restore(empty_database_url, text.replace("file:///srv/samples", samples.as_uri()))
+    return empty_database_url
+
+
+def restore(url: str, dump: str) -> None:
+    """Fill an empty database with a dump."""
+    with psycopg.connect(url, autocommit=True) as conn:
         # Roles belong to the server and not to a dump of the database.
         conn.execute(
             "DO $$ BEGIN CREATE ROLE scm_reader NOLOGIN;"
             " EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$"
         )
-        conn.execute(text.encode())
-    return empty_database_url
+        conn.execute(dump.encode())
 
 
 @pytest.fixture
@@ -123,14 +131,41 @@ def test_a_database_of_an_earlier_version_migrates_and_loses_nothing(old_url: st
     assert {job["status"] for job in before["scm.sync_jobs"]} == {"pending", "completed", "failed"}
     with pytest.raises(ConfigurationError, match=r"lacks migration 0002\.gitlab; run: scm-sync db migrate"):
         migrations.require(old_url, ENVIRONMENT)
-    applied = migrations.migrate(old_url, ENVIRONMENT)
-    assert applied[0] == "0002.gitlab"
-    migrations.require(old_url, ENVIRONMENT)
-    after = contents(old_url)
+    assert migrate_and_compare(old_url, before, database_url)[0] == "0002.gitlab"
+
+
+def test_a_database_of_the_last_version_migrates_and_loses_nothing(
+    empty_database_url: str, database_url: str
+) -> None:
+    restore(empty_database_url, (DUMPS / "0006.sql").read_text(encoding="utf-8"))
+    before = contents(empty_database_url)
+    filled = {name.removeprefix("scm.") for name, rows in before.items() if rows}
+    assert filled >= {
+        "git_commits",
+        "refs",
+        "mrs",
+        "mr_commits",
+        "mr_versions",
+        "review_events",
+        "mr_approvals",
+        "sync_watermark_events",
+    }
+    assert len(migrate_and_compare(empty_database_url, before, database_url)) == 1
+    with Database(empty_database_url) as database, database.connection() as conn:
+        assert proofs.failures(conn) == {}
+
+
+def migrate_and_compare(url: str, before: Rows, new_url: str) -> list[str]:
+    """Migrate the database at ``url``: no row of ``before`` changes, and its schema is that of the new one at
+    ``new_url``. Returns the migrations that were applied."""
+    applied = migrations.migrate(url, ENVIRONMENT)
+    migrations.require(url, ENVIRONMENT)
+    after = contents(url)
     for name, rows in before.items():
         columns = set(rows[0]) if rows else set()
         assert told(after[name], columns) == told(rows, columns), name
-    assert schema(old_url) == schema(database_url), "it is now as if it had been new"
+    assert schema(url) == schema(new_url), "it is now as if it had been new"
+    return list(applied)
 
 
 def test_after_an_upgrade_nothing_is_read_as_changed_and_what_was_missing_arrives(
