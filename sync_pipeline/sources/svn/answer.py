@@ -96,21 +96,24 @@ class JudgedLog:
             if _BAD_ENTITY.search(block):
                 raise WindowTooHard("the answer is not well-formed", code="malformed")
             balance += _balance(block)
-            losses = [match.start() for match in _LOSSY_BYTES.finditer(block)]
+            # Taken in step with the tags: one look at each, however many there are.
+            losses = (match.start() for match in _LOSSY_BYTES.finditer(block))
+            loss = next(losses, len(block))
             for match in _ENTRY_TAG.finditer(block):
                 if match[1] is None:
                     depth -= 1
                     if depth == 0:
                         self._ends.append(start + match.end())
-                        while losses and losses[0] < match.start():
+                        if loss < match.start():
                             self.lossy.add(self.revisions[-1])
-                            del losses[0]
+                        while loss < match.start():
+                            loss = next(losses, len(block))
                 else:
                     if depth == 0:
                         self.revisions.append(int(match[1]))
                         self._starts.append(start + match.start())
                     depth += 1
-            if losses and self.revisions:
+            if loss < len(block) and self.revisions:
                 self.lossy.add(self.revisions[-1])
         size = self._file.size
         if depth or not self._file.read(max(0, size - 64), size).rstrip().endswith((b"</log>", b"<log/>")):
