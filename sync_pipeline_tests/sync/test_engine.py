@@ -754,6 +754,28 @@ def test_an_edited_message_is_found_by_the_sweep(database: Database, place: Path
         assert old["message"].startswith("Change 3:")
 
 
+def test_broken_messages_cost_no_svn_command_not_even_in_the_sweep(
+    database: Database, tmp_path: Path
+) -> None:
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 30, "sweep_interval": 0.001})
+    calls: dict[str, list[int]] = {}
+    with database.connection() as conn:
+        for name, text in (("plain", b"cafe"), ("latin", b"caf\xe9")):
+            writer = DumpWriter()
+            for number in range(1, 61):
+                message = text if number % 3 == 0 or number > 55 else b"other"
+                writer.revision(message, text, "2020-02-03T04:05:06.000001Z").node(f"f{number}", text="x")
+            create_repository(tmp_path / name).load(writer.dump())
+            repo = add(conn, tmp_path / name)
+            reports = [Syncer(database, settings).run(request(repo)) for _ in range(3)]
+            assert [report.counts.changed for report in reports] == [60, 0, 0]
+            calls[name] = [report.traffic.calls for report in reports]
+        assert calls["latin"] == calls["plain"]
+        assert calls["plain"][1] > 3  # the sweep was one of them
+        query = "SELECT count(*) FROM scm.svn_revisions WHERE 'invalid_utf8' = ANY (flags)"
+        assert one(conn, query) == 60
+
+
 def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, place: Path) -> None:
     make = Readers(SMALL).svn
 
