@@ -1,4 +1,4 @@
--- The changed paths of earlier versions of revisions. Additive.
+-- The changed paths of earlier versions of revisions, and what the flags of a revision mean now. Additive.
 -- depends: 0006.operators
 
 CREATE TABLE scm.svn_path_versions (
@@ -27,3 +27,5 @@ COMMENT ON COLUMN scm.svn_path_versions.copyfrom_path IS 'Where it was copied fr
 COMMENT ON COLUMN scm.svn_path_versions.copyfrom_rev IS 'Revision it was copied from, or NULL.';
 COMMENT ON COLUMN scm.svn_path_versions.text_mods IS 'True if the content changed; NULL where unknown.';
 COMMENT ON COLUMN scm.svn_path_versions.prop_mods IS 'True if properties changed; NULL where unknown.';
+
+COMMENT ON COLUMN scm.svn_revisions.flags IS 'What had to be mended to store it: invalid_utf8, control_characters, nul, bad_date; what was not read: changed_paths_unread, message_unread; where http may have changed a CR or TAB: line_ends_unsure, paths_unsure.';

@@ -67,25 +67,20 @@ _CHANGES = """
 SELECT r.rev_num, s.ts, r.ts AS stored_ts, r.first_seen_at, now() AS seen_at,
        r.message IS DISTINCT FROM s.message AS message_differs,
        s.paths_hash <> r.paths_hash AND EXISTS (
-           (SELECT translate(path, E'\t\r\n', '   '), action, translate(copyfrom_path, E'\t\r\n', '   '),
-                   copyfrom_rev
-              FROM stage_paths WHERE rev_num = s.rev_num
-            EXCEPT
-            SELECT translate(path, E'\t\r\n', '   '), action, translate(copyfrom_path, E'\t\r\n', '   '),
-                   copyfrom_rev
-              FROM scm.svn_changed_paths WHERE repo_id = r.repo_id AND rev_num = r.rev_num)
-           UNION ALL
-           (SELECT translate(path, E'\t\r\n', '   '), action, translate(copyfrom_path, E'\t\r\n', '   '),
-                   copyfrom_rev
-              FROM scm.svn_changed_paths WHERE repo_id = r.repo_id AND rev_num = r.rev_num
-            EXCEPT
-            SELECT translate(path, E'\t\r\n', '   '), action, translate(copyfrom_path, E'\t\r\n', '   '),
-                   copyfrom_rev
-              FROM stage_paths WHERE rev_num = s.rev_num)) AS paths_differ
+           SELECT FROM (
+               SELECT path, action, copyfrom_path, copyfrom_rev, 1 AS side
+                 FROM stage_paths WHERE rev_num = s.rev_num
+               UNION ALL
+               SELECT path, action, copyfrom_path, copyfrom_rev, -1
+                 FROM scm.svn_changed_paths WHERE repo_id = r.repo_id AND rev_num = r.rev_num) AS p
+            GROUP BY translate(path, E'\\t\\r\\n', '   '), action,
+                     translate(copyfrom_path, E'\\t\\r\\n', '   '), copyfrom_rev
+           HAVING sum(side) <> 0) AS paths_differ
   FROM stage_revisions AS s
   JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
  WHERE r.content_hash <> s.content_hash AND r.deleted_at IS NULL
-   AND r.richness = %(whole)s AND s.richness = %(whole)s
+   AND r.visibility = 'full' AND array_to_string(r.flags, ' ') NOT LIKE '%%unread%%'
+   AND s.visibility = 'full' AND array_to_string(s.flags, ' ') NOT LIKE '%%unread%%'
  ORDER BY r.rev_num
 """
 
@@ -228,13 +223,14 @@ Check = Callable[[Sequence[dict[str, Any]]], None]
 
 def richness(row: RevisionRow) -> int:
     """How much of the revision was read. Visibility counts first, then details that could not be read
-    (flags ending in ``_unread``). A look that is poorer than what is stored changes nothing."""
+    (flags ending in ``_unread``), or not for sure (``_unsure``). A look that is poorer than what is stored
+    changes nothing."""
     return richness_of(row.visibility, row.flags)
 
 
 def richness_of(visibility: Visibility, flags: Iterable[str]) -> int:
     """As :func:`richness`."""
-    unread = sum(flag.endswith("_unread") for flag in flags)
+    unread = sum(flag.endswith(("_unread", "_unsure")) for flag in flags)
     return _VISIBILITY_RANK[visibility] * 4 + 3 - min(unread, 3)
 
 
@@ -346,7 +342,7 @@ def changes(conn: Connection, repo_id: int, rows: Iterable[RevisionRow]) -> list
 
 
 def _changes(conn: Connection, repo_id: int) -> list[dict[str, Any]]:
-    return conn.execute(_CHANGES, {"repo_id": repo_id, "whole": richness_of(Visibility.FULL, ())}).fetchall()
+    return conn.execute(_CHANGES, {"repo_id": repo_id}).fetchall()
 
 
 def _stage(conn: Connection, rows: Iterable[RevisionRow], fresh_repo_id: int | None) -> int:
@@ -436,7 +432,7 @@ def is_whole(conn: Connection, repo_id: int, rev_num: int) -> bool:
     row = conn.execute(_WHOLE, params).fetchone()
     if row is None:
         return False
-    return paths_hash(PathChange(**path) for path in conn.execute(_PATHS, params)) == row["paths_hash"]
+    return paths_hash(PathChange(**path) for path in conn.execute(_PATHS, params)) == bytes(row["paths_hash"])
 
 
 def count_revisions(conn: Connection, repo_id: int) -> int:

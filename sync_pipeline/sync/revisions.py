@@ -342,8 +342,8 @@ class RevisionWork:
                 )
         if identity.may_be_rewritten(stored, seen):
             with self._database.connection() as conn:
-                rows = chain.from_iterable(map(marked, batches))
-                changed = facts.changes(conn, self._repo.repo_id, rows)
+                again = chain.from_iterable(map(marked, batches))
+                changed = facts.changes(conn, self._repo.repo_id, again)
             self._check_history(changed)
 
     def _check_history(self, changed: Sequence[dict[str, Any]], doubtful: Collection[int] = ()) -> None:

@@ -35,6 +35,7 @@ LOSSY = re.compile(rb"\?\\[0-9]{3}")
 """How svn writes a control character of a message or an author into XML."""
 
 _ENTRY_TAG = re.compile(rb'<logentry\s[^>]*?revision="([0-9]+)"[^>]*>|</logentry>')
+_ALTERABLE = re.compile(rb'<(?:msg|author|path|property)\b[^<>]*>[^<\n]*\n|copyfrom-path="[^" ]* ')
 _BAD_ENTITY = re.compile(rb"&(?!amp;|lt;|gt;|quot;|apos;|#[0-9]{1,7};)")
 _ENTRY = re.compile(
     r'<logentry\s+revision="([0-9]+)">\s*'
@@ -139,6 +140,13 @@ class JudgedLog:
     def raw(self, index: int, cap: int) -> bytes:
         """The bytes of one entry, at most ``cap``."""
         return self._file.read(self._starts[index], min(self._ends[index], self._starts[index] + cap))
+
+    @property
+    def is_alterable(self) -> bool:
+        """Whether it holds what may have been a CR or a TAB before an XML reader saw it: a text of several
+        lines, or a source of a copy with a space."""
+        blocks = self._file.blocks(0, self._file.size, BLOCK, b"</")
+        return any(_ALTERABLE.search(block) for _, block in blocks)
 
     def apart(self, index: int) -> TolerantEntry:
         """One entry, byte by byte."""

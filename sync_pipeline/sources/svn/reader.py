@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -34,12 +34,17 @@ from sync_pipeline.sources.svn.answer import LOSSY, Entry, JudgedLog, TolerantEn
 from sync_pipeline.sources.svn.client import Client
 from sync_pipeline.sources.svn.codes import Meaning, consequence, meaning, place
 from sync_pipeline.sources.svn.process import AnswerFile
+from sync_pipeline.sources.svn.raw_log import Altered
 from sync_pipeline.sources.svn.types import ClientError, moment, number
 
 Answered = TypeVar("Answered")
 
 PAYLOAD_CAP = 1 << 20
 """Most bytes of an unreadable answer that quarantine keeps."""
+
+LINE_ENDS_UNSURE = "line_ends_unsure"
+PATHS_UNSURE = "paths_unsure"
+"""Flags of rows in which an XML reader may have put a line feed or a space in the place of a CR or a TAB."""
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
@@ -83,6 +88,8 @@ class SvnReader:
         self._log_timeout = log_timeout
         self._info_timeout = info_timeout
         self._sees_all = root_url.startswith("file://")
+        self._is_web = root_url.startswith(("http://", "https://"))
+        self._raw_log = client.raw_log(root_url, timeout=log_timeout)
 
     @property
     def calls(self) -> int:
@@ -130,8 +137,10 @@ class SvnReader:
         answer = self._log(window, paths=True)
         judged = JudgedLog(answer, lenient=True)
         judged.expect(window.first, window.end)
+        altered = self._unaltered(window) if judged.is_alterable else {}
         exact, obligations = self._lossless(judged)
-        yield Batch(window, _Rows(self, judged, exact), window, obligations=tuple(obligations))
+        rows = _Rows(self, judged, exact, altered)
+        yield Batch(window, rows, window, obligations=tuple(obligations))
 
     def read_single(self, rev_num: int) -> Batch:
         """One hard revision: byte by byte, else without its paths and with an obligation, else as a
@@ -246,6 +255,33 @@ class SvnReader:
             return False
         return True
 
+    def _unaltered(self, window: RevisionWindow) -> Mapping[int, Altered] | None:
+        """What the XML reader of svn changed in the revisions of the window, which it only does to answers of
+        web servers; None where that cannot be known."""
+        if self._raw_log is None:
+            return None if self._is_web else {}
+        self._client.permit()
+        return self._raw_log.altered(window.first, window.end)
+
+    def _mended(self, row: RevisionRow, altered: Mapping[int, Altered] | None) -> RevisionRow:
+        """The row with the CR and TAB that an XML reader took, or flagged where it may have taken some."""
+        if altered is None:
+            return replace(row, flags=tuple(sorted({*row.flags, *_doubts(row)})))
+        mine = altered.get(row.rev_num)
+        if mine is None:
+            return row
+        flags, raw = set(row.flags), dict(row.raw)
+        texts = {name: _exact(name, None, mine.texts, flags, raw) or "" for name in mine.texts}
+        return replace(
+            row,
+            author_raw=texts.pop("svn:author", row.author_raw),
+            message=texts.pop("svn:log", row.message),
+            revprops={**row.revprops, **texts},
+            paths=_Mended(row.paths, mine.paths) if mine.paths else row.paths,
+            flags=tuple(sorted(flags)),
+            raw=raw,
+        )
+
     def _lossless(self, judged: JudgedLog) -> tuple[dict[int, dict[str, bytes]], list[Obligation]]:
         """The exact properties of entries whose text looks as if svn had replaced control characters."""
         exact: dict[int, dict[str, bytes]] = {}
@@ -271,9 +307,16 @@ class SvnReader:
                     found[name] = value
         return found
 
-    def _row(self, entry: Entry[PathChange] | TolerantEntry, exact: dict[str, bytes]) -> RevisionRow | None:
+    def _row(
+        self,
+        entry: Entry[PathChange] | TolerantEntry,
+        exact: dict[str, bytes],
+        altered: Mapping[int, Altered] | None,
+    ) -> RevisionRow | None:
         """The row of an entry; None where nothing of it concerns the prefix."""
         row = self._whole_row(entry, exact)
+        if altered is None or entry.revision in altered:
+            row = self._mended(row, altered)
         if not self._prefix:
             return row
         paths = self._inside(row.paths)
@@ -343,8 +386,12 @@ class SvnReader:
                 owed.append(Obligation(str(window.first), "message", _codes(error)))
         except WindowTooHard as error:
             owed.append(Obligation(str(window.first), "message", f"{error.code}: {error}"))
+        altered = self._unaltered(window)
         # Without its paths nobody knows whether the revision concerns the prefix, so it stays.
-        row = self._tolerant_row(entry, exact) if obligations else self._row(entry, exact)
+        if obligations:
+            row: RevisionRow | None = self._mended(self._tolerant_row(entry, exact), altered)
+        else:
+            row = self._row(entry, exact, altered)
         rows = () if row is None else (row,)
         return Batch(window, rows, window, obligations=(*obligations, *owed))
 
@@ -406,14 +453,21 @@ class _Hard(WindowTooHard):
 class _Rows:
     """The rows of a judged answer; may be iterated any number of times, each time parsed anew."""
 
-    def __init__(self, reader: SvnReader, judged: JudgedLog, exact: dict[int, dict[str, bytes]]) -> None:
+    def __init__(
+        self,
+        reader: SvnReader,
+        judged: JudgedLog,
+        exact: dict[int, dict[str, bytes]],
+        altered: Mapping[int, Altered] | None,
+    ) -> None:
         self._reader = reader
         self._judged = judged
         self._exact = exact
+        self._altered = altered
 
     def __iter__(self) -> Iterator[RevisionRow]:
         for entry in self._judged.lenient_entries(PathChange):
-            row = self._reader._row(entry, self._exact.get(entry.revision, {}))
+            row = self._reader._row(entry, self._exact.get(entry.revision, {}), self._altered)
             if row is not None:
                 yield row
 
@@ -427,6 +481,28 @@ class _Filtered:
 
     def __iter__(self) -> Iterator[PathChange]:
         return (path for path in self._paths if self._reader._concerns(path))
+
+
+class _Mended:
+    """The changed paths with those in ``exact`` as they are."""
+
+    def __init__(self, paths: Iterable[PathChange], exact: Mapping[str, tuple[str, str | None]]) -> None:
+        self._paths = paths
+        self._exact = exact
+
+    def __iter__(self) -> Iterator[PathChange]:
+        for path in self._paths:
+            found = self._exact.get(path.path)
+            yield path if found is None else path._replace(path=found[0], copyfrom_path=found[1])
+
+
+def _doubts(row: RevisionRow) -> Iterator[str]:
+    """The flags of a row that an XML reader may have changed."""
+    texts = (row.author_raw, row.message, *row.revprops.values())
+    if any(text is not None and "\n" in text for text in texts):
+        yield LINE_ENDS_UNSURE
+    if any("\n" in path.path or " " in (path.copyfrom_path or "") for path in row.paths):
+        yield PATHS_UNSURE
 
 
 class _TolerantChanges:
