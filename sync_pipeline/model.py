@@ -235,7 +235,8 @@ class RevisionRow:
     """One revision as read. ``paths`` may be a one-shot iterable, so that memory does not grow with it.
 
     ``author_raw``, ``ts`` (UTC) and ``message`` are None where the revision has no such property. ``flags``
-    name what had to be mended to store it: ``invalid_utf8``, ``control_characters``, ``bad_date``.
+    name what had to be mended to store it: ``invalid_utf8``, ``control_characters``, ``bad_date``; and what
+    http may have changed: ``line_ends_unsure``, ``paths_unsure``.
     ``revprops`` are all other revision properties as text. ``raw`` keeps, by property name, the bytes that
     text cannot carry.
     """

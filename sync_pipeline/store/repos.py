@@ -89,13 +89,16 @@ UPDATE scm.repos
 RETURNING repo_id
 """
 
-# A retired repository that is still the same one is taken up again with its rows and its assets.
+# A retired repository that is still the same one is taken up again with its rows and its assets. One whose
+# history was rewritten has the same UUID and is not.
 _REACTIVATE_SVN = """
 UPDATE scm.repos
    SET lifecycle = 'active', retired_reason = NULL, updated_at = now()
  WHERE repo_id = (SELECT repo_id FROM scm.repos
                    WHERE kind = 'svn' AND md5(url) = md5(%(url)s) AND url = %(url)s AND lifecycle = 'retired'
                      AND svn_uuid = %(svn_uuid)s AND svn_root = %(svn_root)s
+                     AND NOT EXISTS (SELECT FROM scm.sync_watermarks AS w
+                                      WHERE w.repo_id = repos.repo_id AND w.access = 'replaced')
                    ORDER BY repo_id DESC
                    LIMIT 1)
    AND lifecycle = 'retired'

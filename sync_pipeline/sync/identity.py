@@ -7,20 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sync_pipeline.model import Visibility, Visit
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What does not change in a revision: its changed paths; and its date, which people seldom edit."""
+    """What tells at a glance that a revision may have changed: its date and its changed paths."""
 
     rev_num: int
     ts: datetime | None
     paths_hash: bytes
     visibility: Visibility
 
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a stored revision differs from what the source shows now, where all of it can be seen in both.
+
+    ``paths_differ``: it changed other paths. ``ts`` is its date now, ``stored_ts`` the stored one. It was
+    first stored at ``first_seen_at``, and this look is of ``seen_at``.
+    """
+
+    rev_num: int
+    paths_differ: bool
+    message_differs: bool
+    ts: datetime | None
+    stored_ts: datetime | None
+    first_seen_at: datetime
+    seen_at: datetime
+
+
+# How far the clocks of the server and of the database may be apart.
+_CLOCKS = timedelta(hours=1)
 
 _REMEDY = (
     "nothing is written until a person decides: restore the old repository, or register the new one with "
@@ -45,16 +65,37 @@ def replaced(
     return None
 
 
-def rewritten(stored: Iterable[Fingerprint], seen: Mapping[int, Fingerprint], url: str) -> str | None:
-    """Why revisions ``seen`` now cannot be the ``stored`` ones, as one line, or None.
-
-    Other paths with the same date is a change of access, another date with the same paths is an edited
-    property; only both together are another history. Hidden revisions say nothing.
-    """
+def may_be_rewritten(stored: Iterable[Fingerprint], seen: Mapping[int, Fingerprint]) -> bool:
+    """True if a revision of ``seen`` has another date or other paths than the stored one. Hidden revisions
+    say nothing."""
     for old in stored:
         new = seen.get(old.rev_num)
         if new is None or Visibility.HIDDEN in (old.visibility, new.visibility):
             continue
-        if old.paths_hash != new.paths_hash and old.ts != new.ts:
-            return f"{url} has other content under r{old.rev_num} than what is stored; {_REMEDY}"
+        if old.paths_hash != new.paths_hash or old.ts != new.ts:
+            return True
+    return False
+
+
+def rewritten(changes: Iterable[Change], url: str) -> str | None:
+    """Why the changed revisions cannot be the stored ones, as one line, or None.
+
+    The paths of a revision never change, so other paths are proof. Date, author and message can be edited.
+    Another date with another message is proof in two revisions, and in one that was committed between the
+    first look and this one.
+    """
+    others = []
+    for one in changes:
+        if one.paths_differ:
+            return other_paths(one.rev_num, url)
+        if one.ts is not None and one.ts != one.stored_ts and one.message_differs:
+            others.append(one.rev_num)
+            if len(others) > 1 or one.first_seen_at < one.ts < one.seen_at + _CLOCKS:
+                numbers = ", ".join(f"r{number}" for number in others)
+                return f"{url} has other revisions under {numbers} than what is stored; {_REMEDY}"
     return None
+
+
+def other_paths(rev_num: int, url: str) -> str:
+    """Why the revision, whose paths are not the stored ones, is another one, as one line."""
+    return f"{url} has other paths under r{rev_num} than what is stored; {_REMEDY}"

@@ -10,6 +10,7 @@ A probe stores no fact. Everything is read and compared under the lease, so that
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -150,14 +151,14 @@ class ProbeWork:
             self._attempt.done.traffic = self._comparison.traffic
 
     def _probe(self, window: Window) -> None:
-        left = self._covered(window)
+        left = deque(self._covered(window))
         if not left:
             return self._conclude(self._part(window), "nothing of it has been read yet")
         part: _Part | None = None
         try:
             self._comparison.begin()
             while left:
-                part = self._part(left.pop(0))
+                part = self._part(left.popleft())
                 if not self._compare(part):
                     return None
         except (Cancelled, LeaseLost):
@@ -165,7 +166,7 @@ class ProbeWork:
         except SyncError as failure:
             # Of what the source did not show nothing is concluded.
             why = f"{failure.code}: {failure}"
-            for rest in [part or self._part(left.pop(0)), *map(self._part, left)]:
+            for rest in [part or self._part(left.popleft()), *map(self._part, left)]:
                 self._conclude(rest, why)
             raise
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from typing import Any
 
 import psycopg
 
@@ -99,6 +100,8 @@ class RevisionWork:
         look = self.look(before)
         visit, looked_at = look.visit, look.looked_at
         self.done.head = visit.head
+        if before.access is Access.REPLACED:
+            self._read_covered_again(before, visit)
         target = self._target(before, visit)
         if target is not None:
             with self._database.connection() as conn:
@@ -145,11 +148,15 @@ class RevisionWork:
             with self._database.connection() as conn:
                 before = watermarks.get(conn, self._repo.repo_id, self._job_type)
             head = self.look(before).visit.head
-            return {
-                one.natural_key
-                for one in found
-                if int(one.natural_key) <= head and self._source.is_outside(int(one.natural_key))
-            }
+            outside = set()
+            for rev_num in (int(one.natural_key) for one in found):
+                if rev_num <= head and self._source.is_outside(rev_num):
+                    with self._database.connection() as conn:
+                        was_inside = facts.is_whole(conn, self._repo.repo_id, rev_num)
+                    if was_inside:
+                        raise SourceReplaced(identity.other_paths(rev_num, self._repo.url))
+                    outside.add(str(rev_num))
+            return outside
         finally:
             self.done.traffic = self._source.traffic
 
@@ -211,6 +218,13 @@ class RevisionWork:
             )
 
     # -- reading and writing ------------------------------------------------------------------------------
+
+    def _read_covered_again(self, before: watermarks.WatermarkRow, visit: Visit) -> None:
+        """After the repository was another one: only its whole history proves that it is the old one."""
+        for window in before.covered:
+            assert isinstance(window, RevisionWindow)
+            if window.first <= visit.head:
+                self._read_window(RevisionWindow(window.first, min(window.end, visit.head + 1)))
 
     def _read_window(self, window: RevisionWindow) -> None:
         """Chunk by chunk. A chunk that fails is a gap; the others go on, unless the source is down."""
@@ -279,10 +293,16 @@ class RevisionWork:
         repo_id = self._repo.repo_id
 
         def store(conn: Connection, batch_id: int) -> Counts:
-            if doubtful := self._distrusted.intersection(range(window.first, window.end)):
+            doubtful = self._distrusted.intersection(range(window.first, window.end))
+            if doubtful:
                 facts.distrust(conn, repo_id, doubtful)
             return facts.store_revisions(
-                conn, repo_id=repo_id, batch_id=batch_id, rows=marked(batch), window=window
+                conn,
+                repo_id=repo_id,
+                batch_id=batch_id,
+                rows=marked(batch),
+                window=window,
+                check=partial(self._check_history, doubtful=doubtful),
             )
 
         self._attempt.write(
@@ -310,16 +330,30 @@ class RevisionWork:
             # A subfolder's revisions may lie far apart; the newest one alone is proof enough.
             window = RevisionWindow(stored[0].rev_num, stored[0].rev_num + 1)
         try:
-            for batch in self._source.read(window):
-                for row in batch.rows:
-                    seen[row.rev_num] = identity.Fingerprint(
-                        row.rev_num, row.ts, facts.paths_hash(row.paths), row.visibility
-                    )
+            batches = list(self._source.read(window))
         except WindowTooHard as hard:
             # Unreadable revisions are no proof of another repository; they are handled where they are read.
             _log.info("%s: fingerprints of %s cannot be read: %s", self._repo.slug, window, hard)
             return
-        why = identity.rewritten(stored, seen, self._repo.url)
+        for batch in batches:
+            for row in batch.rows:
+                seen[row.rev_num] = identity.Fingerprint(
+                    row.rev_num, row.ts, facts.paths_hash(row.paths), row.visibility
+                )
+        if identity.may_be_rewritten(stored, seen):
+            with self._database.connection() as conn:
+                again = chain.from_iterable(map(marked, batches))
+                changed = facts.changes(conn, self._repo.repo_id, again)
+            self._check_history(changed)
+
+    def _check_history(self, changed: Sequence[dict[str, Any]], doubtful: Collection[int] = ()) -> None:
+        """Raises SourceReplaced where the changed revisions are others than the stored ones. What is stored
+        of ``doubtful`` ones may have been damaged here, so only their paths count."""
+        found = (identity.Change(**row) for row in changed)
+        why = identity.rewritten(
+            (replace(one, message_differs=False) if one.rev_num in doubtful else one for one in found),
+            self._repo.url,
+        )
         if why is not None:
             raise SourceReplaced(why)
 

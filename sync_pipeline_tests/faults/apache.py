@@ -7,6 +7,7 @@ modules is not installed, the fixture ``apache`` skips with a message.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import pwd
 import shutil
@@ -33,6 +34,7 @@ _MODULES = {
     "authz_core": "authz_core_module",
     "authz_user": "authz_user_module",
     "auth_basic": "auth_basic_module",
+    "auth_digest": "auth_digest_module",
     "alias": "alias_module",
     "ssl": "ssl_module",
     "dav": "dav_module",
@@ -70,6 +72,14 @@ StartServers 1
  AuthUserFile {root}/passwords
  Require valid-user
 </Location>
+<Location /digest>
+ DAV svn
+ SVNParentPath {root}/repositories
+ AuthType Digest
+ AuthName "Code"
+ AuthUserFile {root}/digest
+ Require valid-user
+</Location>
 Redirect permanent /moved http://localhost:{http}/open
 Redirect temp /login-page http://localhost:{http}/open
 Redirect permanent /stranger http://127.0.0.1:{stranger}/open
@@ -84,9 +94,9 @@ Redirect permanent /circle http://localhost:{http}/circle
 
 @dataclass
 class Apache:
-    """A running server. Everything below ``repositories`` is served at ``/open``, at ``/login`` to
-    :data:`USER`, and at ``/authz`` as the text in ``authz`` allows. ``/moved``, ``/login-page``,
-    ``/stranger`` (to the port ``stranger``) and ``/circle`` redirect."""
+    """A running server. Everything below ``repositories`` is served at ``/open``, at ``/login`` and
+    ``/digest`` to :data:`USER`, and at ``/authz`` as the text in ``authz`` allows. ``/moved``,
+    ``/login-page``, ``/stranger`` (to the port ``stranger``) and ``/circle`` redirect."""
 
     root: Path
     http: int
@@ -139,6 +149,8 @@ def _start(program: str, folder: Path, root: Path) -> Apache:
     (root / "repositories").mkdir()
     (root / "authz").write_text("[/]\n* = r\n")
     _run("openssl", "passwd", "-apr1", "-stdin", stdin=PASSWORD, into=root / "passwords", before=f"{USER}:")
+    secret = hashlib.md5(f"{USER}:Code:{PASSWORD}".encode()).hexdigest()
+    (root / "digest").write_text(f"{USER}:Code:{secret}\n")
     key, certificate = str(root / "key.pem"), str(root / "certificate.pem")
     _run(
         *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),

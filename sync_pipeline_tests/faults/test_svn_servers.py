@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from sync_pipeline.errors import AccessDenied, SourceGone, SyncError, Transient
-from sync_pipeline.model import JobStatus, Repository, RevisionRow, RevisionWindow, Visibility
+from sync_pipeline.model import Batch, JobStatus, Mode, Repository, RevisionRow, RevisionWindow, Visibility
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.sandbox.svn_samples import growing
 from sync_pipeline.settings import Settings
@@ -128,6 +128,94 @@ def test_every_kind_of_server_tells_the_same(
         for field in ("author_raw", "ts", "message", "flags", "raw"):
             assert getattr(theirs, field) == getattr(ours, field), (revision, field)
         assert list(theirs.paths) == list(ours.paths)
+
+
+def returns() -> bytes:
+    """CR and TAB at every place that an XML reader changes, and beside them what looks the same."""
+    writer = DumpWriter().revision("plain", "dev", DATE).directory("d")
+    writer.node("d/tab\tname", text="x").node("d/tab name", text="x").node("cr\rname", text="x")
+    writer.revision("ret\rurn\n", "d\rev", DATE, build_id=b"a\rb\r\nc").node("f", text="x")
+    writer.revision("win\r\ndows <&>\r\n", "dev", DATE)
+    writer.node("copied", copyfrom=(1, "d/tab\tname")).node("also", copyfrom=(1, "d/tab name"))
+    writer.node("returned", copyfrom=(1, "cr\rname"))
+    writer.revision("several\nlines", "dev", DATE).node("d/g", text="x")
+    writer.revision(b"latin \xe9\r\n", "dev", DATE).node("d/h", text="x")
+    writer.revision("both \x01 and\r", "dev", DATE).node("d/i", text="x")
+    return writer.dump()
+
+
+@pytest.mark.parametrize("way", ["http", "https", "login", "digest"])
+def test_cr_and_tab_arrive_over_http_and_cost_one_question_more(
+    apache: Apache, tmp_path: Path, way: str
+) -> None:
+    repository = apache.repository(f"{tmp_path.name}-cr", returns())
+    place, scheme = (way, "http") if way in ("login", "digest") else ("open", way)
+    reader = reader_of(
+        apache.url(f"{place}/{repository.path.name}", scheme=scheme),
+        username=USER,
+        password=PASSWORD,
+        ca_file=apache.certificate,
+    )
+    truth = rows_of(reader_of(repository.url), 7)
+    assert [_plain(row) for row in rows_of(reader, 7)] == [_plain(row) for row in truth]
+    assert truth[1].message == "ret\rurn\n"
+    # The log, the raw one, and a look at the message with a control character.
+    assert reader.calls == 3
+    assert [_plain(one(reader.read_single(n))) for n in range(1, 7)] == [_plain(row) for row in truth]
+
+
+def _plain(row: RevisionRow) -> tuple[object, ...]:
+    paths = sorted(row.paths)
+    return row.rev_num, row.author_raw, row.ts, row.message, row.flags, dict(row.revprops), row.raw, paths
+
+
+def one(batch: Batch) -> RevisionRow:
+    (row,) = batch.rows
+    return row
+
+
+def test_single_lines_over_http_cost_no_question_more(apache: Apache, tmp_path: Path) -> None:
+    writer = DumpWriter()
+    for number in range(1, 31):
+        writer.revision(f"m{number}", "dev", DATE).node(f"f {number}", text="x")
+    repository = apache.repository(f"{tmp_path.name}-lines", writer.dump())
+    reader = reader_of(apache.url(f"open/{repository.path.name}"))
+    assert {row.flags for row in rows_of(reader, 31)} == {()}
+    assert reader.calls == 1
+
+
+def test_where_the_raw_log_cannot_be_had_the_doubt_is_flagged(
+    apache: Apache, tmp_path: Path, database: Database
+) -> None:
+    """An exact row is not overwritten by one in doubt, and one in doubt is when it can be read for sure."""
+    repository = apache.repository(f"{tmp_path.name}-doubt", returns())
+    url = apache.url(f"open/{repository.path.name}")
+    unsure = SMALL.model_copy(update={"svn_trust_failures": "other"})
+    messages = "SELECT rev_num, message, flags FROM scm.svn_revisions ORDER BY 1"
+    with database.connection() as conn:
+        repo = register_source(conn, url)
+        assert Syncer(database, unsure).run(request(repo)).succeeded
+        doubted = {row["rev_num"]: (row["message"], row["flags"]) for row in conn.execute(messages)}
+        assert doubted[1] == ("plain", ["paths_unsure"])
+        assert doubted[2] == ("ret\nurn\n", ["line_ends_unsure"])
+        assert doubted[3] == ("win\ndows <&>\n", ["line_ends_unsure", "paths_unsure"])
+        for settings, updated in ((SMALL, 5), (unsure, 0)):
+            window = request(repo, Mode.BACKFILL, window=(1, 7), reread=True)
+            assert Syncer(database, settings).run(window).counts.updated == updated
+            rows = {row["rev_num"]: (row["message"], row["flags"]) for row in conn.execute(messages)}
+            assert (rows[1], rows[2]) == (("plain", []), ("ret\rurn\n", []))
+
+
+def test_the_login_for_the_raw_log_goes_nowhere_else(apache: Apache) -> None:
+    client = make_client(username=USER, password=PASSWORD)
+    secret = base64.b64encode(f"{USER}:{PASSWORD}".encode())
+    with _curious(apache.stranger) as heard:
+        for path in ("stranger", "moved/x"):
+            raw = client.raw_log(apache.url(path))
+            assert raw is not None
+            assert raw.altered(1, 2) is None
+    assert secret not in b"".join(heard)
+    assert client.raw_log("svn://localhost/x") is None
 
 
 def _one(reader: SvnReader, revision: int) -> RevisionRow:

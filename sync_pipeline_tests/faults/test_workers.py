@@ -112,7 +112,7 @@ def test_a_comparison_or_a_repair_that_is_killed_is_done_again(
             assert differ() == {"2", "3", "5"}
         assert [report.error for report in heal.run(database) if not report.succeeded] == []
         assert differ() == set()
-        state = whole_state(conn) | {"svn_revision_versions": []}
+        state = whole_state(conn) | {"svn_revision_versions": [], "svn_path_versions": []}
         expected = dict(subject.expected)
         for rows in (state, expected):
             rows[subject.facts] = [row | {"version": 1} for row in rows[subject.facts]]

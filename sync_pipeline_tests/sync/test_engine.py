@@ -16,10 +16,12 @@ from uuid import UUID
 
 import pytest
 
+from sync_pipeline import catalog
 from sync_pipeline.errors import Cancelled, ConfigurationError, Transient, WindowTooHard
 from sync_pipeline.model import (
     Batch,
     Counts,
+    Depth,
     JobReport,
     JobStatus,
     JobType,
@@ -33,14 +35,18 @@ from sync_pipeline.model import (
     Trigger,
     Visit,
 )
+from sync_pipeline.operations import registration
 from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, proofs, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
-from sync_pipeline.sync.readers import Readers
+from sync_pipeline.sync.readers import Readers, svn_reader
 from sync_pipeline_tests.builders import register_source as add
 from sync_pipeline_tests.builders import request
+from sync_pipeline_tests.faults.whole_state import differences, whole_state
+from sync_pipeline_tests.svn_fixtures import SvnRepository, create_repository
 
 REVISIONS = JobType.REVISIONS
 SMALL = Settings(chunk_revisions=10, wait_limit=0.5)
@@ -564,8 +570,202 @@ def test_a_rolled_back_repository_is_noticed_before_and_after_it_grows_again(
         commit(place, "takes the number of the lost one")
         commit(place, "and one more")
         report = syncer.run(request(repo))
-        assert "other content under r46" in (report.error or "")
+        assert "other paths under r46" in (report.error or "")
         assert one(conn, "SELECT message FROM scm.svn_revisions WHERE rev_num = 46") == "will be lost"
+
+
+def same_uuid(path: Path, dump: bytes, uuid: str) -> SvnRepository:
+    """Another history in the place of a repository, under its UUID."""
+    shutil.rmtree(path)
+    repository = create_repository(path).load(dump)
+    (path / "db" / "uuid").write_text(f"{uuid}\n{uuid}\n")
+    return repository
+
+
+def one_file(first: int, end: int, tell: str, year: int = 2020) -> DumpWriter:
+    """Revisions that all change the same file, and a first one that adds it."""
+    writer = DumpWriter().revision("add", "ann", "2020-01-01T00:00:00.000001Z").node("f", text="0")
+    for number in range(first, end):
+        writer.revision(f"{tell} {number}", "ann", f"{year}-02-03T04:{number:02d}:00.000001Z")
+        writer.node("f", "change", text=f"{tell} {number}")
+    return writer
+
+
+def assert_nothing_is_written(database: Database, syncer: Syncer, repo: int, text: str) -> None:
+    """A visit finds another repository, says so, and leaves everything as it was."""
+    with database.connection() as conn:
+        before = whole_state(conn)
+        report = syncer.run(request(repo))
+        assert (report.job_status, report.error_code) == (JobStatus.DEAD, "replaced"), report
+        assert text in (report.error or "")
+        assert watermarks.get(conn, repo, REVISIONS).access == "replaced"
+        after = whole_state(conn)
+        del before["sync_watermarks"], after["sync_watermarks"]
+        assert differences(before, after) == []
+
+
+@pytest.mark.parametrize("change", ["other paths, same dates", "same path", "same path, one revision"])
+def test_a_history_rewritten_under_the_same_uuid_overwrites_nothing(
+    database: Database, tmp_path: Path, change: str
+) -> None:
+    """What is loaded up to r10, and then other commits than those that were read."""
+    place = tmp_path / "r"
+    stored = 11 if change == "same path, one revision" else 15
+    uuid = create_repository(place).load(one_file(2, stored + 1, "old").dump()).uuid
+    syncer = Syncer(database, SMALL)
+    with database.connection() as conn:
+        repo = add(conn, place)
+        assert syncer.run(request(repo)).succeeded
+        if change == "other paths, same dates":
+            writer = one_file(2, 11, "old")
+            for number in range(11, 21):
+                writer.revision(f"new {number}", "ann", f"2020-02-03T04:{number:02d}:00.000001Z")
+                writer.node(f"n{number}", text="x")
+            same_uuid(place, writer.dump(), uuid)
+        elif change == "same path":
+            writer = one_file(2, 11, "old")
+            for number in range(11, 21):
+                writer.revision(f"new {number}", "ann", f"2019-02-03T04:{number:02d}:00.000001Z")
+                writer.node("f", "change", text=f"new {number}")
+            same_uuid(place, writer.dump(), uuid)
+        else:
+            repository = same_uuid(place, one_file(2, 11, "old").dump(), uuid)
+            for number in range(2):
+                target = tmp_path / f"wc{number}"
+                subprocess.run(["svn", "checkout", "-q", repository.url, target], check=True)
+                (target / "f").write_text(f"new {number}")
+                subprocess.run(["svn", "commit", "-q", "-m", f"new {number}", target], check=True)
+    assert_nothing_is_written(database, syncer, repo, "r11")
+
+
+def filtered(place: Path, out: str = "secret") -> None:
+    """The usual clean-up: everything below one folder is taken out of the history, which keeps every date
+    and every number."""
+    repository = SvnRepository(place)
+    uuid = repository.uuid
+    done = subprocess.run(
+        ["svndumpfilter", "exclude", out], input=repository.dump(), capture_output=True, check=True
+    )
+    same_uuid(place, done.stdout, uuid)
+
+
+def with_a_secret(end: int) -> bytes:
+    """Revisions of which one in ten, the first of them r5, changes the folder ``secret`` too."""
+    writer = DumpWriter().revision("dirs", "ann", "2020-01-01T00:00:00.000001Z").directory("open")
+    writer.directory("secret")
+    for number in range(2, end):
+        writer.revision(f"m {number}", "ann", f"2020-02-03T04:{number:02d}:00.000001Z")
+        writer.node(f"open/{number}", text="x")
+        if number % 10 == 5:
+            writer.node(f"secret/{number}", text="x")
+    return writer.dump()
+
+
+@pytest.mark.parametrize("found_by", ["visit", "sweep", "reread", "heal"])
+def test_a_filtered_history_overwrites_nothing_however_it_is_found(
+    database: Database, tmp_path: Path, found_by: str
+) -> None:
+    place = tmp_path / "r"
+    create_repository(place).load(with_a_secret(26 if found_by == "visit" else 35))
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval": 0.001})
+    syncer = Syncer(database, settings if found_by == "sweep" else SMALL)
+    with database.connection() as conn:
+        repo = add(conn, place)
+        assert syncer.run(request(repo)).succeeded
+        shutil.copytree(place, tmp_path / "original")
+        filtered(place)
+        if found_by in ("visit", "sweep"):
+            assert_nothing_is_written(database, syncer, repo, "other paths under r")
+        else:
+            before = facts_of(conn)
+            if found_by == "heal":
+                probe = request(repo, Mode.PROBE, window=(1, 35), depth=Depth.DETAILS)
+                assert syncer.run(probe).succeeded
+                report = syncer.run(request(repo, Mode.REPAIR, window=RevisionWindow(1, 2**40), heals=True))
+            else:
+                report = syncer.run(request(repo, Mode.BACKFILL, window=(1, 35), reread=True))
+            assert report.error_code == "replaced", report
+            assert facts_of(conn) == before
+            # A visit that sees only what was not rewritten does not take that back.
+            assert syncer.run(request(repo)).error_code == "replaced"
+            assert watermarks.get(conn, repo, REVISIONS).access == "replaced"
+        shutil.rmtree(place)
+        shutil.move(tmp_path / "original", place)
+        report = syncer.run(request(repo))
+        assert (report.succeeded, report.counts.changed) == (True, 0), report
+        assert watermarks.get(conn, repo, REVISIONS).access == "ok"
+
+
+def test_a_history_filtered_out_of_a_registered_folder_makes_no_tombstone(
+    database: Database, tmp_path: Path
+) -> None:
+    place = tmp_path / "r"
+    create_repository(place).load(with_a_secret(35))
+    syncer = Syncer(database, SMALL.model_copy(update={"deletion_looks": 1, "deletion_after": 0.0}))
+    with database.connection() as conn:
+        repo = add(conn, place, prefix="secret")
+        assert syncer.run(request(repo)).succeeded
+        before = facts_of(conn)
+        filtered(place, "secret/5")
+        assert syncer.run(request(repo, Mode.PROBE, window=(1, 35), depth=Depth.DETAILS)).succeeded
+        report = syncer.run(request(repo, Mode.REPAIR, window=RevisionWindow(1, 2**40), heals=True))
+        assert report.error_code == "replaced", report
+        assert facts_of(conn) == before
+        assert one(conn, "SELECT count(*) FROM scm.svn_revisions WHERE deleted_at IS NOT NULL") == 0
+
+
+def test_edited_logs_authors_and_dates_stay_edits_and_each_version_keeps_its_paths(
+    database: Database, place: Path
+) -> None:
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 45, "sweep_interval": 0.001})
+    syncer = Syncer(database, settings)
+    repository = SvnRepository(place)
+    with database.connection() as conn:
+        repo = add(conn, place)
+        assert syncer.run(request(repo)).succeeded
+        paths = "SELECT path_no, path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods FROM "
+        before = conn.execute(f"{paths} scm.svn_changed_paths WHERE rev_num = 45 ORDER BY 1").fetchall()
+        for rev in range(41, 46):  # everybody gets another name, and the newest dates were wrong
+            repository.set_revprop(rev, "svn:author", "anonymous")
+        for rev in (44, 45):
+            repository.set_revprop(rev, "svn:date", "2031-01-01T00:00:00.000000Z")
+        repository.set_revprop(43, "svn:log", "edited")
+        repository.set_revprop(3, "svn:log", "edited")
+        repository.set_revprop(3, "svn:date", "2019-01-01T00:00:00.000000Z")
+        repository.set_revprop(3, "svn:author", "bob")
+        report = syncer.run(request(repo))
+        assert report.succeeded, report
+        assert report.counts.updated == 6
+        kept = conn.execute(f"{paths} scm.svn_path_versions WHERE rev_num = 45 ORDER BY 1").fetchall()
+        assert kept == before
+        assert one(conn, "SELECT count(DISTINCT rev_num) FROM scm.svn_path_versions WHERE version = 1") == 6
+
+
+def test_a_rewritten_repository_that_is_registered_again_is_another_one(
+    database: Database, tmp_path: Path
+) -> None:
+    place = tmp_path / "r"
+    create_repository(place).load(with_a_secret(26))
+    syncer = Syncer(database, SMALL)
+    with database.connection() as conn:
+        repo = add(conn, place)
+        assert syncer.run(request(repo)).succeeded
+        before = facts_of(conn)
+        filtered(place)
+        assert syncer.run(request(repo)).error_code == "replaced"
+        registration.retire_repository(database, repo, reason="rewritten", actor="test")
+        added = registration.add_repository(
+            database,
+            SMALL,
+            catalog.parse_spec(f"svn:{place.as_uri()}"),
+            actor="test",
+            reader_factory=lambda url: svn_reader(SMALL, url),
+        )
+        assert added.repository is not None
+        assert (added.again, added.repository.repo_id == repo) == (False, False)
+        assert syncer.run(request(added.repository.repo_id)).succeeded
+        old = [row for row in facts_of(conn) if row in before]
+        assert len(old) >= len(before)
 
 
 def test_an_edited_message_is_found_by_the_sweep(database: Database, place: Path) -> None:
@@ -589,6 +789,28 @@ def test_an_edited_message_is_found_by_the_sweep(database: Database, place: Path
         old = conn.execute("SELECT message FROM scm.svn_revision_versions WHERE rev_num = 3").fetchone()
         assert old is not None
         assert old["message"].startswith("Change 3:")
+
+
+def test_broken_messages_cost_no_svn_command_not_even_in_the_sweep(
+    database: Database, tmp_path: Path
+) -> None:
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 30, "sweep_interval": 0.001})
+    calls: dict[str, list[int]] = {}
+    with database.connection() as conn:
+        for name, text in (("plain", b"cafe"), ("latin", b"caf\xe9")):
+            writer = DumpWriter()
+            for number in range(1, 61):
+                message = text if number % 3 == 0 or number > 55 else b"other"
+                writer.revision(message, text, "2020-02-03T04:05:06.000001Z").node(f"f{number}", text="x")
+            create_repository(tmp_path / name).load(writer.dump())
+            repo = add(conn, tmp_path / name)
+            reports = [Syncer(database, settings).run(request(repo)) for _ in range(3)]
+            assert [report.counts.changed for report in reports] == [60, 0, 0]
+            calls[name] = [report.traffic.calls for report in reports]
+        assert calls["latin"] == calls["plain"]
+        assert calls["plain"][1] > 3  # the sweep was one of them
+        query = "SELECT count(*) FROM scm.svn_revisions WHERE 'invalid_utf8' = ANY (flags)"
+        assert one(conn, query) == 60
 
 
 def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, place: Path) -> None:

@@ -7,6 +7,7 @@ stored events. The reasons for ids and kinds are in docs/decisions/gitlab-review
 from __future__ import annotations
 
 import re
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -290,23 +291,24 @@ def told_once(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
     """``events`` by time and id, each fact under one kind only: a system note that tells what a structured
     event of the same person tells at the same time points to that event."""
     ordered = sorted(events, key=lambda row: (str(row.occurred_at), row.origin, row.number))
-    free = {row.event_id: row for row in ordered if row.origin is not Origin.NOTE}
+    # By time, so that each note looks at the front only.
+    free: dict[tuple[str, int | str | None], deque[tuple[datetime, str]]] = defaultdict(deque)
+    for row in ordered:
+        if row.origin is not Origin.NOTE and row.occurred_at is not None:
+            free[row.kind, _who(row.actor)].append((row.occurred_at, row.event_id))
     result: list[ReviewEventRow] = []
     for row in ordered:
-        if row.origin is Origin.NOTE and row.is_system and row.kind in _TOLD_TWICE:
-            twin = next((other for other in free.values() if _same_fact(row, other)), None)
-            if twin is not None:
+        if row.origin is Origin.NOTE and row.is_system and row.kind in _TOLD_TWICE and row.occurred_at:
+            others = free[row.kind, _who(row.actor)]
+            while others and others[0][0] < row.occurred_at - _SAME_FACT:
+                others.popleft()
+            if others and others[0][0] <= row.occurred_at + _SAME_FACT:
+                twin = others[0][1]
                 if row.kind != "label":  # one note tells of all labels that were changed at once
-                    del free[twin.event_id]
-                row = replace(row, kind="system", duplicate_of=twin.event_id)
+                    others.popleft()
+                row = replace(row, kind="system", duplicate_of=twin)
         result.append(row)
     return tuple(result)
-
-
-def _same_fact(row: ReviewEventRow, other: ReviewEventRow) -> bool:
-    if row.kind != other.kind or row.occurred_at is None or other.occurred_at is None:
-        return False
-    return _who(row.actor) == _who(other.actor) and abs(row.occurred_at - other.occurred_at) <= _SAME_FACT
 
 
 def _who(one: Person | None) -> int | str | None:

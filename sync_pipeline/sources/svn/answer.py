@@ -31,11 +31,11 @@ LARGE = 1 << 18
 ILLEGAL = bytes(sorted(set(range(32)) - {9, 10, 13}))
 """Bytes that no XML document may hold."""
 
-LOSSY = re.compile(r"\?\\[0-9]{3}")
+LOSSY = re.compile(rb"\?\\[0-9]{3}")
 """How svn writes a control character of a message or an author into XML."""
 
-_LOSSY_BYTES = re.compile(rb"\?\\[0-9]{3}")
 _ENTRY_TAG = re.compile(rb'<logentry\s[^>]*?revision="([0-9]+)"[^>]*>|</logentry>')
+_ALTERABLE = re.compile(rb'<(?:msg|author|path|property)\b[^<>]*>[^<\n]*\n|copyfrom-path="[^" ]* ')
 _BAD_ENTITY = re.compile(rb"&(?!amp;|lt;|gt;|quot;|apos;|#[0-9]{1,7};)")
 _ENTRY = re.compile(
     r'<logentry\s+revision="([0-9]+)">\s*'
@@ -66,12 +66,16 @@ class Entry(NamedTuple, Generic[T]):
 class JudgedLog:
     """An answer that passed: where its entries are, and a way to read them.
 
-    ``lossy`` are the revisions whose author or message may have lost control characters on the way.
+    ``lossy`` are the entries, by their place, whose author or message may have lost control characters on the
+    way. Entries with bytes that no XML document may hold are refused, or with ``lenient`` taken apart byte by
+    byte: the tags around them are sound.
     """
 
-    def __init__(self, file: AnswerFile, *, nested: bool = False) -> None:
+    def __init__(self, file: AnswerFile, *, nested: bool = False, lenient: bool = False) -> None:
         self._file = file
         self._nested = nested
+        self._lenient = lenient
+        self._broken: set[int] = set()
         self.revisions = array("q")
         self._starts = array("q")
         self._ends = array("q")
@@ -85,33 +89,39 @@ class JudgedLog:
         depth = 0
         balance = 0
         for start, block in self._file.blocks(0, self._file.size, BLOCK, b">"):
-            if len(block.translate(None, ILLEGAL)) != len(block):
-                raise WindowTooHard("the answer holds control characters", code="control_characters")
-            try:
-                text = block.decode("utf-8")
-            except UnicodeDecodeError:
-                raise WindowTooHard("the answer holds invalid UTF-8", code="invalid_utf8") from None
-            if "\ufffe" in text or "\uffff" in text:
-                raise WindowTooHard("the answer holds characters that XML forbids", code="control_characters")
+            refused = _refused(block)
+            if refused is not None and not self._lenient:
+                raise refused
             if _BAD_ENTITY.search(block):
                 raise WindowTooHard("the answer is not well-formed", code="malformed")
             balance += _balance(block)
-            losses = [match.start() for match in _LOSSY_BYTES.finditer(block)]
+            # Taken in step with the tags: one look at each, however many there are.
+            losses = (match.start() for match in LOSSY.finditer(block))
+            loss = next(losses, len(block))
+            at = 0
             for match in _ENTRY_TAG.finditer(block):
                 if match[1] is None:
                     depth -= 1
                     if depth == 0:
                         self._ends.append(start + match.end())
-                        while losses and losses[0] < match.start():
-                            self.lossy.add(self.revisions[-1])
-                            del losses[0]
+                        if loss < match.start():
+                            self.lossy.add(len(self.revisions) - 1)
+                        while loss < match.start():
+                            loss = next(losses, len(block))
+                        if refused is not None and _refused(block[at : match.end()]) is not None:
+                            self._broken.add(len(self._ends) - 1)
+                        at = match.end()
                 else:
                     if depth == 0:
                         self.revisions.append(int(match[1]))
                         self._starts.append(start + match.start())
                     depth += 1
-            if losses and self.revisions:
-                self.lossy.add(self.revisions[-1])
+            if loss < len(block) and self.revisions:
+                self.lossy.add(len(self.revisions) - 1)
+            if refused is not None and (outside := _refused(block[at:])) is not None:
+                if not depth:
+                    raise outside
+                self._broken.add(len(self._starts) - 1)
         size = self._file.size
         if depth or not self._file.read(max(0, size - 64), size).rstrip().endswith((b"</log>", b"<log/>")):
             raise WindowTooHard("the answer ends before its closing tag", code="truncated")
@@ -131,19 +141,40 @@ class JudgedLog:
         """The bytes of one entry, at most ``cap``."""
         return self._file.read(self._starts[index], min(self._ends[index], self._starts[index] + cap))
 
+    @property
+    def is_alterable(self) -> bool:
+        """Whether it holds what may have been a CR or a TAB before an XML reader saw it: a text of several
+        lines, or a source of a copy with a space."""
+        blocks = self._file.blocks(0, self._file.size, BLOCK, b"</")
+        return any(_ALTERABLE.search(block) for _, block in blocks)
+
+    def apart(self, index: int) -> TolerantEntry:
+        """One entry, byte by byte."""
+        return _take_apart(self._file, self.revisions[index], self._starts[index], self._ends[index])
+
     def entries(self, make: MakePath[T]) -> Iterator[Entry[T]]:
         """All entries in order, paths built by ``make(path, action, kind, copyfrom_path, copyfrom_rev,
         text_mods, prop_mods)``."""
+        for entry in self.lenient_entries(make):
+            assert isinstance(entry, Entry)
+            yield entry
+
+    def lenient_entries(self, make: MakePath[T]) -> Iterator[Entry[T] | TolerantEntry]:
+        """As :meth:`entries`; byte by byte where the bytes of one are no XML."""
         attributes: dict[str, tuple[Any, ...]] = {}
         index, count = 0, len(self.revisions)
         while index < count:
             start, end = self._starts[index], self._ends[index]
+            if index in self._broken:
+                yield self.apart(index)
+                index += 1
+                continue
             if end - start > LARGE and not self._nested:
                 yield self._large(start, end, make, attributes)
                 index += 1
                 continue
             last = index + 1
-            while last < count and self._ends[last] - start <= GROUP:
+            while last < count and self._ends[last] - start <= GROUP and last not in self._broken:
                 last += 1
             text = self._file.read(start, self._ends[last - 1]).decode("utf-8")
             yield from _parse_group(text, make, attributes, nested=self._nested)
@@ -196,6 +227,19 @@ class PathsView(Generic[T]):
             if at == position:
                 return path
         raise IndexError(index)
+
+
+def _refused(data: bytes) -> WindowTooHard | None:
+    """Why no XML document may hold ``data``; None where one may."""
+    if len(data.translate(None, ILLEGAL)) != len(data):
+        return WindowTooHard("the answer holds control characters", code="control_characters")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return WindowTooHard("the answer holds invalid UTF-8", code="invalid_utf8")
+    if "\ufffe" in text or "\uffff" in text:
+        return WindowTooHard("the answer holds characters that XML forbids", code="control_characters")
+    return None
 
 
 def _balance(block: bytes) -> int:
@@ -331,6 +375,7 @@ _ATTRIBUTE_BYTES = re.compile(rb'([\w-]+)="([^"]*)"')
 class TolerantEntry(NamedTuple):
     """One entry taken apart byte by byte: ``fields`` has author, date and msg where they are there."""
 
+    revision: int
     fields: Mapping[str, bytes]
     paths: Iterable[tuple[bytes, Mapping[str, bytes]]]
     properties: Mapping[str, bytes]
@@ -342,19 +387,21 @@ def tolerant(file: AnswerFile, revision: int) -> TolerantEntry:
     size = file.size
     if not file.read(max(0, size - 64), size).rstrip().endswith(b"</log>"):
         raise WindowTooHard("the answer ends before its closing tag", code="truncated")
-    fields: dict[str, bytes] = {}
     found: list[int] = []
     for _, block in file.blocks(0, size, BLOCK, b">"):
         found += [int(match[1]) for match in _ENTRY_TAG.finditer(block) if match[1]]
     if found != [revision]:
         raise WindowTooHard(f"the answer does not hold exactly r{revision}", code="missing_revisions")
+    return _take_apart(file, revision, 0, size)
+
+
+def _take_apart(file: AnswerFile, revision: int, start: int, end: int) -> TolerantEntry:
     # What is around the paths is one message at most, so it is read whole.
-    opening, closing = _outside(file, size)
-    outside = file.read(0, opening) + file.read(closing, size)
-    for match in _RAW_FIELD.finditer(outside):
-        fields[match[1].decode()] = raw_plain(match[2])
+    opening, closing = _outside(file, start, end)
+    outside = file.read(start, opening) + file.read(closing, end)
+    fields = {match[1].decode(): raw_plain(match[2]) for match in _RAW_FIELD.finditer(outside)}
     properties = dict(raw_properties(outside))
-    return TolerantEntry(fields, _TolerantPaths(file, opening, closing), properties)
+    return TolerantEntry(revision, fields, _TolerantPaths(file, opening, closing), properties)
 
 
 def raw_properties(data: bytes) -> Iterator[tuple[str, bytes]]:
@@ -366,13 +413,13 @@ def raw_properties(data: bytes) -> Iterator[tuple[str, bytes]]:
         yield name, base64.b64decode(match[2]) if encoded else raw_plain(match[2])
 
 
-def _outside(file: AnswerFile, size: int) -> tuple[int, int]:
-    opening = closing = size
-    for start, block in file.blocks(0, size, BLOCK, b">"):
-        if opening == size and (at := block.find(b"<paths>")) >= 0:
-            opening = start + at
+def _outside(file: AnswerFile, start: int, end: int) -> tuple[int, int]:
+    opening = closing = end
+    for position, block in file.blocks(start, end, BLOCK, b">"):
+        if opening == end and (at := block.find(b"<paths>")) >= 0:
+            opening = position + at
         if (at := block.find(b"</paths>")) >= 0:
-            closing = start + at
+            closing = position + at
             break
     return opening, closing
 

@@ -26,6 +26,7 @@ from sync_pipeline.errors import Cancelled, WindowTooHard
 from sync_pipeline.sources.svn import process
 from sync_pipeline.sources.svn.answer import JudgedLog, property_bytes, raw_plain, raw_properties
 from sync_pipeline.sources.svn.process import Answer, AnswerFile
+from sync_pipeline.sources.svn.raw_log import RawLog
 from sync_pipeline.sources.svn.types import (
     ClientError,
     PysvnDiffSummary,
@@ -124,6 +125,7 @@ class Client:
         self.callback_notify: Callable[..., Any] | None = None
         self._svn = svn_command
         self._config_dir = config_dir
+        self._is_private = not config_dir
         self._ca_file = ca_file
         self._trust = trust_failures
         self._username = ""
@@ -426,6 +428,28 @@ class Client:
         answer = self._run(["cat", *_revision(revision), "--", target(url_or_path, peg_revision)])
         return answer.file.read(0, answer.file.size)
 
+    def raw_log(self, url: str, *, timeout: float | None = None) -> RawLog | None:
+        """What asks the web server of ``url`` for raw logs; None where there is none, or svn may get to it in
+        ways of its own: a proxy, certificates that are trusted nevertheless, a folder of settings."""
+        own = bool(self._config_dir) and not self._is_private
+        if _host(url) is None or self._trust or own or _has_proxy(SYSTEM_CONFIGURATION):
+            return None
+        return RawLog(
+            as_url(url),
+            username=self._username,
+            password=self._password or "",
+            ca_file=self._ca_file,
+            timeout=self.timeout if timeout is None else timeout,
+            max_bytes=self.max_answer_bytes,
+            cancelled=self._cancelled,
+        )
+
+    def permit(self) -> None:
+        """Wait for leave to ask the server something, and count it. Raises Cancelled."""
+        if self.callback_permit is not None:
+            self.waited += self.callback_permit(self._go_on)
+        self.calls += 1
+
     # One command
 
     def _pinned(self, url: str, revision: Revision) -> Revision:
@@ -464,9 +488,7 @@ class Client:
             command.append("--password-from-stdin")
             command += self._stay_at(arguments[-1])
         try:
-            if self.callback_permit is not None:
-                self.waited += self.callback_permit(self._go_on)
-            self.calls += 1
+            self.permit()
             return process.run(
                 self._svn,
                 [*command, *arguments[1:]],

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -34,6 +34,7 @@ from sync_pipeline.sources.svn.answer import LOSSY, Entry, JudgedLog, TolerantEn
 from sync_pipeline.sources.svn.client import Client
 from sync_pipeline.sources.svn.codes import Meaning, consequence, meaning, place
 from sync_pipeline.sources.svn.process import AnswerFile
+from sync_pipeline.sources.svn.raw_log import Altered
 from sync_pipeline.sources.svn.types import ClientError, moment, number
 
 Answered = TypeVar("Answered")
@@ -41,7 +42,14 @@ Answered = TypeVar("Answered")
 PAYLOAD_CAP = 1 << 20
 """Most bytes of an unreadable answer that quarantine keeps."""
 
+LINE_ENDS_UNSURE = "line_ends_unsure"
+PATHS_UNSURE = "paths_unsure"
+"""Flags of rows in which an XML reader may have put a line feed or a space in the place of a CR or a TAB."""
+
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+# The properties that svn writes as elements of their own, by name.
+_TEXTS = {"svn:author": "author", "svn:log": "msg"}
 
 # What is the revision's fault whatever stands between us and the server.
 _SURE = frozenset({Meaning.CORRUPT.value, "too_large"})
@@ -80,6 +88,8 @@ class SvnReader:
         self._log_timeout = log_timeout
         self._info_timeout = info_timeout
         self._sees_all = root_url.startswith("file://")
+        self._is_web = root_url.startswith(("http://", "https://"))
+        self._raw_log = client.raw_log(root_url, timeout=log_timeout)
 
     @property
     def calls(self) -> int:
@@ -125,10 +135,12 @@ class SvnReader:
             yield Batch(window, (), window)
             return
         answer = self._log(window, paths=True)
-        judged = JudgedLog(answer)
+        judged = JudgedLog(answer, lenient=True)
         judged.expect(window.first, window.end)
+        altered = self._unaltered(window) if judged.is_alterable else {}
         exact, obligations = self._lossless(judged)
-        yield Batch(window, _Rows(self, judged, exact), window, obligations=tuple(obligations))
+        rows = _Rows(self, judged, exact, altered)
+        yield Batch(window, rows, window, obligations=tuple(obligations))
 
     def read_single(self, rev_num: int) -> Batch:
         """One hard revision: byte by byte, else without its paths and with an obligation, else as a
@@ -178,13 +190,10 @@ class SvnReader:
         if not self._prefix:
             return False
         answer = self._log(RevisionWindow(rev_num, rev_num + 1), paths=True)
-        judged = JudgedLog(answer)
+        judged = JudgedLog(answer, lenient=True)
         judged.expect(rev_num, rev_num + 1)
-        return all(
-            self._inside(entry.paths) is None
-            and self._visibility(entry.author, entry.date, entry.message, entry.paths) is Visibility.FULL
-            for entry in judged.entries(PathChange)
-        )
+        rows = [self._whole_row(entry, {}) for entry in judged.lenient_entries(PathChange)]
+        return all(self._inside(row.paths) is None and row.visibility is Visibility.FULL for row in rows)
 
     # One answer
 
@@ -246,13 +255,41 @@ class SvnReader:
             return False
         return True
 
+    def _unaltered(self, window: RevisionWindow) -> Mapping[int, Altered] | None:
+        """What the XML reader of svn changed in the revisions of the window, which it only does to answers of
+        web servers; None where that cannot be known."""
+        if self._raw_log is None:
+            return None if self._is_web else {}
+        self._client.permit()
+        return self._raw_log.altered(window.first, window.end)
+
+    def _mended(self, row: RevisionRow, altered: Mapping[int, Altered] | None) -> RevisionRow:
+        """The row with the CR and TAB that an XML reader took, or flagged where it may have taken some."""
+        if altered is None:
+            return replace(row, flags=tuple(sorted({*row.flags, *_doubts(row)})))
+        mine = altered.get(row.rev_num)
+        if mine is None:
+            return row
+        flags, raw = set(row.flags), dict(row.raw)
+        texts = {name: _exact(name, None, mine.texts, flags, raw) or "" for name in mine.texts}
+        return replace(
+            row,
+            author_raw=texts.pop("svn:author", row.author_raw),
+            message=texts.pop("svn:log", row.message),
+            revprops={**row.revprops, **texts},
+            paths=_Mended(row.paths, mine.paths) if mine.paths else row.paths,
+            flags=tuple(sorted(flags)),
+            raw=raw,
+        )
+
     def _lossless(self, judged: JudgedLog) -> tuple[dict[int, dict[str, bytes]], list[Obligation]]:
         """The exact properties of entries whose text looks as if svn had replaced control characters."""
         exact: dict[int, dict[str, bytes]] = {}
         obligations = []
-        for rev_num in sorted(judged.lossy):
+        for index in sorted(judged.lossy):
+            rev_num = judged.revisions[index]
             try:
-                exact[rev_num] = self._properties(rev_num)
+                exact[rev_num] = self._second_look(judged.apart(index))
             except (SyncError, ClientError) as error:
                 failure = consequence(error, self._root) if isinstance(error, ClientError) else error
                 if not isinstance(failure, Transient | Permanent):
@@ -260,24 +297,38 @@ class SvnReader:
                 obligations.append(Obligation(str(rev_num), "message", f"{failure.code}: {failure}"))
         return exact, obligations
 
-    def _properties(self, rev_num: int) -> dict[str, bytes]:
+    def _second_look(self, entry: TolerantEntry) -> dict[str, bytes]:
+        """The exact properties of which svn may have replaced control characters."""
         found = {}
-        for name in ("svn:log", "svn:author"):
-            value = self._client.revprop_bytes(name, self._root, number(rev_num))
-            if value is not None:
-                found[name] = value
+        for name, field in _TEXTS.items():
+            if LOSSY.search(entry.fields.get(field, b"")):
+                value = self._client.revprop_bytes(name, self._root, number(entry.revision))
+                if value is not None:
+                    found[name] = value
         return found
 
-    def _row(self, entry: Entry[PathChange], exact: dict[str, bytes] | None) -> RevisionRow | None:
-        paths = self._inside(entry.paths)
-        if paths is None:
-            return None
-        author, message = entry.author, entry.message
+    def _row(
+        self,
+        entry: Entry[PathChange] | TolerantEntry,
+        exact: dict[str, bytes],
+        altered: Mapping[int, Altered] | None,
+    ) -> RevisionRow | None:
+        """The row of an entry; None where nothing of it concerns the prefix."""
+        row = self._whole_row(entry, exact)
+        if altered is None or entry.revision in altered:
+            row = self._mended(row, altered)
+        if not self._prefix:
+            return row
+        paths = self._inside(row.paths)
+        return None if paths is None else replace(row, paths=paths)
+
+    def _whole_row(self, entry: Entry[PathChange] | TolerantEntry, exact: dict[str, bytes]) -> RevisionRow:
+        if isinstance(entry, TolerantEntry):
+            return self._tolerant_row(entry, exact)
         flags: set[str] = set()
         raw: dict[str, bytes] = {}
-        if exact is not None:
-            author = _exact("svn:author", author, exact, flags, raw)
-            message = _exact("svn:log", message, exact, flags, raw)
+        author = _exact("svn:author", entry.author, exact, flags, raw)
+        message = _exact("svn:log", entry.message, exact, flags, raw)
         ts = moment(entry.date)
         if ts is None and entry.date is not None:
             flags.add("bad_date")
@@ -288,7 +339,7 @@ class SvnReader:
             ts,
             message,
             self._visibility(author, entry.date, message, entry.paths),
-            paths,
+            entry.paths,
             tuple(sorted(flags)),
             entry.revprops,
             raw,
@@ -325,70 +376,56 @@ class SvnReader:
     def _tolerant_batch(
         self, window: RevisionWindow, answer: AnswerFile, obligations: tuple[Obligation, ...]
     ) -> Batch:
-        row, owed = self._tolerant_row(window.first, tolerant(answer, window.first), answer)
-        if (
-            obligations
-        ):  # without its paths nobody knows whether the revision concerns the prefix, so it stays
-            rows: tuple[RevisionRow, ...] = (row,)
+        entry = tolerant(answer, window.first)
+        exact: dict[str, bytes] = {}
+        owed: list[Obligation] = []
+        try:
+            exact = self._second_look(entry)
+        except ClientError as error:
+            if meaning(error.codes) not in (Meaning.CORRUPT, Meaning.UNKNOWN):
+                owed.append(Obligation(str(window.first), "message", _codes(error)))
+        except WindowTooHard as error:
+            owed.append(Obligation(str(window.first), "message", f"{error.code}: {error}"))
+        altered = self._unaltered(window)
+        # Without its paths nobody knows whether the revision concerns the prefix, so it stays.
+        if obligations:
+            row: RevisionRow | None = self._mended(self._tolerant_row(entry, exact), altered)
         else:
-            inside = self._inside(row.paths)
-            rows = () if inside is None else (_with_paths(row, inside),)
+            row = self._row(entry, exact, altered)
+        rows = () if row is None else (row,)
         return Batch(window, rows, window, obligations=(*obligations, *owed))
 
-    def _tolerant_row(
-        self, rev_num: int, entry: TolerantEntry, answer: AnswerFile
-    ) -> tuple[RevisionRow, list[Obligation]]:
+    def _tolerant_row(self, entry: TolerantEntry, exact: dict[str, bytes]) -> RevisionRow:
         flags: set[str] = set()
         raw: dict[str, bytes] = {}
-        owed: list[Obligation] = []
         paths = _TolerantChanges(entry)
         for path in paths:
             if CONTROL.search(path.path) or CONTROL.search(path.copyfrom_path or ""):
                 flags.add("control_characters")
             if paths.mended:
                 flags.add("invalid_utf8")
-        texts: dict[str, str | None] = {"svn:author": None, "svn:log": None}
-        for name, field in (("svn:author", "author"), ("svn:log", "msg")):
-            data = entry.fields.get(field)
-            if data is None:
-                continue
-            try:
-                text = data.decode("utf-8")
-                bad = CONTROL.search(text) is not None or LOSSY.search(text) is not None
-            except UnicodeDecodeError:
-                bad = True
-            if bad:
-                try:
-                    value = self._client.revprop_bytes(name, self._root, number(rev_num))
-                    data = data if value is None else value
-                except ClientError as error:
-                    if meaning(error.codes) not in (Meaning.CORRUPT, Meaning.UNKNOWN):
-                        owed.append(Obligation(str(rev_num), "message", _codes(error)))
-                except WindowTooHard as error:
-                    owed.append(Obligation(str(rev_num), "message", f"{error.code}: {error}"))
-            texts[name] = _exact(name, None, {name: data}, flags, raw)
+        shown = {name: entry.fields[field] for name, field in _TEXTS.items() if field in entry.fields}
+        texts = {name: _exact(name, None, shown | exact, flags, raw) for name in _TEXTS}
         date = entry.fields.get("date")
-        shown = None if date is None else date.decode("utf-8", "replace")
-        ts = moment(shown)
+        date_text = None if date is None else date.decode("utf-8", "replace")
+        ts = moment(date_text)
         if date is not None and ts is None:
             flags.add("bad_date")
             raw["svn:date"] = date
         others = {}
         for name, value in entry.properties.items():
             others[name] = _exact(name, None, {name: value}, flags, raw) or ""
-        visibility = self._visibility(texts["svn:author"], shown, texts["svn:log"], paths)
-        row = RevisionRow(
-            rev_num,
+        return RevisionRow(
+            entry.revision,
             texts["svn:author"],
             ts,
             texts["svn:log"],
-            visibility,
+            self._visibility(texts["svn:author"], date_text, texts["svn:log"], paths),
             paths,
             tuple(sorted(flags)),
             others,
             raw,
         )
-        return row, owed
 
 
 def _quarantined(rev_num: int, error: WindowTooHard, payload: bytes) -> QuarantinedRow:
@@ -416,14 +453,21 @@ class _Hard(WindowTooHard):
 class _Rows:
     """The rows of a judged answer; may be iterated any number of times, each time parsed anew."""
 
-    def __init__(self, reader: SvnReader, judged: JudgedLog, exact: dict[int, dict[str, bytes]]) -> None:
+    def __init__(
+        self,
+        reader: SvnReader,
+        judged: JudgedLog,
+        exact: dict[int, dict[str, bytes]],
+        altered: Mapping[int, Altered] | None,
+    ) -> None:
         self._reader = reader
         self._judged = judged
         self._exact = exact
+        self._altered = altered
 
     def __iter__(self) -> Iterator[RevisionRow]:
-        for entry in self._judged.entries(PathChange):
-            row = self._reader._row(entry, self._exact.get(entry.revision))
+        for entry in self._judged.lenient_entries(PathChange):
+            row = self._reader._row(entry, self._exact.get(entry.revision, {}), self._altered)
             if row is not None:
                 yield row
 
@@ -437,6 +481,28 @@ class _Filtered:
 
     def __iter__(self) -> Iterator[PathChange]:
         return (path for path in self._paths if self._reader._concerns(path))
+
+
+class _Mended:
+    """The changed paths with those in ``exact`` as they are."""
+
+    def __init__(self, paths: Iterable[PathChange], exact: Mapping[str, tuple[str, str | None]]) -> None:
+        self._paths = paths
+        self._exact = exact
+
+    def __iter__(self) -> Iterator[PathChange]:
+        for path in self._paths:
+            found = self._exact.get(path.path)
+            yield path if found is None else path._replace(path=found[0], copyfrom_path=found[1])
+
+
+def _doubts(row: RevisionRow) -> Iterator[str]:
+    """The flags of a row that an XML reader may have changed."""
+    texts = (row.author_raw, row.message, *row.revprops.values())
+    if any(text is not None and "\n" in text for text in texts):
+        yield LINE_ENDS_UNSURE
+    if any("\n" in path.path or " " in (path.copyfrom_path or "") for path in row.paths):
+        yield PATHS_UNSURE
 
 
 class _TolerantChanges:
@@ -486,10 +552,6 @@ def _exact(
     if CONTROL.search(text):
         flags.add("control_characters")
     return text
-
-
-def _with_paths(row: RevisionRow, paths: Iterable[PathChange]) -> RevisionRow:
-    return replace(row, paths=paths)
 
 
 def _lost_connection(error: BaseException) -> bool:

@@ -1,0 +1,172 @@
+"""The log of a web server as its bytes are: what the XML reader of svn changes in it.
+
+Belongs here: the question for the log (a ``REPORT``), its answer, and which texts and paths in it hold a CR
+or a TAB. Does not belong here: everything else of a log, which svn reads.
+
+mod_dav_svn writes both characters as they are. An XML reader turns a CR into a line feed, and either of them
+into a space where it stands in an attribute, as the source of a copy does.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import requests
+from requests.auth import HTTPDigestAuth
+
+from sync_pipeline.sources.svn.answer import raw_plain
+
+_QUESTION = """<?xml version="1.0" encoding="utf-8"?>\
+<S:log-report xmlns:S="svn:"><S:start-revision>{}</S:start-revision><S:end-revision>{}</S:end-revision>\
+<S:discover-changed-paths/><S:all-revprops/><S:encode-binary-props/><S:path></S:path></S:log-report>"""
+
+_END_OF_ITEM = b"</S:log-item>"
+_ALTERED = re.compile(rb"\r|<[^<>]*[\t\r\n][^<>]*>")
+_NUMBER = re.compile(rb"<D:version-name>([0-9]+)</D:version-name>")
+_TEXT = re.compile(rb"<(D:comment|D:creator-displayname|S:revprop)([^>]*)>([^<]*)</")
+_PATH = re.compile(rb"<S:(?:added|replaced|modified|deleted)-path([^>]*)>([^<]*)</")
+_COPY = re.compile(rb'copyfrom-path="([^"]*)"')
+_NAME = re.compile(rb'name="([^"]*)"')
+_NAMES = {b"D:comment": "svn:log", b"D:creator-displayname": "svn:author"}
+_BLOCK = 1 << 16
+_MAX_ITEM_BYTES = 1 << 27
+_CONNECT_SECONDS = 10.0
+_SILENCE_SECONDS = 60.0
+
+
+@dataclass
+class Altered:
+    """What svn shows otherwise of one revision: exact ``texts`` by the name of the property; by the path as
+    svn shows it, the exact path and source of its copy."""
+
+    texts: dict[str, bytes] = field(default_factory=dict)
+    paths: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+
+
+class RawLog:
+    """Asks one server for raw logs. The login goes to the host and port of ``url`` only, no redirect is
+    followed, and by Basic only where the server asks for that. ``timeout`` is the wall clock limit of a
+    question in seconds, ``max_bytes`` the largest answer."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        username: str,
+        password: str,
+        ca_file: str | Path | None,
+        timeout: float,
+        max_bytes: int,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        # requests would send a user name of the URL to whoever answers.
+        self._url = re.sub(r"(?<=://)[^/@]*@", "", url)
+        self._login = (username, password) if username else None
+        self._timeout = timeout
+        self._max_bytes = max_bytes
+        self._cancelled = cancelled
+        self._session = requests.Session()
+        self._session.trust_env = False
+        # The authorities that svn knows: those of the system, or the one file.
+        self._session.verify = (
+            str(authorities) if (authorities := ca_file or ssl.get_default_verify_paths().cafile) else True
+        )
+
+    def altered(self, first: int, end: int) -> Mapping[int, Altered] | None:
+        """The revisions of ``[first, end)`` that svn shows otherwise than they are; None where the server
+        does not let us look, or not now."""
+        deadline = time.monotonic() + self._timeout
+        try:
+            with self._ask(first, end) as response:
+                if response.status_code != requests.codes.ok:
+                    return None
+                return dict(_items(self._blocks(response, deadline)))
+        except (requests.RequestException, OSError, ValueError):
+            return None
+
+    def _ask(self, first: int, end: int) -> requests.Response:
+        response = self._send(first, end, {})
+        if response.status_code != requests.codes.unauthorized or self._login is None:
+            return response
+        response.close()
+        schemes = {part.strip().split(" ")[0].lower() for part in _challenges(response)}
+        if "digest" in schemes:
+            return self._send(first, end, {}, HTTPDigestAuth(*self._login))
+        if "basic" not in schemes:
+            return response
+        login = b64encode(":".join(self._login).encode()).decode()
+        return self._send(first, end, {"Authorization": f"Basic {login}"})
+
+    def _send(
+        self, first: int, end: int, headers: Mapping[str, str], auth: HTTPDigestAuth | None = None
+    ) -> requests.Response:
+        return self._session.request(
+            "REPORT",
+            self._url,
+            data=_QUESTION.format(first, end - 1).encode(),
+            headers={"Content-Type": "text/xml", **headers},
+            auth=auth,
+            allow_redirects=False,
+            stream=True,
+            timeout=(_CONNECT_SECONDS, min(_SILENCE_SECONDS, self._timeout)),
+        )
+
+    def _blocks(self, response: requests.Response, deadline: float) -> Iterator[bytes]:
+        size = 0
+        for block in response.iter_content(_BLOCK):
+            size += len(block)
+            if size > self._max_bytes or time.monotonic() > deadline or self._cancelled():
+                raise ValueError("too long")
+            yield block
+
+
+def _challenges(response: requests.Response) -> list[str]:
+    return response.headers.get("WWW-Authenticate", "").split(",")
+
+
+def _items(blocks: Iterator[bytes]) -> Iterator[tuple[int, Altered]]:
+    """Number and what is altered of each revision with anything. Raises ValueError where the answer is none
+    or ends too early."""
+    held = bytearray()
+    begun = False
+    for block in blocks:
+        seen = max(0, len(held) - len(_END_OF_ITEM))
+        held += block
+        begun = begun or b"<S:log-report" in held
+        end = held.rfind(_END_OF_ITEM, seen)
+        if end >= 0 and begun:
+            for item in bytes(held[:end]).split(_END_OF_ITEM):
+                if _ALTERED.search(item):
+                    yield from _altered(item)
+            del held[: end + len(_END_OF_ITEM)]
+        if len(held) > (_MAX_ITEM_BYTES if begun else _BLOCK):
+            raise ValueError("no log, or a revision without an end")
+    if not begun or not held.rstrip().endswith((b"</S:log-report>", b"<S:log-report/>")):
+        raise ValueError("no whole log")
+
+
+def _altered(item: bytes) -> Iterator[tuple[int, Altered]]:
+    number = _NUMBER.search(item)
+    if number is None:
+        return
+    found = Altered()
+    for tag, attributes, text in _TEXT.findall(item):
+        if b"\r" in text and b'encoding="base64"' not in attributes:
+            name = _NAME.search(attributes)
+            key = _NAMES.get(tag) or (raw_plain(name[1]).decode("utf-8", "replace") if name else "")
+            found.texts[key] = raw_plain(text)
+    for attributes, text in _PATH.findall(item):
+        copied = _COPY.search(attributes)
+        source = None if copied is None else copied[1]
+        if b"\r" in text or (source is not None and re.search(rb"[\t\r\n]", source)):
+            path = raw_plain(text).decode("utf-8", "backslashreplace")
+            exact = None if source is None else raw_plain(source).decode("utf-8", "backslashreplace")
+            found.paths[path.replace("\r\n", "\n").replace("\r", "\n")] = (path, exact)
+    if found.texts or found.paths:
+        yield int(number[1]), found
