@@ -78,6 +78,8 @@ _ENDED = frozenset({"57P01", "25P03", None})
 # Says nothing about the job.
 _FREE = frozenset({"rate_limit", "throttled"})
 _GONE = frozenset({"not_found", "no_repository"})
+# The server names another address for good, which gets no credential of ours.
+_MOVED = frozenset({"moved", "redirect"})
 
 
 class Work(Protocol):
@@ -390,6 +392,8 @@ class Attempt:
             access = Access.REPLACED
         elif isinstance(error, AccessDenied):
             access = Access.DENIED
+        elif isinstance(error, Permanent) and error.code in _MOVED:
+            access = Access.MOVED
         elif (
             isinstance(error, SourceGone)
             and error.code in _GONE

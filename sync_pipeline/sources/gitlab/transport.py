@@ -217,7 +217,7 @@ class Instance:
         below it, on this very server."""
         try:
             parts = urlsplit(url)
-            here = _origin(parts) == _origin(self._parts) or _is_upgrade(self._parts, parts)
+            here = _origin(parts) == _origin(self._parts)
         except ValueError:
             return None
         base = f"{self._parts.path}/api/"
@@ -230,15 +230,6 @@ class Instance:
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
-def _is_upgrade(ours: SplitResult, other: SplitResult) -> bool:
-    """The same host by https on the standard ports, where ours is plain http."""
-    return (
-        _origin(ours) == ("http", ours.hostname, 80)
-        and ours.hostname is not None
-        and _origin(other) == ("https", ours.hostname, 443)
-    )
 
 
 class Client:
@@ -458,8 +449,8 @@ class _Session(requests.Session):
                 following.prepare_url(target, None)
                 return following
         message = (
-            f"{_shown(request)}: redirected to {shown}, where the token is not sent; "
-            "set the URL of the instance to the address that answers itself"
+            f"{_shown(request)}: redirected to {shown}, where the token is not sent; if GitLab is there now, "
+            "set SCM_GITLAB_URL, or the url of its [[gitlab]] table, to that server"
         )
         if response.status_code in (301, 308):
             raise Permanent(message, code="redirect")

@@ -107,6 +107,32 @@ def scripted(*answers: bytes, certificate: tuple[str, str] | None = None) -> Ite
         thread.join(10)
 
 
+@contextlib.contextmanager
+def overheard(port: int = 0, host: str = "127.0.0.1") -> Iterator[tuple[int, list[bytes]]]:
+    """The port of a listener that answers nothing, and the first bytes of each connection to it, whatever
+    protocol they are of."""
+    listener = socket.create_server((host, port))
+    heard: list[bytes] = []
+
+    def listen() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                link, _ = listener.accept()
+                with link:
+                    link.settimeout(5)
+                    heard.append(link.recv(65536))
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], heard
+    finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+
+
 def _request(link: socket.socket) -> Asked | None:
     data = b""
     while b"\r\n\r\n" not in data:

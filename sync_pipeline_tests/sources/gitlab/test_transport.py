@@ -23,6 +23,7 @@ from sync_pipeline.errors import (
     SyncError,
     Transient,
 )
+from sync_pipeline.sources.gitlab.paging import pages
 from sync_pipeline.sources.gitlab.transport import (
     Client,
     Feedback,
@@ -31,7 +32,7 @@ from sync_pipeline.sources.gitlab.transport import (
     project_path,
     seconds_to_wait,
 )
-from sync_pipeline_tests.sources.gitlab.servers import RESET, SILENCE, Clock, answer, scripted
+from sync_pipeline_tests.sources.gitlab.servers import RESET, SILENCE, Clock, answer, overheard, scripted
 
 TOKEN = "glpat-abcdefghijklmnopqrst"
 NOW = datetime(2024, 5, 6, 12, 0, 0, tzinfo=UTC)
@@ -66,6 +67,71 @@ def test_a_redirect_to_another_host_is_refused_and_gets_nothing(status: str) -> 
         assert isinstance(error, Permanent) == (status[:3] in ("301", "308"))
         assert foreign.asked == []
         assert len(server.asked) == 1
+
+
+_ALL_30X = [f"{status} Elsewhere" for status in range(300, 309)]
+
+
+@pytest.mark.parametrize("status", _ALL_30X)
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://127.0.0.1:{other}",
+        "http://localhost:{other}",
+        "http://localhost:{own}",
+        "https://127.0.0.1:{own}",
+        "https://127.0.0.1:{other}",
+        "//127.0.0.1:{other}",
+        "http://127.0.0.1:{own}@127.0.0.1:{other}",
+        "http://127.0.0.1:{own}\\@127.0.0.1:{other}",
+        "http://127.0.0.1:{other}#127.0.0.1:{own}",
+    ],
+)
+def test_only_the_registered_scheme_host_and_port_hear_of_a_redirect(status: str, target: str) -> None:
+    """Also where scheme, host or port alone differ."""
+    with overheard() as (port, heard), scripted(b"", OK) as server:
+        own = server.url.rpartition(":")[2]
+        location = target.format(own=own, other=port) + "/api/v4/projects/1"
+        server.answers[0] = answer(b"", status, {"Location": location}, kind="text")
+        failure(connect(server.url, attempts=1))
+        assert (heard, len(server.asked)) == ([], 1)
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temp", "308 Perm"])
+def test_the_same_host_by_https_is_another_server(monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    """The ports are the standard ones, so a proxy stands for the network."""
+    away = answer(b"", status, {"Location": "https://gitlab.example.test/api/v4/projects/1"}, kind="text")
+    with scripted(away) as proxy, overheard() as (port, heard):
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        error = failure(connect("http://gitlab.example.test"))
+        assert [one.target for one in proxy.asked] == [
+            "http://gitlab.example.test/api/v4/projects/1/merge_requests"
+        ]
+        assert heard == []
+    assert error.code == "redirect"
+    assert "https://gitlab.example.test/api/v4/projects/1, where the token is not sent" in str(error)
+    assert "set SCM_GITLAB_URL" in str(error)
+
+
+def test_a_link_to_elsewhere_is_asked_of_the_registered_server() -> None:
+    with overheard() as (port, heard), scripted(b"") as server:
+        own = server.url.rpartition(":")[2]
+        links = [
+            f"http://127.0.0.1:{port}/api/v4/projects?page=2",
+            f"https://127.0.0.1:{own}/api/v4/projects?page=3",
+            f"http://localhost:{own}/api/v4/projects?page=4",
+            f"//127.0.0.1:{port}/api/v4/projects?page=5",
+        ]
+        server.answers = [
+            answer([{"id": number}], headers={"Link": f'<{link}>; rel="next"'})
+            for number, link in enumerate(links)
+        ] + [answer([])]
+        found = list(pages(connect(server.url), "/projects"))
+        assert [row["id"] for page in found for row in page.data] == [0, 1, 2, 3]
+        assert [one.target.rpartition("page=")[2] for one in server.asked[1:]] == ["2", "3", "4", "5"]
+        assert server.tokens == [TOKEN] * 5
+        assert heard == []
 
 
 def test_a_redirect_within_the_instance_is_followed_with_the_token() -> None:
@@ -106,7 +172,8 @@ def test_a_redirect_out_of_the_api_is_refused(location: str) -> None:
     [
         ("https://h/gitlab", "https://h/gitlab/api/v4/projects/1", "/projects/1"),
         ("https://h/gitlab", "https://H:443/gitlab/api/graphql", "graphql"),
-        ("http://h", "https://h/api/v4/projects", "/projects"),
+        ("http://h", "http://H:80/api/v4/projects", "/projects"),
+        ("http://h", "https://h/api/v4/projects", None),
         ("https://h", "http://h/api/v4/projects", None),
         ("http://h:8080", "https://h:8080/api/v4/projects", None),
         ("http://h:8080", "https://h/api/v4/projects", None),
