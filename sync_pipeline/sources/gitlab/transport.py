@@ -32,7 +32,7 @@ import urllib3
 
 from sync_pipeline.errors import AccessDenied, Cancelled, ConfigurationError, Permanent, SyncError, Transient
 from sync_pipeline.model import Traffic
-from sync_pipeline.sources.gitlab import answers
+from sync_pipeline.sources.gitlab import answers, bodies
 from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ Params = Mapping[str, str | int | Sequence[str | int]]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_HOPS = 3
-_READ_BYTES = 64 * 1024
 # A refused token is not sent again for so many seconds: repeated refusals get the address banned.
 _REFUSED_SECONDS = 60.0
 _VARIABLES = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
@@ -142,7 +141,9 @@ class Instance:
     ``token`` is asked at every request, so that a rotated credential is used at once; an empty one sends no
     token. Times are seconds: ``connect_timeout`` and ``read_timeout`` are for one wait on the network,
     ``total_timeout`` for one answer as a whole, ``longest_wait`` for one wait before asking again; what would
-    take longer is raised as Transient with ``retry_after``. Raises ConfigurationError for an unusable URL.
+    take longer is raised as Transient with ``retry_after``. ``max_answer_bytes`` is the longest unpacked
+    answer: GitLab's own limit of a text is 1 MB, and a page that is longer is read in smaller ones. Raises
+    ConfigurationError for an unusable URL.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class Instance:
         total_timeout: float = 180.0,
         attempts: int = 4,
         longest_wait: float = 60.0,
-        max_answer_bytes: int = 256 * 1024**2,
+        max_answer_bytes: int = 32 * 1024**2,
         limiter: RateLimiter | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
@@ -373,6 +374,7 @@ class _Session(requests.Session):
         for prefix in ("https://", "http://"):
             self.mount(prefix, self._instance.adapter)
         self.headers["Accept"] = "application/json"
+        self.headers["Accept-Encoding"] = bodies.ENCODINGS
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
         """Send ``request`` and whatever follows from it; a JSON answer with status 2xx comes back."""
@@ -534,19 +536,15 @@ class _Session(requests.Session):
                 f"{_shown(request)}: an interim answer ({response.status_code}), which nobody asked for",
                 code="incomplete",
             )
-        instance = self._instance
-        pieces: list[bytes] = []
-        size = 0
-        while piece := response.raw.read1(_READ_BYTES, decode_content=True):
-            pieces.append(piece)
-            size += len(piece)
-            if size > instance.max_answer_bytes:
-                raise Permanent(
-                    f"{_shown(request)}: more than {instance.max_answer_bytes} bytes",
-                    code="content_too_large",
-                )
+        most = self._instance.max_answer_bytes
+        try:
+            body = bodies.read(response.raw, most)
+        except bodies.TooLong:
+            raise Permanent(
+                f"{_shown(request)}: the answer is longer than {most} bytes", code="content_too_large"
+            ) from None
         response.raw.release_conn()
-        return b"".join(pieces)
+        return body
 
     def _judged(
         self, request: requests.PreparedRequest, response: requests.Response, body: bytes

@@ -7,6 +7,8 @@ import json
 import logging
 import subprocess
 import threading
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -279,6 +281,7 @@ _CHUNK_CUT = _CHUNKS + b'b\r\n[{"id": 1},\r\n'
 _NO_LENGTH_CUT = b'HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n[{"id": 1}, {"id'
 _CHUNKED = _CHUNKS + b'5\r\n[{"id\r\n6\r\n": 1}]\r\n0\r\n\r\n'
 _BAD_GZIP = answer(b"no gzip at all", headers={"Content-Encoding": "gzip"})
+_CUT_GZIP = answer(gzip.compress(b"[]" + b" " * 9)[:-9], headers={"Content-Encoding": "gzip"})
 _LOGIN = answer(b"<html>Please log in</html>", kind="html")
 _CLOUDFLARE = answer(b"<html>520</html>", "520 Unknown", kind="html")
 _BAD_GATEWAY = answer(b"<html>502</html>", "502 Bad Gateway", kind="html")
@@ -292,6 +295,7 @@ _LOCK = answer({"message": "409 Conflict: Resource lock"}, "409 Conflict")
         _CHUNK_CUT,
         _NO_LENGTH_CUT,
         _BAD_GZIP,
+        _CUT_GZIP,
         _LOGIN,
         _CLOUDFLARE,
         _BAD_GATEWAY,
@@ -300,7 +304,20 @@ _LOCK = answer({"message": "409 Conflict: Resource lock"}, "409 Conflict")
         b"",
         answer(b""),
     ],
-    ids=["cut", "chunk cut", "no length", "gzip", "login", "520", "502", "lock", "reset", "closed", "empty"],
+    ids=[
+        "cut",
+        "chunk cut",
+        "no length",
+        "gzip",
+        "gzip cut",
+        "login",
+        "520",
+        "502",
+        "lock",
+        "reset",
+        "closed",
+        "empty",
+    ],
 )
 def test_what_is_not_whole_is_asked_again(broken: bytes) -> None:
     clock = Clock()
@@ -348,9 +365,80 @@ def test_a_slow_body_meets_the_wall_clock() -> None:
     assert error.code == "timeout"
 
 
-def test_a_huge_body_is_refused() -> None:
-    with scripted(answer(["x" * 1000] * 1000)) as server:
-        assert failure(connect(server.url, max_answer_bytes=100_000)).code == "content_too_large"
+_MB = 1024**2
+
+
+def _packed(size: int, times: int = 1) -> bytes:
+    """Zeros, packed as gzip; again and again where asked."""
+    packer = zlib.compressobj(9, wbits=31)
+    body = b"".join(packer.compress(bytes(_MB)) for _ in range(size // _MB)) + packer.flush()
+    for _ in range(times - 1):
+        body = gzip.compress(body)
+    return answer(body, headers={"Content-Encoding": ", ".join(["gzip"] * times)})
+
+
+@pytest.mark.parametrize(
+    ("huge", "code"),
+    [
+        (answer(b"[" + b" " * 8 * _MB), "content_too_large"),
+        (_CHUNKS + b"".join(b"100000\r\n" + b" " * _MB + b"\r\n" for _ in range(8)), "content_too_large"),
+        (_packed(200 * _MB), "content_too_large"),
+        (_packed(200 * _MB, 3), "connection"),
+    ],
+    ids=["long", "endless", "bomb", "bomb in a bomb"],
+)
+def test_a_huge_body_is_refused_and_takes_no_memory_across_tries(huge: bytes, code: str) -> None:
+    """Each page is asked for again in smaller ones, while the exceptions of the earlier tries still live."""
+    with scripted(huge) as server:
+        client = connect(server.url, max_answer_bytes=_MB)
+        failure(connect(server.url, max_answer_bytes=_MB, attempts=1))
+        server.asked.clear()
+        tracemalloc.start()
+        try:
+            with pytest.raises(SyncError) as caught:
+                list(pages(client, "/projects/1/merge_requests"))
+            held, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(server.asked) >= 3
+    assert caught.value.code == code
+    assert held < _MB
+    assert peak < 4 * _MB
+
+
+def test_a_list_of_long_texts_is_read_in_smaller_pages() -> None:
+    tens = [answer([{"id": 10 * page + row} for row in range(10)]) for page in range(10)]
+    with scripted(
+        answer(["x" * _MB]), *tens[:9], answer([{"id": 90}], headers={"X-Next-Page": ""})
+    ) as server:
+        found = [
+            row["id"] for page in pages(connect(server.url, max_answer_bytes=_MB), "/x") for row in page.data
+        ]
+        assert found == list(range(91))
+        assert [one.target for one in server.asked[:3]] == [
+            "/api/v4/x?per_page=100",
+            "/api/v4/x?per_page=10&page=1",
+            "/api/v4/x?per_page=10&page=2",
+        ]
+
+
+def test_a_page_of_a_hundred_rows_takes_no_more_than_they_can_need() -> None:
+    assert Instance("https://gitlab.example.com").max_answer_bytes <= 32 * _MB
+
+
+@pytest.mark.parametrize(
+    ("body", "data"),
+    [
+        (gzip.compress(b'[{"id"') + gzip.compress(b": 1}]"), [{"id": 1}]),
+        (gzip.compress(b"[]") + b"\0\0\0", []),
+        (zlib.compress(b"[1]"), [1]),
+    ],
+    ids=["two members", "padded", "zlib"],
+)
+def test_every_form_of_packing_is_unpacked(body: bytes, data: Any) -> None:
+    with scripted(answer(body, headers={"Content-Encoding": "gzip"})) as server:
+        assert connect(server.url).get("/projects/1").data == data
+        assert server.asked[0].headers["accept-encoding"] == "gzip"
 
 
 def test_an_unreachable_server_is_transient() -> None:
