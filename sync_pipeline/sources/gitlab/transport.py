@@ -12,6 +12,7 @@ of its own, and with it python-gitlab's ``Gitlab``.
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import ssl
@@ -38,6 +39,8 @@ from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
 if TYPE_CHECKING:
     import gitlab
 
+_log = logging.getLogger(__name__)
+
 Params = Mapping[str, str | int | Sequence[str | int]]
 """Query parameters. Booleans are written ``"true"``."""
 
@@ -46,6 +49,8 @@ _MAX_HOPS = 3
 # A refused token is not sent again for so many seconds: repeated refusals get the address banned.
 _REFUSED_SECONDS = 60.0
 _VARIABLES = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+# Seconds after which a try that failed is worth a line.
+_LONG_TRY = 5.0
 # Errors that asking again within seconds cannot help.
 _NOT_AGAIN = frozenset({"blocked", "redirect", "throttled", "database_down"})
 
@@ -187,9 +192,12 @@ class Instance:
     def __repr__(self) -> str:
         return f"Instance({self.url!r})"
 
-    def client(self, cancelled: Callable[[], bool] = lambda: False) -> Client:
-        """A client for one job; ``cancelled`` tells whether to stop."""
-        return Client(self, cancelled)
+    def client(
+        self, cancelled: Callable[[], bool] = lambda: False, *, patience: float | None = None
+    ) -> Client:
+        """A client for one job; ``cancelled`` tells whether to stop. With ``patience`` each request is sent
+        once, and its answer may take so many seconds: for what is nice to know."""
+        return Client(self, cancelled, patience)
 
     def close(self) -> None:
         """Close the pooled connections."""
@@ -238,8 +246,14 @@ class Client:
     a list that is read by time are asked for at once: a multiple of ten, 100 at most, which is GitLab's own
     limit."""
 
-    def __init__(self, instance: Instance, cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, instance: Instance, cancelled: Callable[[], bool], patience: float | None = None
+    ) -> None:
         self.instance = instance
+        hurry = float("inf") if patience is None else patience
+        self.attempts = instance.attempts if patience is None else 1
+        self.timeout = min(instance.connect_timeout, hurry), min(instance.read_timeout, hurry)
+        self.total_timeout = min(instance.total_timeout, hurry)
         self.per_page = 100
         self.stats = Stats()
         self._cancelled = cancelled
@@ -378,12 +392,31 @@ class _Session(requests.Session):
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
         """Send ``request`` and whatever follows from it; a JSON answer with status 2xx comes back."""
-        instance = self._instance
+        clock = self._instance.monotonic
+        started = clock()
+
+        def tell(state: tenacity.RetryCallState) -> None:
+            nonlocal started
+            error = state.outcome.exception() if state.outcome else None
+            # A person who waits hears of each try; quick ones would only be noise.
+            level = logging.WARNING if clock() - started >= _LONG_TRY else logging.INFO
+            _log.log(
+                level,
+                "%s; try %d of %d after %.0f s, the next one in %.0f s",
+                error,
+                state.attempt_number,
+                self._client.attempts,
+                clock() - started,
+                state.upcoming_sleep,
+            )
+            started = clock() + state.upcoming_sleep
+
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(instance.attempts),
+            stop=tenacity.stop_after_attempt(self._client.attempts),
             wait=self._wait,
             retry=tenacity.retry_if_exception(self._again),
             sleep=self._client.pause,
+            before_sleep=tell,
             reraise=True,
         )
         return retrying(self._follow, request, kwargs)
@@ -477,7 +510,7 @@ class _Session(requests.Session):
 
         def go_on() -> None:
             client.check_cancelled()
-            if instance.monotonic() - started > instance.total_timeout:
+            if instance.monotonic() - started > client.total_timeout:
                 raise TimeoutError
 
         try:
@@ -485,7 +518,7 @@ class _Session(requests.Session):
                 response = instance.adapter.send(
                     request,
                     stream=True,
-                    timeout=(instance.connect_timeout, instance.read_timeout),
+                    timeout=client.timeout,
                     verify=instance.ca_file or kwargs.get("verify") or True,
                     proxies=kwargs.get("proxies"),
                 )
