@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import socket
 import threading
@@ -19,46 +20,15 @@ from sync_pipeline.model import JobReport, JobStatus, JobType, Mode
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sources.gitlab.transport import Client, Instance
 from sync_pipeline.store import watermarks
-from sync_pipeline_tests.sources.gitlab.servers import answer, scripted
+from sync_pipeline_tests.sources.gitlab import servers
+from sync_pipeline_tests.sources.gitlab.servers import Clock, answer, kept_alive, scripted, silent
 from sync_pipeline_tests.sync.conftest import Forge
+
+certificate = servers.certificate
 
 TOKEN = "glpat-abcdefghijklmnopqrst"
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 _LONG = json.dumps([{"id": number} for number in range(50)]).encode()
-
-
-@contextlib.contextmanager
-def kept_alive(talk: Callable[[socket.socket, int], None]) -> Iterator[str]:
-    """The URL of a server that keeps its connections; ``talk`` answers each request of one, which is
-    counted."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    stopped = threading.Event()
-
-    def serve(link: socket.socket) -> None:
-        with link, contextlib.suppress(OSError):
-            link.settimeout(10)
-            number = 0
-            while (data := link.recv(65536)) and not stopped.is_set():
-                if b"\r\n\r\n" in data:
-                    number += 1
-                    talk(link, number)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                link, _ = listener.accept()
-                threading.Thread(target=serve, args=(link,), daemon=True).start()
-
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        stopped.set()
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(10)
 
 
 def connect(url: str, cancelled: Callable[[], bool] = lambda: False, **options: Any) -> Client:
@@ -114,6 +84,92 @@ def test_somebody_who_stops_does_not_wait_for_the_end_of_a_slow_answer() -> None
     with kept_alive(talk) as url, pytest.raises(Cancelled):
         connect(url, stop.is_set).get("/projects/1")
     assert time.monotonic() - started < 5
+
+
+@contextlib.contextmanager
+def full() -> Iterator[str]:
+    """The URL of a server whose queue of connections is full: nobody says no, and nobody answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
+        address = listener.getsockname()
+        for _ in range(8):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(address)
+        yield f"http://127.0.0.1:{address[1]}"
+
+
+def stopped(url: str, ca_file: str | None = None, after: int = 4) -> None:
+    """A request that asked ``after`` times whether to go on ends with Cancelled then, although the network
+    may take an hour."""
+    asked = itertools.count()
+    client = connect(
+        url,
+        lambda: next(asked) >= after,
+        ca_file=ca_file,
+        connect_timeout=3600.0,
+        read_timeout=3600.0,
+        total_timeout=7200.0,
+    )
+    ended: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.get("/projects/1")
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert [type(error) for error in ended] == [Cancelled]
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 O", _HEAD + b"Content-Length: 99\r\n\r\n["])
+def test_somebody_who_stops_does_not_wait_for_a_server_that_says_nothing(said: bytes) -> None:
+    with silent(said) as url:
+        stopped(url)
+
+
+def test_nor_where_it_is_silent_over_tls(certificate: tuple[str, str]) -> None:
+    with silent(_HEAD, certificate) as url:
+        stopped(url, certificate[0])
+
+
+def test_nor_where_a_proxy_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with silent(b"") as url:
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        stopped("https://gitlab.example.test")
+
+
+def test_nor_where_nobody_takes_the_connection() -> None:
+    with full() as url:
+        stopped(url, after=3)
+
+
+def test_each_long_try_is_told_and_quick_ones_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    """A byte a second, by a clock that the test holds: nobody waits for minutes without a word."""
+    clock = Clock()
+
+    def talk(link: socket.socket, number: int) -> None:
+        link.sendall(_HEAD + b"Content-Length: 1000\r\n\r\n")
+        for _ in range(1000):
+            clock.sleep(60.0)
+            link.sendall(b" ")
+            time.sleep(0.01)
+
+    with kept_alive(talk) as url:
+        instance = Instance(url, TOKEN, sleep=lambda _: None, monotonic=clock.monotonic, attempts=3)
+        assert failure(instance.client()).code == "timeout"
+        told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(told) == 2
+        assert "/projects/1: no answer in time; try 1 of 3 after" in told[0]
+        caplog.clear()
+        assert failure(instance.client(patience=120.0)).code == "timeout"
+        assert caplog.records == []
+    with scripted(b"", answer([])) as server:
+        assert connect(server.url).get("/projects/1").data == []
+    assert [record.levelname for record in caplog.records if record.name.startswith("sync_pipeline")] == []
 
 
 def test_an_interim_answer_is_not_taken_for_the_next_one() -> None:

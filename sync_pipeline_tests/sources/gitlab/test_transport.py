@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-import subprocess
 import threading
 import tracemalloc
 import zlib
@@ -34,7 +33,10 @@ from sync_pipeline.sources.gitlab.transport import (
     project_path,
     seconds_to_wait,
 )
+from sync_pipeline_tests.sources.gitlab import servers
 from sync_pipeline_tests.sources.gitlab.servers import RESET, SILENCE, Clock, answer, overheard, scripted
+
+certificate = servers.certificate
 
 TOKEN = "glpat-abcdefghijklmnopqrst"
 NOW = datetime(2024, 5, 6, 12, 0, 0, tzinfo=UTC)
@@ -717,25 +719,6 @@ def test_errors_of_graphql_are_errors_although_the_status_is_200(
 
 
 # --- Certificates -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    folder = tmp_path_factory.mktemp("certificate")
-    pem, key = folder / "server.pem", folder / "server.key"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-    ]
-    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    subprocess.run([*command, "-keyout", key, "-out", pem], check=True, capture_output=True)
-    return str(pem), str(key)
 
 
 def test_an_unknown_authority_is_permanent_and_one_file_makes_it_known(certificate: tuple[str, str]) -> None:
