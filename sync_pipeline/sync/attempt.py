@@ -50,7 +50,7 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.policy.backoff import seconds_until_retry
+from sync_pipeline.policy.backoff import ends_the_job, seconds_until_retry
 from sync_pipeline.policy.chunking import share_of
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import aside, jobs, leases, watermarks
@@ -348,14 +348,15 @@ class Attempt:
         job_status, run_status, backoff, free = JobStatus.COMPLETED, RunStatus.COMPLETED, 0.0, False
         if error is not None:
             run_status = RunStatus.FAILED
-            gone_for_good = isinstance(error, Permanent) and not isinstance(error, SourceGone)
             # Long work that is interrupted again and again ends by itself, as long as it gets on.
             gets_on = bool(self.done.covered) or self.done.counts.inserted > 0
             free = isinstance(error, Transient) and (gets_on or error.code in _FREE)
             # Nobody takes up a probe but whoever asks for it again.
             free = free and self.request.mode is not Mode.PROBE
             exhausted = self.claim.attempt >= self.claim.max_attempts and not free
-            job_status = JobStatus.DEAD if gone_for_good or exhausted else JobStatus.FAILED
+            job_status = (
+                JobStatus.DEAD if ends_the_job(error, self.request.mode) or exhausted else JobStatus.FAILED
+            )
             retry_after = error.retry_after if isinstance(error, Transient) else None
             backoff = seconds_until_retry(error.code, 1 if gets_on else self.claim.failures + 1, retry_after)
         elif self.done.counts.read == 0:

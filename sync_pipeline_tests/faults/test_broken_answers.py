@@ -11,12 +11,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError, Transient
 from sync_pipeline.model import JobReport, JobStatus, JobType, Mode
+from sync_pipeline.operations import scheduling
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sources.gitlab.transport import Client, Instance
 from sync_pipeline.store import watermarks
@@ -273,6 +275,40 @@ def test_a_broken_answer_is_no_empty_one(forge: Forge, kind: str) -> None:
     assert len(forge.rows("SELECT 1 FROM scm.git_commits")) == 2
     assert len(forge.rows("SELECT 1 FROM scm.mrs")) == 3
     assert len(forge.rows("SELECT 1 FROM scm.review_events WHERE event_type = 'comment'")) == 3
+
+
+_REFUSALS = {
+    **{f"{status} JSON": faults.json_answer(status, {"error": "Bad Request"}) for status in (400, 413)},
+    **{
+        f"{status} HTML": faults.Answer(status, b"<html>squid</html>", "text/html")
+        for status in (400, 401, 403, 404, 411, 431)
+    },
+    "403 JSON": faults.json_answer(403, {"message": "Forbidden"}),
+}
+
+
+@pytest.mark.parametrize("kind", _REFUSALS)
+def test_a_refusal_of_a_moment_costs_live_syncing_minutes_and_history_nothing(
+    forge: Forge, kind: str
+) -> None:
+    """As something in between may send for a moment."""
+    history(forge)
+    assert all(report.succeeded for report in sync(forge))
+    forge.gitlab.faults.add(r"/(branches|merge_requests)\?", _REFUSALS[kind], times=None)
+    assert not any(report.succeeded for report in sync(forge))
+    window = ("2001-01-01", "2001-01-02")
+    backfill = forge.both(Mode.BACKFILL, window=window)
+    assert {report.job_status for report in backfill} == {JobStatus.FAILED}
+    assert forge.rows("SELECT 1 FROM scm.credential_stops") == []
+    found = scheduling.hand_out(forge.database, forge.settings, dry_run=True)
+    assert found.plan is not None
+    live = [one for one in found.plan.decisions if one.mode is Mode.INCREMENTAL]
+    assert len(live) == 3
+    assert all(one.until and found.now and one.until - found.now <= timedelta(minutes=6) for one in live)
+    forge.gitlab.faults.clear()
+    assert all(report.succeeded for report in sync(forge))
+    forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
+    assert all(report.succeeded for report in forge.both(Mode.BACKFILL, window=window))
 
 
 @pytest.mark.parametrize(

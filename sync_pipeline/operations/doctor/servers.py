@@ -255,7 +255,7 @@ class GitLabLook:
             return warning(
                 name,
                 f"{since}, and accepted now",
-                "wait for the probe, one an hour, or run: scm-sync runner incremental --repo SPEC",
+                "wait for the next probe, within an hour, or run: scm-sync runner incremental --repo SPEC",
                 self._subject,
             )
         return failed(name, since, "set a token that the server accepts; it counts at once", self._subject)

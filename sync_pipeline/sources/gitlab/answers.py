@@ -209,9 +209,11 @@ def problem(
         )
     if status == 401:
         if not known:
-            return AccessDenied(
-                f"{where}: something in front of GitLab asks for a login (401); check the proxy and the URL",
-                code="credential",
+            return Transient(
+                f"{where}: something in front of GitLab asks for a login (401, no JSON); check the proxy and "
+                "the URL",
+                code="blocked",
+                retry_after=wait,
             )
         why = next((word for word in ("expired", "revoked") if word in lower), None)
         advice = f"the token is {why}" if why else "the token is missing or wrong"
