@@ -23,7 +23,14 @@ from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sources.gitlab.transport import Client, Instance
 from sync_pipeline.store import watermarks
 from sync_pipeline_tests.sources.gitlab import servers
-from sync_pipeline_tests.sources.gitlab.servers import Clock, answer, kept_alive, scripted, silent
+from sync_pipeline_tests.sources.gitlab.servers import (
+    Clock,
+    answer,
+    kept_alive,
+    overheard,
+    scripted,
+    silent,
+)
 from sync_pipeline_tests.sync.conftest import Forge
 
 certificate = servers.certificate
@@ -215,6 +222,36 @@ def test_a_proxy_that_does_not_work_is_named_without_its_password(
         assert "s3cret" not in str(error)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         assert connect(server.url).get("/projects/1").data == []
+
+
+@pytest.mark.parametrize("no_proxy", ["127.0.0.0/8", "::1,127.0.0.1", "127.0.0.1:{port}", "localhost, *"])
+def test_what_no_proxy_names_is_asked_straight(monkeypatch: pytest.MonkeyPatch, no_proxy: str) -> None:
+    with scripted(answer([])) as server:
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", no_proxy.format(port=server.url.rpartition(":")[2]))
+        assert connect(server.url).get("/projects/1").data == []
+
+
+def test_a_network_of_ipv6_in_no_proxy_is_asked_straight(monkeypatch: pytest.MonkeyPatch) -> None:
+    with overheard(host="::1") as (port, heard):
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", "::/8")
+        assert failure(connect(f"http://[::1]:{port}", attempts=1)).code == "connection"
+        assert [said.partition(b"\r\n")[0] for said in heard] == [b"GET /api/v4/projects/1 HTTP/1.1"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("status", ["403 Forbidden", "407 Proxy Authentication Required", "503 No Route"])
+def test_the_page_of_a_proxy_names_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, status: str
+) -> None:
+    with scripted(answer(b"<html>squid</html>", status, kind="html")) as proxy:
+        monkeypatch.setenv(f"{scheme.upper()}_PROXY", proxy.url.replace("://", "://jo:s3cret-pw@"))
+        text = str(failure(connect(f"{scheme}://gitlab.example.test", attempts=1)))
+    assert proxy.url.removeprefix("http://") in text
+    assert "NO_PROXY" in text
+    assert "s3cret" not in text
+    assert status[:3] in text or "asks for credentials" in text
 
 
 # Through the engine --------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from sync_pipeline.errors import AccessDenied, Cancelled, ConfigurationError, Pe
 from sync_pipeline.model import Traffic
 from sync_pipeline.sources.gitlab import answers, bodies
 from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
+from sync_pipeline.sources.proxies import VARIABLES, proxy_for
 
 if TYPE_CHECKING:
     import gitlab
@@ -48,7 +49,6 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_HOPS = 3
 # A refused token is not sent again for so many seconds: repeated refusals get the address banned.
 _REFUSED_SECONDS = 60.0
-_VARIABLES = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
 # Seconds after which a try that failed is worth a line.
 _LONG_TRY = 5.0
 # Errors that asking again within seconds cannot help.
@@ -453,7 +453,13 @@ class _Session(requests.Session):
                 continue
             if status >= 300:
                 error = answers.problem(
-                    status, response.headers, body, _shown(request), self._instance.now(), token
+                    status,
+                    response.headers,
+                    body,
+                    _shown(request),
+                    self._instance.now(),
+                    token,
+                    proxy=_shown_proxy(request),
                 )
                 if status == 401 and answers.said(body):
                     self._instance.refuse(token, str(error))
@@ -520,13 +526,13 @@ class _Session(requests.Session):
                     stream=True,
                     timeout=client.timeout,
                     verify=instance.ca_file or kwargs.get("verify") or True,
-                    proxies=kwargs.get("proxies"),
+                    proxies=_proxies(request),
                 )
                 body = self._body(request, response)
         except SyncError as error:
             failure = error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            failure = _network_error(error, _shown(request), _proxy(request, kwargs))
+            failure = _network_error(error, _shown(request), _shown_proxy(request))
         seconds = instance.monotonic() - started
         if failure is not None:
             if response is not None:
@@ -584,7 +590,9 @@ class _Session(requests.Session):
     ) -> requests.Response:
         """``response`` with its body, if that is whole JSON."""
         if not answers.is_json(response.headers):
-            raise answers.not_json(_shown(request), response.headers, response.status_code)
+            raise answers.not_json(
+                _shown(request), response.headers, response.status_code, _shown_proxy(request)
+            )
         try:
             data = answers.parsed(body)
         except ValueError:
@@ -618,9 +626,15 @@ def _joined(url: str, location: str) -> str:
         return ""
 
 
-def _proxy(request: requests.PreparedRequest, kwargs: Mapping[str, Any]) -> str | None:
-    """Which proxy a request goes through, for a person; None where it goes straight."""
-    proxy = requests.utils.select_proxy(request.url or "", kwargs.get("proxies"))
+def _proxies(request: requests.PreparedRequest) -> dict[str, str]:
+    """The proxy of a request as requests takes it."""
+    proxy = proxy_for(request.url or "")
+    return {} if proxy is None else {"all": proxy}
+
+
+def _shown_proxy(request: requests.PreparedRequest) -> str | None:
+    """The proxy of a request for a person; None where it goes straight."""
+    proxy = proxy_for(request.url or "")
     return None if proxy is None else answers.redact(proxy)
 
 
@@ -653,12 +667,14 @@ def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncE
         return Transient(f"{where}: no answer in time{behind}", code="timeout")
     no_url = (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, UnicodeError)
     if proxy is not None and met(*no_url, requests.exceptions.InvalidProxyURL):
-        return ConfigurationError(f"{where}: the proxy {proxy} cannot be used; {_VARIABLES}")
+        return ConfigurationError(f"{where}: the proxy {proxy} cannot be used; {VARIABLES}")
     if met(*no_url):
         return ConfigurationError(f"{where}: this is no URL; check it")
     if met(requests.exceptions.ProxyError, urllib3.exceptions.ProxyError):
+        said = re.search(r"Tunnel connection failed: (\d+[^'\")]*)", names)
+        answered = f" ({answers.redact(said[1].strip())[:80]})" if said else ""
         return Transient(
-            f"{where}: the proxy {proxy} does not let us through; {_VARIABLES}", code="connection"
+            f"{where}: the proxy {proxy} does not let us through{answered}; {VARIABLES}", code="connection"
         )
     invalid = (urllib3.exceptions.InvalidHeader, requests.exceptions.InvalidHeader)
     if met(urllib3.exceptions.ProtocolError, urllib3.exceptions.DecodeError, *invalid):

@@ -114,7 +114,8 @@ def scripted(*answers: bytes, certificate: tuple[str, str] | None = None) -> Ite
 def overheard(port: int = 0, host: str = "127.0.0.1") -> Iterator[tuple[int, list[bytes]]]:
     """The port of a listener that answers nothing, and the first bytes of each connection to it, whatever
     protocol they are of."""
-    listener = socket.create_server((host, port))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family)
     heard: list[bytes] = []
 
     def listen() -> None:
