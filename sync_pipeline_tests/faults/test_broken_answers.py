@@ -254,6 +254,15 @@ def test_the_page_of_a_proxy_names_the_proxy(
     assert status[:3] in text or "asks for credentials" in text
 
 
+@pytest.mark.parametrize("headers", [b"X-Long: " + b"y" * 2**20 + b"\r\n", b"X: y\r\n" * 200])
+def test_headers_that_are_too_long_or_too_many_are_named(headers: bytes) -> None:
+    with scripted(_HEAD + headers + b"Content-Length: 2\r\n\r\n[]") as server:
+        error = failure(connect(server.url, attempts=1))
+    assert error.code == "not_json"
+    assert "header" in str(error)
+    assert "broke" not in str(error)
+
+
 # Through the engine --------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ of its own, and with it python-gitlab's ``Gitlab``.
 
 from __future__ import annotations
 
+import http.client
 import logging
 import random
 import re
@@ -675,6 +676,12 @@ def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncE
         answered = f" ({answers.redact(said[1].strip())[:80]})" if said else ""
         return Transient(
             f"{where}: the proxy {proxy} does not let us through{answered}; {VARIABLES}", code="connection"
+        )
+    if met(http.client.LineTooLong) or "got more than" in names:
+        return Transient(
+            f"{where}: the answer has a header line of more than 64 kB or more than 100 header lines, which "
+            f"GitLab never sends{behind}; look at what is between here and the server",
+            code="not_json",
         )
     invalid = (urllib3.exceptions.InvalidHeader, requests.exceptions.InvalidHeader)
     if met(urllib3.exceptions.ProtocolError, urllib3.exceptions.DecodeError, *invalid):
