@@ -30,7 +30,8 @@ class ConfigurationError(SyncError):
 
 
 class Permanent(SyncError):
-    """A retry cannot help; the job is dead until a person acts."""
+    """A retry within seconds cannot help. The job is tried again after minutes, because a proxy in between
+    may have refused; then it is dead."""
 
     code = "permanent"
 

@@ -52,6 +52,9 @@ _MOST_YEARS_APART = 90
 # Something else than a GitLab answers; asking again later would not help.
 _NO_GITLAB = frozenset({"not_json", "redirect"})
 
+ESTIMATE_SECONDS = 10.0
+"""How long a server may take for an answer that only an estimate needs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -191,7 +194,8 @@ def oldest_merge_request(client: Client, project_id: int) -> datetime | None:
 
 def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
     """What reading all of a project takes, with ``parallel`` requests at a time. Takes two or three
-    requests."""
+    requests. Raises as the transport does, Transient where one takes longer than :data:`ESTIMATE_SECONDS`."""
+    client = client.instance.client(patience=ESTIMATE_SECONDS)
     clock, asked = client.instance.monotonic, client.calls
     started = clock()
     newest, total = _one_merge_request(client, project_id, "desc")

@@ -163,6 +163,7 @@ def read_plan(
             in_flight=in_flight,
             limits=limits,
             refused={instance: stop.last_seen_at for instance, stop in tokens.stopped.items()},
+            refused_since={instance: stop.stopped_at for instance, stop in tokens.stopped.items()},
             pauses=[_pause(row) for row in pauses.active(conn)],
             breakers=[_breaker(row) for row in breakers.read(conn)],
             samples=[_sample(row) for row in rows.samples],

@@ -1,10 +1,15 @@
-"""How long a failed job waits before its next attempt.
+"""How long a failed job waits before its next attempt, and what is dead or refused before the next look.
 
-Belongs here: the table of base waits and the growth. Does not belong here: the seconds that a client waits
-inside one call.
+Belongs here: the table of base waits, the growth, and which errors no further attempt can mend. Does not
+belong here: the seconds that a client waits inside one call.
 """
 
 from __future__ import annotations
+
+from datetime import timedelta
+
+from sync_pipeline.errors import AccessDenied, SourceReplaced, SyncError
+from sync_pipeline.model import Mode
 
 BASE_SECONDS = {
     "timeout": 30.0,
@@ -33,3 +38,20 @@ def seconds_until_retry(code: str, attempt: int, retry_after: float | None = Non
     """
     grown = BASE_SECONDS.get(code, 60.0) * 2.0 ** (max(attempt, 1) - 1)
     return min(max(grown, retry_after or 0.0), LONGEST_SECONDS)
+
+
+def ends_the_job(error: SyncError, mode: Mode) -> bool:
+    """True if the job is dead at once: a person has to decide, or live syncing is denied, which is a state
+    that is looked at again. Any other refusal (400, 405, 413, a certificate) may be that of a proxy for a
+    minute, so the job has its attempts; and history that is denied waits for the state to end."""
+    denied = isinstance(error, AccessDenied) and mode is Mode.INCREMENTAL
+    return denied or isinstance(error, SourceReplaced)
+
+
+def wait_before_next_look(
+    troubled_since: timedelta | None, shortest: timedelta, longest: timedelta
+) -> timedelta:
+    """How long something that does not work is left alone after the last try: as long as it has not worked by
+    then, so that the wait doubles from ``shortest`` to ``longest``. Where nobody knows how long that is, it
+    is ``longest``."""
+    return longest if troubled_since is None else min(max(troubled_since, shortest), longest)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sync_pipeline.model import Access, JobStatus, Lifecycle, Mode, Window
+from sync_pipeline.policy.backoff import wait_before_next_look
 from sync_pipeline.policy.snapshot import InFlight, Job, Limits, Reason, Unit
 from sync_pipeline.policy.windows import holds
 
@@ -52,7 +53,7 @@ def judge_unit(
 ) -> tuple[Reason, datetime | None]:
     stopped, until = _stopped(unit, now, limits)
     if stopped is None and unit.dead_at is not None:
-        stopped, until = Reason.DEAD, unit.dead_at + limits.reprobe_interval
+        stopped, until = Reason.DEAD, _next_look(unit.dead_at, unit.dead_since, limits)
     if stopped is not None and (until is None or until > now):
         return stopped, until
     if any(_holds(run, Mode.INCREMENTAL, None) for run in runs):
@@ -114,8 +115,15 @@ def _stopped(unit: Unit, now: datetime, limits: Limits) -> tuple[Reason | None, 
     if not unit.configured:
         return Reason.NOT_CONFIGURED, None
     if unit.access in _SLOW:
-        return Reason.NO_ACCESS, (unit.visited_at or now) + limits.reprobe_interval
+        return Reason.NO_ACCESS, _next_look(unit.visited_at or now, unit.access_since, limits)
     return None, None
+
+
+def _next_look(tried_at: datetime, since: datetime | None, limits: Limits) -> datetime:
+    """When something is looked at again that did not work at ``tried_at``, and has not worked from ``since``
+    on."""
+    troubled = None if since is None else tried_at - since
+    return tried_at + wait_before_next_look(troubled, limits.sync_interval, limits.reprobe_interval)
 
 
 def _holds(run: InFlight, mode: Mode, window: Window | None) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sync_pipeline.model import JobType, Mode
+from sync_pipeline.policy.backoff import wait_before_next_look
 from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
 from sync_pipeline.policy.degradation import suggest
 from sync_pipeline.policy.error_budget import paused_until
@@ -50,7 +51,10 @@ def through(
     units = {(u.repo_id, u.job_type): u for u in snapshot.units}
     found = [_person(d, units[d.repo_id, d.job_type], snapshot, now) if d.chosen else d for d in decisions]
     for instance, refused_at in snapshot.refused.items():
-        found = _credential(found, instance, refused_at + limits.reprobe_interval, now)
+        since = snapshot.refused_since.get(instance)
+        troubled = None if since is None else refused_at - since
+        wait = wait_before_next_look(troubled, limits.sync_interval, limits.reprobe_interval)
+        found = _credential(found, instance, refused_at + wait, now)
     found = [_rate_limit(d, snapshot, now) if d.chosen else d for d in found]
     found = _through_breakers(found, snapshot, breakers, samples, now)
     found = _through_budgets(found, samples, limits, now)

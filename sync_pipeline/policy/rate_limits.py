@@ -61,8 +61,10 @@ class Signal:
 
     @property
     def is_of_its_kind(self) -> bool:
-        """The refusal is of a limit for this kind of request: of the whole there is something left."""
-        return self.status == 429 and bool(self.remaining)
+        """The refusal is of a limit for this kind of request: of the whole there is something left, or the
+        server says nothing of a whole. GitLab's limits of single endpoints come without any header."""
+        says_nothing = self.remaining is None and self.limit is None and self.retry_after is None
+        return self.status == 429 and (bool(self.remaining) or says_nothing)
 
     @property
     def is_nearly_out(self) -> bool:

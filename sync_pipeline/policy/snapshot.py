@@ -102,8 +102,9 @@ class Unit:
     time of its last activity, at the last visit that succeeded and in the hint. ``listed_at`` is when the
     sensor last listed the newest activity of the repository's discovery root, ``listed_down_to`` how far back
     in the source's time that listing went (None: to its end); both are None without a root. ``dead_at`` is
-    when the latest incremental job died, None if the latest did not. ``configured`` is False where the
-    settings have no such server, ``in_pool`` where this pool does not take it.
+    when the latest incremental job died, None if the latest did not; ``dead_since`` when the first one died
+    after the last visit that succeeded. ``access_since`` is when ``access`` became what it is. ``configured``
+    is False where the settings have no such server, ``in_pool`` where this pool does not take it.
     """
 
     repo_id: int
@@ -126,6 +127,8 @@ class Unit:
     configured: bool = True
     tenant: str = ""
     in_pool: bool = True
+    dead_since: datetime | None = None
+    access_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +209,8 @@ class Caps:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Lengths and caps. ``quiet_interval`` replaces ``sync_interval`` while fresh hints show nothing new.
-    ``reprobe_interval`` is how long something without access, or an instance with a stopped token, is left
-    alone.
+    ``reprobe_interval`` is the longest that something without access, something dead, or an instance with a
+    stopped token is left alone; at first that is ``sync_interval``, and it doubles.
 
     ``error_budget`` is the failure rate from which on a unit is left alone for ``budget_pause``;
     ``slow_down`` the share of runs that were told to slow down from which on others go first. ``fair`` takes
@@ -238,8 +241,9 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything that one plan is made from. ``refused`` says of each instance whose token in force is
-    stopped when the server last refused it. ``samples`` are the runs that finished lately, in any order;
-    ``served`` is when live syncing of each tenant was last started; ``buckets`` are by instance."""
+    stopped when the server last refused it, ``refused_since`` when it first did. ``samples`` are the runs
+    that finished lately, in any order; ``served`` is when live syncing of each tenant was last started;
+    ``buckets`` are by instance."""
 
     units: Sequence[Unit]
     jobs: Sequence[Job]
@@ -251,6 +255,7 @@ class Snapshot:
     samples: Sequence[Sample] = ()
     served: Mapping[str, datetime] = field(default_factory=dict)
     buckets: Mapping[str, BucketLevel] = field(default_factory=dict)
+    refused_since: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

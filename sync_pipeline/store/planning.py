@@ -27,23 +27,31 @@ _BLOCKS_LOCK = 0x5C3_0002
 _JOBS_LOOKED_AT = 4000
 _SAMPLES_LOOKED_AT = 20_000
 
-# Every (repository, job type) with its coverage, its hint, and whether its latest incremental job is dead. A
-# job that a refused token killed says nothing about the repository: the stop of the token holds it back.
+# Every (repository, job type) with its coverage, its hint, and whether its latest incremental job is dead,
+# and since when. A job that a refused token killed says nothing about the repository: the stop of the token
+# holds it back.
 _UNITS = """
 SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.tenant, r.lifecycle, w.access,
        w.visited_at, w.watermark_rev, w.watermark_time, w.head_rev AS head, w.activity_at,
        h.head_rev AS hint_head, h.activity_at AS hint_activity_at, h.observed_at AS hint_at,
        h.error_code IS NOT NULL AS hint_failed, d.listed_at, d.listed_down_to,
-       CASE WHEN latest.status = 'dead'
-             AND coalesce(latest.last_error_code, '') NOT IN ('cancelled', 'credential', 'scope',
-                                                                'superseded', 'expired')
-            THEN latest.finished_at END AS dead_at
+       w.access_since,
+       CASE WHEN latest.is_dead THEN latest.finished_at END AS dead_at,
+       CASE WHEN latest.is_dead THEN (
+            SELECT min(j.finished_at)
+              FROM scm.sync_jobs AS j
+             WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.mode = 'incremental'
+               AND j.status = 'dead' AND (w.visited_at IS NULL OR j.finished_at > w.visited_at)
+       ) END AS dead_since
   FROM scm.sync_watermarks AS w
   JOIN scm.repos AS r USING (repo_id)
   LEFT JOIN scm.sync_hints AS h USING (repo_id)
   LEFT JOIN scm.discovery_roots AS d ON d.root_id = r.root_id AND d.lifecycle = 'active'
   LEFT JOIN LATERAL (
-       SELECT j.status, j.finished_at, j.last_error_code
+       SELECT j.finished_at,
+              j.status = 'dead'
+              AND coalesce(j.last_error_code, '') NOT IN ('cancelled', 'credential', 'scope', 'superseded',
+                                                          'expired') AS is_dead
          FROM scm.sync_jobs AS j
         WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.mode = 'incremental'
         ORDER BY j.created_at DESC

@@ -51,7 +51,7 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.policy.backoff import seconds_until_retry
+from sync_pipeline.policy.backoff import ends_the_job, seconds_until_retry
 from sync_pipeline.policy.chunking import share_of
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import aside, jobs, leases, watermarks
@@ -79,6 +79,8 @@ _ENDED = frozenset({"57P01", "25P03", None})
 # Says nothing about the job.
 _FREE = frozenset({"rate_limit", "throttled"})
 _GONE = frozenset({"not_found", "no_repository"})
+# The server names another address for good, which gets no credential of ours.
+_MOVED = frozenset({"moved", "redirect"})
 
 
 class Work(Protocol):
@@ -356,14 +358,15 @@ class Attempt:
         job_status, run_status, backoff, free = JobStatus.COMPLETED, RunStatus.COMPLETED, 0.0, False
         if error is not None:
             run_status = RunStatus.FAILED
-            gone_for_good = isinstance(error, Permanent) and not isinstance(error, SourceGone)
             # Long work that is interrupted again and again ends by itself, as long as it gets on.
             gets_on = bool(self.done.covered) or self.done.counts.inserted > 0
             free = isinstance(error, Transient) and (gets_on or error.code in _FREE)
             # Nobody takes up a probe but whoever asks for it again.
             free = free and self.request.mode is not Mode.PROBE
             exhausted = self.claim.attempt >= self.claim.max_attempts and not free
-            job_status = JobStatus.DEAD if gone_for_good or exhausted else JobStatus.FAILED
+            job_status = (
+                JobStatus.DEAD if ends_the_job(error, self.request.mode) or exhausted else JobStatus.FAILED
+            )
             retry_after = error.retry_after if isinstance(error, Transient) else None
             backoff = seconds_until_retry(error.code, 1 if gets_on else self.claim.failures + 1, retry_after)
         elif self.done.counts.read == 0:
@@ -406,6 +409,8 @@ class Attempt:
             access = Access.REPLACED
         elif isinstance(error, AccessDenied):
             access = Access.DENIED
+        elif isinstance(error, Permanent) and error.code in _MOVED:
+            access = Access.MOVED
         elif (
             isinstance(error, SourceGone)
             and error.code in _GONE

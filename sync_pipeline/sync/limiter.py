@@ -34,6 +34,8 @@ _SLICE_SECONDS = 0.25
 _LOOK_SECONDS = 5.0
 # How often a process writes down what the server says is left.
 _NOTE_SECONDS = 30.0
+# Where so many other kinds of request are refused at the same time, the limit is one of the whole server.
+_KINDS_OF_ALL = 2
 # Shorter pauses are not worth a line.
 _SHORT_REFUSAL = timedelta(seconds=1)
 _SHORT_PAUSE = timedelta(seconds=10)
@@ -188,7 +190,10 @@ class SharedLimiter:
         if signal.status is None:
             return
         if signal.is_refusal:
-            self._learn(feedback.endpoint if signal.is_of_its_kind else self._bucket, signal)
+            with self._lock:
+                others = self._refusing - {self._bucket, feedback.endpoint}
+            own = signal.is_of_its_kind and len(others) < _KINDS_OF_ALL
+            self._learn(feedback.endpoint if own else self._bucket, signal)
             return
         with self._lock:
             concerned = self._refusing & {self._bucket, feedback.endpoint}

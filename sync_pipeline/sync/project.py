@@ -19,6 +19,7 @@ from sync_pipeline.store.database import database_time
 from sync_pipeline.sync.attempt import Attempt
 
 _MOVED_SHOWS = timedelta(days=1)
+_WAS = "it was "
 # The lowest level of access to a project that shows everything that is read.
 _REPORTER = 20
 
@@ -69,7 +70,7 @@ class ProjectVisit:
             )
             credentials.clear(conn, self._repo.instance, self._fingerprint)
         if "moved" in changed:
-            self._moved = f"it was {self._repo.project_path}, it is {look.path} now"
+            self._moved = f"{_WAS}{self._repo.project_path}, it is {look.path} now"
         return look
 
     def sees_internal_notes(self) -> bool:
@@ -108,8 +109,9 @@ class ProjectVisit:
         """Write down that ``attempt`` could read. ``complete``: nothing was missing at the look."""
         access = front.access(self.project, attempt.job_type)
         before = self.before[attempt.job_type]
-        # A move shows for a day, so that a person can see it.
+        # A move within the server shows for a day, so that a person can see it.
         shows = before.access is Access.MOVED and self.looked_at - before.access_since < _MOVED_SHOWS
+        shows = shows and (before.access_detail or "").startswith(_WAS)
         if access is Access.OK and (self._moved is not None or shows):
             access, detail = Access.MOVED, self._moved or before.access_detail
         self._record(attempt, access, detail, verified=complete and not attempt.done.failures)

@@ -50,14 +50,17 @@ class Readers:
             self._settings, repo.svn_root or repo.url, repo.svn_prefix, cancelled, limiter=limiter
         )
 
-    def gitlab(self, instance: str, cancelled: Cancelled = lambda: False) -> Client:
-        """A client of the GitLab server with this key, for one thread. Raises ConfigurationError where no
+    def gitlab(
+        self, instance: str, cancelled: Cancelled = lambda: False, *, patience: float | None = None
+    ) -> Client:
+        """A client of the GitLab server with this key, for one thread; ``patience`` as for
+        :meth:`~sync_pipeline.sources.gitlab.transport.Instance.client`. Raises ConfigurationError where no
         such server is configured or its token cannot be read."""
         made = self._instances.get(instance)
         if made is None:
             server = self._server(instance)
             made = self._instances.setdefault(instance, self.connect(server))
-        return made.client(cancelled)
+        return made.client(cancelled, patience=patience)
 
     def connect(self, server: GitLabServer) -> Instance:
         """The connections to a server; made once per process."""

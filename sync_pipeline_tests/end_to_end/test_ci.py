@@ -10,7 +10,13 @@ import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.end_to_end.conftest import Installation, midnight, slow_svn, until
+from sync_pipeline_tests.sources.gitlab.servers import silent
 from sync_pipeline_tests.warm import Process
 
 KEYS = [f"{first:010d}-{first + 999:010d}" for first in range(1, 3001, 1000)]
@@ -255,6 +261,42 @@ def test_the_runner_reads_all_of_a_project_and_backfills_what_is_named(shared: I
     refused = shared.run(*backfill, "--start-rev", "1", expect=3)
     assert f"--start-rev: {spec} is read by time" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("project_id", "how"), [(10**6, "runner"), (10**6 + 1, "worker"), (10**6 + 2, "step")]
+)
+def test_sigterm_ends_it_although_a_server_says_nothing(
+    shared: Installation, project_id: int, how: str
+) -> None:
+    """The wait for one answer may take a minute; systemd and Kubernetes kill before that."""
+    asked: list[int] = []
+    with silent(b"", asked=asked) as url:
+        shared.variables = {"SCM_GITLAB_URL": url}
+        with psycopg.connect(shared.url, autocommit=True, row_factory=dict_row) as conn:
+            repo_id = register_project(conn, url, project_id, f"silent/{how}", origin=datetime.now(UTC))
+        shared.run("catalog", "export")
+        shared.variables |= {"SCM_ONLY": f"gitlab:{project_id}"}
+        if how == "runner":
+            process = shared.start("runner", "incremental", "--repo", str(repo_id), "--job", "mrs")
+        elif how == "worker":
+            shared.variables |= {"SCM_WORKER_INSTANCE_ALLOWLIST": url.removeprefix("http://")}
+            shared.run("scheduler")
+            process = shared.start("worker", "--loop", "--interval-seconds", "1")
+        else:
+            process = shared.job_execute(job="sync_merge_requests")
+        # The runner asks first how much there is.
+        until(lambda: len(asked) > (how == "runner"), "the server is asked")
+        process.send_signal(signal.SIGTERM)
+        # Less than the wait for an answer, and far more than the end takes.
+        output, complaint = process.communicate(timeout=45)
+    shared.variables = {}
+    query = "SELECT status, error_code FROM scm.sync_runs WHERE repo_id = %(id)s ORDER BY run_id"
+    runs = [(row["status"], row["error_code"]) for row in shared.rows(query, id=repo_id)]
+    assert runs, (output, complaint)
+    assert set(runs) == {("interrupted", "cancelled")}
+    left = "SELECT 1 FROM scm.sync_jobs WHERE repo_id = %(id)s AND status IN ('running', 'failed')"
+    assert shared.rows(left, id=repo_id) == []
 
 
 def test_the_token_never_shows(shared: Installation) -> None:

@@ -11,13 +11,14 @@ from pydantic import SecretStr
 
 from sync_pipeline.errors import SyncError
 from sync_pipeline.model import Access, JobStatus, JobType
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server
+from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, faults
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import repos, watermarks
 from sync_pipeline.sync.readers import Readers, svn_reader
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.faults import apache as web
 from sync_pipeline_tests.faults.apache import Apache
+from sync_pipeline_tests.sources.gitlab.servers import overheard
 from sync_pipeline_tests.sync.conftest import START, Forge
 
 apache = web.apache
@@ -93,6 +94,29 @@ def test_a_token_that_ends_says_how_and_takes_nothing_with_it(
     open_one(forge, "Two")
     assert all(report.succeeded for report in (forge.commits(), *forge.both()))
     assert facts(forge)["mrs"] == before["mrs"] + 1
+
+
+def test_a_server_that_sends_everybody_elsewhere_is_moved_until_it_answers_itself(forge: Forge) -> None:
+    open_one(forge)
+    assert all(report.succeeded for report in (forge.commits(), *forge.both()))
+    before, known = facts(forge), state(forge)
+    with overheard() as (port, heard):
+        target = f"http://127.0.0.1:{port}/api/v4/projects/1"
+        forge.gitlab.faults.add(".", faults.redirect(target, 301), times=None)
+        for report in (forge.commits(), *forge.both()):
+            assert not report.succeeded
+            assert f"redirected to {target}" in (report.error or "")
+        assert heard == []
+    for job_type in ALL:
+        row = watermarks.get(forge.conn, forge.repo_id, job_type)
+        assert row.access is Access.MOVED
+        assert target in (row.access_detail or "")
+    assert (facts(forge), state(forge)) == (before, known)
+    forge.gitlab.faults.clear()
+    again(forge)
+    assert all(report.succeeded for report in (forge.commits(), *forge.both()))
+    for job_type in ALL:
+        assert watermarks.get(forge.conn, forge.repo_id, job_type).access is Access.OK
 
 
 def test_rights_that_are_taken_away_delete_nothing_and_move_nothing(forge: Forge) -> None:

@@ -5,60 +5,39 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError, Transient
 from sync_pipeline.model import JobReport, JobStatus, JobType, Mode
+from sync_pipeline.operations import scheduling
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sources.gitlab.transport import Client, Instance
 from sync_pipeline.store import watermarks
-from sync_pipeline_tests.sources.gitlab.servers import answer, scripted
+from sync_pipeline_tests.sources.gitlab import servers
+from sync_pipeline_tests.sources.gitlab.servers import (
+    Clock,
+    answer,
+    kept_alive,
+    overheard,
+    scripted,
+    silent,
+)
 from sync_pipeline_tests.sync.conftest import Forge
+
+certificate = servers.certificate
 
 TOKEN = "glpat-abcdefghijklmnopqrst"
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 _LONG = json.dumps([{"id": number} for number in range(50)]).encode()
-
-
-@contextlib.contextmanager
-def kept_alive(talk: Callable[[socket.socket, int], None]) -> Iterator[str]:
-    """The URL of a server that keeps its connections; ``talk`` answers each request of one, which is
-    counted."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    stopped = threading.Event()
-
-    def serve(link: socket.socket) -> None:
-        with link, contextlib.suppress(OSError):
-            link.settimeout(10)
-            number = 0
-            while (data := link.recv(65536)) and not stopped.is_set():
-                if b"\r\n\r\n" in data:
-                    number += 1
-                    talk(link, number)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                link, _ = listener.accept()
-                threading.Thread(target=serve, args=(link,), daemon=True).start()
-
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        stopped.set()
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(10)
 
 
 def connect(url: str, cancelled: Callable[[], bool] = lambda: False, **options: Any) -> Client:
@@ -116,6 +95,92 @@ def test_somebody_who_stops_does_not_wait_for_the_end_of_a_slow_answer() -> None
     assert time.monotonic() - started < 5
 
 
+@contextlib.contextmanager
+def full() -> Iterator[str]:
+    """The URL of a server whose queue of connections is full: nobody says no, and nobody answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
+        address = listener.getsockname()
+        for _ in range(8):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(address)
+        yield f"http://127.0.0.1:{address[1]}"
+
+
+def stopped(url: str, ca_file: str | None = None, after: int = 4) -> None:
+    """A request that asked ``after`` times whether to go on ends with Cancelled then, although the network
+    may take an hour."""
+    asked = itertools.count()
+    client = connect(
+        url,
+        lambda: next(asked) >= after,
+        ca_file=ca_file,
+        connect_timeout=3600.0,
+        read_timeout=3600.0,
+        total_timeout=7200.0,
+    )
+    ended: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.get("/projects/1")
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert [type(error) for error in ended] == [Cancelled]
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 O", _HEAD + b"Content-Length: 99\r\n\r\n["])
+def test_somebody_who_stops_does_not_wait_for_a_server_that_says_nothing(said: bytes) -> None:
+    with silent(said) as url:
+        stopped(url)
+
+
+def test_nor_where_it_is_silent_over_tls(certificate: tuple[str, str]) -> None:
+    with silent(_HEAD, certificate) as url:
+        stopped(url, certificate[0])
+
+
+def test_nor_where_a_proxy_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with silent(b"") as url:
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        stopped("https://gitlab.example.test")
+
+
+def test_nor_where_nobody_takes_the_connection() -> None:
+    with full() as url:
+        stopped(url, after=3)
+
+
+def test_each_long_try_is_told_and_quick_ones_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    """A byte a second, by a clock that the test holds: nobody waits for minutes without a word."""
+    clock = Clock()
+
+    def talk(link: socket.socket, number: int) -> None:
+        link.sendall(_HEAD + b"Content-Length: 1000\r\n\r\n")
+        for _ in range(1000):
+            clock.sleep(60.0)
+            link.sendall(b" ")
+            time.sleep(0.01)
+
+    with kept_alive(talk) as url:
+        instance = Instance(url, TOKEN, sleep=lambda _: None, monotonic=clock.monotonic, attempts=3)
+        assert failure(instance.client()).code == "timeout"
+        told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(told) == 2
+        assert "/projects/1: no answer in time; try 1 of 3 after" in told[0]
+        caplog.clear()
+        assert failure(instance.client(patience=120.0)).code == "timeout"
+        assert caplog.records == []
+    with scripted(b"", answer([])) as server:
+        assert connect(server.url).get("/projects/1").data == []
+    assert [record.levelname for record in caplog.records if record.name.startswith("sync_pipeline")] == []
+
+
 def test_an_interim_answer_is_not_taken_for_the_next_one() -> None:
     """The connection stays open, and the true answer lies in it when the next request is sent."""
 
@@ -157,6 +222,45 @@ def test_a_proxy_that_does_not_work_is_named_without_its_password(
         assert "s3cret" not in str(error)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         assert connect(server.url).get("/projects/1").data == []
+
+
+@pytest.mark.parametrize("no_proxy", ["127.0.0.0/8", "::1,127.0.0.1", "127.0.0.1:{port}", "localhost, *"])
+def test_what_no_proxy_names_is_asked_straight(monkeypatch: pytest.MonkeyPatch, no_proxy: str) -> None:
+    with scripted(answer([])) as server:
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", no_proxy.format(port=server.url.rpartition(":")[2]))
+        assert connect(server.url).get("/projects/1").data == []
+
+
+def test_a_network_of_ipv6_in_no_proxy_is_asked_straight(monkeypatch: pytest.MonkeyPatch) -> None:
+    with overheard(host="::1") as (port, heard):
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", "::/8")
+        assert failure(connect(f"http://[::1]:{port}", attempts=1)).code == "connection"
+        assert [said.partition(b"\r\n")[0] for said in heard] == [b"GET /api/v4/projects/1 HTTP/1.1"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("status", ["403 Forbidden", "407 Proxy Authentication Required", "503 No Route"])
+def test_the_page_of_a_proxy_names_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, status: str
+) -> None:
+    with scripted(answer(b"<html>squid</html>", status, kind="html")) as proxy:
+        monkeypatch.setenv(f"{scheme.upper()}_PROXY", proxy.url.replace("://", "://jo:s3cret-pw@"))
+        text = str(failure(connect(f"{scheme}://gitlab.example.test", attempts=1)))
+    assert proxy.url.removeprefix("http://") in text
+    assert "NO_PROXY" in text
+    assert "s3cret" not in text
+    assert status[:3] in text or "asks for credentials" in text
+
+
+@pytest.mark.parametrize("headers", [b"X-Long: " + b"y" * 2**20 + b"\r\n", b"X: y\r\n" * 200])
+def test_headers_that_are_too_long_or_too_many_are_named(headers: bytes) -> None:
+    with scripted(_HEAD + headers + b"Content-Length: 2\r\n\r\n[]") as server:
+        error = failure(connect(server.url, attempts=1))
+    assert error.code == "not_json"
+    assert "header" in str(error)
+    assert "broke" not in str(error)
 
 
 # Through the engine --------------------------------------------------------------------------------------
@@ -217,6 +321,40 @@ def test_a_broken_answer_is_no_empty_one(forge: Forge, kind: str) -> None:
     assert len(forge.rows("SELECT 1 FROM scm.git_commits")) == 2
     assert len(forge.rows("SELECT 1 FROM scm.mrs")) == 3
     assert len(forge.rows("SELECT 1 FROM scm.review_events WHERE event_type = 'comment'")) == 3
+
+
+_REFUSALS = {
+    **{f"{status} JSON": faults.json_answer(status, {"error": "Bad Request"}) for status in (400, 413)},
+    **{
+        f"{status} HTML": faults.Answer(status, b"<html>squid</html>", "text/html")
+        for status in (400, 401, 403, 404, 411, 431)
+    },
+    "403 JSON": faults.json_answer(403, {"message": "Forbidden"}),
+}
+
+
+@pytest.mark.parametrize("kind", _REFUSALS)
+def test_a_refusal_of_a_moment_costs_live_syncing_minutes_and_history_nothing(
+    forge: Forge, kind: str
+) -> None:
+    """As something in between may send for a moment."""
+    history(forge)
+    assert all(report.succeeded for report in sync(forge))
+    forge.gitlab.faults.add(r"/(branches|merge_requests)\?", _REFUSALS[kind], times=None)
+    assert not any(report.succeeded for report in sync(forge))
+    window = ("2001-01-01", "2001-01-02")
+    backfill = forge.both(Mode.BACKFILL, window=window)
+    assert {report.job_status for report in backfill} == {JobStatus.FAILED}
+    assert forge.rows("SELECT 1 FROM scm.credential_stops") == []
+    found = scheduling.hand_out(forge.database, forge.settings, dry_run=True)
+    assert found.plan is not None
+    live = [one for one in found.plan.decisions if one.mode is Mode.INCREMENTAL]
+    assert len(live) == 3
+    assert all(one.until and found.now and one.until - found.now <= timedelta(minutes=6) for one in live)
+    forge.gitlab.faults.clear()
+    assert all(report.succeeded for report in sync(forge))
+    forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
+    assert all(report.succeeded for report in forge.both(Mode.BACKFILL, window=window))
 
 
 @pytest.mark.parametrize(

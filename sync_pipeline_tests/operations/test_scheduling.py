@@ -408,6 +408,39 @@ def test_a_source_in_trouble_is_read_in_smaller_pieces_and_the_run_says_so(fleet
     ]
 
 
+@pytest.mark.parametrize(
+    ("visited", "died", "next_look"),
+    [(700, (30,), -25), (700, (2,), 3), (700, (240, 30), 30), (20, (240, 10), -5), (None, (25, 10), 5)],
+)
+def test_what_died_is_looked_at_again_after_as_long_as_it_has_not_worked(
+    fleet: Fleet, visited: int | None, died: tuple[int, ...], next_look: int
+) -> None:
+    """In minutes: jobs that died before the last visit that succeeded do not count."""
+    with fleet.database.connection() as conn:
+        for ago in died:
+            job_id = jobs.enqueue(conn, request(fleet.repos[0]))
+            conn.execute(
+                "UPDATE scm.sync_jobs SET status = 'dead', last_error_code = 'bad_request',"
+                " created_at = now() - make_interval(mins => %(ago)s),"
+                " finished_at = now() - make_interval(mins => %(ago)s) WHERE job_id = %(job_id)s",
+                {"job_id": job_id, "ago": ago},
+            )
+        conn.execute(
+            "UPDATE scm.sync_watermarks SET visited_at = now() - make_interval(mins => %(ago)s::int)",
+            {"ago": visited},
+        )
+    found = plan(fleet, dry_run=True)
+    assert found.plan is not None
+    [decision] = [one for one in found.plan.decisions if one.repo_id == fleet.repos[0]]
+    if next_look <= 0:
+        assert (decision.chosen, decision.reason) == (True, Reason.REPROBE)
+    else:
+        assert decision.reason is Reason.DEAD
+        assert decision.until is not None
+        assert found.now is not None
+        assert round((decision.until - found.now).total_seconds() / 60) == next_look
+
+
 def test_a_repository_without_a_server_disables_itself_and_nothing_else(fleet: Fleet) -> None:
     with fleet.database.connection() as conn:
         broken = register(conn, "broken")

@@ -41,6 +41,22 @@ def decide(*units: Unit, jobs: tuple[Job, ...] = (), runs: tuple[InFlight, ...] 
         ({"access": Access.GONE, "hint_head": 99, "hint_at": NOW}, Reason.NO_ACCESS, False),
         ({"dead_at": ago(minutes=30), "visited_at": ago(days=1)}, Reason.DEAD, False),
         ({"dead_at": ago(minutes=61), "visited_at": ago(days=1)}, Reason.REPROBE, True),
+        # What did not work for a moment is looked at again at the usual time, then in steps that double.
+        ({"dead_at": ago(minutes=4), "dead_since": ago(minutes=4)}, Reason.DEAD, False),
+        ({"dead_at": ago(minutes=6), "dead_since": ago(minutes=6)}, Reason.REPROBE, True),
+        ({"dead_at": ago(minutes=19), "dead_since": ago(minutes=39)}, Reason.DEAD, False),
+        ({"dead_at": ago(minutes=21), "dead_since": ago(minutes=41)}, Reason.REPROBE, True),
+        ({"dead_at": ago(minutes=59), "dead_since": ago(days=9)}, Reason.DEAD, False),
+        (
+            {"access": Access.DENIED, "visited_at": ago(minutes=6), "access_since": ago(minutes=6)},
+            Reason.REPROBE,
+            True,
+        ),
+        (
+            {"access": Access.DENIED, "visited_at": ago(minutes=9), "access_since": ago(minutes=20)},
+            Reason.NO_ACCESS,
+            False,
+        ),
     ],
 )
 def test_a_repository_is_due_by_interval_or_hint_and_paused_by_its_access(
@@ -225,6 +241,14 @@ class TestARefusedToken:
         found = self.decide(timedelta(hours=1))
         tried = [d for d in found if d.chosen and d.instance == "gitlab.example"]
         assert [(d.reason, d.mode) for d in tried] == [(Reason.REPROBE, Mode.INCREMENTAL)]
+
+    @pytest.mark.parametrize(("first", "last", "tried"), [(6, 6, 1), (4, 4, 0), (30, 14, 0), (30, 16, 1)])
+    def test_that_was_refused_for_a_moment_is_tried_soon(self, first: int, last: int, tried: int) -> None:
+        instance = "gitlab.example"
+        last_at, first_at = {instance: ago(minutes=last)}, {instance: ago(minutes=first)}
+        snapshot = Snapshot(self.units, (), (), LIMITS, last_at, refused_since=first_at)
+        found = plan(snapshot, NOW).decisions
+        assert sum(d.chosen and d.instance == instance for d in found) == tried
 
     def test_is_not_tried_twice_at_once(self) -> None:
         one = frozenset({3})

@@ -191,6 +191,10 @@ def test_a_refusal_while_requests_are_left_is_of_its_kind_only() -> None:
     assert not Signal(429, 0.1, 60.0, remaining=0, limit=2000).is_of_its_kind
     assert not Signal(429, 0.1, 60.0).is_of_its_kind
     assert not Signal(503, 0.1, 60.0, remaining=1500).is_of_its_kind
+    # Nothing is said of a whole.
+    assert Signal(429, 0.1).is_of_its_kind
+    assert not Signal(429, 0.1, limit=2000).is_of_its_kind
+    assert not Signal(503, 0.1).is_of_its_kind
 
 
 def test_a_shorter_pause_leaves_a_longer_one_and_the_end_of_one_lets_requests_go_one_by_one() -> None:

@@ -276,6 +276,21 @@ def test_a_limit_of_one_kind_of_request_slows_that_kind_only(database: Database)
     assert found["all"].bucket.rate == 20.0
 
 
+def test_a_refusal_that_says_nothing_slows_its_kind_and_one_of_every_kind_the_server(
+    database: Database,
+) -> None:
+    shared, other = limiter(database), limiter(database)
+    shared.feedback(Feedback("projects", 429, 0.01))
+    assert other.acquire("projects/merge_requests", go_on) < 0.5
+    assert other.acquire("projects", go_on) >= 0.9
+    shared.feedback(Feedback("projects/merge_requests/notes", 429, 0.01))
+    assert sorted(buckets(database)) == ["all", "projects", "projects/merge_requests/notes"]
+    assert buckets(database)["all"].limited == 0
+    # Something in front of the whole server.
+    shared.feedback(Feedback("projects/repository/commits", 429, 0.01))
+    assert buckets(database)["all"].limited == 1
+
+
 def test_only_answers_that_change_something_are_written_down(database: Database) -> None:
     shared = limiter(database)
 

@@ -26,6 +26,7 @@ from sync_pipeline.operations.texts import age, counted
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.front import TokenLook, look_at_token
 from sync_pipeline.sources.gitlab.transport import Answer, Client, Feedback, Instance
+from sync_pipeline.sources.proxies import proxy_for
 from sync_pipeline.store.credentials import Stop
 from sync_pipeline.sync.readers import svn_reader
 
@@ -255,7 +256,7 @@ class GitLabLook:
             return warning(
                 name,
                 f"{since}, and accepted now",
-                "wait for the probe, one an hour, or run: scm-sync runner incremental --repo SPEC",
+                "wait for the next probe, within an hour, or run: scm-sync runner incremental --repo SPEC",
                 self._subject,
             )
         return failed(name, since, "set a token that the server accepts; it counts at once", self._subject)
@@ -336,7 +337,7 @@ def certificate(
         return [
             warning(name, "plain http: the credential can be read on its way", "use https", subject),
         ]
-    if requests.utils.select_proxy(url, requests.utils.get_environ_proxies(url)):
+    if proxy_for(url) is not None:
         return [skipped(name, "behind a proxy; the requests check it", subject)]
     try:
         context = ssl.create_default_context(cafile=None if system else _authorities(ca_file))

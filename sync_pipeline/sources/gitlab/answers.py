@@ -15,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from sync_pipeline.errors import AccessDenied, ConfigurationError, Permanent, SourceGone, SyncError, Transient
+from sync_pipeline.sources.proxies import VARIABLES
 
 LONGEST_RETRY_AFTER = 3600.0
 """Seconds: a server that asks for more is asked again after this."""
@@ -191,13 +192,16 @@ def problem(
     where: str,
     now: datetime,
     *secrets: str,
+    proxy: str | None = None,
 ) -> SyncError:
-    """The exception that an answer with status 400 or more stands for. ``where`` names the request without
-    its query, ``secrets`` are removed from what the server said."""
+    """The exception that an answer with status 300 or more stands for. ``where`` names the request without
+    its query, ``secrets`` are removed from what the server said. ``proxy`` is what the request went through:
+    an answer that is not JSON may be its own."""
     words = redact(said(body), *secrets)
     known = bool(words)
     tail = f" ({words})" if known else ""
     lower = words.lower()
+    behind = "" if known else _behind(proxy)
     wait = retry_after_seconds(headers, now)
     if status == 429 or (status == 403 and headers.get("RateLimit-Remaining", "").strip() == "0"):
         return Transient(
@@ -210,9 +214,11 @@ def problem(
         )
     if status == 401:
         if not known:
-            return AccessDenied(
-                f"{where}: something in front of GitLab asks for a login (401); check the proxy and the URL",
-                code="credential",
+            return Transient(
+                f"{where}: something in front of GitLab asks for a login (401, no JSON); check the proxy and "
+                f"the URL{behind}",
+                code="blocked",
+                retry_after=wait,
             )
         why = next((word for word in ("expired", "revoked") if word in lower), None)
         advice = f"the token is {why}" if why else "the token is missing or wrong"
@@ -227,7 +233,7 @@ def problem(
         if not known:
             return Transient(
                 f"{where}: refused before GitLab was asked (403, no JSON): this address is blocked or a "
-                "gateway is in between; ask the administrator",
+                f"gateway is in between; ask the administrator{behind}",
                 code="blocked",
                 retry_after=wait,
             )
@@ -250,12 +256,16 @@ def problem(
     if status in (408, 409, 425) or status >= 500:
         code = "timeout" if status in (408, 504) else "server_error"
         return Transient(
-            f"{where}: the server failed with status {status}{tail}", code=code, retry_after=wait
+            f"{where}: the server failed with status {status}{tail}{behind}", code=code, retry_after=wait
+        )
+    if status == 407:
+        which = "a proxy" if proxy is None else f"the proxy {proxy}"
+        return ConfigurationError(
+            f"{where}: {which} asks for credentials; set them in HTTP_PROXY or HTTPS_PROXY, or name the host "
+            "in NO_PROXY"
         )
     if not known:
-        return not_json(where, headers, status)
-    if status == 407:
-        return ConfigurationError(f"{where}: the proxy asks for credentials; set them in HTTPS_PROXY")
+        return not_json(where, headers, status, proxy)
     return Permanent(f"{where}: refused with status {status}{tail}", code="bad_request")
 
 
@@ -264,11 +274,16 @@ def _is_no_route(body: bytes) -> bool:
     return isinstance(data, dict) and "message" not in data and data.get("error") == "404 Not Found"
 
 
-def not_json(where: str, headers: Mapping[str, str], status: int) -> Transient:
-    """The answer is a page for people, such as a proxy's login or a maintenance page."""
+def _behind(proxy: str | None) -> str:
+    return "" if proxy is None else f"; it may come from the proxy {proxy}: {VARIABLES}"
+
+
+def not_json(where: str, headers: Mapping[str, str], status: int, proxy: str | None = None) -> Transient:
+    """The answer is a page for people, such as a proxy's login or a maintenance page; ``proxy`` as for
+    :func:`problem`."""
     kind = headers.get("Content-Type", "").partition(";")[0].strip()[:60] or "no content type"
     return Transient(
         f"{where}: status {status} with {kind} instead of JSON: this is no GitLab API, or a login or error "
-        "page of a proxy; check the URL and the proxy",
+        f"page of a proxy; check the URL and the proxy{_behind(proxy)}",
         code="not_json",
     )

@@ -1,15 +1,18 @@
-"""Connections that ask, before each piece of an answer that they read, whether to go on.
+"""Connections that ask again and again, while they wait for the network, whether to go on.
 
 Belongs here: the adapter for requests and what it needs below it. A time-out of the network is for one wait;
-a server that sends a byte a second, in its headers or between two chunks, never meets it. Does not belong
-here: how long an answer may take (:mod:`sync_pipeline.sources.gitlab.transport`).
+a server that sends a byte a second, in its headers or between two chunks, never meets it. And a process that
+is asked to stop has seconds, not the minute that one wait may take. Does not belong here: how long an answer
+may take (:mod:`sync_pipeline.sources.gitlab.transport`).
 """
 
 from __future__ import annotations
 
 import http.client
 import io
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,14 +20,20 @@ from typing import Any
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+# Seconds between two questions whether to go on. A connection that is begun anew sends its first packet
+# again, so it gets longer.
+_READ_SLICE = 0.5
+_CONNECT_SLICE = 3.0
 
 _asked = threading.local()
 
 
 @contextmanager
 def asking(go_on: Callable[[], None]) -> Iterator[None]:
-    """What this thread reads in the block, it reads after a call of ``go_on``, which raises to stop it; a
-    TimeoutError counts as one of the network."""
+    """While this thread waits for the network in the block, it calls ``go_on`` again and again, which raises
+    to stop it; a TimeoutError counts as one of the network."""
     before = getattr(_asked, "go_on", None)
     _asked.go_on = go_on
     try:
@@ -49,9 +58,10 @@ class AskingAdapter(HTTPAdapter):
 
 
 class _Reading(io.RawIOBase):
-    """The bytes of one answer."""
+    """The bytes of one answer. ``raw`` keeps the socket open until the answer is closed."""
 
-    def __init__(self, raw: io.RawIOBase, go_on: Callable[[], None]) -> None:
+    def __init__(self, sock: Any, raw: io.RawIOBase, go_on: Callable[[], None]) -> None:
+        self._socket = sock
         self._raw = raw
         self._go_on = go_on
 
@@ -59,8 +69,21 @@ class _Reading(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int | None:
-        self._go_on()
-        return self._raw.readinto(buffer)
+        """As its parent. Raises TimeoutError where nothing comes for as long as the socket may wait."""
+        longest: float | None = self._socket.gettimeout()
+        started = time.monotonic()
+        try:
+            while True:
+                self._go_on()
+                left = _READ_SLICE if longest is None else longest - (time.monotonic() - started)
+                self._socket.settimeout(max(min(left, _READ_SLICE), 0.001))
+                try:
+                    return int(self._socket.recv_into(buffer))
+                except TimeoutError:
+                    if left <= _READ_SLICE and longest is not None:
+                        raise
+        finally:
+            self._socket.settimeout(longest)
 
     def close(self) -> None:
         super().close()
@@ -68,20 +91,51 @@ class _Reading(io.RawIOBase):
 
 
 class _Answer(http.client.HTTPResponse):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, sock: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
         go_on = getattr(_asked, "go_on", None)
         if go_on is not None:
             # Nothing is in the buffer yet.
-            self.fp: Any = io.BufferedReader(_Reading(self.fp.detach(), go_on))
+            self.fp: Any = io.BufferedReader(_Reading(sock, self.fp.detach(), go_on))
+
+
+def _connected(connect: Callable[[], socket.socket], connection: HTTPConnection) -> socket.socket:
+    """What ``connect`` gives within the time-out of ``connection``."""
+    go_on = getattr(_asked, "go_on", None)
+    longest = connection.timeout
+    if go_on is None or not isinstance(longest, int | float):
+        return connect()
+    end = time.monotonic() + longest
+    try:
+        while True:
+            go_on()
+            left = end - time.monotonic()
+            connection.timeout = max(min(left, _CONNECT_SLICE), 0.001)
+            try:
+                sock = connect()
+            except ConnectTimeoutError as error:
+                # A refused connection counts among them.
+                if left <= _CONNECT_SLICE or isinstance(error, NewConnectionError):
+                    raise
+            else:
+                sock.settimeout(longest)
+                return sock
+    finally:
+        connection.timeout = longest
 
 
 class _Plain(HTTPConnection):
     response_class = _Answer
 
+    def _new_conn(self) -> socket.socket:
+        return _connected(super()._new_conn, self)
+
 
 class _Encrypted(HTTPSConnection):
     response_class = _Answer
+
+    def _new_conn(self) -> socket.socket:
+        return _connected(super()._new_conn, self)
 
 
 class _PlainPool(HTTPConnectionPool):

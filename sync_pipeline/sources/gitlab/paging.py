@@ -48,8 +48,8 @@ def pages(
     tags and commits announce a page behind the last.
 
     With ``holes`` a page that cannot be given is read in pieces, and the rows that are to blame are added
-    there; that is for lists which are paged by number. Raises as :meth:`Client.get`, and Transient where the
-    server sends us in circles."""
+    there; that is for lists which are paged by number. Without it only a page that is too large is read in
+    pieces. Raises as :meth:`Client.get`, and Transient where the server sends us in circles."""
     query: dict[str, Any] = {"per_page": PER_PAGE, **(params or {})}
     asked: set[str] = set()
     size = PER_PAGE
@@ -63,11 +63,16 @@ def pages(
             answer = client.get(path, query)
         except (Transient, Permanent) as error:
             number = _number(query)
-            if holes is None or number is None or not is_too_hard(error):
+            if number is None or not is_too_hard(error):
+                raise
+            if holes is None and error.code != "content_too_large":
                 raise
             ask = partial(_ask, client, path, query)
             found = in_pieces(ask, number, error, size)
-            holes += found.holes
+            if holes is not None:
+                holes += found.holes
+            elif found.holes:
+                raise
             following = {"page": [str(number + 1)]} if found.more else None
             answer = Answer([row for row in found.rows if not isinstance(row, Hole)], following, found.date)
         else:

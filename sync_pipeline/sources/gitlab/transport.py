@@ -12,6 +12,8 @@ of its own, and with it python-gitlab's ``Gitlab``.
 
 from __future__ import annotations
 
+import http.client
+import logging
 import random
 import re
 import ssl
@@ -32,21 +34,24 @@ import urllib3
 
 from sync_pipeline.errors import AccessDenied, Cancelled, ConfigurationError, Permanent, SyncError, Transient
 from sync_pipeline.model import Traffic
-from sync_pipeline.sources.gitlab import answers
+from sync_pipeline.sources.gitlab import answers, bodies
 from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
+from sync_pipeline.sources.proxies import VARIABLES, proxy_for
 
 if TYPE_CHECKING:
     import gitlab
+
+_log = logging.getLogger(__name__)
 
 Params = Mapping[str, str | int | Sequence[str | int]]
 """Query parameters. Booleans are written ``"true"``."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_HOPS = 3
-_READ_BYTES = 64 * 1024
 # A refused token is not sent again for so many seconds: repeated refusals get the address banned.
 _REFUSED_SECONDS = 60.0
-_VARIABLES = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+# Seconds after which a try that failed is worth a line.
+_LONG_TRY = 5.0
 # Errors that asking again within seconds cannot help.
 _NOT_AGAIN = frozenset({"blocked", "redirect", "throttled", "database_down"})
 
@@ -142,7 +147,9 @@ class Instance:
     ``token`` is asked at every request, so that a rotated credential is used at once; an empty one sends no
     token. Times are seconds: ``connect_timeout`` and ``read_timeout`` are for one wait on the network,
     ``total_timeout`` for one answer as a whole, ``longest_wait`` for one wait before asking again; what would
-    take longer is raised as Transient with ``retry_after``. Raises ConfigurationError for an unusable URL.
+    take longer is raised as Transient with ``retry_after``. ``max_answer_bytes`` is the longest unpacked
+    answer: GitLab's own limit of a text is 1 MB, and a page that is longer is read in smaller ones. Raises
+    ConfigurationError for an unusable URL.
     """
 
     def __init__(
@@ -156,7 +163,7 @@ class Instance:
         total_timeout: float = 180.0,
         attempts: int = 4,
         longest_wait: float = 60.0,
-        max_answer_bytes: int = 256 * 1024**2,
+        max_answer_bytes: int = 32 * 1024**2,
         limiter: RateLimiter | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
@@ -186,9 +193,12 @@ class Instance:
     def __repr__(self) -> str:
         return f"Instance({self.url!r})"
 
-    def client(self, cancelled: Callable[[], bool] = lambda: False) -> Client:
-        """A client for one job; ``cancelled`` tells whether to stop."""
-        return Client(self, cancelled)
+    def client(
+        self, cancelled: Callable[[], bool] = lambda: False, *, patience: float | None = None
+    ) -> Client:
+        """A client for one job; ``cancelled`` tells whether to stop. With ``patience`` each request is sent
+        once, and its answer may take so many seconds: for what is nice to know."""
+        return Client(self, cancelled, patience)
 
     def close(self) -> None:
         """Close the pooled connections."""
@@ -217,7 +227,7 @@ class Instance:
         below it, on this very server."""
         try:
             parts = urlsplit(url)
-            here = _origin(parts) == _origin(self._parts) or _is_upgrade(self._parts, parts)
+            here = _origin(parts) == _origin(self._parts)
         except ValueError:
             return None
         base = f"{self._parts.path}/api/"
@@ -232,22 +242,19 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _is_upgrade(ours: SplitResult, other: SplitResult) -> bool:
-    """The same host by https on the standard ports, where ours is plain http."""
-    return (
-        _origin(ours) == ("http", ours.hostname, 80)
-        and ours.hostname is not None
-        and _origin(other) == ("https", ours.hostname, 443)
-    )
-
-
 class Client:
     """Sends the requests of one job. May be used by several threads at once. ``per_page`` is how many rows of
     a list that is read by time are asked for at once: a multiple of ten, 100 at most, which is GitLab's own
     limit."""
 
-    def __init__(self, instance: Instance, cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, instance: Instance, cancelled: Callable[[], bool], patience: float | None = None
+    ) -> None:
         self.instance = instance
+        hurry = float("inf") if patience is None else patience
+        self.attempts = instance.attempts if patience is None else 1
+        self.timeout = min(instance.connect_timeout, hurry), min(instance.read_timeout, hurry)
+        self.total_timeout = min(instance.total_timeout, hurry)
         self.per_page = 100
         self.stats = Stats()
         self._cancelled = cancelled
@@ -382,15 +389,35 @@ class _Session(requests.Session):
         for prefix in ("https://", "http://"):
             self.mount(prefix, self._instance.adapter)
         self.headers["Accept"] = "application/json"
+        self.headers["Accept-Encoding"] = bodies.ENCODINGS
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
         """Send ``request`` and whatever follows from it; a JSON answer with status 2xx comes back."""
-        instance = self._instance
+        clock = self._instance.monotonic
+        started = clock()
+
+        def tell(state: tenacity.RetryCallState) -> None:
+            nonlocal started
+            error = state.outcome.exception() if state.outcome else None
+            # A person who waits hears of each try; quick ones would only be noise.
+            level = logging.WARNING if clock() - started >= _LONG_TRY else logging.INFO
+            _log.log(
+                level,
+                "%s; try %d of %d after %.0f s, the next one in %.0f s",
+                error,
+                state.attempt_number,
+                self._client.attempts,
+                clock() - started,
+                state.upcoming_sleep,
+            )
+            started = clock() + state.upcoming_sleep
+
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(instance.attempts),
+            stop=tenacity.stop_after_attempt(self._client.attempts),
             wait=self._wait,
             retry=tenacity.retry_if_exception(self._again),
             sleep=self._client.pause,
+            before_sleep=tell,
             reraise=True,
         )
         return retrying(self._follow, request, kwargs)
@@ -427,7 +454,13 @@ class _Session(requests.Session):
                 continue
             if status >= 300:
                 error = answers.problem(
-                    status, response.headers, body, _shown(request), self._instance.now(), token
+                    status,
+                    response.headers,
+                    body,
+                    _shown(request),
+                    self._instance.now(),
+                    token,
+                    proxy=_shown_proxy(request),
                 )
                 if status == 401 and answers.said(body):
                     self._instance.refuse(token, str(error))
@@ -458,8 +491,8 @@ class _Session(requests.Session):
                 following.prepare_url(target, None)
                 return following
         message = (
-            f"{_shown(request)}: redirected to {shown}, where the token is not sent; "
-            "set the URL of the instance to the address that answers itself"
+            f"{_shown(request)}: redirected to {shown}, where the token is not sent; if GitLab is there now, "
+            "set SCM_GITLAB_URL, or the url of its [[gitlab]] table, to that server"
         )
         if response.status_code in (301, 308):
             raise Permanent(message, code="redirect")
@@ -484,7 +517,7 @@ class _Session(requests.Session):
 
         def go_on() -> None:
             client.check_cancelled()
-            if instance.monotonic() - started > instance.total_timeout:
+            if instance.monotonic() - started > client.total_timeout:
                 raise TimeoutError
 
         try:
@@ -492,15 +525,15 @@ class _Session(requests.Session):
                 response = instance.adapter.send(
                     request,
                     stream=True,
-                    timeout=(instance.connect_timeout, instance.read_timeout),
+                    timeout=client.timeout,
                     verify=instance.ca_file or kwargs.get("verify") or True,
-                    proxies=kwargs.get("proxies"),
+                    proxies=_proxies(request),
                 )
                 body = self._body(request, response)
         except SyncError as error:
             failure = error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            failure = _network_error(error, _shown(request), _proxy(request, kwargs))
+            failure = _network_error(error, _shown(request), _shown_proxy(request))
         seconds = instance.monotonic() - started
         if failure is not None:
             if response is not None:
@@ -543,26 +576,24 @@ class _Session(requests.Session):
                 f"{_shown(request)}: an interim answer ({response.status_code}), which nobody asked for",
                 code="incomplete",
             )
-        instance = self._instance
-        pieces: list[bytes] = []
-        size = 0
-        while piece := response.raw.read1(_READ_BYTES, decode_content=True):
-            pieces.append(piece)
-            size += len(piece)
-            if size > instance.max_answer_bytes:
-                raise Permanent(
-                    f"{_shown(request)}: more than {instance.max_answer_bytes} bytes",
-                    code="content_too_large",
-                )
+        most = self._instance.max_answer_bytes
+        try:
+            body = bodies.read(response.raw, most)
+        except bodies.TooLong:
+            raise Permanent(
+                f"{_shown(request)}: the answer is longer than {most} bytes", code="content_too_large"
+            ) from None
         response.raw.release_conn()
-        return b"".join(pieces)
+        return body
 
     def _judged(
         self, request: requests.PreparedRequest, response: requests.Response, body: bytes
     ) -> requests.Response:
         """``response`` with its body, if that is whole JSON."""
         if not answers.is_json(response.headers):
-            raise answers.not_json(_shown(request), response.headers, response.status_code)
+            raise answers.not_json(
+                _shown(request), response.headers, response.status_code, _shown_proxy(request)
+            )
         try:
             data = answers.parsed(body)
         except ValueError:
@@ -596,9 +627,15 @@ def _joined(url: str, location: str) -> str:
         return ""
 
 
-def _proxy(request: requests.PreparedRequest, kwargs: Mapping[str, Any]) -> str | None:
-    """Which proxy a request goes through, for a person; None where it goes straight."""
-    proxy = requests.utils.select_proxy(request.url or "", kwargs.get("proxies"))
+def _proxies(request: requests.PreparedRequest) -> dict[str, str]:
+    """The proxy of a request as requests takes it."""
+    proxy = proxy_for(request.url or "")
+    return {} if proxy is None else {"all": proxy}
+
+
+def _shown_proxy(request: requests.PreparedRequest) -> str | None:
+    """The proxy of a request for a person; None where it goes straight."""
+    proxy = proxy_for(request.url or "")
     return None if proxy is None else answers.redact(proxy)
 
 
@@ -631,12 +668,20 @@ def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncE
         return Transient(f"{where}: no answer in time{behind}", code="timeout")
     no_url = (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, UnicodeError)
     if proxy is not None and met(*no_url, requests.exceptions.InvalidProxyURL):
-        return ConfigurationError(f"{where}: the proxy {proxy} cannot be used; {_VARIABLES}")
+        return ConfigurationError(f"{where}: the proxy {proxy} cannot be used; {VARIABLES}")
     if met(*no_url):
         return ConfigurationError(f"{where}: this is no URL; check it")
     if met(requests.exceptions.ProxyError, urllib3.exceptions.ProxyError):
+        said = re.search(r"Tunnel connection failed: (\d+[^'\")]*)", names)
+        answered = f" ({answers.redact(said[1].strip())[:80]})" if said else ""
         return Transient(
-            f"{where}: the proxy {proxy} does not let us through; {_VARIABLES}", code="connection"
+            f"{where}: the proxy {proxy} does not let us through{answered}; {VARIABLES}", code="connection"
+        )
+    if met(http.client.LineTooLong) or "got more than" in names:
+        return Transient(
+            f"{where}: the answer has a header line of more than 64 kB or more than 100 header lines, which "
+            f"GitLab never sends{behind}; look at what is between here and the server",
+            code="not_json",
         )
     invalid = (urllib3.exceptions.InvalidHeader, requests.exceptions.InvalidHeader)
     if met(urllib3.exceptions.ProtocolError, urllib3.exceptions.DecodeError, *invalid):

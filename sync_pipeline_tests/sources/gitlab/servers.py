@@ -11,11 +11,14 @@ import json
 import socket
 import ssl
 import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -107,6 +110,95 @@ def scripted(*answers: bytes, certificate: tuple[str, str] | None = None) -> Ite
         thread.join(10)
 
 
+@contextlib.contextmanager
+def overheard(port: int = 0, host: str = "127.0.0.1") -> Iterator[tuple[int, list[bytes]]]:
+    """The port of a listener that answers nothing, and the first bytes of each connection to it, whatever
+    protocol they are of."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family)
+    heard: list[bytes] = []
+
+    def listen() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                link, _ = listener.accept()
+                with link:
+                    link.settimeout(5)
+                    heard.append(link.recv(65536))
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], heard
+    finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+
+
+@contextlib.contextmanager
+def kept_alive(
+    talk: Callable[[socket.socket, int], None], certificate: tuple[str, str] | None = None
+) -> Iterator[str]:
+    """The URL of a server that keeps its connections; ``talk`` answers each request of one, which is
+    counted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if certificate:
+        context.load_cert_chain(*certificate)
+    listener = socket.create_server(("127.0.0.1", 0))
+    over = threading.Event()
+
+    def serve(plain: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            plain.settimeout(10)
+            link = stack.enter_context(plain)
+            if certificate:
+                link = stack.enter_context(context.wrap_socket(plain, server_side=True))
+            number = 0
+            while (data := link.recv(65536)) and not over.is_set():
+                if b"\r\n\r\n" in data:
+                    number += 1
+                    talk(link, number)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                link, _ = listener.accept()
+                threading.Thread(target=serve, args=(link,), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield f"{'https' if certificate else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        over.set()
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+
+
+@contextlib.contextmanager
+def silent(
+    said: bytes, certificate: tuple[str, str] | None = None, *, asked: list[int] | None = None
+) -> Iterator[str]:
+    """The URL of a server that says this and then nothing more; ``asked`` grows with each request."""
+    over = threading.Event()
+
+    def talk(link: socket.socket, number: int) -> None:
+        link.sendall(said)
+        if asked is not None:
+            asked.append(number)
+        over.wait(600)
+
+    with kept_alive(talk, certificate) as url:
+        try:
+            yield url
+        finally:
+            over.set()
+
+
 def _request(link: socket.socket) -> Asked | None:
     data = b""
     while b"\r\n\r\n" not in data:
@@ -157,3 +249,18 @@ class Clock:
 
 
 Sleep = Callable[[float], None]
+
+
+def self_signed(folder: Path, name: str = "IP:127.0.0.1") -> tuple[str, str]:
+    """Files with a certificate for ``name`` that nobody else vouches for, and with its key."""
+    pem, key = folder / "server.pem", folder / "server.key"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made += ["-subj", "/CN=test", "-addext", f"subjectAltName={name}", "-days", "2"]
+    subprocess.run([*made, "-keyout", key, "-out", pem], check=True, capture_output=True)
+    return str(pem), str(key)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """See :func:`self_signed`."""
+    return self_signed(tmp_path_factory.mktemp("certificate"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-import subprocess
 import threading
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from sync_pipeline.errors import (
     SyncError,
     Transient,
 )
+from sync_pipeline.sources.gitlab.paging import pages
 from sync_pipeline.sources.gitlab.transport import (
     Client,
     Feedback,
@@ -31,7 +33,10 @@ from sync_pipeline.sources.gitlab.transport import (
     project_path,
     seconds_to_wait,
 )
-from sync_pipeline_tests.sources.gitlab.servers import RESET, SILENCE, Clock, answer, scripted
+from sync_pipeline_tests.sources.gitlab import servers
+from sync_pipeline_tests.sources.gitlab.servers import RESET, SILENCE, Clock, answer, overheard, scripted
+
+certificate = servers.certificate
 
 TOKEN = "glpat-abcdefghijklmnopqrst"
 NOW = datetime(2024, 5, 6, 12, 0, 0, tzinfo=UTC)
@@ -66,6 +71,71 @@ def test_a_redirect_to_another_host_is_refused_and_gets_nothing(status: str) -> 
         assert isinstance(error, Permanent) == (status[:3] in ("301", "308"))
         assert foreign.asked == []
         assert len(server.asked) == 1
+
+
+_ALL_30X = [f"{status} Elsewhere" for status in range(300, 309)]
+
+
+@pytest.mark.parametrize("status", _ALL_30X)
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://127.0.0.1:{other}",
+        "http://localhost:{other}",
+        "http://localhost:{own}",
+        "https://127.0.0.1:{own}",
+        "https://127.0.0.1:{other}",
+        "//127.0.0.1:{other}",
+        "http://127.0.0.1:{own}@127.0.0.1:{other}",
+        "http://127.0.0.1:{own}\\@127.0.0.1:{other}",
+        "http://127.0.0.1:{other}#127.0.0.1:{own}",
+    ],
+)
+def test_only_the_registered_scheme_host_and_port_hear_of_a_redirect(status: str, target: str) -> None:
+    """Also where scheme, host or port alone differ."""
+    with overheard() as (port, heard), scripted(b"", OK) as server:
+        own = server.url.rpartition(":")[2]
+        location = target.format(own=own, other=port) + "/api/v4/projects/1"
+        server.answers[0] = answer(b"", status, {"Location": location}, kind="text")
+        failure(connect(server.url, attempts=1))
+        assert (heard, len(server.asked)) == ([], 1)
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temp", "308 Perm"])
+def test_the_same_host_by_https_is_another_server(monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    """The ports are the standard ones, so a proxy stands for the network."""
+    away = answer(b"", status, {"Location": "https://gitlab.example.test/api/v4/projects/1"}, kind="text")
+    with scripted(away) as proxy, overheard() as (port, heard):
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        error = failure(connect("http://gitlab.example.test"))
+        assert [one.target for one in proxy.asked] == [
+            "http://gitlab.example.test/api/v4/projects/1/merge_requests"
+        ]
+        assert heard == []
+    assert error.code == "redirect"
+    assert "https://gitlab.example.test/api/v4/projects/1, where the token is not sent" in str(error)
+    assert "set SCM_GITLAB_URL" in str(error)
+
+
+def test_a_link_to_elsewhere_is_asked_of_the_registered_server() -> None:
+    with overheard() as (port, heard), scripted(b"") as server:
+        own = server.url.rpartition(":")[2]
+        links = [
+            f"http://127.0.0.1:{port}/api/v4/projects?page=2",
+            f"https://127.0.0.1:{own}/api/v4/projects?page=3",
+            f"http://localhost:{own}/api/v4/projects?page=4",
+            f"//127.0.0.1:{port}/api/v4/projects?page=5",
+        ]
+        server.answers = [
+            answer([{"id": number}], headers={"Link": f'<{link}>; rel="next"'})
+            for number, link in enumerate(links)
+        ] + [answer([])]
+        found = list(pages(connect(server.url), "/projects"))
+        assert [row["id"] for page in found for row in page.data] == [0, 1, 2, 3]
+        assert [one.target.rpartition("page=")[2] for one in server.asked[1:]] == ["2", "3", "4", "5"]
+        assert server.tokens == [TOKEN] * 5
+        assert heard == []
 
 
 def test_a_redirect_within_the_instance_is_followed_with_the_token() -> None:
@@ -106,7 +176,8 @@ def test_a_redirect_out_of_the_api_is_refused(location: str) -> None:
     [
         ("https://h/gitlab", "https://h/gitlab/api/v4/projects/1", "/projects/1"),
         ("https://h/gitlab", "https://H:443/gitlab/api/graphql", "graphql"),
-        ("http://h", "https://h/api/v4/projects", "/projects"),
+        ("http://h", "http://H:80/api/v4/projects", "/projects"),
+        ("http://h", "https://h/api/v4/projects", None),
         ("https://h", "http://h/api/v4/projects", None),
         ("http://h:8080", "https://h:8080/api/v4/projects", None),
         ("http://h:8080", "https://h/api/v4/projects", None),
@@ -212,6 +283,7 @@ _CHUNK_CUT = _CHUNKS + b'b\r\n[{"id": 1},\r\n'
 _NO_LENGTH_CUT = b'HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n[{"id": 1}, {"id'
 _CHUNKED = _CHUNKS + b'5\r\n[{"id\r\n6\r\n": 1}]\r\n0\r\n\r\n'
 _BAD_GZIP = answer(b"no gzip at all", headers={"Content-Encoding": "gzip"})
+_CUT_GZIP = answer(gzip.compress(b"[]" + b" " * 9)[:-9], headers={"Content-Encoding": "gzip"})
 _LOGIN = answer(b"<html>Please log in</html>", kind="html")
 _CLOUDFLARE = answer(b"<html>520</html>", "520 Unknown", kind="html")
 _BAD_GATEWAY = answer(b"<html>502</html>", "502 Bad Gateway", kind="html")
@@ -225,6 +297,7 @@ _LOCK = answer({"message": "409 Conflict: Resource lock"}, "409 Conflict")
         _CHUNK_CUT,
         _NO_LENGTH_CUT,
         _BAD_GZIP,
+        _CUT_GZIP,
         _LOGIN,
         _CLOUDFLARE,
         _BAD_GATEWAY,
@@ -233,7 +306,20 @@ _LOCK = answer({"message": "409 Conflict: Resource lock"}, "409 Conflict")
         b"",
         answer(b""),
     ],
-    ids=["cut", "chunk cut", "no length", "gzip", "login", "520", "502", "lock", "reset", "closed", "empty"],
+    ids=[
+        "cut",
+        "chunk cut",
+        "no length",
+        "gzip",
+        "gzip cut",
+        "login",
+        "520",
+        "502",
+        "lock",
+        "reset",
+        "closed",
+        "empty",
+    ],
 )
 def test_what_is_not_whole_is_asked_again(broken: bytes) -> None:
     clock = Clock()
@@ -281,9 +367,80 @@ def test_a_slow_body_meets_the_wall_clock() -> None:
     assert error.code == "timeout"
 
 
-def test_a_huge_body_is_refused() -> None:
-    with scripted(answer(["x" * 1000] * 1000)) as server:
-        assert failure(connect(server.url, max_answer_bytes=100_000)).code == "content_too_large"
+_MB = 1024**2
+
+
+def _packed(size: int, times: int = 1) -> bytes:
+    """Zeros, packed as gzip; again and again where asked."""
+    packer = zlib.compressobj(9, wbits=31)
+    body = b"".join(packer.compress(bytes(_MB)) for _ in range(size // _MB)) + packer.flush()
+    for _ in range(times - 1):
+        body = gzip.compress(body)
+    return answer(body, headers={"Content-Encoding": ", ".join(["gzip"] * times)})
+
+
+@pytest.mark.parametrize(
+    ("huge", "code"),
+    [
+        (answer(b"[" + b" " * 8 * _MB), "content_too_large"),
+        (_CHUNKS + b"".join(b"100000\r\n" + b" " * _MB + b"\r\n" for _ in range(8)), "content_too_large"),
+        (_packed(200 * _MB), "content_too_large"),
+        (_packed(200 * _MB, 3), "connection"),
+    ],
+    ids=["long", "endless", "bomb", "bomb in a bomb"],
+)
+def test_a_huge_body_is_refused_and_takes_no_memory_across_tries(huge: bytes, code: str) -> None:
+    """Each page is asked for again in smaller ones, while the exceptions of the earlier tries still live."""
+    with scripted(huge) as server:
+        client = connect(server.url, max_answer_bytes=_MB)
+        failure(connect(server.url, max_answer_bytes=_MB, attempts=1))
+        server.asked.clear()
+        tracemalloc.start()
+        try:
+            with pytest.raises(SyncError) as caught:
+                list(pages(client, "/projects/1/merge_requests"))
+            held, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(server.asked) >= 3
+    assert caught.value.code == code
+    assert held < _MB
+    assert peak < 4 * _MB
+
+
+def test_a_list_of_long_texts_is_read_in_smaller_pages() -> None:
+    tens = [answer([{"id": 10 * page + row} for row in range(10)]) for page in range(10)]
+    with scripted(
+        answer(["x" * _MB]), *tens[:9], answer([{"id": 90}], headers={"X-Next-Page": ""})
+    ) as server:
+        found = [
+            row["id"] for page in pages(connect(server.url, max_answer_bytes=_MB), "/x") for row in page.data
+        ]
+        assert found == list(range(91))
+        assert [one.target for one in server.asked[:3]] == [
+            "/api/v4/x?per_page=100",
+            "/api/v4/x?per_page=10&page=1",
+            "/api/v4/x?per_page=10&page=2",
+        ]
+
+
+def test_a_page_of_a_hundred_rows_takes_no_more_than_they_can_need() -> None:
+    assert Instance("https://gitlab.example.com").max_answer_bytes <= 32 * _MB
+
+
+@pytest.mark.parametrize(
+    ("body", "data"),
+    [
+        (gzip.compress(b'[{"id"') + gzip.compress(b": 1}]"), [{"id": 1}]),
+        (gzip.compress(b"[]") + b"\0\0\0", []),
+        (zlib.compress(b"[1]"), [1]),
+    ],
+    ids=["two members", "padded", "zlib"],
+)
+def test_every_form_of_packing_is_unpacked(body: bytes, data: Any) -> None:
+    with scripted(answer(body, headers={"Content-Encoding": "gzip"})) as server:
+        assert connect(server.url).get("/projects/1").data == data
+        assert server.asked[0].headers["accept-encoding"] == "gzip"
 
 
 def test_an_unreachable_server_is_transient() -> None:
@@ -562,25 +719,6 @@ def test_errors_of_graphql_are_errors_although_the_status_is_200(
 
 
 # --- Certificates -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    folder = tmp_path_factory.mktemp("certificate")
-    pem, key = folder / "server.pem", folder / "server.key"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-    ]
-    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    subprocess.run([*command, "-keyout", key, "-out", pem], check=True, capture_output=True)
-    return str(pem), str(key)
 
 
 def test_an_unknown_authority_is_permanent_and_one_file_makes_it_known(certificate: tuple[str, str]) -> None:
