@@ -267,6 +267,7 @@ def test_the_entry_stays_light() -> None:
     [
         (f"postgresql://me:{SECRET}@127.0.0.1:1/scm", "127.0.0.1:1/scm"),
         (f"mysql://me:{SECRET}@h/scm", "is not a PostgreSQL URL"),
+        (f"postgresql://me:{SECRET}/{SECRET}@h:1/scm", "write postgresql://"),
     ],
 )
 @pytest.mark.parametrize("command", ["repo list", "db check", "db migrate", "runner incremental --repo 1"])

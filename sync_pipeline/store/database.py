@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
-from psycopg import conninfo
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.store.connecting import describe, parse
 
 Connection = psycopg.Connection[dict[str, Any]]
 
@@ -30,17 +30,6 @@ _SESSION = (
 )
 
 _DOWN_SECONDS = 5.0
-
-
-def describe(url: str) -> str:
-    """Host, port and database of a connection URL, without user or password, for messages."""
-    try:
-        parts = conninfo.conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        return "(not a PostgreSQL URL)"
-    # A password with an unescaped @ makes its end look like a part of the host.
-    host = str(parts.get("host") or "local socket").rpartition("@")[2]
-    return f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
 
 
 def database_time(conn: Connection) -> datetime:
@@ -93,13 +82,8 @@ class Database:
 
     def __init__(self, url: str, *, max_size: int = 8, timeout: float = 10.0) -> None:
         self.url = url
+        parse(url)
         self._where = describe(url)
-        try:
-            conninfo.conninfo_to_dict(url)
-        except psycopg.ProgrammingError:
-            raise ConfigurationError(
-                "SCM_DATABASE_URL is not a PostgreSQL URL; write postgresql://user@host:5432/database"
-            ) from None
         self._down_until = 0.0
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             url,

@@ -16,7 +16,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.store.database import Connection, describe
+from sync_pipeline.store.connecting import describe, parse
+from sync_pipeline.store.database import Connection
 
 # The server, its database and what the account may do there. Only a superuser may know where the files are.
 _LOOK = """
@@ -105,6 +106,7 @@ def look(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> Server:
 @contextmanager
 def connection(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> Iterator[Connection]:
     """A connection of one's own whose statements end after ``seconds``. Raises as :func:`look`."""
+    parse(url, variable)
     try:
         conn = psycopg.connect(
             url,
@@ -113,10 +115,6 @@ def connection(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> It
             connect_timeout=seconds,
             application_name="sync_pipeline doctor",
         )
-    except psycopg.ProgrammingError:
-        raise ConfigurationError(
-            f"{variable} is not a PostgreSQL URL; write postgresql://user@host:5432/database"
-        ) from None
     except psycopg.OperationalError as error:
         raise ConfigurationError(_explained(str(error).lower(), describe(url), variable)) from None
     with conn:

@@ -25,7 +25,8 @@ from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend
 from yoyo.migrations import MigrationList
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.store.database import Connection, describe
+from sync_pipeline.store.connecting import describe, parse
+from sync_pipeline.store.database import Connection
 
 _ANSWER_SECONDS = 10
 # What was applied, in order.
@@ -282,14 +283,11 @@ def _marked(conn: psycopg.Connection[Any]) -> str | None:
 
 
 def _connect(url: str) -> psycopg.Connection[Any]:
+    parse(url)
     try:
         conn = psycopg.connect(
             url, autocommit=True, connect_timeout=_ANSWER_SECONDS, application_name="sync_pipeline migrations"
         )
-    except psycopg.ProgrammingError:
-        raise ConfigurationError(
-            "SCM_DATABASE_URL is not a PostgreSQL URL; write postgresql://user@host:5432/database"
-        ) from None
     except psycopg.OperationalError:
         raise ConfigurationError(
             f"the database at {describe(url)} does not answer or refuses the login; "

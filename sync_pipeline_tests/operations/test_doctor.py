@@ -259,7 +259,8 @@ def test_silent_and_failing_sensors_are_named() -> None:
     ("url", "seen", "remedy"),
     [
         (f"postgresql://me:{SECRET}@127.0.0.1:1/scm", "127.0.0.1:1/scm", "SCM_DATABASE_URL"),
-        (f"postgresql://me:x@{SECRET}@127.0.0.1:1/scm", "127.0.0.1:1/scm", "SCM_DATABASE_URL"),
+        (f"postgresql://me:x@{SECRET}@127.0.0.1:1/scm", "is not a PostgreSQL URL", "@ as %40"),
+        (f"postgresql://me:x/{SECRET}@127.0.0.1:1/scm", "is not a PostgreSQL URL", "/ as %2F"),
         (f"mysql://me:{SECRET}@h/scm", "is not a PostgreSQL URL", "write postgresql://"),
     ],
 )

@@ -15,7 +15,7 @@ from sync_pipeline.operations import environment
 from sync_pipeline.operations.doctor.findings import Finding, State, failed, ok, skipped, told
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import diagnosis, migrations
-from sync_pipeline.store.database import describe
+from sync_pipeline.store.connecting import describe
 from sync_pipeline.store.diagnosis import Server
 
 CHECKS = (

@@ -42,7 +42,11 @@ _SECRETS = (
         r"""(?ix) (["']?\b(?:private[-_]token|job[-_]token|access[-_]token|refresh[-_]token|authorization
         |password|client_secret|token)["']?\s*[=:]\s*["']?) [^\s&"',;<>]+"""
     ),
-    re.compile(r"(?i)(\b[a-z][a-z0-9+.\-]*://)[^/\s@?#]+@"),
+    # The credentials of a URL. What follows a colon there and is no port is a password, whatever it holds.
+    re.compile(
+        r"""(?ix) (\b[a-z][a-z0-9+.\-]*://)
+        (?: [^/\s@?\#:]* : (?! [0-9]* (?:[/?\#\s"'<>]|$)) [^\s"'<>]* | [^/\s@?\#]+ ) @"""
+    ),
 )
 
 # What neither a terminal nor a database takes.
