@@ -481,7 +481,11 @@ class Settings(BaseSettings):
         description="Seconds: longest wait for a lease or a job that somebody else holds.",
     )
     parallel_repositories: int = Field(
-        4, ge=1, le=64, description="Repositories synced side by side in one run."
+        4,
+        ge=1,
+        le=64,
+        description="Repositories synced side by side in one run; each takes up to two connections to the "
+        "database, the process two more.",
     )
 
     sync_interval: float = Field(

@@ -21,11 +21,12 @@ from typing import Any
 import psycopg
 import yoyo
 from psycopg import sql
+from psycopg.rows import tuple_row
 from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend
 from yoyo.migrations import MigrationList
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.store.connecting import describe, parse
+from sync_pipeline.store.connecting import connect, describe
 from sync_pipeline.store.database import Connection
 
 _ANSWER_SECONDS = 10
@@ -283,20 +284,14 @@ def _marked(conn: psycopg.Connection[Any]) -> str | None:
 
 
 def _connect(url: str) -> psycopg.Connection[Any]:
-    parse(url)
-    try:
-        conn = psycopg.connect(
-            url, autocommit=True, connect_timeout=_ANSWER_SECONDS, application_name="sync_pipeline migrations"
-        )
-    except psycopg.OperationalError:
-        raise ConfigurationError(
-            f"the database at {describe(url)} does not answer or refuses the login; "
-            "start it, or correct SCM_DATABASE_URL",
-            code="database_down",
-        ) from None
-    # A migration waits for running writers, but not for ever.
-    conn.execute("SET lock_timeout TO '60s'")
-    return conn
+    return connect(
+        url,
+        seconds=_ANSWER_SECONDS,
+        name="sync_pipeline migrations",
+        # A migration waits for running writers, but not for ever.
+        settings={"lock_timeout": 60_000},
+        row_factory=tuple_row,
+    )
 
 
 @contextmanager
