@@ -90,7 +90,7 @@ def parse_spec(text: str) -> RepositorySpec:
     """The repository that ``text`` names. Raises ConfigurationError with one line for anything else; the line
     never repeats credentials."""
     kind, separator, address = text.strip().partition(":")
-    shown = _without_credentials(text.strip())
+    shown = without_credentials(text.strip())
     if not shown:
         raise ConfigurationError(f"empty repository specification; {_HOW}")
     if not separator or kind.lower() not in (*Kind,):
@@ -105,6 +105,12 @@ def parse_spec(text: str) -> RepositorySpec:
     if not address:
         raise ConfigurationError(f"{shown!r} names no repository; {_HOW}")
     if kind.lower() == Kind.SVN:
+        if re.match(r"[^/]*//[^/@]*:[^/@]*/.*@", address, re.DOTALL):
+            # A password with a slash looks like a port and a path.
+            raise ConfigurationError(
+                f"URL {shown!r} holds an @; leave credentials out and set SCM_SVN_USERNAME and "
+                "SCM_SVN_PASSWORD, or write %40 for an @ of the path"
+            )
         return RepositorySpec(Kind.SVN, normalise_url(address))
     if address.partition(":")[0].lower() in ("group", "membership"):
         raise ConfigurationError(f"{shown!r} is a discovery root; run: scm-sync root add {shown}")
@@ -115,7 +121,7 @@ def parse_root(text: str) -> RootSpec:
     """The discovery root that ``text`` names. Raises ConfigurationError as :func:`parse_spec`."""
     kind, _, rest = text.strip().partition(":")
     scope, _, address = rest.partition(":")
-    scope, shown = scope.lower(), _without_credentials(text.strip())
+    scope, shown = scope.lower(), without_credentials(text.strip())
     if kind.lower() != Kind.GITLAB or scope not in ("group", "membership"):
         raise ConfigurationError(f"unknown discovery root {shown!r}; {_HOW_ROOT}")
     if scope == "membership":
@@ -158,7 +164,7 @@ def _project(address: str) -> str:
     if len(parts) < 2 or not _is_path(parts):
         group = f"; for a whole group run: scm-sync root add gitlab:group:{path}" if _is_path(parts) else ""
         raise ConfigurationError(
-            f"{_without_credentials(address)!r} is no GitLab project; "
+            f"{without_credentials(address)!r} is no GitLab project; "
             f"write gitlab:<id> or gitlab:<group>/<project>{group}"
         )
     return path
@@ -176,7 +182,7 @@ def _is_path(parts: Sequence[str]) -> bool:
 def _gitlab_url(url: str) -> str:
     """A URL on a GitLab as it is stored and compared: what people copy from the address bar, from the clone
     button or from the API."""
-    shown = _without_credentials(url)
+    shown = without_credentials(url)
     scheme, _, rest = url.strip().partition("://")
     scheme = scheme.lower()
     if scheme not in ("http", "https"):
@@ -196,7 +202,7 @@ def normalise_url(url: str) -> str:
     """``url`` as it is stored and compared: scheme and host in lower case, no default port, no ``.``, ``..``,
     doubled or trailing slashes, escapes as svn writes them. Raises ConfigurationError for what is no SVN URL
     and for credentials."""
-    shown = _without_credentials(url)
+    shown = without_credentials(url)
     if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in url):
         raise ConfigurationError(f"URL {shown!r} has control characters; write it without")
     scheme, separator, rest = url.partition("://")
@@ -258,7 +264,7 @@ def _path(path: str, shown: str) -> str:
     return "".join(f"/{part}" for part in kept)
 
 
-def _without_credentials(text: str) -> str:
+def without_credentials(text: str) -> str:
     """``text`` for a message: whatever stands before the last @ is gone, but for kind and scheme."""
     return re.sub(r"^((?:svn|gitlab):)?(\w[\w+]*://)?.*@", r"\1\2***@", text, flags=re.DOTALL | re.IGNORECASE)
 

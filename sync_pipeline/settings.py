@@ -146,6 +146,9 @@ def _base_url(url: str) -> str:
         raise ValueError("this is no URL of a server; write it like https://gitlab.example.com")
     if "@" in parts.netloc:
         raise ValueError("the URL holds credentials; leave them out and set the token on its own")
+    if "@" in parts.path:
+        # A password with a slash ends the host before the @ does.
+        raise ValueError("the URL holds an @; leave credentials out and set the token on its own")
     if parts.query or parts.fragment or re.search(r"[\s%]", parts.path):
         raise ValueError("write the URL without ?, #, % and blanks, like https://gitlab.example.com")
     host = f"[{host}]" if ":" in host else host
@@ -478,7 +481,11 @@ class Settings(BaseSettings):
         description="Seconds: longest wait for a lease or a job that somebody else holds.",
     )
     parallel_repositories: int = Field(
-        4, ge=1, le=64, description="Repositories synced side by side in one run."
+        4,
+        ge=1,
+        le=64,
+        description="Repositories synced side by side in one run; each takes up to two connections to the "
+        "database, the process two more.",
     )
 
     sync_interval: float = Field(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from sync_pipeline import __version__, cli
@@ -267,6 +268,7 @@ def test_the_entry_stays_light() -> None:
     [
         (f"postgresql://me:{SECRET}@127.0.0.1:1/scm", "127.0.0.1:1/scm"),
         (f"mysql://me:{SECRET}@h/scm", "is not a PostgreSQL URL"),
+        (f"postgresql://me:{SECRET}/{SECRET}@h:1/scm", "write postgresql://"),
     ],
 )
 @pytest.mark.parametrize("command", ["repo list", "db check", "db migrate", "runner incremental --repo 1"])
@@ -287,6 +289,14 @@ def test_a_database_without_our_tables_names_the_remedy(
     assert scm("db", "migrate", "--json").json["applied"]
     assert scm("db", "migrate").out == "nothing to do\n"
     assert scm("db", "check", "--json").json["status"] == "up_to_date"
+    with psycopg.connect(empty_database_url) as conn:
+        conn.execute("DROP INDEX scm.sync_jobs_one_active")
+    lost = scm("db", "check")
+    assert (lost.code, lost.out.count(";\n")) == (3, 1)
+    assert "index scm.sync_jobs_one_active is missing" in lost.err
+    assert scm("db", "check", "--json").json["damages"][0]["statement"] == lost.out.splitlines()[1]
+    with psycopg.connect(empty_database_url) as conn:
+        conn.execute(lost.out.encode())
     assert scm("db", "rollback", "--dry-run").out.startswith("would undo")
     assert scm("db", "check").code == 0
     assert scm("db", "status").out == scm("db", "check").out

@@ -126,7 +126,7 @@ def test_the_wheel_has_everything_that_the_program_reads(tmp_path: Path) -> None
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     package = tmp_path / "site" / "sync_pipeline"
-    for path in (ROOT / "sql").rglob("*.sql"):
+    for path in (ROOT / "sql").rglob("*.*"):
         assert (package / "_sql" / path.relative_to(ROOT / "sql")).read_bytes() == path.read_bytes()
     # The program finds them there, away from the source tree.
     program = (

@@ -502,6 +502,8 @@ def test_what_cannot_be_a_token_is_refused_unseen(
     "text",
     [
         f"gitlab_url = 'https://u:{SECRET}@h'",
+        f"gitlab_url = 'https://u:12/{SECRET}@h'",
+        f"gitlab_url = 'https://u:{SECRET}/x@h'",
         f"gitlab_token = ['{SECRET}']",
         f"gitlab_token = '{SECRET}'\ngitlab_token_file = 'f'",
         f"gitlab = '{SECRET}'",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,13 +50,23 @@ def db_migrate(as_json: AsJson = False, dry_run: DryRun = False) -> None:
 @app.command("check")
 @app.command("status", help="The same as check.")
 def db_check(as_json: AsJson = False) -> None:
-    """Say whether the schema fits this program; exit code 3 if not."""
+    """Say whether the schema fits this program and nothing of it was lost; exit code 3 if not.
+
+    What restores lost or changed indexes, constraints, triggers, functions and columns is printed as SQL that
+    psql can run.
+    """
     from sync_pipeline.operations import environment
-    from sync_pipeline.store import migrations
+    from sync_pipeline.store import migrations, objects
+    from sync_pipeline.store.database import Database
 
     settings = read_settings()
-    state = migrations.check(environment.resolve_urls(settings).database_url, settings.environment)
+    url = environment.resolve_urls(settings).database_url
+    state = migrations.check(url, settings.environment)
     fits = state.status is migrations.SchemaStatus.UP_TO_DATE
+    damages = []
+    if fits:
+        with Database(url, max_size=1) as database, database.connection() as conn:
+            damages = objects.check(conn)
     if as_json:
         print_json(
             {
@@ -63,10 +74,20 @@ def db_check(as_json: AsJson = False) -> None:
                 "problem": state.problem or None,
                 "pending": state.pending,
                 "unknown": state.unknown,
+                "damages": [asdict(damage) for damage in damages],
             }
         )
+    elif damages:
+        for damage in damages:
+            print(f"-- {damage.problem}\n{damage.statement}")
     elif fits:
-        print("the schema is up to date")
+        print("the schema is up to date, and nothing of it is lost")
+    if damages:
+        shown = "; ".join(damage.problem for damage in damages[:3])
+        more = f" and {len(damages) - 3} more" if len(damages) > 3 else ""
+        raise ConfigurationError(
+            f"{shown}{more}; look at the statements that restore it, and run them with psql"
+        )
     if not fits:
         raise ConfigurationError(state.problem)
 

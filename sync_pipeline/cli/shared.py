@@ -88,11 +88,11 @@ def open_database(settings: Settings) -> Iterator[Database]:
     """The migrated database that the settings name; the embedded one is started."""
     from sync_pipeline.operations import environment
     from sync_pipeline.store import migrations
-    from sync_pipeline.store.database import Database
+    from sync_pipeline.store.database import Database, connections_for
 
     url = environment.resolve_urls(settings).database_url
     migrations.require(url, settings.environment)
-    with Database(url) as database:
+    with Database(url, max_size=connections_for(settings.parallel_repositories)) as database:
         yield database
 
 

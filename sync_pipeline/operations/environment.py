@@ -38,12 +38,12 @@ from urllib.parse import quote, urlencode
 
 import psutil
 import psycopg
-from psycopg import conninfo
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.settings import Settings
 from sync_pipeline.settings import config_file as toml_file
 from sync_pipeline.store import migrations
+from sync_pipeline.store.connecting import explained, may_start, parse
 
 DAGSTER_SCHEMA = "dagster"
 _DATABASE = "scm"
@@ -119,13 +119,8 @@ def dagster_url(url: str, schema: str = "") -> str:
     ``url`` is what libpq understands, a URL or ``key=value`` pairs, or already in SQLAlchemy's form; what it
     says itself about time-outs stays. Raises ConfigurationError when it is malformed.
     """
-    try:
-        parts = conninfo.conninfo_to_dict(re.sub(r"^(postgres(?:ql)?)\+\w+://", r"\1://", url))
-    except psycopg.ProgrammingError:
-        raise ConfigurationError(
-            "the URL of Dagster's tables is not a PostgreSQL URL; write postgresql://user@host:5432/database"
-        ) from None
-    query = {**_PATIENCE, **{name: str(value) for name, value in parts.items() if value is not None}}
+    variable = "SCM_DATABASE_URL" if schema else "SCM_DAGSTER_DATABASE_URL"
+    query = {**_PATIENCE, **parse(re.sub(r"^(postgres(?:ql)?)\+\w+://", r"\1://", url), variable)}
     if schema:
         query["options"] = f"{query.get('options', '')} -csearch_path={schema}".strip()
     login = quote(query.pop("user", ""), safe="")
@@ -459,14 +454,18 @@ def _sweep(place: _Place) -> None:
 def _reachable(place: _Place) -> bool:
     """True once the running server answers; False when none runs. A server that is starting is waited for."""
     deadline = time.monotonic() + _START_SECONDS
+    url = _url(place, "postgres")
     while _postmaster(place.data) is not None:
-        with contextlib.suppress(psycopg.OperationalError):
-            psycopg.connect(_url(place, "postgres"), connect_timeout=5).close()
+        try:
+            psycopg.connect(url, connect_timeout=5).close()
             return True
-        if time.monotonic() > deadline:
-            raise ConfigurationError(
-                f"the embedded PostgreSQL runs but does not answer; see {place.log}", code="database_down"
-            )
+        except psycopg.OperationalError as error:
+            # A server that is starting is worth the wait, one that refuses for another reason is not.
+            if time.monotonic() > deadline or not may_start(error):
+                raise ConfigurationError(
+                    f"the embedded PostgreSQL runs, but {explained(error, url)} ({place.log})",
+                    code="database_down",
+                ) from None
         time.sleep(0.1)
     return False
 

@@ -382,6 +382,6 @@ def add_listed(
                 ),
             )
         except SyncError as error:
-            if error.code == "database_down":
+            if error.code in ("database_busy", "database_down"):
                 raise  # it is not the entry that is bad, and the next one would wait as long
             yield entry, error

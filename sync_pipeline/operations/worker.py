@@ -71,7 +71,8 @@ class Worker:
                     except (psycopg.Error, SyncError) as error:
                         failure = database_error(error)
                         if once or (
-                            isinstance(failure, ConfigurationError) and failure.code != "database_down"
+                            isinstance(failure, ConfigurationError)
+                            and failure.code not in ("database_busy", "database_down")
                         ):
                             raise failure from None
                         _log.warning("%s; asking again in %g s", failure, self._settings.worker_poll_interval)

@@ -23,6 +23,7 @@ from sync_pipeline.orchestration.verdicts import CHECK_NAME
 from sync_pipeline.policy.families import Family, by_family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.settings import Settings
+from sync_pipeline.store.database import connections_for
 
 BLOCKS_PER_RUN = 10
 DAYS_PER_RUN = 100
@@ -89,7 +90,7 @@ def _multi_asset(
         try:
             order = read_order(context.run.tags, partitions_of(family, context.instance, days))
             with (
-                postgres.database(max_size=2 * settings.parallel_repositories + 2) as database,
+                postgres.database(max_size=connections_for(settings.parallel_repositories)) as database,
                 watermarks.store() as store,
             ):
                 step = Step(

@@ -22,6 +22,7 @@ from sync_pipeline.orchestration.step import materialize_days, refused
 from sync_pipeline.quality.sweeping import Sweep, Swept
 from sync_pipeline.resources import GitLabResource, PostgresResource, WatermarkStore
 from sync_pipeline.settings import Settings
+from sync_pipeline.store.database import connections_for
 
 RECONCILE = "reconcile"
 
@@ -69,7 +70,7 @@ def reconciliation_asset(
 
         sign(context.instance, context.run)
         try:
-            with postgres.database(max_size=2 * settings.parallel_repositories + 2) as database:
+            with postgres.database(max_size=connections_for(settings.parallel_repositories)) as database:
                 sweep = Sweep(
                     database,
                     settings,

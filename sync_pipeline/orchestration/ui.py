@@ -39,7 +39,7 @@ from sync_pipeline.operations.environment import config_file, environment_variab
 from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
 from sync_pipeline.orchestration.order import POOLS_VARIABLE
 from sync_pipeline.settings import Settings, load_settings
-from sync_pipeline.store.database import describe
+from sync_pipeline.store.connecting import describe
 
 LOCATION_NAME = "sync_pipeline"
 """Name of the code location; Dagster keeps the state of sensors by it."""

@@ -21,6 +21,7 @@ BASE_SECONDS = {
     "throttled": 0.0,
     "lease_lost": 0.0,
     "claim_lost": 0.0,
+    "database_busy": 30.0,
     "database_down": 30.0,
     "database_full": 300.0,
 }

@@ -40,6 +40,7 @@ NEUTRAL_CODES = frozenset(
         "claim_lost",
         "configuration",
         "credential",
+        "database_busy",
         "database_down",
         "database_full",
         "database_refused",

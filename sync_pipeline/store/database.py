@@ -6,6 +6,7 @@ in the modules beside this one, migrations in :mod:`sync_pipeline.store.migratio
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,34 +14,25 @@ from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
-from psycopg import conninfo
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.store.connecting import connect, describe, options, refuse_poolers
 
 Connection = psycopg.Connection[dict[str, Any]]
 
 # Server-side limits, so that a lost client or a forgotten transaction frees its locks by itself.
-_SESSION = (
-    "-c timezone=UTC -c statement_timeout=600000 -c lock_timeout=60000 "
-    "-c idle_in_transaction_session_timeout=120000"
-)
+_SESSION = {
+    "timezone": "UTC",
+    "statement_timeout": 600_000,
+    "lock_timeout": 60_000,
+    "idle_in_transaction_session_timeout": 120_000,
+}
 
 _DOWN_SECONDS = 5.0
-
-
-def describe(url: str) -> str:
-    """Host, port and database of a connection URL, without user or password, for messages."""
-    try:
-        parts = conninfo.conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        return "(not a PostgreSQL URL)"
-    # A password with an unescaped @ makes its end look like a part of the host.
-    host = str(parts.get("host") or "local socket").rpartition("@")[2]
-    return f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
 
 
 def database_time(conn: Connection) -> datetime:
@@ -81,7 +73,15 @@ class _Moments(Loader):
 
 
 def _configure(conn: Connection) -> None:
+    refuse_poolers(conn)
     conn.adapters.register_loader("timestamptz", _Moments)
+
+
+def connections_for(parallel: int) -> int:
+    """The largest pool that a process needs that works on ``parallel`` repositories at a time."""
+    # Each writes on one connection, while its heartbeats, its prefetch and the rate limit of its requests use
+    # another for a moment; two more are for what looks after all of them.
+    return 2 * parallel + 2
 
 
 class Database:
@@ -94,20 +94,20 @@ class Database:
     def __init__(self, url: str, *, max_size: int = 8, timeout: float = 10.0) -> None:
         self.url = url
         self._where = describe(url)
-        try:
-            conninfo.conninfo_to_dict(url)
-        except psycopg.ProgrammingError:
-            raise ConfigurationError(
-                "SCM_DATABASE_URL is not a PostgreSQL URL; write postgresql://user@host:5432/database"
-            ) from None
-        self._down_until = 0.0
+        self._max_size = max_size
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._lent = 0
+        self._asking = threading.Lock()
+        self._failure = ConfigurationError("")
+        self._failed_until = 0.0
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             url,
             connection_class=psycopg.Connection[dict[str, Any]],
             kwargs={
                 "autocommit": True,
                 "row_factory": dict_row,
-                "options": _SESSION,
+                "options": options(url, _SESSION),
                 "application_name": "sync_pipeline",
                 "connect_timeout": max(2, int(timeout)),
                 "keepalives_idle": 30,
@@ -125,20 +125,54 @@ class Database:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection of one's own for the length of the block; nothing is open on it at the start."""
+        """A connection of one's own for the length of the block; nothing is open on it at the start.
+
+        Raises ConfigurationError where there is none within the time-out: with the code ``database_busy`` if
+        this process has all of them in use, else with the reason for which the server gives none.
+        """
         if self._pool.closed:
             self._pool.open()
         try:
-            # Whoever asks right after a failed wait would wait in vain as long again.
-            patience = 0.1 if time.monotonic() < self._down_until else None
-            with self._pool.connection(patience) as conn:
-                yield conn
+            # Right after a server gave none, the next one would wait in vain as long again.
+            patience = 0.1 if time.monotonic() < self._failed_until else None
+            conn = self._pool.getconn(patience)
         except PoolTimeout:
-            self._down_until = time.monotonic() + _DOWN_SECONDS
-            raise ConfigurationError(
-                f"the database at {self._where} does not answer; start it, or correct SCM_DATABASE_URL",
-                code="database_down",
-            ) from None
+            raise self._why() from None
+        with self._lock:
+            self._lent += 1
+        try:
+            with conn:
+                yield conn
+        finally:
+            self._pool.putconn(conn)
+            with self._lock:
+                self._lent -= 1
+
+    def _why(self) -> ConfigurationError:
+        """Why there was no connection in time."""
+        if self._lent >= self._max_size:
+            return ConfigurationError(
+                f"all {self._max_size} connections of this process to the database at {self._where} were "
+                f"in use for {self._timeout:g} s: statements there are slow or wait for a lock; "
+                "try again, or lower SCM_PARALLEL_REPOSITORIES",
+                code="database_busy",
+            )
+        with self._asking:
+            if time.monotonic() >= self._failed_until:
+                # The pool does not say why it got none.
+                try:
+                    connect(
+                        self.url, seconds=2, name="sync_pipeline", settings={}, row_factory=dict_row
+                    ).close()
+                    self._failure = ConfigurationError(
+                        f"the database at {self._where} took longer than {self._timeout:g} s to give a "
+                        "connection; try again",
+                        code="database_down",
+                    )
+                except ConfigurationError as failure:
+                    self._failure = failure
+                self._failed_until = time.monotonic() + _DOWN_SECONDS
+            return ConfigurationError(str(self._failure), code=self._failure.code)
 
     def close(self) -> None:
         """Close every connection."""

@@ -15,8 +15,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.store.database import Connection, describe
+from sync_pipeline.store.connecting import connect, explained, parse
+from sync_pipeline.store.database import Connection
+
+_NAME = "sync_pipeline doctor"
 
 # The server, its database and what the account may do there. Only a superuser may know where the files are.
 _LOOK = """
@@ -48,27 +50,6 @@ SELECT n.nspname || '.' || c.relname AS name, string_agg(wanted, ', ' ORDER BY w
  GROUP BY 1
  ORDER BY 1
 """
-
-# What libpq and the server say in English when there is no connection, and what that means. The text itself
-# is never shown: where a URL is written wrongly, it holds a part of the password.
-_CAUSES = (
-    (
-        ("password", "authentication", "role", "pg_hba"),
-        "refuses the login",
-        "correct user and password in {}",
-    ),
-    (
-        ("too many", "connection slots"),
-        "has no free connection",
-        "raise max_connections, or end other clients",
-    ),
-    (("starting up", "shutting down"), "is starting or stopping", "try again in a moment"),
-    (("does not exist",), "has no such database", "create it, or correct {}"),
-    (("certificate", "ssl"), "and this program do not agree on TLS", "correct sslmode and sslrootcert in {}"),
-    (("refused", "no such file"), "is not there: nobody listens", "start it, or correct host and port in {}"),
-    (("timeout",), "does not answer in time", "start it, open the network to it, or correct {}"),
-    (("translate host name",), "has a name that is not known", "correct the host in {}"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +86,19 @@ def look(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> Server:
 @contextmanager
 def connection(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> Iterator[Connection]:
     """A connection of one's own whose statements end after ``seconds``. Raises as :func:`look`."""
+    if variable == "SCM_DATABASE_URL":
+        settings = {"timezone": "UTC", "statement_timeout": seconds * 1000}
+        with connect(url, seconds=seconds, name=_NAME, settings=settings, row_factory=dict_row) as conn:
+            yield conn
+        return
+    parse(url, variable)
     try:
-        conn = psycopg.connect(
-            url,
-            autocommit=True,
-            row_factory=dict_row,
-            connect_timeout=seconds,
-            application_name="sync_pipeline doctor",
+        theirs = psycopg.connect(
+            url, autocommit=True, row_factory=dict_row, connect_timeout=seconds, application_name=_NAME
         )
-    except psycopg.ProgrammingError:
-        raise ConfigurationError(
-            f"{variable} is not a PostgreSQL URL; write postgresql://user@host:5432/database"
-        ) from None
     except psycopg.OperationalError as error:
-        raise ConfigurationError(_explained(str(error).lower(), describe(url), variable)) from None
-    with conn:
-        # Set here and not in the URL, which may have options of its own.
-        conn.execute("SELECT set_config('statement_timeout', %(ms)s, FALSE)", {"ms": str(seconds * 1000)})
-        conn.execute("SELECT set_config('timezone', 'UTC', FALSE)")
-        yield conn
-
-
-def _explained(text: str, where: str, variable: str) -> str:
-    for words, what, remedy in _CAUSES:
-        if any(word in text for word in words):
-            return f"the database at {where} {what}; {remedy.format(variable)}"
-    return f"the database at {where} does not answer or refuses the login; start it, or correct {variable}"
+        raise explained(error, url, variable) from None
+    # Dagster may have its tables behind a pooler: settings of the session would be another client's.
+    with theirs, theirs.transaction():
+        theirs.execute("SELECT set_config('statement_timeout', %(ms)s, TRUE)", {"ms": str(seconds * 1000)})
+        yield theirs

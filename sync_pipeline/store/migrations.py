@@ -10,26 +10,49 @@ from __future__ import annotations
 import functools
 import glob
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import yoyo
 from psycopg import sql
+from psycopg.rows import tuple_row
+from yoyo import internalmigrations
 from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend
 from yoyo.migrations import MigrationList
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.store.database import Connection, describe
+from sync_pipeline.store.connecting import connect
+from sync_pipeline.store.database import Connection
+
+_T = TypeVar("_T")
 
 _ANSWER_SECONDS = 10
 # What was applied, in order.
 _APPLIED = "SELECT migration_id FROM migrations._yoyo_migration ORDER BY applied_at_utc, migration_id"
+# Who keeps the session from going on, the oldest transaction first.
+_BLOCKERS = """
+SELECT pid, coalesce(application_name, ''), coalesce(state, ''),
+       coalesce(extract(epoch FROM clock_timestamp() - xact_start), 0)::float8, coalesce(left(query, 120), '')
+  FROM pg_stat_activity
+ WHERE pid = ANY(pg_blocking_pids(%(pid)s))
+ ORDER BY xact_start
+ LIMIT 3
+"""
+# Every statement on a table queues behind a migration that waits for it, so it waits only so long at a time.
+_LOCK_SECONDS = 2
+_PAUSE_SECONDS = 1.0
+LOCK_TRIES = 20
+"""How often a migration tries to get its locks: for about a minute."""
+_LOOK_SECONDS = 0.5
+_LOCK_ERRORS = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 # Any constant will do, as long as every version of this program takes the same one.
 _ADVISORY_LOCK = 7_215_034_461
 
@@ -72,24 +95,24 @@ def migrate(url: str, environment: str) -> list[str]:
     """Apply what is missing and return its ids; the first time, mark the database for ``environment``.
 
     Each migration is one transaction together with its record, so a failure or a crash leaves either all of
-    it or nothing. Two at once are harmless: the second waits and finds nothing left to do. Raises
-    ConfigurationError when the database is marked for another environment, is newer than this program, does
-    not answer, or refuses a migration.
+    it or nothing. It waits for locks a moment at a time, so that nobody waits behind it for longer. Two at
+    once are harmless: the second waits and finds nothing left to do. Raises ConfigurationError when the
+    database is marked for another environment, is newer than this program, does not answer, refuses a
+    migration, or somebody keeps a lock.
     """
     with _backend(url) as backend:
-        state = _compare(backend.connection, environment)
-        if state.status in (SchemaStatus.WRONG_ENVIRONMENT, SchemaStatus.TOO_NEW):
-            raise ConfigurationError(state.problem, code=state.status.value)
-        applied = []
-        for migration in backend.to_apply(_files()):
-            with _explained(f"migration {migration.id} failed and was undone"):
-                backend.apply_one(migration)
-            applied.append(migration.id)
+        _refuse(_compare(backend.connection, environment))
+        applied = [
+            migration.id
+            for migration in backend.to_apply(_files())
+            if backend.patiently(f"migration {migration.id}", functools.partial(backend.apply_one, migration))
+        ]
         backend.connection.execute(
-            # The marker row; an existing one was compared above.
+            # The marker row; somebody else may have made it meanwhile.
             "INSERT INTO scm.deployment (environment) VALUES (%(environment)s) ON CONFLICT DO NOTHING",
             {"environment": environment},
         )
+        _refuse(_compare(backend.connection, environment))
         return applied
 
 
@@ -103,12 +126,13 @@ def rollback(url: str, steps: int = 1) -> list[str]:
         state = _compare(backend.connection, None)
         if state.unknown:
             raise ConfigurationError(state.problem, code=state.status.value)
-        undone = []
-        for migration in backend.to_rollback(_files())[:steps]:
-            with _explained(f"rollback of {migration.id} failed and was undone"):
-                backend.rollback_one(migration)
-            undone.append(migration.id)
-        return undone
+        return [
+            migration.id
+            for migration in backend.to_rollback(_files())[:steps]
+            if backend.patiently(
+                f"rollback of {migration.id}", functools.partial(backend.rollback_one, migration)
+            )
+        ]
 
 
 def check(url: str, environment: str) -> SchemaState:
@@ -163,8 +187,8 @@ class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
     """yoyo on a psycopg 3 connection of ours.
 
     Two things are changed. A migration and its record are one transaction, where yoyo commits them one after
-    the other. The lock is an advisory lock, which a killed process cannot leave behind, where yoyo inserts a
-    row.
+    the other. The lock is an advisory lock of that transaction, which a killed process cannot leave behind,
+    where yoyo inserts a row.
     """
 
     def connect(self, dburi: str) -> psycopg.Connection[Any]:
@@ -181,41 +205,121 @@ class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
 
     @contextmanager
     def lock(self, timeout: float = 10) -> Iterator[None]:
-        # The whole program of migrate or rollback already runs under the advisory lock.
+        # Every transaction of ours takes the advisory lock.
         yield
 
-    def apply_one(self, migration: Any, force: bool = False, mark: bool = True) -> None:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """A transaction in which nobody else migrates or rolls back."""
         with redirect_stdout(io.StringIO()), self.transaction():
+            # One migration at a time; the lock ends with the transaction.
+            self.connection.execute("SELECT pg_advisory_xact_lock(%(key)s)", {"key": _ADVISORY_LOCK})
+            yield
+
+    def prepare(self) -> None:
+        """Make the schema of yoyo's tables, or bring them up to date."""
+        with self.locked():
+            # yoyo's own tables live apart from ours.
+            self.connection.execute("CREATE SCHEMA IF NOT EXISTS migrations")
+            self.connection.execute(
+                "COMMENT ON SCHEMA migrations IS 'Which migrations were applied; kept by yoyo.'"
+            )
+            if internalmigrations.needs_upgrading(self):
+                internalmigrations.upgrade(self)
+        self._internal_schema_updated = True
+
+    def apply_one(self, migration: Any, force: bool = False, mark: bool = True) -> bool:
+        """True unless somebody else has applied it meanwhile."""
+        with self.locked():
+            if self.is_applied(migration):
+                return False
             migration.process_steps(self, "apply", force=force)
             self.mark_one(migration, log=False)
+        return True
 
-    def rollback_one(self, migration: Any, force: bool = False) -> None:
-        with redirect_stdout(io.StringIO()), self.transaction():
+    def rollback_one(self, migration: Any, force: bool = False) -> bool:
+        """True unless somebody else has undone it meanwhile."""
+        with self.locked():
+            if not self.is_applied(migration):
+                return False
             migration.process_steps(self, "rollback", force=force)
             self.unmark_one(migration, log=False)
+        return True
+
+    def patiently(self, what: str, action: Callable[[], _T]) -> _T:
+        """Do ``action``, a transaction, again and again where it does not get its locks.
+
+        Between two tries the statements that queue behind it get their turn. Raises ConfigurationError, which
+        names who keeps the lock, after the last try, or with the first other error.
+        """
+        for _ in range(LOCK_TRIES - 1):
+            try:
+                return self._watched(what, action)
+            except _Locked:
+                time.sleep(_PAUSE_SECONDS)
+        return self._watched(what, action)
+
+    def _watched(self, what: str, action: Callable[[], _T]) -> _T:
+        with _watch(self.uri, self.connection.info.backend_pid) as blockers:
+            try:
+                with _explained(f"{what} failed and was undone"):
+                    return action()
+            except ConfigurationError as failure:
+                if not isinstance(failure.__cause__, _LOCK_ERRORS):
+                    raise
+        raise _Locked(what, blockers)
 
 
 @contextmanager
 def _backend(url: str) -> Iterator[_Backend]:
-    """A backend under the advisory lock, its own tables up to date."""
+    """A backend whose own tables are up to date."""
     with _connection(url):  # the clear message when there is no such server
         pass
     with _Backend(url, "_yoyo_migration") as backend:
-        try:
-            # One migrate or rollback at a time; the lock ends with the connection.
-            backend.connection.execute("SELECT pg_advisory_lock(%(key)s)", {"key": _ADVISORY_LOCK})
-        except psycopg.errors.LockNotAvailable:
-            raise ConfigurationError(
-                f"another migration of {describe(url)} is running; wait for it, then try again"
-            ) from None
-        with _explained("the schema migrations cannot be created"):
-            # yoyo's own tables live apart from ours.
-            backend.connection.execute("CREATE SCHEMA IF NOT EXISTS migrations")
-            backend.connection.execute(
-                "COMMENT ON SCHEMA migrations IS 'Which migrations were applied; kept by yoyo.'"
-            )
-            backend.ensure_internal_schema_updated()
+        backend.patiently("making the schema migrations", backend.prepare)
         yield backend
+
+
+class _Locked(ConfigurationError):
+    """A migration did not get its locks."""
+
+    def __init__(self, what: str, blockers: Sequence[str]) -> None:
+        who = "; ".join(blockers) or "nobody knows which process"
+        super().__init__(
+            f"{what} was undone, because another session keeps a lock that it needs: {who}; wait for it, or "
+            "end it with SELECT pg_terminate_backend(<process>), then try again",
+            code="migration_failed",
+        )
+
+
+@contextmanager
+def _watch(url: str, pid: int) -> Iterator[list[str]]:
+    """Whom the session ``pid`` waited for last during the block, a line each; empty if for nobody."""
+    blockers: list[str] = []
+    stop = threading.Event()
+
+    def look(conn: psycopg.Connection[Any]) -> None:
+        # Whoever is asked about may be waiting already at the first look.
+        while True:
+            with suppress(psycopg.Error):
+                rows = conn.execute(_BLOCKERS, {"pid": pid}).fetchall()
+                blockers[:] = [_blocker(*row) for row in rows] or blockers
+            if stop.wait(_LOOK_SECONDS):
+                return
+
+    with _connection(url) as conn:
+        thread = threading.Thread(target=look, args=(conn,), daemon=True)
+        thread.start()
+        try:
+            yield blockers
+        finally:
+            stop.set()
+            thread.join()
+
+
+def _blocker(pid: int, name: str, state: str, seconds: float, query: str) -> str:
+    text = "".join(filter(str.isprintable, " ".join(query.split())))
+    return f"process {pid} ({name or 'unnamed'}, {state or 'unknown'}, for {seconds:.0f} s): {text}"
 
 
 def _files() -> Any:
@@ -230,6 +334,12 @@ def _known(folder: Path) -> tuple[str, ...]:
     over a program that still runs."""
     names = (path.name for path in (folder / "migrations").glob("*.sql"))
     return tuple(sorted(name.removesuffix(".sql") for name in names if not name.endswith(".rollback.sql")))
+
+
+def _refuse(state: SchemaState) -> None:
+    """Raise ConfigurationError where no migration of ours may touch the database."""
+    if state.status in (SchemaStatus.WRONG_ENVIRONMENT, SchemaStatus.TOO_NEW):
+        raise ConfigurationError(state.problem, code=state.status.value)
 
 
 def _compare(conn: psycopg.Connection[Any], environment: str | None) -> SchemaState:
@@ -282,23 +392,13 @@ def _marked(conn: psycopg.Connection[Any]) -> str | None:
 
 
 def _connect(url: str) -> psycopg.Connection[Any]:
-    try:
-        conn = psycopg.connect(
-            url, autocommit=True, connect_timeout=_ANSWER_SECONDS, application_name="sync_pipeline migrations"
-        )
-    except psycopg.ProgrammingError:
-        raise ConfigurationError(
-            "SCM_DATABASE_URL is not a PostgreSQL URL; write postgresql://user@host:5432/database"
-        ) from None
-    except psycopg.OperationalError:
-        raise ConfigurationError(
-            f"the database at {describe(url)} does not answer or refuses the login; "
-            "start it, or correct SCM_DATABASE_URL",
-            code="database_down",
-        ) from None
-    # A migration waits for running writers, but not for ever.
-    conn.execute("SET lock_timeout TO '60s'")
-    return conn
+    return connect(
+        url,
+        seconds=_ANSWER_SECONDS,
+        name="sync_pipeline migrations",
+        settings={"lock_timeout": _LOCK_SECONDS * 1000},
+        row_factory=tuple_row,
+    )
 
 
 @contextmanager

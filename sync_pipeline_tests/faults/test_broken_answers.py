@@ -20,6 +20,7 @@ from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError, Trans
 from sync_pipeline.model import JobReport, JobStatus, JobType, Mode
 from sync_pipeline.operations import scheduling
 from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.sources.gitlab import answers
 from sync_pipeline.sources.gitlab.transport import Client, Instance
 from sync_pipeline.store import watermarks
 from sync_pipeline_tests.sources.gitlab import servers
@@ -204,7 +205,9 @@ def test_an_interim_answer_is_not_taken_for_the_next_one() -> None:
             Transient,
             "the proxy http://127.0.0.1:9 does not let us through",
         ),
-        ("ALL_PROXY", "http://jo:s3cret-pw@127.0.0.1:9", Transient, "[redacted]@127.0.0.1:9"),
+        ("ALL_PROXY", "http://jo:s3cret-pw@127.0.0.1:9", Transient, "http://***@127.0.0.1:9"),
+        ("HTTP_PROXY", "http://jo:s3cret/s3cret@127.0.0.1:9", ConfigurationError, "http://***@127.0.0.1:9"),
+        ("HTTP_PROXY", "http://127.0.0.1:9/s3cret@127.0.0.1:9", Transient, "http://***@127.0.0.1:9"),
         ("http_proxy", "http://", ConfigurationError, "the proxy http:// cannot be used"),
         ("HTTP_PROXY", "socks5://127.0.0.1:9", ConfigurationError, "cannot be used"),
         ("HTTP_PROXY", "http://127.0.0.1:99999", ConfigurationError, "cannot be used"),
@@ -261,6 +264,19 @@ def test_headers_that_are_too_long_or_too_many_are_named(headers: bytes) -> None
     assert error.code == "not_json"
     assert "header" in str(error)
     assert "broke" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see https://u:s3cret/s3cret@h/x, please", "see https://[redacted]@h/x, please"),
+        ('{"a":"https://u:s3cret?s3cret@h","b":"c@d"}', '{"a":"https://[redacted]@h","b":"c@d"}'),
+        ('{"a":"https://h:8443/x","b":"c@d"}', '{"a":"https://h:8443/x","b":"c@d"}'),
+        ("https://h:8443/@types/x", "https://h:8443/@types/x"),
+    ],
+)
+def test_a_password_that_is_not_escaped_is_no_part_of_a_message(text: str, shown: str) -> None:
+    assert answers.redact(text) == shown
 
 
 # Through the engine --------------------------------------------------------------------------------------

@@ -259,7 +259,8 @@ def test_silent_and_failing_sensors_are_named() -> None:
     ("url", "seen", "remedy"),
     [
         (f"postgresql://me:{SECRET}@127.0.0.1:1/scm", "127.0.0.1:1/scm", "SCM_DATABASE_URL"),
-        (f"postgresql://me:x@{SECRET}@127.0.0.1:1/scm", "127.0.0.1:1/scm", "SCM_DATABASE_URL"),
+        (f"postgresql://me:x@{SECRET}@127.0.0.1:1/scm", "is not a PostgreSQL URL", "@ as %40"),
+        (f"postgresql://me:x/{SECRET}@127.0.0.1:1/scm", "is not a PostgreSQL URL", "/ as %2F"),
         (f"mysql://me:{SECRET}@h/scm", "is not a PostgreSQL URL", "write postgresql://"),
     ],
 )
@@ -317,6 +318,19 @@ def test_every_state_of_the_schema_has_its_remedy(
     found = examined()
     assert "9999.future" in of(found, "migrations").seen
     assert "install" in of(found, "migrations").remedy
+
+
+def test_a_lost_index_is_named_and_keeps_nothing_else_from_being_looked_at(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCM_DATABASE_URL", database_url)
+    with psycopg.connect(database_url, autocommit=True) as conn:
+        conn.execute("DROP INDEX scm.sync_jobs_one_active")
+        conn.execute("DROP TRIGGER sync_locks_no_delete ON scm.sync_locks")
+    found = examined()
+    assert of(found, "schema").seen == "index scm.sync_jobs_one_active is missing, and 1 more"
+    assert "scm-sync db check" in of(found, "schema").remedy
+    assert of(found, "environment").state is OK
 
 
 def test_what_the_account_may_not_do_is_named(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

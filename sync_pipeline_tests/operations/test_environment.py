@@ -177,6 +177,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         environment.ensure_server(tmp_path / "file" / "state")
 
 
+def test_a_server_that_refuses_connections_is_not_waited_for(state_folder: StateFolder) -> None:
+    folder = state_folder("refusing")
+    url = _start(folder)
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute("ALTER DATABASE postgres ALLOW_CONNECTIONS false")
+        with pytest.raises(ConfigurationError, match=r"refuses connections: .*not currently accepting.*log"):
+            _start(folder)
+        conn.execute("ALTER DATABASE postgres ALLOW_CONNECTIONS true")
+    assert _start(folder) == url
+
+
 # --- URLs and variables -----------------------------------------------------------------------------------
 
 

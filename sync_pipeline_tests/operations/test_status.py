@@ -222,6 +222,7 @@ def test_gaps_and_queued_history_are_counted_apart(database: Database, project: 
     }
     assert reviews["verdict"] == "waiting"
     with database.connection() as conn:
+        conn.execute("UPDATE scm.sync_jobs SET status = 'completed', finished_at = now()")
         conn.execute("DELETE FROM scm.sync_jobs")
     reviews = unit(status(database, SETTINGS), JobType.REVIEWS)
     assert (reviews["gaps"]["windows"], reviews["queued"]["windows"]) == (2, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -180,6 +181,62 @@ def test_a_killed_migration_is_in_nobodys_way(empty_database_url: str, sql_files
         conn.execute("SELECT pg_terminate_backend(%(pid)s, 5000)", {"pid": found[0]})
     _write(sql_files, "0002.slow", "CREATE TABLE scm.slow (id int);")
     assert migrations.migrate(empty_database_url, "test") == ["0002.slow"]
+
+
+def test_a_readers_open_transaction_is_named_and_nobody_waits_behind_the_migration(
+    empty_database_url: str, sql_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrations.migrate(empty_database_url, "test")
+    _write(sql_files, "0002.column", "ALTER TABLE scm.deployment ADD COLUMN more int;")
+    monkeypatch.setattr(migrations, "LOCK_TRIES", 2)
+    with psycopg.connect(empty_database_url, application_name="a report") as reader:
+        pid = reader.info.backend_pid
+        reader.execute("SELECT * FROM scm.deployment -- of every month")
+        with pytest.raises(ConfigurationError) as caught:
+            migrations.migrate(empty_database_url, "test")
+        # One that waited for the whole time would meet its own time-out here.
+        with psycopg.connect(empty_database_url, options="-c lock_timeout=1000") as other:
+            assert other.execute("SELECT environment FROM scm.deployment").fetchall() == [("test",)]
+    message = str(caught.value)
+    assert "migration 0002.column was undone, because another session keeps a lock" in message
+    assert f"process {pid} (a report, idle in transaction, for " in message
+    assert "SELECT * FROM scm.deployment -- of every month; wait for it" in message
+    assert "\n" not in message
+    assert migrations.migrate(empty_database_url, "test") == ["0002.column"]
+
+
+def test_a_migration_gets_its_lock_once_the_reader_is_gone_and_lets_others_in_meanwhile(
+    empty_database_url: str, sql_files: Path
+) -> None:
+    migrations.migrate(empty_database_url, "test")
+    _write(sql_files, "0002.column", "ALTER TABLE scm.deployment ADD COLUMN more int;")
+    with (
+        psycopg.connect(empty_database_url) as reader,
+        psycopg.connect(empty_database_url, autocommit=True) as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        reader.execute("SELECT * FROM scm.deployment")
+        migrated = threads.submit(migrations.migrate, empty_database_url, "test")
+        waiting = (
+            "SELECT FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database "
+            "WHERE NOT granted AND mode = 'AccessExclusiveLock' AND datname = current_database()"
+        )
+        while not other.execute(waiting).fetchall():
+            assert not migrated.done()
+        # It queues behind the migration, which lets it through by itself.
+        assert other.execute("SELECT environment FROM scm.deployment").fetchall() == [("test",)]
+        assert not migrated.done()
+        reader.commit()
+        assert migrated.result() == ["0002.column"]
+
+
+def test_a_database_that_became_another_environments_meanwhile_is_refused(
+    empty_database_url: str, sql_files: Path
+) -> None:
+    """Both looked at an empty database; the one that comes second learns whose it is."""
+    _write(sql_files, "0002.other", "INSERT INTO scm.deployment (environment) VALUES ('production');")
+    with pytest.raises(ConfigurationError, match=r"marked for environment 'production'"):
+        migrations.migrate(empty_database_url, "test")
 
 
 @pytest.mark.parametrize(

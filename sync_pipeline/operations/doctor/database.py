@@ -14,8 +14,8 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations import environment
 from sync_pipeline.operations.doctor.findings import Finding, State, failed, ok, skipped, told
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import diagnosis, migrations
-from sync_pipeline.store.database import describe
+from sync_pipeline.store import diagnosis, migrations, objects
+from sync_pipeline.store.connecting import describe
 from sync_pipeline.store.diagnosis import Server
 
 CHECKS = (
@@ -24,6 +24,7 @@ CHECKS = (
     "database_encoding",
     "database_rights",
     "migrations",
+    "schema",
     "environment",
 )
 
@@ -94,6 +95,7 @@ class Database:
                     "the record of migrations cannot be read",
                     "grant the account SELECT on the tables of the schemas migrations and scm",
                 ),
+                skipped("schema", "the record of migrations cannot be read"),
                 skipped("environment", "the marker cannot be read"),
             ]
         found = []
@@ -123,7 +125,22 @@ class Database:
         else:
             found.append(ok("environment", f"{ours!r}, as the database is marked"))
         self.usable = all(one.state is State.OK for one in found)
+        current = not (state.unknown or state.pending)
+        found.insert(1, _objects(url) if current else skipped("schema", "it is of another version"))
         return found
+
+
+def _objects(url: str) -> Finding:
+    with diagnosis.connection(url, CONNECT_SECONDS) as conn:
+        damages = objects.check(conn)
+    if not damages:
+        return ok("schema", "every index, constraint, trigger, function and column is there")
+    more = len(damages) - 1
+    return failed(
+        "schema",
+        f"{damages[0].problem}{f', and {more} more' * (more > 0)}",
+        "run: scm-sync db check, which prints the statements that restore it",
+    )
 
 
 def judge_version(server: Server) -> Finding:

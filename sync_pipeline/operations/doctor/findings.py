@@ -24,6 +24,7 @@ CHECKS = (
     "database_encoding",
     "database_rights",
     "migrations",
+    "schema",
     "environment",
     "catalog_snapshot",
     "dagster_home",

@@ -43,8 +43,12 @@ _SECRETS = (
         r"""(?ix) (["']?\b(?:private[-_]token|job[-_]token|access[-_]token|refresh[-_]token|authorization
         |password|client_secret|token)["']?\s*[=:]\s*["']?) [^\s&"',;<>]+"""
     ),
-    # Without the scheme: a search for its beginning at every letter is quadratic in a long text.
-    re.compile(r"(://)[^/\s@?#]+@"),
+    # The credentials of a URL. What follows a colon there and is no port is a password, whatever it holds. Without
+    # the scheme and with a limit: both would make a long text take time by its square.
+    re.compile(
+        r"""(?ix) (://)
+        (?: [^/\s@?\#:]* : (?! [0-9]* (?:[/?\#\s"'<>]|$)) [^\s"'<>]{0,256} | [^/\s@?\#]+ ) @"""
+    ),
 )
 
 # What neither a terminal nor a database takes.

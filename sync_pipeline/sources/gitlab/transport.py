@@ -32,6 +32,7 @@ import requests
 import tenacity
 import urllib3
 
+from sync_pipeline.catalog import without_credentials
 from sync_pipeline.errors import AccessDenied, Cancelled, ConfigurationError, Permanent, SyncError, Transient
 from sync_pipeline.model import Traffic
 from sync_pipeline.sources.gitlab import answers, bodies
@@ -125,7 +126,7 @@ def project_path(project_id: int, *segments: str | int) -> str:
 
 def base_url(url: str) -> str:
     """``url`` of an instance without a trailing slash or ``/api/v4``. Raises ConfigurationError."""
-    shown = answers.redact(url)
+    shown = without_credentials(url.strip())
     try:
         parts = urlsplit(url.strip())
         port = parts.port
@@ -133,7 +134,7 @@ def base_url(url: str) -> str:
         raise ConfigurationError(f"{shown} is no URL; write it like https://gitlab.example.com") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ConfigurationError(f"{shown} is no URL of a GitLab; write it like https://gitlab.example.com")
-    if parts.username is not None or parts.password is not None:
+    if "@" in parts.netloc or "@" in parts.path:
         raise ConfigurationError(f"{shown}: no credentials in the URL; set the token on its own")
     if parts.query or parts.fragment:
         raise ConfigurationError(f"{shown}: the URL of an instance has no ? and no #")
@@ -636,7 +637,7 @@ def _proxies(request: requests.PreparedRequest) -> dict[str, str]:
 def _shown_proxy(request: requests.PreparedRequest) -> str | None:
     """The proxy of a request for a person; None where it goes straight."""
     proxy = proxy_for(request.url or "")
-    return None if proxy is None else answers.redact(proxy)
+    return None if proxy is None else without_credentials(proxy)
 
 
 def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncError:
