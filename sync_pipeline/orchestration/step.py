@@ -85,6 +85,7 @@ _HOPELESS = frozenset(
         "blocked",
         "not_found",
         "replaced",
+        "moved",
         "database_down",
         "database_full",
         "configuration",
