@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -261,7 +262,7 @@ def test_a_redirect_gets_the_password_only_where_it_is_for(apache: Apache, how: 
         tls = apache if how == "plain" else None
         first = stack.enter_context(_Server("/there" if how == "path" else to, tls=tls))
         url = f"{'https' if tls else 'http'}://localhost:{first.port}/here"
-        login = {"username": USER, "password": PASSWORD, "ca_file": apache.certificate}
+        login: dict[str, Any] = {"username": USER, "password": PASSWORD, "ca_file": apache.certificate}
         with pytest.raises(SyncError) as caught:
             reader_of(url, **login).visit()
         assert secret in first.heard
