@@ -221,6 +221,14 @@ def _hosts(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.sub(r":(80|443)$", "", item.lower()) for item in items))
 
 
+def _servers(value: object) -> tuple[str, ...]:
+    """Servers as scheme, host and port."""
+    items = _items(value)
+    if not all(re.fullmatch(r"(https?|svn)://[^/@\s]+/?", item) for item in items):
+        raise ValueError("write servers only, like https://svn.example.com or http://svn.example.com:8080")
+    return tuple(item.rstrip("/") for item in items)
+
+
 def _job_types(value: object) -> tuple[JobType, ...]:
     """Job types by any of their names; ``all`` is the empty list."""
     items = _items(value)
@@ -231,6 +239,7 @@ def _job_types(value: object) -> tuple[JobType, ...]:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_items)]
 Instances = Annotated[tuple[str, ...], BeforeValidator(_hosts)]
+Servers = Annotated[tuple[str, ...], BeforeValidator(_servers)]
 JobTypes = Annotated[tuple[JobType, ...], BeforeValidator(_job_types)]
 
 
@@ -416,6 +425,18 @@ class Settings(BaseSettings):
         gt=0,
         le=2**40,
         description="Bytes: largest answer of one svn command; a larger one halves the window.",
+    )
+    svn_max_memory_bytes: int = Field(
+        2 * 1024**3,
+        ge=256 * 1024**2,
+        le=2**40,
+        description="Bytes: largest address space of one svn command (on Linux); one that needs more halves "
+        "the window.",
+    )
+    svn_aliases: Servers = Field(
+        (),
+        description="Other addresses of the SVN servers, like `https://svn.example.com:8443`: a redirect to "
+        "the same path there is followed, and the password may go there.",
     )
     svn_trust_failures: str = Field(
         "",

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import psycopg
 import pytest
 
@@ -818,6 +819,52 @@ def test_scheduler_and_worker_sync_without_a_daemon_and_stop_when_they_are_told(
     loop.send_signal(signal.SIGTERM)
     _, err = loop.communicate(timeout=60)
     assert (loop.returncode, err.splitlines()[-1]) == (0, "scm-sync: stopped after 1 rounds")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("runner", "incremental", "--repo", "{repo}"),
+        ("worker", "--loop"),
+        ("reconcile", "--repo", "{repo}"),
+        ("repo", "add", "svn:{silent}/other"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_sigterm_ends_everybody_who_waits_for_a_silent_svn_server(
+    scm: Scm,
+    on_database: Database,
+    repository_url: str,
+    tmp_path: Path,
+    silent_server: int,
+    start: Callable[..., Process],
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+) -> None:
+    """No limit of svn comes to the rescue, and no svn is left behind."""
+    for name in ("INFO", "LOG"):
+        monkeypatch.setenv(f"SCM_SVN_{name}_TIMEOUT", "3600")
+    silent = f"svn://127.0.0.1:{silent_server}"
+    with on_database.connection() as conn:
+        repo = builders.register_source(conn, tmp_path / "paint")
+        if command[0] == "reconcile":
+            Syncer(on_database, Settings()).run(builders.request(repo))
+        conn.execute("UPDATE scm.repos SET url = %(url)s, svn_root = %(url)s", {"url": f"{silent}/r"})
+        if command[0] == "worker":
+            assert scm("scheduler").code == 0
+    process = start(*(part.format(repo=repo, silent=silent) for part in command))
+    deadline = time.monotonic() + 120
+    while not (svn := _svn_below(process.pid)):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert not psutil.wait_procs(svn, timeout=10)[1]
+
+
+def _svn_below(pid: int) -> list[psutil.Process]:
+    return [p for p in psutil.Process(pid).children(recursive=True) if p.name() == "svn"]
 
 
 def test_what_is_paused_is_listed_refused_and_resumed(

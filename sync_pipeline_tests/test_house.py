@@ -109,6 +109,21 @@ def test_sql_is_only_in_the_store() -> None:
     assert offenders == []
 
 
+def test_every_child_process_gets_an_environment_of_its_own() -> None:
+    """Else it inherits our secrets. The processes of ``scm-sync up`` are this program again."""
+    starts = re.compile(r"(subprocess\.(run|Popen|call|check_call|check_output)|popen|os\.(system|popen))\Z")
+    offenders = []
+    for path in (ROOT / "sync_pipeline").rglob("*.py"):
+        if path.name == "ui.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and starts.search(ast.unparse(node.func)):
+                given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                if "os.environ" in given.get("env", "os.environ") and None not in given:
+                    offenders.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert offenders == []
+
+
 def test_no_two_locks_of_the_database_have_the_same_number() -> None:
     """Else two that have nothing to do with each other wait for each other."""
     numbers = [

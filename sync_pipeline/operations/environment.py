@@ -39,6 +39,7 @@ from urllib.parse import quote, urlencode
 import psutil
 import psycopg
 
+from sync_pipeline.child_environment import child_environment
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.settings import Settings
 from sync_pipeline.settings import config_file as toml_file
@@ -527,12 +528,9 @@ def _run(place: _Place, program: str, *arguments: str) -> str:
 
 
 def _identity(account: pwd.struct_passwd | None) -> dict[str, Any]:
-    """Arguments of subprocess that make a program of PostgreSQL run as ``account`` and undisturbed by the
-    user's settings."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))
-    }
-    identity: dict[str, Any] = {"umask": 0o077, "env": {**environment, "LC_ALL": "C"}}
+    """Arguments of subprocess that make a program of PostgreSQL run as ``account``, undisturbed by the user's
+    settings and without our secrets."""
+    identity: dict[str, Any] = {"umask": 0o077, "env": child_environment(LC_ALL="C")}
     if account is not None:
         identity |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     return identity

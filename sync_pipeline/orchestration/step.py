@@ -82,6 +82,7 @@ _HOPELESS = frozenset(
         "blocked",
         "not_found",
         "replaced",
+        "moved",
         "database_down",
         "database_full",
         "configuration",

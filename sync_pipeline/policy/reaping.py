@@ -22,7 +22,9 @@ WORKER_LOST = "worker_lost"
 CANCELLED, SUPERSEDED, EXPIRED = "cancelled", "superseded", "expired"
 """Codes of waiting jobs that were given up. They are dead, and need no person."""
 
-PERMANENT = frozenset({"denied", "disabled", "credential", "scope", "blocked", "replaced", "permanent"})
+PERMANENT = frozenset(
+    {"denied", "disabled", "credential", "scope", "blocked", "replaced", "moved", "permanent"}
+)
 """Codes of failures that another attempt meets again."""
 
 LONGEST_BACKOFF = 1800.0

@@ -65,7 +65,9 @@ ACTOR = "reconcile"
 Key = tuple[int, JobType]
 
 # Says something about one (repository, job type) only, and nothing about its server.
-_OF_THE_UNIT = frozenset({"denied", "disabled", "not_found", "no_repository", "replaced", "lease_held"})
+_OF_THE_UNIT = frozenset(
+    {"denied", "disabled", "not_found", "no_repository", "replaced", "moved", "lease_held"}
+)
 _OF_THE_TOKEN = frozenset({"credential", "scope"})
 # After so many in a row the server is left alone until the next hour.
 _FAILURES_OF_A_SERVER = 3

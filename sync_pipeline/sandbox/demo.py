@@ -26,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from sync_pipeline.catalog import parse_spec
+from sync_pipeline.child_environment import child_environment
 from sync_pipeline.errors import SyncError
 from sync_pipeline.model import (
     BEGINNING,
@@ -212,8 +213,7 @@ def register(settings: Settings, database: Database, text: str) -> Repository:
 def youngest(address: str) -> int:
     """How many revisions the source has, asked of the repository itself and not through our reader."""
     path = Path(unquote(address.removeprefix("file://")))
-    answer = subprocess.run(["svnlook", "youngest", path], check=True, capture_output=True, text=True)
-    return int(answer.stdout)
+    return _number_said_by(["svnlook", "youngest", str(path)])
 
 
 def held(project: Project, job_type: JobType) -> int:
@@ -228,7 +228,12 @@ def held(project: Project, job_type: JobType) -> int:
         )
     assert project.repository is not None
     command = ["git", "-C", str(project.repository.path), "rev-list", "--branches", "--tags", "--count"]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return _number_said_by(command)
+
+
+def _number_said_by(command: Sequence[str]) -> int:
+    environment = child_environment(["HOME"], LC_ALL="C.UTF-8")
+    return int(subprocess.run(command, check=True, capture_output=True, env=environment).stdout)
 
 
 _COUNT: dict[JobType, Callable[[Connection, int], int]] = {

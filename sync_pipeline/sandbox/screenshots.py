@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sync_pipeline import catalog
+from sync_pipeline.child_environment import child_environment
 from sync_pipeline.errors import ConfigurationError, SyncError
 from sync_pipeline.model import Kind
 from sync_pipeline.orchestration import ui
@@ -60,7 +61,14 @@ def take(browser: str, address: str, file: Path) -> None:
             f"--screenshot={file}",
             address,
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            env=child_environment(["HOME"]),
+            text=True,
+            timeout=120,
+            check=False,
+        )
     if done.returncode != 0 or not file.is_file():
         raise ConfigurationError(f"{browser} made no picture of {file.stem}; is it the whole package?")
 

@@ -13,6 +13,7 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from sync_pipeline.child_environment import child_environment
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.sandbox.fsfs import FastRepository
 
@@ -115,6 +116,12 @@ def odd() -> bytes:
 
 
 def _svnadmin(*arguments: str, stdin: bytes = b"") -> None:
-    done = subprocess.run(["svnadmin", *arguments], input=stdin, capture_output=True, check=False)
+    done = subprocess.run(
+        ["svnadmin", *arguments],
+        input=stdin,
+        capture_output=True,
+        env=child_environment(LC_ALL="C.UTF-8"),
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(f"svnadmin {arguments[0]} failed: {done.stderr.decode(errors='replace')}")

@@ -407,6 +407,8 @@ class Attempt:
         access: Access | None = None
         if isinstance(error, SourceReplaced):
             access = Access.REPLACED
+        elif error is not None and error.code == "moved":
+            access = Access.MOVED
         elif isinstance(error, AccessDenied):
             access = Access.DENIED
         elif isinstance(error, Permanent) and error.code in _MOVED:

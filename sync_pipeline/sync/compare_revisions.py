@@ -56,7 +56,8 @@ class RevisionComparison:
             self._attempt.stop_if_asked()
             try:
                 yield from self._source.read(part)
-            except WindowTooHard:
+            except WindowTooHard as hard:
+                self._work.end_if_silent(hard)
                 if len(part) == 1:
                     yield self._source.read_single(part.first)
                 else:

@@ -112,6 +112,8 @@ def svn_reader(
         trust_failures=settings.svn_trust_failures,
         timeout=settings.svn_timeout,
         max_answer_bytes=settings.svn_max_answer_bytes,
+        max_memory_bytes=settings.svn_max_memory_bytes,
+        aliases=settings.svn_aliases,
     )
     client.callback_cancel = cancelled
     if limiter is not None:

@@ -108,9 +108,7 @@ class RevisionWork:
                 todo: tuple[Window, ...] = (target,)
                 if not self._attempt.rereads:
                     todo = watermarks.missing(conn, self._repo.repo_id, self._job_type, target)
-            for window in todo:
-                assert isinstance(window, RevisionWindow)
-                self._read_window(window)
+            self._read_windows(todo)
         if self._attempt.is_incremental and not self.done.failures:
             self._settle_obligations()
             self._sweep(before, visit)
@@ -122,9 +120,7 @@ class RevisionWork:
             with self._database.connection() as conn:
                 before = watermarks.get(conn, self._repo.repo_id, self._job_type)
             head = self.look(before).visit.head
-            for window in runs(int(entry.natural_key) for entry in entries):
-                if window.first <= head:
-                    self._read_window(RevisionWindow(window.first, min(window.end, head + 1)))
+            self._read_windows(up_to(head, runs(int(entry.natural_key) for entry in entries)))
         finally:
             self.done.traffic = self._source.traffic
         return Outcome()
@@ -136,9 +132,7 @@ class RevisionWork:
                 before = watermarks.get(conn, self._repo.repo_id, self._job_type)
             head = self.look(before).visit.head
             self._distrusted = {int(one.natural_key) for one in found}
-            for window in runs(self._distrusted):
-                if window.first <= head:
-                    self._read_window(RevisionWindow(window.first, min(window.end, head + 1)))
+            self._read_windows(up_to(head, runs(self._distrusted)))
         finally:
             self.done.traffic = self._source.traffic
 
@@ -190,6 +184,12 @@ class RevisionWork:
         self._looks[self._repo.repo_id] = look
         return look
 
+    def end_if_silent(self, hard: WindowTooHard) -> None:
+        """After a time-out, raise what a look raises where the server does not answer that either: then a
+        smaller window does not help."""
+        if hard.code == "timeout":
+            self._source.visit()
+
     def _target(self, before: watermarks.WatermarkRow, visit: Visit) -> RevisionWindow | None:
         """The window of this job, cut at the pinned HEAD; None where there is nothing to read."""
         end = visit.head + 1
@@ -221,31 +221,36 @@ class RevisionWork:
 
     def _read_covered_again(self, before: watermarks.WatermarkRow, visit: Visit) -> None:
         """After the repository was another one: only its whole history proves that it is the old one."""
-        for window in before.covered:
-            assert isinstance(window, RevisionWindow)
-            if window.first <= visit.head:
-                self._read_window(RevisionWindow(window.first, min(window.end, visit.head + 1)))
+        covered = [window for window in before.covered if isinstance(window, RevisionWindow)]
+        self._read_windows(
+            RevisionWindow(window.first, min(window.end, visit.head + 1))
+            for window in covered
+            if window.first <= visit.head
+        )
 
-    def _read_window(self, window: RevisionWindow) -> None:
-        """Chunk by chunk. A chunk that fails is a gap; the others go on, unless the source is down."""
-        base = size = self._settings.chunk_revisions
-        first = window.first
+    def _read_windows(self, windows: Iterable[Window]) -> None:
+        """Window by window, chunk by chunk. A chunk that fails is a gap and the others go on; a server that
+        is down, or several failures in a row, end it all: the ledger's wait helps more."""
+        base = self._settings.chunk_revisions
         failed_in_a_row = 0
-        while first < window.end:
-            chunk = RevisionWindow(first, min(first + size, window.end))
-            rows_before = self.done.counts.read
-            try:
-                despite_lost_leases(partial(self._read_chunk, chunk))
-                failed_in_a_row = 0
-            except (LeaseLost, LeaseHeld, Cancelled, Permanent, ConfigurationError):
-                raise
-            except SyncError as failure:
-                self.done.failures.append(failure)
-                failed_in_a_row += 1
-                if failed_in_a_row >= _STOP_AFTER_FAILED_CHUNKS or failure.code in _SOURCE_IS_DOWN:
-                    return
-            size = next_size(len(chunk), self.done.counts.read - rows_before, base)
-            first = chunk.end
+        for window in windows:
+            assert isinstance(window, RevisionWindow)
+            first, size = window.first, base
+            while first < window.end:
+                chunk = RevisionWindow(first, min(first + size, window.end))
+                rows_before = self.done.counts.read
+                try:
+                    despite_lost_leases(partial(self._read_chunk, chunk))
+                    failed_in_a_row = 0
+                except (LeaseLost, LeaseHeld, Cancelled, Permanent, ConfigurationError):
+                    raise
+                except SyncError as failure:
+                    self.done.failures.append(failure)
+                    failed_in_a_row += 1
+                    if failed_in_a_row >= _STOP_AFTER_FAILED_CHUNKS or failure.code in _SOURCE_IS_DOWN:
+                        return
+                size = next_size(len(chunk), self.done.counts.read - rows_before, base)
+                first = chunk.end
 
     def _read_chunk(self, chunk: RevisionWindow) -> None:
         with self._attempt.lease() as lease:
@@ -259,6 +264,7 @@ class RevisionWork:
                         self._write(lease, batch)
                     timeouts = 0
                 except WindowTooHard as hard:
+                    self.end_if_silent(hard)
                     timeouts = timeouts + 1 if hard.code in _SOURCE_IS_DOWN else 0
                     if timeouts >= _STOP_AFTER_TIMEOUTS:
                         # Not this window is slow but the server; the ledger's longer wait helps more.
@@ -332,6 +338,7 @@ class RevisionWork:
         try:
             batches = list(self._source.read(window))
         except WindowTooHard as hard:
+            self.end_if_silent(hard)
             # Unreadable revisions are no proof of another repository; they are handled where they are read.
             _log.info("%s: fingerprints of %s cannot be read: %s", self._repo.slug, window, hard)
             return
@@ -375,13 +382,14 @@ class RevisionWork:
         recent = RevisionWindow(max(1, end - self._settings.sweep_recent_revisions), end)
         first = before.sweep_rev if before.sweep_rev < recent.first else 1
         older = RevisionWindow(first, max(first, min(first + SWEEP_BLOCK, recent.first)))
-        for window in (older, recent):
-            if len(window):
-                with self._database.connection() as conn:
-                    gaps = watermarks.missing(conn, self._repo.repo_id, self._job_type, window)
-                # What was never read is not swept but backfilled.
-                if not gaps:
-                    self._read_window(window)
+        with self._database.connection() as conn:
+            # What was never read is not swept but backfilled.
+            whole = [
+                window
+                for window in (older, recent)
+                if len(window) and not watermarks.missing(conn, self._repo.repo_id, self._job_type, window)
+            ]
+        self._read_windows(whole)
         if not self.done.failures:
             with self._attempt.fenced() as conn:
                 watermarks.record_sweep(
@@ -405,6 +413,13 @@ def runs(rev_nums: Iterable[int]) -> list[RevisionWindow]:
         else:
             found.append(RevisionWindow(number, number + 1))
     return found
+
+
+def up_to(head: int, windows: Iterable[RevisionWindow]) -> Iterator[RevisionWindow]:
+    """The windows as far as the source has them."""
+    for window in windows:
+        if window.first <= head:
+            yield RevisionWindow(window.first, min(window.end, head + 1))
 
 
 def halves(window: RevisionWindow) -> list[RevisionWindow]:

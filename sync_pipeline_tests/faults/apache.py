@@ -208,7 +208,8 @@ def _run(*command: str, stdin: str = "", into: Path | None = None, before: str =
 class Middleman:
     """Passes everything between svn and a server, as long as ``fault`` is empty.
 
-    ``answer``: questions for a log are answered with ``page``. ``cut``, ``reset``: an answer to such a
+    ``answer``: questions for a log are answered with ``page``. ``endless``: after it text comes without an
+    end. ``cut``, ``reset``: an answer to such a
     question ends, politely or not, after ``after`` bytes. ``stall``: it goes silent there.
     """
 
@@ -260,6 +261,10 @@ class Middleman:
                     if self.fault == "answer":
                         client.sendall(self.page)
                         continue
+                    if self.fault == "endless":
+                        client.sendall(self.page)
+                        while not self._over.is_set():
+                            client.sendall(b"x" * (1 << 16))
                 server.sendall(data)
         _close(server)
 

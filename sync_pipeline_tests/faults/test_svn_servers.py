@@ -11,21 +11,35 @@ import base64
 import contextlib
 import os
 import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from sync_pipeline.errors import AccessDenied, SourceGone, SyncError, Transient
-from sync_pipeline.model import Batch, JobStatus, Mode, Repository, RevisionRow, RevisionWindow, Visibility
+from sync_pipeline.model import (
+    Access,
+    Batch,
+    JobStatus,
+    JobType,
+    Mode,
+    Repository,
+    RevisionRow,
+    RevisionWindow,
+    Visibility,
+)
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.sandbox.svn_samples import growing
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn import make_client
 from sync_pipeline.sources.svn.reader import SvnReader
-from sync_pipeline.store import proofs
+from sync_pipeline.store import proofs, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers, svn_reader
@@ -56,7 +70,7 @@ def syncer(database: Database, settings: Settings) -> Syncer:
     return Syncer(database, settings, Impatient(settings))
 
 
-def reader_of(url: str, **client: str | Path) -> SvnReader:
+def reader_of(url: str, **client: str | Path | list[str]) -> SvnReader:
     return SvnReader(make_client(**client), url, "", log_timeout=20, info_timeout=20, attempts=1)  # type: ignore[arg-type]
 
 
@@ -209,12 +223,13 @@ def test_where_the_raw_log_cannot_be_had_the_doubt_is_flagged(
 def test_the_login_for_the_raw_log_goes_nowhere_else(apache: Apache) -> None:
     client = make_client(username=USER, password=PASSWORD)
     secret = base64.b64encode(f"{USER}:{PASSWORD}".encode())
-    with _curious(apache.stranger) as heard:
-        for path in ("stranger", "moved/x"):
-            raw = client.raw_log(apache.url(path))
+    with _Server(None) as other, _Server(f"http://127.0.0.1:{other.port}/x", asks=False) as front:
+        for url in (f"http://localhost:{front.port}/x", apache.url("moved/x")):
+            raw = client.raw_log(url)
             assert raw is not None
             assert raw.altered(1, 2) is None
-    assert secret not in b"".join(heard)
+    assert front.heard
+    assert secret not in other.heard
     assert client.raw_log("svn://localhost/x") is None
 
 
@@ -286,9 +301,9 @@ def test_a_certificate_that_nobody_signed_needs_the_bundle(apache: Apache, code:
         ("login/{}", AccessDenied, "denied", "SCM_SVN_PASSWORD"),
         ("open/{}-other", SourceGone, "not_found", "check the URL"),
         ("", Transient, "connection", "no Subversion server"),
-        ("login-page/{}", Transient, "redirected", "login or maintenance page"),
+        ("login-page/{}", Transient, "redirected", "to http://localhost.*/open/.*login or maintenance page"),
         ("circle", Transient, "redirected", "redirects elsewhere"),
-        ("stranger", SyncError, "moved", "register the new address"),
+        ("stranger", SyncError, "moved", "has moved to http://127.0.0.1.*scm-sync repo relocate"),
     ],
 )
 def test_a_closed_front_door_is_said_in_one_line(
@@ -302,48 +317,147 @@ def test_a_closed_front_door_is_said_in_one_line(
         assert "hunter2" not in str(caught.value)
 
 
-def test_a_moved_repository_says_where_it_is(apache: Apache, code: SvnRepository) -> None:
-    """svn follows a permanent redirect; whoever looks then sees that the root is another one."""
-    visit = reader_of(apache.url(f"moved/{code.path.name}"), username=USER, password=PASSWORD).visit()
-    assert visit.root == apache.url(f"open/{code.path.name}")
-
-
-def test_a_redirect_does_not_carry_the_password_to_another_host(apache: Apache) -> None:
-    secret = base64.b64encode(f"{USER}:{PASSWORD}".encode())
-    with _curious(apache.stranger) as heard:
-        with pytest.raises(SyncError) as caught:
-            reader_of(apache.url("stranger"), username=USER, password=PASSWORD).visit()
-        assert caught.value.code == "moved"
-        with pytest.raises(SyncError):  # shows that somebody listens there
-            reader_of(f"http://127.0.0.1:{apache.stranger}/x", username=USER, password=PASSWORD).visit()
-    asked = [request for request in heard if b"/open" in request]
-    assert secret not in b"".join(asked)
-    assert secret in b"".join(heard)
-
-
-@contextlib.contextmanager
-def _curious(port: int) -> Iterator[list[bytes]]:
-    """A server that asks everybody for a password and remembers what it is told."""
-    heard: list[bytes] = []
-    answer = (
-        b'HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm="x"\r\nContent-Length: 0\r\n'
-        b"Connection: close\r\n\r\n"
+@pytest.mark.parametrize("login", [{}, {"username": USER, "password": PASSWORD}], ids=["nobody", "ann"])
+def test_a_moved_repository_says_where_it_is(
+    apache: Apache, code: SvnRepository, database: Database, login: dict[str, str]
+) -> None:
+    """svn follows a permanent redirect, and the other place answers. That is no visit of what we know."""
+    settings = SMALL.model_copy(
+        update={
+            f"svn_{name}": SecretStr(text) if name == "password" else text for name, text in login.items()
+        }
     )
+    here, there = (apache.url(f"{place}/{code.path.name}") for place in ("moved", "open"))
+    with database.connection() as conn:
+        repo_id = register_source(conn, code.path)
+        conn.execute("UPDATE scm.repos SET url = %s, svn_root = %s", (here, here))
+    report = syncer(database, settings).run(request(repo_id))
+    assert (report.job_status, report.error_code) == (JobStatus.DEAD, "moved")
+    assert report.error is not None
+    assert f"{here} has moved to {there}; " in report.error
+    with database.connection() as conn:
+        found = watermarks.get(conn, repo_id, JobType.REVISIONS)
+        assert (found.access, found.access_detail) == (Access.MOVED, report.error)
+        assert stored(conn) == []
 
-    def serve(listener: socket.socket) -> None:
+
+@pytest.mark.parametrize("how", ["port", "host", "plain", "path"])
+def test_a_redirect_gets_the_password_only_where_it_is_for(apache: Apache, how: str) -> None:
+    """Servers at both ends write down what they are told. The first one asks for the login and redirects only
+    whoever has it; so does the second."""
+    secret = base64.b64encode(f"{USER}:{PASSWORD}".encode())
+    with ExitStack() as stack:
+        target = stack.enter_context(_Server(None))
+        hosts = {"host": "127.0.0.1"}
+        to = f"http://{hosts.get(how, 'localhost')}:{target.port}/there"
+        tls = apache if how == "plain" else None
+        first = stack.enter_context(_Server("/there" if how == "path" else to, tls=tls))
+        url = f"{'https' if tls else 'http'}://localhost:{first.port}/here"
+        login: dict[str, Any] = {"username": USER, "password": PASSWORD, "ca_file": apache.certificate}
+        with pytest.raises(SyncError) as caught:
+            reader_of(url, **login).visit()
+        assert secret in first.heard
+        assert secret not in target.heard
+        if how == "path":
+            # The login is right, so the server asks for it there as well, and gets it.
+            assert b" /there" in first.heard
+            return
+        assert b" /there" in target.heard
+        assert caught.value.code == "moved"
+        assert f"has moved to {to.removesuffix('/there')}" in str(caught.value)
+        with pytest.raises(SyncError):
+            reader_of(url, **login, aliases=[to.removesuffix("/there")]).visit()
+        assert secret in target.heard
+
+
+def test_a_web_server_cannot_send_svn_to_files_tunnels_and_other_protocols(
+    apache: Apache, code: SvnRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\ntouch '{tmp_path}/called'\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("SVN_SSH", str(tmp_path / "ssh"))
+    for to in (code.url, "svn+ssh://localhost/r", f"svn://localhost:{apache.stranger}/r"):
+        with _Server(to, asks=False) as server:
+            url = f"http://localhost:{server.port}/here"
+            with pytest.raises(SyncError, match="has moved to") as caught:
+                reader_of(url, username=USER, password=PASSWORD).visit()
+        assert caught.value.code == "moved"
+    assert not (tmp_path / "called").exists()
+
+
+def test_an_alias_of_the_server_is_followed(apache: Apache, code: SvnRepository) -> None:
+    """The server answers under another host name, with the login; the repository keeps its address."""
+    to = f"http://127.0.0.1:{apache.http}/login/{code.path.name}"
+    with _Server(to, asks=False) as server:
+        url = f"http://localhost:{server.port}/login/{code.path.name}"
+        login = {"username": USER, "password": PASSWORD}
+        with pytest.raises(SyncError, match=f"has moved to http://127.0.0.1:{apache.http}"):
+            reader_of(url, **login).visit()
+        reader = reader_of(url, **login, aliases=[f"http://127.0.0.1:{apache.http}"])
+        visit = reader.visit()
+        assert (visit.root, visit.head) == (url, 40)
+        assert len(rows_of(reader, 41)) == 40
+
+
+def test_a_certificate_is_accepted_for_its_own_server_only(apache: Apache, code: SvnRepository) -> None:
+    url = apache.url(f"login/{code.path.name}", scheme="https")
+    login = {"username": USER, "password": PASSWORD}
+    assert reader_of(url, **login, trust_failures="unknown-ca").visit().head == 40
+    for refused in ({}, {"trust_failures": "expired"}):
+        with pytest.raises(SyncError, match="SCM_CA_FILE") as caught:
+            reader_of(url, **login, **refused).visit()
+        assert caught.value.code == "certificate"
+    with pytest.raises(SyncError) as caught:
+        reader_of(url.replace("localhost", "127.0.0.1"), **login, trust_failures="unknown-ca").visit()
+    assert caught.value.code == "certificate"
+    with _Server(url, asks=False) as server:
+        here = f"http://localhost:{server.port}/login/{code.path.name}"
+        with pytest.raises(SyncError) as caught:
+            reader_of(here, **login, trust_failures="unknown-ca").visit()
+    assert caught.value.code == "moved"
+
+
+class _Server:
+    """A web server that writes down what it is told. It asks for a login and redirects whoever shows one to
+    ``to``; without ``to`` it goes on asking."""
+
+    def __init__(self, to: str | None, *, asks: bool = True, tls: Apache | None = None) -> None:
+        self.heard = b""
+        self._to, self._asks = to, asks
+        self._listener: socket.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls.certificate, tls.root / "key.pem")
+            self._listener = context.wrap_socket(self._listener, server_side=True)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> _Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                with client:
-                    heard.append(client.recv(1 << 16))
-                    client.sendall(answer)
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
 
-    with socket.create_server(("127.0.0.1", port)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
-        thread.start()
-        yield heard
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except ssl.SSLError:
+                continue
+            except OSError:
+                return
+            with client, contextlib.suppress(OSError):
+                asked = client.recv(1 << 16)
+                self.heard += asked
+                status, header = "401 Unauthorized", 'WWW-Authenticate: Basic realm="Code > x: "'
+                if self._to is not None and (not self._asks or b"Authorization:" in asked):
+                    status, header = "301 Moved Permanently", f"Location: {self._to}"
+                end = "Content-Length: 0\r\nConnection: close\r\n\r\n"
+                client.sendall(f"HTTP/1.1 {status}\r\n{header}\r\n{end}".encode())
 
 
 # Servers and what stands in front of them, while they work
@@ -433,6 +547,32 @@ def test_a_server_whose_long_answers_break_off_is_read_in_short_ones(
         report = syncer(database, Settings(chunk_revisions=40)).run(request(repo))
         assert (report.succeeded, report.counts.inserted) == (True, 40), report
         assert number(conn, "SELECT count(*) FROM scm.obligations") == 0
+
+
+def test_a_message_without_an_end_meets_the_limit_of_memory(
+    apache: Apache, code: SvnRepository, database: Database
+) -> None:
+    """svn keeps a whole message in memory before it writes any of it. Nothing is stored or set aside, because
+    no revision can be read; afterwards everything comes."""
+    begin = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/xml\r\nConnection: close\r\n\r\n"
+        b'<S:log-report xmlns:S="svn:" xmlns:D="DAV:"><S:log-item>'
+        b"<D:version-name>1</D:version-name><D:comment>"
+    )
+    with Middleman(apache.http) as middle:
+        settings = Settings(svn_max_memory_bytes=256 * 1024**2, chunk_revisions=2, job_max_attempts=9)
+        with database.connection() as conn:
+            repo_id = register_source(conn, apache.url(f"open/{code.path.name}", port=middle.port))
+        middle.fault, middle.page = "endless", begin
+        report = syncer(database, settings).run(request(repo_id))
+        assert (report.job_status, report.error_code) == (JobStatus.FAILED, "connection")
+        assert "raise SCM_SVN_MAX_MEMORY_BYTES" in str(report.error)
+        with database.connection() as conn:
+            assert stored(conn) == []
+            assert number(conn, "SELECT count(*) FROM scm.quarantine") == 0
+        middle.fault = ""
+        report = syncer(database, settings).run(request(repo_id))
+        assert (report.job_status, report.counts.inserted) == (JobStatus.COMPLETED, 40)
 
 
 @pytest.fixture

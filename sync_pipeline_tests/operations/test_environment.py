@@ -54,6 +54,19 @@ def _start(folder: Path) -> str:
     return environment.ensure_server(folder, durable=False)
 
 
+def test_no_process_of_the_server_has_our_secrets(
+    state_folder: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SCM_SVN_PASSWORD", "SCM_GITLAB_TOKEN", "SCM_DATABASE_URL", "PGPASSWORD", "VAULT_TOKEN"):
+        monkeypatch.setenv(name, "hunter2")
+    url = _start(state_folder("secrets"))
+    with psycopg.connect(url):
+        server = _postmaster(url)
+        seen = [process.environ() for process in (server, *server.children(recursive=True))]
+    assert len(seen) > 3
+    assert not [name for one in seen for name, value in one.items() if "hunter2" in value]
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -229,35 +229,48 @@ def test_an_endless_answer_is_stopped(fake_svn: Callable[[str], str]) -> None:
     assert caught.value.code == "too_large"
 
 
+SECRETS = (
+    *("SCM_SVN_PASSWORD", "SCM_GITLAB_TOKEN", "SCM_DATABASE_URL", "SCM_DAGSTER_DATABASE_URL"),
+    *("PGPASSWORD", "VAULT_TOKEN"),
+)
+
+
 def test_the_command_sees_no_secret_no_terminal_and_its_own_world(
-    fake_svn: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    fake_svn: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LANG", "de_DE.UTF-8")
     monkeypatch.setenv("LANGUAGE", "de")
     monkeypatch.setenv("SVN_SSH", "ssh -p 22")
-    command = fake_svn('tr "\\0" " " < /proc/$$/cmdline; env; echo "stdin:$(cat)"; ls "$(dirname "$0")"\n')
-    client = make_client(
-        svn_command=command, username="ann", password="hunter2 secret", trust_failures="expired"
+    for name in SECRETS:
+        monkeypatch.setenv(name, "hunter2 secret")
+    (tmp_path / "question").write_text(
+        "Authentication realm: <https://svn.example.org:443> Code\nPassword for 'ann': "
     )
+    command = fake_svn(
+        'tr "\\0" " " < /proc/$$/cmdline; env\n'
+        f"case \"$*\" in *--force-interactive*) cat '{tmp_path}/question' >&2; read -r told; esac\n"
+        'echo "stdin:$told"\n'
+    )
+    client = make_client(svn_command=command, username="ann", password="hunter2 secret")
     seen = client.cat("https://svn.example.org/r/f").decode()
     head, _, given = seen.partition("stdin:")
     assert "hunter2" not in head
     assert given.startswith("hunter2 secret\n")
     for word in (
-        "--non-interactive",
+        "--force-interactive",
         "--no-auth-cache",
         "--config-dir",
         "--username ann",
-        "--password-from-stdin",
     ):
         assert word in head
-    assert "--trust-server-cert-failures=expired" in head
-    for line in ("LC_ALL=C.UTF-8\n", "LANGUAGE=\n", "SSH_ASKPASS_REQUIRE=never\n", "BatchMode=yes"):
+    for line in ("LC_ALL=C.UTF-8\n", "LANGUAGE=\n", "SSH_ASKPASS_REQUIRE=never\n", "SVN_SSH=false\n"):
         assert line in head
     assert "hunter2" not in repr(client)
-    plain = make_client(svn_command=command).cat("https://svn.example.org/r/f").decode()
+    plain = make_client(svn_command=command).cat("svn+ssh://svn.example.org/r/f").decode()
     assert "stdin:\n" in plain
-    assert "--password-from-stdin" not in plain
+    assert "--non-interactive" in plain
+    assert "SVN_SSH=ssh -p 22 -o BatchMode=yes\n" in plain
+    assert "hunter2" not in plain
 
 
 def test_no_secret_is_in_the_process_list_of_a_real_command(silent_server: int) -> None:
@@ -267,7 +280,7 @@ def test_no_secret_is_in_the_process_list_of_a_real_command(silent_server: int) 
 
     def look() -> bool:
         seen.extend(" ".join(p.cmdline()) for p in psutil.Process().children() if p.name() == "svn")
-        return any("--password-from-stdin" in line for line in seen)
+        return any("--username ann" in line for line in seen)
 
     client.callback_cancel = look
     with pytest.raises(pysvn.ClientError) as caught:

@@ -39,7 +39,7 @@ from sync_pipeline.operations import registration
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, leases, proofs, repos, watermarks
+from sync_pipeline.store import aside, jobs, leases, proofs, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers, svn_reader
@@ -291,6 +291,78 @@ def test_a_server_that_hangs_is_not_asked_for_every_single_revision(database: Da
         report = Syncer(database, settings, hindered(obstacle)).run(request(repo))
         assert (report.job_status, report.error_code) == (JobStatus.FAILED, "timeout")
         assert len(asked) == 5
+
+
+@pytest.mark.parametrize("work", ["gaps", "retry", "heal", "sweep"])
+def test_a_server_that_is_down_is_asked_once_however_much_there_is_to_read(
+    database: Database, place: Path, work: str
+) -> None:
+    asked: list[RevisionWindow] = []
+    down = threading.Event()
+
+    def obstacle(window: RevisionWindow) -> None:
+        asked.append(window)
+        # The first one compares fingerprints.
+        if down.is_set() and len(asked) > 1:
+            raise Transient("no route", code="connection")
+
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval": 0.001})
+    syncer = Syncer(database, settings, hindered(obstacle))
+    wanted = {}
+    with database.connection() as conn:
+        repo = add(conn, place)
+        if work == "gaps":
+            for first in range(1, 45, 4):
+                assert syncer.run(request(repo, Mode.BACKFILL, window=(first, first + 2))).succeeded
+        else:
+            assert syncer.run(request(repo)).succeeded
+        if work == "retry":
+            rows = [QuarantinedRow(str(number), "unreadable", "", b"") for number in range(1, 45, 4)]
+            aside.quarantine(conn, repo_id=repo, job_type=REVISIONS, batch_id=1, rows=rows)
+            entries, _ = aside.entries(conn, repo_id=repo)
+            wanted = {"quarantine": tuple(entry.quarantine_id for entry in entries)}
+        if work == "heal":
+            conn.execute("DELETE FROM scm.svn_revisions WHERE rev_num % 4 = 1")
+            assert syncer.run(request(repo, Mode.PROBE, window=(1, 46), depth=Depth.DETAILS)).succeeded
+            wanted = {"heals": True}
+        asked.clear()
+        down.set()
+        again = request(repo) if not wanted else request(repo, Mode.REPAIR, window=(1, 46), **wanted)
+        report = syncer.run(again)
+        assert (report.run_status, report.error_code) == (RunStatus.FAILED, "connection")
+        assert len(asked) == 2
+        down.clear()
+        assert syncer.run(again).succeeded
+        assert one(conn, "SELECT count(*) FROM scm.svn_revisions WHERE deleted_at IS NULL") == 45
+
+
+def test_a_server_that_hangs_at_every_question_is_asked_for_one_window(
+    database: Database, place: Path
+) -> None:
+    asked: list[RevisionWindow] = []
+
+    def obstacle(window: RevisionWindow) -> None:
+        asked.append(window)
+        raise WindowTooHard("svn did not finish", code="timeout")
+
+    class Silent(Hindered):
+        def visit(self) -> Visit:
+            if asked:
+                raise Transient("the server does not answer", code="timeout")
+            return super().visit()
+
+    make = Readers(SMALL).svn
+    readers = Substitute(lambda repo, stop: Silent(make(repo, stop), obstacle))
+    with database.connection() as conn:
+        repo = add(conn, place)
+        probe = request(repo, Mode.PROBE, window=(1, 46), depth=Depth.DETAILS)
+        for wanted in (request(repo), probe):
+            if wanted is probe:
+                assert Syncer(database, SMALL).run(request(repo)).succeeded
+            report = Syncer(database, SMALL, readers).run(wanted)
+            assert (report.run_status, report.error_code) == (RunStatus.FAILED, "timeout")
+            assert len(asked) == 1
+            asked.clear()
 
 
 def test_attempts_run_out_and_the_job_needs_a_person(database: Database, place: Path) -> None:

@@ -29,6 +29,7 @@ LITTLE_SPACE, NO_SPACE = 2 * _GIB, _GIB // 4
 """Bytes free below which a disk is worth a warning, and below which it fails."""
 
 _SVN_SECONDS = 5
+_SVN_MEMORY = 1024**3
 _OLDEST_SVN = (1, 14)
 _SHOWN = 5
 
@@ -170,7 +171,8 @@ def svn_command(known: Sequence[Repository] | None) -> list[Finding]:
             failed(name, f"not on PATH, and needed by {needed if active else 'SVN repositories'}", install)
         ]
     arguments = ["--version", "--quiet"]
-    answer = process.run(command, arguments, secret=None, timeout=_SVN_SECONDS, max_bytes=1000)
+    limits = process.Limits(_SVN_SECONDS, answer_bytes=1000, memory_bytes=_SVN_MEMORY)
+    answer = process.run(command, arguments, limits=limits, environment=process.environment(tunnel=False))
     version = answer.file.read(0, 100).decode("ascii", "replace").strip()
     found = re.match(r"(\d+)\.(\d+)", version)
     if answer.status != 0 or not found:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from sync_pipeline.child_environment import child_environment
 from sync_pipeline.sandbox.gitlab.differences import parse_diff
 
 _ENVIRONMENT = {
@@ -366,13 +367,12 @@ def _date(seconds: bytes, zone: bytes) -> str:
 
 
 def _git(path: Path, arguments: Iterable[str], stdin: bytes | None = None) -> bytes:
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     done = subprocess.run(
         ["git", "-c", "safe.directory=*", "-C", str(path), *arguments],
         input=stdin,
         stdin=subprocess.DEVNULL if stdin is None else None,
         capture_output=True,
-        env=inherited | _ENVIRONMENT,
+        env=child_environment(**_ENVIRONMENT),
         check=False,
     )
     if done.returncode != 0:

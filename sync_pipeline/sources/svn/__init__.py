@@ -5,6 +5,7 @@ Belongs here: making a client from plain values. Does not belong here: settings 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from sync_pipeline.sources.svn.client import Client
@@ -18,6 +19,8 @@ def make_client(
     trust_failures: str = "",
     timeout: float = 120.0,
     max_answer_bytes: int = 2 * 1024**3,
+    max_memory_bytes: int = 2 * 1024**3,
+    aliases: Iterable[str] = (),
     svn_command: str = "svn",
 ) -> Client:
     """A client that asks nobody anything. ``timeout`` in seconds; ``password`` is kept in memory only."""
@@ -25,6 +28,8 @@ def make_client(
         svn_command=svn_command,
         timeout=timeout,
         max_answer_bytes=max_answer_bytes,
+        max_memory_bytes=max_memory_bytes,
+        aliases=aliases,
         ca_file=ca_file,
         trust_failures=trust_failures,
     )

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -25,7 +25,8 @@ from lxml import etree
 from sync_pipeline.errors import Cancelled, WindowTooHard
 from sync_pipeline.sources.svn import process
 from sync_pipeline.sources.svn.answer import JudgedLog, property_bytes, raw_plain, raw_properties
-from sync_pipeline.sources.svn.process import Answer, AnswerFile
+from sync_pipeline.sources.svn.process import Answer, AnswerFile, Limits
+from sync_pipeline.sources.svn.prompts import RELOCATED, UNTRUSTED, Prompts, server_of
 from sync_pipeline.sources.svn.raw_log import RawLog
 from sync_pipeline.sources.svn.types import (
     ClientError,
@@ -72,18 +73,18 @@ SSL_FAILURES = {
 
 LOGIN_CODES = frozenset({170001, 215000, 215001, 215002, 215004})
 LOGIN_TRIES = 3
-UNTRUSTED = 230001
 PROPERTY_NOT_FOUND = 200017
-RELOCATED = 175011
 
 SYSTEM_CONFIGURATION = Path("/etc/subversion")
 """Where svn reads what holds for every user of the machine."""
 
+_PROXY = re.compile(r"^\s*http-proxy-host\s*[=:]", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^svn: (?:warning: )?[EW](\d{6}): ?(.*)$")
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _PASSWORD = re.compile(r"^([^:/]+://[^:/@]*):[^/]*@")
-_PROXY = re.compile(r"^\s*http-proxy-host\s*[=:]", re.MULTILINE)
 _HTTP_URL = re.compile(r"https?://[^\s'/]+")
+_CONNECTED = re.compile(r"E170013: Unable to connect to a repository at URL '([^'\n]*)'")
+_MOVED = re.compile(r"E170011: Repository moved (?:permanently|temporarily) to '([^'\n]*)'")
 _USER_INFO = re.compile(r"(?<=://)[^/\s@']*@")
 
 
@@ -94,10 +95,13 @@ class Client:
     ``timeout``: wall clock limit of one command in seconds, unless a method takes its own.
     ``max_answer_bytes``: the largest answer of one command. ``ca_file``: PEM file with certificate
     authorities. ``trust_failures``: certificate failures to accept, as svn names them, separated by commas.
+    ``max_memory_bytes``: the largest address space of one command (on Linux). ``aliases``: URLs of other
+    servers that may get the password when the server of the URL redirects there.
 
-    Every method raises ClientError when svn refuses, WindowTooHard (codes ``timeout`` and ``too_large``)
-    when a limit is reached, Transient (code ``no_room``) when this machine is full and ConfigurationError
-    when svn is not installed. The password is shown to the host of the URL only, whatever that redirects to.
+    Every method raises ClientError when svn refuses, WindowTooHard (codes ``timeout``, ``too_large`` and
+    ``out_of_memory``) when a limit is reached, Transient (code ``no_room``) when this machine is full and
+    ConfigurationError when svn is not installed. The password goes to the scheme, host and port of the URL
+    and to the aliases only, whatever they redirect to.
     """
 
     def __init__(
@@ -107,8 +111,10 @@ class Client:
         svn_command: str = "svn",
         timeout: float = 120.0,
         max_answer_bytes: int = 2 * 1024**3,
+        max_memory_bytes: int = 2 * 1024**3,
         ca_file: str | Path | None = None,
         trust_failures: str = "",
+        aliases: Iterable[str] = (),
     ) -> None:
         self.calls = 0
         self.timeouts = 0
@@ -118,6 +124,8 @@ class Client:
         self.callback_permit: Callable[[Callable[[], None]], float] | None = None
         self.timeout = timeout
         self.max_answer_bytes = max_answer_bytes
+        self.max_memory_bytes = max_memory_bytes
+        self.aliases = frozenset(filter(None, map(server_of, aliases)))
         self.exception_style = 1
         self.callback_get_login: Callable[[str, str, bool], tuple[Any, str, str, Any]] | None = None
         self.callback_ssl_server_trust_prompt: Callable[[dict[str, Any]], tuple[Any, int, Any]] | None = None
@@ -432,7 +440,10 @@ class Client:
         """What asks the web server of ``url`` for raw logs; None where there is none, or svn may get to it in
         ways of its own: a proxy, certificates that are trusted nevertheless, a folder of settings."""
         own = bool(self._config_dir) and not self._is_private
-        if _host(url) is None or self._trust or own or _has_proxy(SYSTEM_CONFIGURATION):
+        server = server_of(url)
+        if server is None or server.scheme not in ("http", "https"):
+            return None
+        if self._trust or own or _has_proxy(SYSTEM_CONFIGURATION):
             return None
         return RawLog(
             as_url(url),
@@ -466,10 +477,13 @@ class Client:
         try:
             tries = 0
             while True:
-                answer = self._once(arguments, timeout)
-                if answer.status == 0:
-                    return answer
-                error = _client_error(answer, arguments[-1])
+                try:
+                    answer = self._once(arguments, timeout)
+                    if answer.status == 0:
+                        return answer
+                    error = _client_error(answer, arguments[-1])
+                except ClientError as refused:
+                    error = refused
                 tries += 1
                 if tries > LOGIN_TRIES or not self._may_try_again(error, arguments[-1]):
                     raise error
@@ -477,24 +491,29 @@ class Client:
             self._busy.release()
 
     def _once(self, arguments: Sequence[str], timeout: float | None) -> Answer:
-        command = [arguments[0], "--non-interactive", "--config-dir", self._configuration()]
+        command = [arguments[0], "--config-dir", self._configuration()]
         if not self._keep_login:
             command.append("--no-auth-cache")
-        if self._trust:
-            command.append(f"--trust-server-cert-failures={self._trust}")
         if self._username:
             command += ["--username", self._username]
+        reply = None
         if self._password is not None:
-            command.append("--password-from-stdin")
-            command += self._stay_at(arguments[-1])
+            command.append("--force-interactive")
+            reply = self._prompts(self._password, arguments[-1]).reply
+        else:
+            command.append("--non-interactive")
+            if self._trust:
+                command.append(f"--trust-server-cert-failures={self._trust}")
         try:
             self.permit()
             return process.run(
                 self._svn,
                 [*command, *arguments[1:]],
-                secret=self._password,
-                timeout=self.timeout if timeout is None else timeout,
-                max_bytes=self.max_answer_bytes,
+                limits=Limits(
+                    self.timeout if timeout is None else timeout, self.max_answer_bytes, self.max_memory_bytes
+                ),
+                environment=process.environment(tunnel=not arguments[-1].startswith("http")),
+                reply=reply,
                 cancelled=self._cancelled if self.callback_cancel is not None else None,
             )
         except Cancelled:
@@ -509,18 +528,11 @@ class Client:
         if self._cancelled():
             raise Cancelled("svn was not started because the work was cancelled")
 
-    def _stay_at(self, where: str) -> Sequence[str]:
-        """Options that keep the password from every host but the one of ``where``: svn follows redirects and
-        shows it to whoever asks for one. Everything else is sent to a proxy that does not exist. Where a
-        real proxy is configured that cannot be said, so there svn does as it always does."""
-        host = _host(where)
-        if host is None or _has_proxy(Path(self._configuration())) or _has_proxy(SYSTEM_CONFIGURATION):
-            return []
-        return [
-            "--config-option=servers:global:http-proxy-host=127.0.0.1",
-            "--config-option=servers:global:http-proxy-port=0",
-            f"--config-option=servers:global:http-proxy-exceptions={host}",
-        ]
+    def _prompts(self, password: str, where: str) -> Prompts:
+        """Who answers svn: the password is for the server of ``where`` and its aliases."""
+        server = server_of(where)
+        servers = {server, *self.aliases} if server else set()
+        return Prompts(password, servers, self._trust.split(","))
 
     def _cancelled(self) -> bool:
         return self.callback_cancel is not None and bool(self.callback_cancel())
@@ -536,11 +548,11 @@ class Client:
         return False
 
     def _ask_trust(self, ask: Callable[[dict[str, Any]], tuple[Any, int, Any]], where: str) -> bool:
-        host = _URL.sub("", where).partition("/")[0].rpartition("@")[2].partition(":")[0]
+        server = server_of(where)
         # The command does not say which failures there are, so the caller is asked about all of them.
         facts = {
             "failures": sum(SSL_FAILURES),
-            "hostname": host,
+            "hostname": server.host if server else "",
             "realm": where,
             "finger_print": "",
             "valid_from": "",
@@ -571,15 +583,6 @@ def write_configuration(folder: Path, ca_file: str | Path | None) -> None:
     if ca_file is not None:
         servers += f"ssl-authority-files = {Path(ca_file).resolve()}\n"
     (folder / "servers").write_text(servers)
-
-
-def _host(where: str) -> str | None:
-    """The host of an http(s) target; None for every other one."""
-    scheme, _, rest = where.partition("://")
-    if scheme not in ("http", "https"):
-        return None
-    host = rest.partition("/")[0].rpartition("@")[2]
-    return (host if host.endswith("]") else re.sub(r":[0-9]*$", "", host)).strip("[]").lower()
 
 
 def _has_proxy(folder: Path) -> bool:
@@ -626,13 +629,31 @@ def _client_error(answer: Answer, where: str) -> ClientError:
         match = _ERROR_LINE.match(line)
         if match:
             errors.append((match[2], int(match[1])))
-    host = _host(where)
-    if host is not None and any(_host(found + "/") != host for found in _HTTP_URL.findall(said)):
+    target = _sent_to(said, where)
+    if target:
         # svn followed a redirect before it failed; it has no code of its own for that.
-        errors.append(("redirected to another host", RELOCATED))
+        errors.append(("redirected", RELOCATED))
+    elif match := _MOVED.search(said):
+        target = match[1]
     if not errors:
         errors = [(f"svn ended with exit status {answer.status}", 0)]
-    return ClientError("\n".join(message for message, _ in errors), errors)
+    return ClientError("\n".join(message for message, _ in errors), errors, target=target)
+
+
+def _sent_to(said: str, where: str) -> str:
+    """The address in svn's error text that is on another server than ``where``, or that svn connected to in
+    its place; empty where there is none."""
+    server = server_of(where)
+    if server is None or server.scheme not in ("http", "https"):
+        return ""
+    for found in _CONNECTED.findall(said):
+        if server_of(found + "/") != server or unquote(found) != unquote(_without_peg(where)):
+            return str(found)
+    return next((found for found in _HTTP_URL.findall(said) if server_of(found + "/") != server), "")
+
+
+def _without_peg(where: str) -> str:
+    return as_url(where).rpartition("@")[0].rstrip("/") if "@" in where.rpartition("/")[2] else where
 
 
 def _xml(answer: Answer) -> Any:

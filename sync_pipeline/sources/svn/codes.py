@@ -6,6 +6,7 @@ matching on the text of a message, which depends on locale and version.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import Enum
 from urllib.parse import urlsplit
@@ -140,6 +141,7 @@ CONNECTION_RANGES = (range(120_000, 121_000), range(670_000, 671_000), range(730
 """Codes of serf, of name resolution and of Windows sockets."""
 
 _ORDER = list(Meaning)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\s]")
 
 # How Apache says that there is no repository of this name below its folder of repositories.
 _NO_REPOSITORY = frozenset({2, 170013})
@@ -164,6 +166,19 @@ def place(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else url
 
 
+def moved(url: str, target: str) -> Permanent:
+    """What to raise where the server of ``url`` sends us to ``target``, which may be unknown."""
+    return Permanent(
+        f"{place(url)} has moved{_to(target)}; if that is right, use that address: scm-sync repo relocate",
+        code=Meaning.MOVED.value,
+    )
+
+
+def _to(target: str) -> str:
+    """The target of a redirect for a line of text; it comes from the server."""
+    return f" to {_CONTROL.sub('?', place(target))[:200]}" if target else ""
+
+
 def consequence(error: ClientError, url: str) -> SyncError:
     """The exception that one who reads ``url`` has to raise. Its message is one line without secrets."""
     what = meaning(error.codes)
@@ -174,7 +189,7 @@ def consequence(error: ClientError, url: str) -> SyncError:
     if what is Meaning.NO_ROOM:
         return Transient(
             f"svn ran out of room while it read {where} ({shown}); make room for temporary files, open files "
-            "or memory on this machine or on the server",
+            "or memory on this machine or on the server, or raise SCM_SVN_MAX_MEMORY_BYTES",
             code=what.value,
         )
     if what is Meaning.CERTIFICATE:
@@ -189,10 +204,11 @@ def consequence(error: ClientError, url: str) -> SyncError:
             "this user may read the repository root"
         )
     if what is Meaning.MOVED:
-        return Permanent(f"{where} has moved ({shown}); register the new address", code="moved")
+        return moved(url, error.target)
     if what is Meaning.REDIRECTED:
         return Transient(
-            f"{where} redirects elsewhere ({shown}); is there a login or maintenance page in front of it?",
+            f"{where} redirects elsewhere{_to(error.target)} ({shown}); is there a login or maintenance page "
+            "in front of it?",
             code=what.value,
         )
     if what is Meaning.NO_SUCH_REVISION:

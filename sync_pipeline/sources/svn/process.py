@@ -1,34 +1,38 @@
 """One run of the ``svn`` command: its environment, its limits, its end.
 
-Belongs here: starting the command through plumbum, feeding the password, watching clock, size and cancel,
-killing the whole process group, and the answer as a temporary file. Does not belong here: what the
-arguments mean and what the answer says.
+Belongs here: starting the command that plumbum finds, passing questions and replies, watching clock, size,
+memory and cancel, killing the whole process group, and the answer as a temporary file. Does not belong here:
+what the arguments mean, what is replied (:mod:`~sync_pipeline.sources.svn.prompts`), what the answer says.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from plumbum import CommandNotFound, local
 
+from sync_pipeline.child_environment import NETWORK, child_environment
 from sync_pipeline.errors import Cancelled, ConfigurationError, Transient, WindowTooHard
 
 STDERR_CAP = 64 * 1024
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 """What the system says when disk, open files, memory or processes are used up."""
 POLL_SECONDS = 0.05
+# What svn writes, in the middle of its answer, before it aborts.
+_LAST_WORDS = b"Out of memory"
 
 
 class AnswerFile:
@@ -46,6 +50,11 @@ class AnswerFile:
     def size(self) -> int:
         """Bytes written so far."""
         return os.fstat(self.fd).st_size
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Where its last few words are."""
+        return max(0, self.size - 200), self.size
 
     @property
     def fills_its_disk(self) -> bool:
@@ -93,48 +102,61 @@ class Answer:
     stderr: str
 
 
-def environment() -> dict[str, str]:
-    """What the command sees beside our own environment: UTF-8, English, and nobody who could ask a
-    question."""
-    tunnel = os.environ.get("SVN_SSH") or "ssh -q"
-    if Path(tunnel.split()[0]).name == "ssh" and "BatchMode" not in tunnel:
-        tunnel += " -o BatchMode=yes"
-    return {
-        "LC_ALL": "C.UTF-8",
-        "LANG": "C.UTF-8",
-        "LANGUAGE": "",
-        "SVN_SSH": tunnel,
-        "SSH_ASKPASS": "",
-        "SSH_ASKPASS_REQUIRE": "never",
-        "DISPLAY": "",
-        "GPG_TTY": "",
-    }
+@dataclass(frozen=True)
+class Limits:
+    """What one command may use: seconds of wall clock, bytes of answer, bytes of memory (address space)."""
+
+    seconds: float
+    answer_bytes: int
+    memory_bytes: int
+
+
+def environment(*, tunnel: bool) -> Mapping[str, str]:
+    """The environment of the command: UTF-8, English, and nobody who could ask a question. Without ``tunnel``
+    it cannot start ssh: a web server's redirect must not log us in elsewhere."""
+    ssh = (os.environ.get("SVN_SSH") or "ssh -q") if tunnel else "false"
+    if Path(ssh.split()[0]).name == "ssh" and "BatchMode" not in ssh:
+        ssh += " -o BatchMode=yes"
+    return child_environment(
+        NETWORK,
+        LC_ALL="C.UTF-8",
+        LANG="C.UTF-8",
+        LANGUAGE="",
+        SVN_SSH=ssh,
+        SSH_ASKPASS="",
+        SSH_ASKPASS_REQUIRE="never",
+        DISPLAY="",
+        GPG_TTY="",
+    )
 
 
 def run(
     command: str,
     arguments: Sequence[str],
     *,
-    secret: str | None,
-    timeout: float,
-    max_bytes: int,
+    limits: Limits,
+    environment: Mapping[str, str],
+    reply: Callable[[str], bytes | None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Answer:
-    """Run ``command`` and wait for its end, at most ``timeout`` seconds and ``max_bytes`` of answer.
+    """Run ``command`` and wait for its end.
 
-    ``secret`` is written to its standard input, which then ends; without one the input is empty. Whatever
-    goes wrong, also an interrupt, the whole process group is killed and reaped. Raises ConfigurationError
-    when the command is not installed, WindowTooHard (code ``timeout`` or ``too_large``), Cancelled, and
-    Transient (code ``no_room``) when this machine has no room for another file or process.
+    ``reply`` gets what the command wrote to its standard error since the last reply, and returns what to
+    write to its standard input: None for nothing yet, empty for its end. Without ``reply`` the standard input
+    is empty. Whatever goes wrong, also an interrupt or an exception of ``reply``, the whole process group is
+    killed and reaped. Raises ConfigurationError when the command is not installed, WindowTooHard (code
+    ``timeout``, ``too_large`` or ``out_of_memory``), Cancelled, and Transient (code ``no_room``) when this
+    machine has no room for another file or process.
     """
     try:
-        answer, errors = AnswerFile(), AnswerFile()
-        process: Any = local[command][tuple(arguments)].popen(
-            stdin=subprocess.DEVNULL if secret is None else subprocess.PIPE,
+        answer = AnswerFile()
+        process = subprocess.Popen(
+            local[command][tuple(arguments)].formulate(),
+            stdin=subprocess.DEVNULL if reply is None else subprocess.PIPE,
             stdout=answer.fd,
-            stderr=errors.fd,
-            env=environment(),
-            new_session=True,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
         )
     except (CommandNotFound, FileNotFoundError, PermissionError):
         raise ConfigurationError(
@@ -143,18 +165,20 @@ def run(
     except OSError as error:
         raise no_room(error) from None
     try:
-        if secret is not None:
-            with suppress(BrokenPipeError):
-                process.stdin.write(secret.encode() + b"\n")
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-        _wait(process, answer, timeout=timeout, max_bytes=max_bytes, cancelled=cancelled)
+        _limit_memory(process.pid, limits.memory_bytes)
+        said = _wait(process, answer, reply, limits, cancelled)
     except BaseException:
         _kill(process)
         raise
-    if answer.size > max_bytes:
-        raise _too_large(max_bytes)
-    said = errors.read(0, STDERR_CAP).decode("utf-8", "replace")
+    finally:
+        for pipe in (process.stdin, process.stderr):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+    if answer.size > limits.answer_bytes:
+        raise _too_large(limits)
+    if process.returncode == -signal.SIGABRT and _LAST_WORDS in answer.read(*answer.end) + said.encode():
+        raise _out_of_memory(limits)
     if process.returncode and not said and answer.fills_its_disk:
         raise no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     return Answer(process.returncode, answer, said)
@@ -171,61 +195,114 @@ def no_room(error: OSError) -> Exception:
     )
 
 
+def _limit_memory(pid: int, size: int) -> None:
+    """Limit the address space of a process that has just begun, where the system can do that from outside."""
+    if sys.platform == "linux":
+        with suppress(ProcessLookupError, PermissionError):
+            resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
+
+
 def _wait(
-    process: Any,
+    process: subprocess.Popen[bytes],
     answer: AnswerFile,
-    *,
-    timeout: float,
-    max_bytes: int,
+    reply: Callable[[str], bytes | None] | None,
+    limits: Limits,
     cancelled: Callable[[], bool] | None,
-) -> None:
-    deadline = time.monotonic() + timeout
-    with _Ending(process.pid) as ending:
-        while process.poll() is None:
+) -> str:
+    """Wait for the end, within the limits. Returns what came on standard error after the last reply."""
+    deadline = time.monotonic() + limits.seconds
+    said = b""
+    with _Watch(process) as watch:
+        while True:
+            ended = process.poll() is not None
+            news = watch.read()
+            if news:
+                said = (said + news)[:STDERR_CAP]
+                if reply is not None and not ended:
+                    told = reply(said.decode("utf-8", "replace"))
+                    if told is not None:
+                        _tell(process, told)
+                        said = b""
+            if ended:
+                return said.decode("utf-8", "replace")
             if cancelled is not None and cancelled():
                 raise Cancelled("svn was stopped because the work was cancelled")
-            if answer.size > max_bytes:
-                raise _too_large(max_bytes)
+            if answer.size > limits.answer_bytes:
+                raise _too_large(limits)
             left = deadline - time.monotonic()
             if left <= 0:
                 raise WindowTooHard(
-                    f"svn did not finish within {timeout:g} s and was stopped", code="timeout"
+                    f"svn did not finish within {limits.seconds:g} s and was stopped", code="timeout"
                 )
-            ending.wait(min(left, POLL_SECONDS))
+            watch.wait(min(left, POLL_SECONDS))
 
 
-class _Ending:
-    """Waits for the end of a process without delay where the kernel offers it, else by short sleeps."""
+def _tell(process: subprocess.Popen[bytes], told: bytes) -> None:
+    """Write the reply to a question; an empty one ends the standard input."""
+    if process.stdin is None or process.stdin.closed:
+        return
+    with suppress(BrokenPipeError):
+        if told:
+            process.stdin.write(told)
+            process.stdin.flush()
+        else:
+            process.stdin.close()
 
-    def __init__(self, pid: int) -> None:
-        self._fd = -1
+
+class _Watch:
+    """Waits for the end of a process and for what it writes to its standard error. The end is seen without
+    delay where the kernel offers that, else by short sleeps."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        self._stderr = process.stderr.fileno()
+        os.set_blocking(self._stderr, False)
+        self._ending = -1
         self._poll = select.poll()
+        self._poll.register(self._stderr, select.POLLIN)
         with suppress(AttributeError, OSError):
-            self._fd = os.pidfd_open(pid)
-            self._poll.register(self._fd, select.POLLIN)
+            self._ending = os.pidfd_open(process.pid)
+            self._poll.register(self._ending, select.POLLIN)
 
-    def __enter__(self) -> _Ending:
+    def __enter__(self) -> _Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        if self._ending >= 0:
+            os.close(self._ending)
+
+    def read(self) -> bytes:
+        """What there is, without waiting."""
+        parts = []
+        with suppress(BlockingIOError):
+            while part := os.read(self._stderr, STDERR_CAP):
+                parts.append(part)
+            # Its other end is closed: nothing more will come, and poll would not wait any more.
+            with suppress(KeyError):
+                self._poll.unregister(self._stderr)
+        return b"".join(parts)
 
     def wait(self, seconds: float) -> None:
-        if self._fd >= 0:
-            self._poll.poll(max(1, int(seconds * 1000)))
-        else:
-            time.sleep(min(seconds, 0.01))
+        """Wait until there is something to see, at most so long."""
+        self._poll.poll(max(1, int(min(seconds, seconds if self._ending >= 0 else 0.01) * 1000)))
 
 
-def _kill(process: Any) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    if process.stdin is not None:
-        with suppress(OSError):
-            process.stdin.close()
     process.wait()
 
 
-def _too_large(max_bytes: int) -> WindowTooHard:
-    return WindowTooHard(f"the answer of svn is larger than {max_bytes} bytes", code="too_large")
+def _too_large(limits: Limits) -> WindowTooHard:
+    return WindowTooHard(
+        f"the answer of svn is larger than {limits.answer_bytes} bytes (SCM_SVN_MAX_ANSWER_BYTES)",
+        code="too_large",
+    )
+
+
+def _out_of_memory(limits: Limits) -> WindowTooHard:
+    return WindowTooHard(
+        f"svn needed more than {limits.memory_bytes} bytes of memory and was stopped; if the server's answer "
+        "is right, raise SCM_SVN_MAX_MEMORY_BYTES",
+        code="out_of_memory",
+    )

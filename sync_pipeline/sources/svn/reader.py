@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
+from urllib.parse import unquote, urlsplit
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
@@ -32,10 +33,11 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.sources.svn.answer import LOSSY, Entry, JudgedLog, TolerantEntry, tolerant
 from sync_pipeline.sources.svn.client import Client
-from sync_pipeline.sources.svn.codes import Meaning, consequence, meaning, place
+from sync_pipeline.sources.svn.codes import Meaning, consequence, meaning, moved, place
 from sync_pipeline.sources.svn.process import AnswerFile
+from sync_pipeline.sources.svn.prompts import server_of
 from sync_pipeline.sources.svn.raw_log import Altered
-from sync_pipeline.sources.svn.types import ClientError, moment, number
+from sync_pipeline.sources.svn.types import ClientError, PysvnInfo, moment, number
 
 Answered = TypeVar("Answered")
 
@@ -123,7 +125,20 @@ class SvnReader:
         info = found[0][1]
         if not info.repos_UUID or not info.repos_root_URL:
             raise Transient(f"svn info said nothing about {place(self._root)}", code="svn_failed")
-        return Visit(uuid=info.repos_UUID, root=info.repos_root_URL, head=info.rev.number)
+        return Visit(uuid=info.repos_UUID, root=self._root_here(info), head=info.rev.number)
+
+    def _root_here(self, info: PysvnInfo) -> str:
+        """The root that svn found. Raises Permanent (moved) where a redirect led svn to another place; an
+        alias of the server is none."""
+        asked, found = server_of(self._root), server_of(info.URL)
+        if asked is None or asked.scheme not in ("http", "https"):
+            return info.repos_root_URL
+        same_path = _path_of(info.URL) == _path_of(self._root)
+        if found == asked and same_path:
+            return info.repos_root_URL
+        if found in self._client.aliases and same_path:
+            return str(asked) + urlsplit(info.repos_root_URL).path
+        raise moved(self._root, info.URL)
 
     def read(self, window: RevisionWindow) -> Iterator[Batch]:
         """The revisions of ``window`` as one batch whose rows are parsed as they are taken.
@@ -552,6 +567,10 @@ def _exact(
     if CONTROL.search(text):
         flags.add("control_characters")
     return text
+
+
+def _path_of(url: str) -> str:
+    return unquote(urlsplit(url).path).strip("/")
 
 
 def _lost_connection(error: BaseException) -> bool:

@@ -290,10 +290,12 @@ class PysvnDiffSummary(ByKey):
 
 
 class ClientError(Exception):
-    """svn refused: ``args`` are the message and a list of (message, numeric code of Subversion)."""
+    """svn refused: ``args`` are the message and a list of (message, numeric code of Subversion). ``target``
+    is where the server sent svn, as far as that is known."""
 
-    def __init__(self, message: str, errors: Sequence[tuple[str, int]] = ()) -> None:
+    def __init__(self, message: str, errors: Sequence[tuple[str, int]] = (), *, target: str = "") -> None:
         super().__init__(message, list(errors))
+        self.target = target
 
     @property
     def codes(self) -> frozenset[int]:
