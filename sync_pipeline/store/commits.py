@@ -91,6 +91,28 @@ SELECT count(*) AS poorer
    AND (additions IS NOT NULL OR deletions IS NOT NULL)
 """
 
+# Commits that came without a walk prove nothing about refs: those that no branch and no tag reaches are
+# flagged.
+_FLAG_UNREACHED = """
+WITH RECURSIVE reached (sha) AS (
+    SELECT tip FROM scm.refs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+    UNION
+    SELECT p.sha
+      FROM reached AS r
+     CROSS JOIN LATERAL (SELECT c.parents FROM scm.git_commits AS c
+                          WHERE c.repo_id = %(repo_id)s AND c.commit_sha = r.sha LIMIT 1) AS c
+     CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+)
+UPDATE scm.git_commits SET unreachable_since = now()
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(inserted)s)
+   AND NOT EXISTS (SELECT FROM reached WHERE sha = commit_sha)
+"""
+
+# Which of some commits have a row, be it a tombstone.
+_STORED = """
+SELECT commit_sha FROM scm.git_commits WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s)
+"""
+
 # A walk takes over what only walks have stored that prove nothing (any more): by date, interrupted, of an
 # older generation. This is bookkeeping and no new version.
 _TAKE_OVER = """
@@ -183,8 +205,9 @@ def store_commits(
 ) -> Counts:
     """Write commits; returns what that changed, counted by the database.
 
-    ``walk_id`` is the walk that read them; None where they were read by date or one by one. ``owed`` are the
-    names of those whose numbers of lines are owed. A commit that comes twice is one row, the richer copy.
+    ``walk_id`` is the walk that read them; None where they were read by date or one by one: then new ones
+    that no branch and no tag reaches are flagged as unreachable. ``owed`` are the names of those whose
+    numbers of lines are owed. A commit that comes twice is one row, the richer copy.
     """
     once: dict[str, CommitRow] = {}
     for row in rows:
@@ -208,6 +231,8 @@ def store_commits(
         poorer = counted["poorer"]
     if walk_id is not None:
         conn.execute(_TAKE_OVER, params)
+    elif inserted_now := [sha for sha, is_new in written.items() if is_new]:
+        conn.execute(_FLAG_UNREACHED, params | {"inserted": inserted_now})
     conn.execute(_RESOLVE, params)
     inserted = sum(written.values())
     return Counts(
@@ -247,6 +272,12 @@ def columns(row: CommitRow, owed: Collection[str] = ()) -> dict[str, Any]:
         "flags": flags(row.flags, unread, escaped=escaped),
     }
     return values | {"raw": raw, "content_hash": content_hash(*values.values())}
+
+
+def stored(conn: Connection, repo_id: int, shas: Sequence[str]) -> set[str]:
+    """Those of ``shas`` that have a row, tombstones among them."""
+    rows = conn.execute(_STORED, {"repo_id": repo_id, "shas": list(shas)})
+    return {row["commit_sha"] for row in rows}
 
 
 def count_commits(conn: Connection, repo_id: int) -> int:

@@ -24,7 +24,7 @@ from sync_pipeline.sources.gitlab.pieces import UNLISTED
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import aside, commits, refs, watermarks
+from sync_pipeline.store import aside, commits, comparison, refs, watermarks
 from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
@@ -415,12 +415,6 @@ class CommitWork:
         self, place: str, entries: Sequence[Entry], readable: TimeWindow, outcome: Outcome
     ) -> None:
         window = entries[0].window
-        if is_sha(place):
-            pages = self._reader.read_tip(place, None, first_page=1, tip_read=False, whole=lambda: (1, False))
-        elif isinstance(window, TimeWindow):
-            pages = self._reader.read_days(window)
-        else:
-            return
 
         def store(lease: Lease, batch: CommitBatch) -> int:
             self._store(lease, batch, readable)
@@ -428,7 +422,13 @@ class CommitWork:
 
         keys = [entry.natural_key for entry in entries]
         try:
-            store_in_chunks(pages, self._attempt.lease, store, self._rows)
+            if is_sha(place):
+                pages = self._reader.read_tip(place)
+                store_in_chunks(pages, self._attempt.lease, store, self._rows)
+            elif isinstance(window, TimeWindow):
+                self._read_days(window, readable)
+            else:
+                return
         except SourceGone as gone:
             outcome.unread |= dict.fromkeys(keys, str(gone))
         else:
@@ -494,14 +494,28 @@ class CommitWork:
         if part is None:
             return
         if self._attempt.rereads:
-
-            def store(lease: Lease, batch: CommitBatch) -> int:
-                self._store(lease, batch, part)
-                return len(batch.rows)
-
-            store_in_chunks(self._reader.read_days(part), self._attempt.lease, store, self._rows)
+            self._read_days(part, part)
         with self._attempt.lease() as lease:
             self._attempt.write(lease, lambda conn, batch_id: Counts(), window=part, covered=(part,))
+
+    def _read_days(self, days: TimeWindow, window: TimeWindow) -> None:
+        """Store again what was committed in ``days``, in batches of ``window``.
+
+        The server lists what any ref reaches there, hidden ones (of merge requests, of pipelines) as well. So
+        a row is stored if it has a row already, or if the history of a branch or tag lacks it."""
+        with self._database.connection() as conn:
+            wanted = set(comparison.unstored_commits(conn, self._repo_id))
+
+        def store(lease: Lease, batch: CommitBatch) -> int:
+            with self._database.connection() as conn:
+                stored = commits.stored(conn, self._repo_id, [row.sha for row in batch.rows])
+            kept = stored | _within(batch.rows, wanted)
+            rows = tuple(row for row in batch.rows if row.sha in kept)
+            owed = tuple(one for one in batch.obligations if one.natural_key in kept)
+            self._store(lease, replace(batch, rows=rows, obligations=owed), window)
+            return len(batch.rows)
+
+        store_in_chunks(self._reader.read_days(days), self._attempt.lease, store, self._rows)
 
     def _settle_obligations(self) -> None:
         """Try again to read the statistics that are owed from earlier visits."""
@@ -531,3 +545,18 @@ class CommitWork:
                 raise
             owed = (Obligation(sha, detail, str(error)),)
         return CommitBatch(None, None, 1, None, rows, False, False, None, set_aside, owed)
+
+
+def _within(rows: Sequence[CommitRow], wanted: set[str]) -> set[str]:
+    """Those of ``rows`` that are ``wanted``, or that lead there from one that is; the parents of all of these
+    are wanted from then on."""
+    by_sha = {row.sha: row for row in rows}
+    todo = [sha for sha in by_sha if sha in wanted]
+    found = set(todo)
+    while todo:
+        parents = by_sha[todo.pop()].parents
+        wanted.update(parents)
+        fresh = [parent for parent in parents if parent in by_sha and parent not in found]
+        found.update(fresh)
+        todo += fresh
+    return found

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import requests
 
 from sync_pipeline.model import BEGINNING, Access, JobStatus, JobType, Mode, RunStatus, TimeWindow
 from sync_pipeline.sandbox.gitlab import GitRepository, faults
@@ -301,3 +302,33 @@ def test_dates_of_impossible_times_are_stored_and_move_no_watermark(forge: Forge
     row = watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS)
     assert isinstance(row.watermark, datetime)
     assert row.watermark < START.astimezone(UTC)
+
+
+def test_days_that_are_read_again_bring_no_commit_that_only_hidden_refs_reach(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"}, date="1714003200 +0000")
+    hidden = forge.git.commit("topic", "Topic\n", files={"b": "1\n"}, parents=[base], date="1714003300 +0000")
+    request = forge.gitlab.open_merge_request(forge.project, author=forge.user, source="topic")
+    built = forge.git.commit("build", "Built\n", files={"c": "1\n"}, parents=[base], date="1714003400 +0000")
+    forge.gitlab.run_pipeline(forge.project, built)
+    for branch in ("topic", "build"):
+        forge.gitlab.delete_branch(forge.project, branch, author=forge.user)
+    forge.gitlab.close(request, forge.user)
+    window = ("2024-04-24", "2024-04-26")
+    assert forge.commits(Mode.BACKFILL, window=window).succeeded
+    # The server lists all three in these days.
+    path = f"{forge.server.url}/api/v4/projects/{forge.project.id}/repository/commits?all=true&per_page=100"
+    headers = {"PRIVATE-TOKEN": next(iter(forge.gitlab.tokens))}
+    listed = {row["id"] for row in requests.get(path, headers=headers, timeout=30).json()}
+    assert listed == {base, hidden, built}
+    again = forge.commits(Mode.BACKFILL, window=window, reread=True)
+    assert again.succeeded
+    assert stored_shas(forge) == {base}
+    # What the history of a branch lacks is put back, and what it leads to.
+    top = forge.git.commit("main", "Top\n", files={"a": "2\n"}, date="1714003500 +0000")
+    last = forge.git.commit("main", "Last\n", files={"a": "3\n"}, date="1714003600 +0000")
+    forge.tick()
+    assert forge.commits().succeeded
+    forge.conn.execute("DELETE FROM scm.git_commits WHERE commit_sha = ANY (%s)", [[top, base]])
+    assert forge.commits(Mode.BACKFILL, window=window, reread=True).succeeded
+    assert stored_shas(forge) == {base, top, last}
+    assert forge.rows(_UNREACHABLE) == []

@@ -251,6 +251,12 @@ class GitRepository:
         else:
             self._run("update-ref", ref, sha)
 
+    def keep(self, refs: Mapping[str, str]) -> None:
+        """Point full ref names at objects, all at once. GitLab keeps commits alive with refs that are neither
+        branches nor tags: ``refs/merge-requests/*/head``, ``refs/keep-around/*``, ``refs/pipelines/*``."""
+        lines = "".join(f"update {ref} {sha}\n" for ref, sha in refs.items())
+        self._run("update-ref", "--stdin", stdin=lines.encode())
+
     def tag(self, name: str, sha: str, *, message: str | None = None, date: str = "1714989731 +0000") -> None:
         """Make a tag: annotated with a message, lightweight without."""
         target = sha

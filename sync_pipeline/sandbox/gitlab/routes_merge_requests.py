@@ -213,7 +213,9 @@ def _commits(ask: Ask) -> Page:
     project = ask.project()
     request = ask.merge_request(project)
     versions = request.versions
-    return ask.pager().over(_version_commits(project, request, versions[-1]) if versions else [])
+    rows = _version_commits(project, request, versions[-1]) if versions else []
+    # The server reads this list from its database, which has no parents.
+    return ask.pager().over([row | {"parent_ids": []} for row in rows])
 
 
 def _version_commits(project: Project, request: MergeRequest, version: Row) -> list[Row]:

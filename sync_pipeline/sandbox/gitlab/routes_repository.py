@@ -81,6 +81,9 @@ def _commits(ask: Ask) -> Page:
         shas = git.shas(revisions, options, path=values["path"])
     except GitError:
         return _nothing(pager.unknown_length([]), behaviour.missing_ref, "Commit")
+    if values["all"]:
+        # Pages go from new to old, the rows within a page from old to new.
+        shas.reverse()
     rows = with_address(project, git.commits(shas))
     if values["with_stats"]:
         stats = git.stats(shas)
