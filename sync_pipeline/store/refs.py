@@ -160,13 +160,20 @@ UPDATE scm.git_commits AS c SET unreachable_since = CASE WHEN w.lost THEN now() 
 """
 
 # Parents that are not stored. Where every ref is covered these are rows that the server could not give, or
-# that are in quarantine.
+# that are in quarantine. What no ref reaches may come from anywhere.
 _MISSING_PARENTS = """
 SELECT DISTINCT p.sha
   FROM scm.git_commits AS c
  CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
- WHERE c.repo_id = %(repo_id)s
+ WHERE c.repo_id = %(repo_id)s AND c.unreachable_since IS NULL
    AND NOT EXISTS (SELECT FROM scm.git_commits AS o WHERE o.repo_id = c.repo_id AND o.commit_sha = p.sha)
+ LIMIT %(limit)s
+"""
+
+# Commits of refs whose parents are unknown: the history of refs ends there as if they were roots.
+_UNKNOWN_PARENTS = """
+SELECT commit_sha AS sha FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND parents IS NULL AND unreachable_since IS NULL AND deleted_at IS NULL
  LIMIT %(limit)s
 """
 
@@ -421,11 +428,12 @@ def mark_unreachable(conn: Connection, repo_id: int) -> int:
 
 
 def missing(conn: Connection, repo_id: int, limit: int) -> list[str]:
-    """At most ``limit`` commits that are known by a child or as the tip of a covered ref, and are not stored.
-    Where there is one, nobody can say what is reached through it. Only right while the whole history of every
-    ref is stored."""
+    """At most ``limit`` commits that are known by a child or as the tip of a covered ref, and are not stored,
+    or not with their parents. Where there is one, nobody can say what is reached through it. Only right while
+    the whole history of every ref is stored."""
     params = {"repo_id": repo_id, "limit": limit}
-    found = {row["sha"] for query in (_MISSING_TIPS, _MISSING_PARENTS) for row in conn.execute(query, params)}
+    queries = (_MISSING_TIPS, _MISSING_PARENTS, _UNKNOWN_PARENTS)
+    found = {row["sha"] for query in queries for row in conn.execute(query, params)}
     return sorted(found)[:limit]
 
 

@@ -19,7 +19,7 @@ from sync_pipeline.policy.windows import overlap
 from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
-from sync_pipeline.sources.gitlab.fields import is_sha, payload, quarantine_key, quarantined
+from sync_pipeline.sources.gitlab.fields import commit, is_sha, payload, quarantine_key, quarantined
 from sync_pipeline.sources.gitlab.pieces import UNLISTED
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
@@ -41,6 +41,12 @@ _UNLISTED_AT_ONCE = 50
 # Of more commits than these the whole history is read again, a hundred with each request.
 _HEALED_ONE_BY_ONE = 200
 _SWEEP_EVERY = timedelta(days=1)
+# Commits that merge requests list, stored in one visit, and how many are then read with their parents.
+_OF_MERGE_REQUESTS_PER_VISIT = 2000
+_PARENTS_PER_VISIT = 100
+_PARENTS_AT_ONCE = 20
+# After so long a commit that the server did not have is asked for again.
+_PARENTS_AGAIN = timedelta(days=7)
 # Errors of one commit, which stays owed; everything else is an error of the job.
 _STILL_OWED = OWN_ERRORS | {"no_object"}
 # Keys of quarantine that are of refs.
@@ -150,6 +156,9 @@ class CommitWork:
                 # Where all of history was rewritten, old tips have nothing in common with the new ones.
                 self._walk(ref.tip, main if rewritten else ref.covered_tip or main, readable)
         self._find_unlisted(readable)
+        if self._attempt.is_incremental:
+            self._store_of_merge_requests(readable)
+            self._read_parents(readable)
         self._conclude(readable, known, deleted, [ref.tip for ref in ordered])
         return readable
 
@@ -244,7 +253,7 @@ class CommitWork:
             if doubtful := [row.sha for row in rows if row.sha in self._distrusted]:
                 commits.distrust(conn, self._repo_id, doubtful)
             if walk is not None and not self._reached_again:
-                met = {sha for row in rows for sha in (row.sha, *row.parents)}
+                met = {sha for row in rows for sha in (row.sha, *(row.parents or ()))}
                 self._reached_again = refs.any_unreachable(conn, self._repo_id, met)
             return commits.store_commits(
                 conn,
@@ -256,6 +265,8 @@ class CommitWork:
             )
 
         def turn(conn: Connection, batch_id: int) -> None:
+            if batch.absent:
+                commits.note_parents_asked(conn, self._repo_id, batch.absent)
             if walk is None:
                 return
             if batch.complete:
@@ -309,6 +320,44 @@ class CommitWork:
 
         with self._attempt.lease() as lease:
             self._attempt.write(lease, named, window=readable)
+
+    def _store_of_merge_requests(self, readable: TimeWindow) -> None:
+        """Store the commits that only merge requests list: no branch and no tag reaches them. Their parents
+        are unknown, because that list has none."""
+        with self._database.connection() as conn:
+            found = commits.of_merge_requests(conn, self._repo_id, _OF_MERGE_REQUESTS_PER_VISIT)
+        rows: list[CommitRow] = []
+        unreadable: list[QuarantinedRow] = []
+        for sha, data in found.items():
+            try:
+                rows.append(replace(commit(data), parents=None))
+            except RowUnreadable as error:
+                unreadable.append(quarantined(sha, error))
+        for first in range(0, len(found), self._rows):
+            some = tuple(rows[first : first + self._rows])
+            batch = CommitBatch(None, None, 1, None, some, False, False, None, tuple(unreadable))
+            with self._attempt.lease() as lease:
+                self._store(lease, batch, readable)
+            unreadable = []
+
+    def _read_parents(self, readable: TimeWindow) -> None:
+        """Read commits whose parents are unknown by their names, some in each visit."""
+        with self._database.connection() as conn:
+            todo = commits.without_parents(conn, self._repo_id, _PARENTS_AGAIN, _PARENTS_PER_VISIT)
+        for first in range(0, len(todo), _PARENTS_AT_ONCE):
+            batches = [self._settled(sha, "parents") for sha in todo[first : first + _PARENTS_AT_ONCE]]
+            batch = replace(
+                batches[0],
+                rows=tuple(row for one in batches for row in one.rows),
+                quarantined=tuple(row for one in batches for row in one.quarantined),
+                obligations=tuple(owed for one in batches for owed in one.obligations),
+                absent=tuple(sha for one in batches for sha in one.absent),
+            )
+            with self._attempt.lease() as lease:
+                self._store(lease, batch, readable)
+            if not batch.rows and not batch.absent:
+                # The server is in trouble; the others are asked for in the next visit.
+                break
 
     def _conclude(
         self, readable: TimeWindow, known: Collection[str], deleted: Collection[str], tips: Sequence[str]
@@ -533,18 +582,26 @@ class CommitWork:
         rows: tuple[CommitRow, ...] = ()
         owed: tuple[Obligation, ...] = ()
         set_aside: tuple[QuarantinedRow, ...] = ()
+        absent: tuple[str, ...] = ()
         try:
-            rows = (self._reader.settle(sha),)
-            if rows[0].additions is None:
-                owed = (Obligation(sha, detail, "the server sent no numbers of lines"),)
+            row = self._reader.settle(sha)
+            rows = (row,)
+            if row.additions is None:
+                owed += (Obligation(sha, "stats", "the server sent no numbers of lines"),)
+            if row.parents is None:
+                owed += (Obligation(sha, "parents", "the server sent no parents"),)
         except RowUnreadable as error:
             set_aside = (quarantined(sha, error),)
             owed = (Obligation(sha, detail, str(error)),)
         except SyncError as error:
             if error.code not in _STILL_OWED:
                 raise
-            owed = (Obligation(sha, detail, str(error)),)
-        return CommitBatch(None, None, 1, None, rows, False, False, None, set_aside, owed)
+            if error.code == "no_object" and detail == "parents":
+                # What merge requests list stays a fact; nobody can read more of it.
+                absent = (sha,)
+            else:
+                owed = (Obligation(sha, detail, str(error)),)
+        return CommitBatch(None, None, 1, None, rows, False, False, None, set_aside, owed, absent)
 
 
 def _within(rows: Sequence[CommitRow], wanted: set[str]) -> set[str]:
@@ -554,7 +611,7 @@ def _within(rows: Sequence[CommitRow], wanted: set[str]) -> set[str]:
     todo = [sha for sha in by_sha if sha in wanted]
     found = set(todo)
     while todo:
-        parents = by_sha[todo.pop()].parents
+        parents = by_sha[todo.pop()].parents or ()
         wanted.update(parents)
         fresh = [parent for parent in parents if parent in by_sha and parent not in found]
         found.update(fresh)

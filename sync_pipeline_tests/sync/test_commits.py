@@ -332,3 +332,94 @@ def test_days_that_are_read_again_bring_no_commit_that_only_hidden_refs_reach(fo
     assert forge.commits(Mode.BACKFILL, window=window, reread=True).succeeded
     assert stored_shas(forge) == {base, top, last}
     assert forge.rows(_UNREACHABLE) == []
+
+
+_FACTS = """
+SELECT commit_sha, parents, is_merge, additions, unreachable_since IS NOT NULL AS unreachable
+  FROM scm.git_commits WHERE repo_id = %(repo)s
+"""
+_OWED_PARENTS = "SELECT natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL"
+
+
+def squashed(forge: Forge) -> tuple[str, list[str]]:
+    """A merge request of two commits whose branch is gone before anybody looked; returns where it began."""
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    one = forge.git.commit("topic", "One\n", files={"b": "1\n"}, parents=[base])
+    two = forge.git.commit("topic", "Two\n", files={"b": "1\n2\n"})
+    request = forge.gitlab.open_merge_request(forge.project, author=forge.user, source="topic")
+    forge.git.commit("main", "Squashed\n", files={"b": "1\n2\n"})
+    forge.gitlab.merge(request, forge.user)
+    forge.gitlab.delete_branch(forge.project, "topic", author=forge.user)
+    forge.tick()
+    return base, [one, two]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_commits_that_only_a_merge_request_lists_are_facts_whenever_they_are_seen(
+    forge: Forge, is_late: bool
+) -> None:
+    if not is_late:
+        forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    base, (one, two) = squashed(forge)
+    if not is_late:
+        forge.git.set_ref("refs/heads/topic", two)
+        assert forge.commits().succeeded
+        forge.git.set_ref("refs/heads/topic", None)
+        forge.tick()
+    assert all(report.succeeded for report in forge.both())
+    assert forge.commits().succeeded
+    facts = {row.pop("commit_sha"): row for row in forge.rows(_FACTS)}
+    assert set(facts) == shas(forge) | {one, two}
+    assert facts[one] == {"parents": [base], "is_merge": False, "additions": 1, "unreachable": True}
+    assert facts[two] == {"parents": [one], "is_merge": False, "additions": 1, "unreachable": True}
+    assert not any(facts[sha]["unreachable"] for sha in shas(forge))
+    # The next visit asks for nothing of it.
+    forge.asked()
+    forge.tick()
+    assert forge.commits().batches == 0
+    assert forge.asked("/commits") == []
+
+
+def test_unknown_parents_are_never_none_and_prove_nothing(forge: Forge) -> None:
+    _, (one, two) = squashed(forge)
+    assert all(report.succeeded for report in forge.both())
+    forge.gitlab.faults.add(rf"commits/({one}|{two})", faults.server_error(), times=None)
+    assert forge.commits().succeeded
+    unknown = {"parents": None, "is_merge": None, "additions": None, "unreachable": True}
+    facts = {row.pop("commit_sha"): row for row in forge.rows(_FACTS)}
+    assert facts[one] == facts[two] == unknown
+    assert sorted(tuple(row.values()) for row in forge.rows(_OWED_PARENTS)) == sorted(
+        (sha, "parents") for sha in (one, two)
+    )
+    view = "SELECT meta_json -> 'parent_ids' AS parents FROM scm.v_facts WHERE meta_json ->> 'sha' = %(sha)s"
+    assert forge.rows(view, sha=one) == [{"parents": None}]
+    # Derived anew from what is stored, and compared with the source, they stay what they are.
+    report = forge.commits(Mode.REPAIR, window=("1990-01-01", "2024-05-07"), from_raw=True)
+    assert (report.succeeded, report.counts.changed) == (True, 0)
+    # A branch that comes back there is walked: a row without parents is no history.
+    forge.git.set_ref("refs/heads/again", two)
+    forge.gitlab.faults.clear()
+    forge.tick()
+    assert forge.commits().succeeded
+    facts = {row.pop("commit_sha"): row for row in forge.rows(_FACTS)}
+    assert (facts[one]["unreachable"], facts[two]["unreachable"]) == (False, False)
+    assert facts[two]["parents"] == [one]
+    assert forge.rows(_OWED_PARENTS) == []
+    assert stored(forge) == truth(forge.git)
+
+
+def test_a_commit_of_a_merge_request_that_the_server_lost_is_kept_and_owed_no_longer(forge: Forge) -> None:
+    _, (one, two) = squashed(forge)
+    assert all(report.succeeded for report in forge.both())
+    for ref in git(forge.git, "for-each-ref", "--format=%(refname)").decode().split():
+        if not ref.startswith("refs/heads/"):
+            forge.git.set_ref(ref, None)
+    forge.git.prune()
+    assert forge.commits().succeeded
+    lost = {row["commit_sha"]: row["parents"] for row in forge.rows(_FACTS) if row["unreachable"]}
+    assert lost == {one: None, two: None}
+    assert forge.rows(_OWED_PARENTS) == []
+    forge.asked()
+    forge.tick()
+    assert forge.commits().batches == 0
+    assert forge.asked("/commits/") == []
