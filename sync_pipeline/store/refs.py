@@ -89,11 +89,11 @@ UPDATE scm.refs SET covered_tip = tip
    AND covered_tip IS DISTINCT FROM tip
 """
 
-# Refs that could not be stored, and are still set aside.
+# Refs that could not be stored, or whose history could not be read, and are still set aside.
 _SET_ASIDE = """
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
-   AND (natural_key LIKE 'branch:%%' OR natural_key LIKE 'tag:%%')
+   AND (natural_key LIKE 'branch:%%' OR natural_key LIKE 'tag:%%') AND (reason = %(no_history)s) = %(walked)s
 """
 
 # They are gone, or could be stored after all.
@@ -211,6 +211,9 @@ SELECT s.sha FROM unnest(%(shas)s::text[]) AS s (sha)
 
 _ROWS_AT_ONCE = 500
 
+NO_HISTORY = "no_history"
+"""Reason in quarantine of a ref whose tip the server names and does not give the history of."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredRef:
@@ -222,6 +225,11 @@ class StoredRef:
     target: str
     covered_tip: str | None
     is_default: bool
+
+    @property
+    def full_name(self) -> str:
+        """What git calls it: this name means nothing else."""
+        return f"refs/{'heads' if self.kind is RefKind.BRANCH else 'tags'}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,9 +332,11 @@ def record_listing(
     return [event["old_tip"] for event in deleted]
 
 
-def set_aside(conn: Connection, repo_id: int) -> set[str]:
-    """The names in quarantine, ``<kind>:<name>``, of refs that earlier listings could not store."""
-    return {row["natural_key"] for row in conn.execute(_SET_ASIDE, {"repo_id": repo_id})}
+def set_aside(conn: Connection, repo_id: int, *, without_history: bool = False) -> set[str]:
+    """The names in quarantine, ``<kind>:<name>``, of refs that earlier listings could not store; or of those
+    that are stored ``without_history``."""
+    params = {"repo_id": repo_id, "no_history": NO_HISTORY, "walked": without_history}
+    return {row["natural_key"] for row in conn.execute(_SET_ASIDE, params)}
 
 
 def resolve(conn: Connection, repo_id: int, keys: Iterable[str]) -> None:

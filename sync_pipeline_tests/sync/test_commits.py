@@ -423,3 +423,78 @@ def test_a_commit_of_a_merge_request_that_the_server_lost_is_kept_and_owed_no_lo
     forge.tick()
     assert forge.commits().batches == 0
     assert forge.asked("/commits/") == []
+
+
+def test_a_branch_named_like_a_commit_is_told_from_it(forge: Forge) -> None:
+    forge.gitlab.behaviour.names_before_ids = True
+    line_of(forge, 105)
+    tip, *_, first = git(forge.git, "rev-list", "main").decode().split()
+    # The server takes the tip of the default branch, whose history is two pages, for this branch.
+    forge.git.set_ref(f"refs/heads/{tip}", first)
+    forge.git.commit("zz", "Later in the order\n", files={"z": "1\n"}, parents=[first])
+    report = forge.commits()
+    assert report.succeeded, report.error
+    assert stored(forge) == truth(forge.git)
+    assert forge.rows("SELECT FROM scm.refs WHERE covered_tip IS DISTINCT FROM tip") == []
+    forge.tick()
+    assert forge.commits().batches == 0
+    # A range from the covered tip would begin at the branch.
+    hidden = forge.git.commit("main", "Unseen\n", files={"u": "1\n"})
+    forge.git.set_ref(f"refs/heads/{tip}", hidden)
+    forge.git.commit("main", "On top\n", files={"t": "1\n"})
+    forge.tick()
+    assert forge.commits().succeeded
+    assert stored(forge) == truth(forge.git)
+
+
+def test_one_ref_whose_history_is_not_given_fails_alone(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    bad = forge.git.commit("bad", "Bad\n", files={"b": "1\n"}, parents=[base])
+    forge.git.commit("later", "Later\n", files={"c": "1\n"}, parents=[base])
+    forge.gitlab.faults.add(rf"commits\?.*ref_name=[^&]*{bad}", faults.Answer(200, b"[]"), times=None)
+    for visit in range(3):
+        report = forge.commits()
+        assert report.succeeded, report.error
+        assert stored_shas(forge) == shas(forge) - {bad}
+        aside = "SELECT natural_key, reason, seen FROM scm.quarantine WHERE resolved_at IS NULL"
+        assert [tuple(row.values()) for row in forge.rows(aside)] == [("branch:bad", "no_history", 1)]
+        # A range, the whole, and at first both once more after a second listing.
+        assert len(forge.asked("repository/commits")) <= (6 if visit == 0 else 2)
+        forge.tick()
+    # Nothing is judged by what is not known.
+    assert forge.rows(_UNREACHABLE) == []
+    forge.gitlab.faults.clear()
+    assert forge.commits().succeeded
+    assert stored(forge) == truth(forge.git)
+    assert forge.rows(aside) == []
+
+
+def test_an_error_in_the_history_of_one_ref_holds_up_no_other(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    bad = forge.git.commit("bad", "Bad\n", files={"b": "1\n"}, parents=[base])
+    forge.git.commit("later", "Later\n", files={"c": "1\n"}, parents=[base])
+    html = faults.Answer(200, b"<html>", "text/html")
+    forge.gitlab.faults.add(rf"commits\?.*ref_name=[^&]*{bad}", html, times=None)
+    report = forge.commits()
+    assert (report.job_status, report.error_code) == (JobStatus.FAILED, "not_json")
+    assert stored_shas(forge) == shas(forge) - {bad}
+    assert watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).covered == ()
+    forge.gitlab.faults.clear()
+    forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
+    assert forge.commits().succeeded
+    assert stored(forge) == truth(forge.git)
+
+
+def test_a_commit_that_was_not_asked_for_is_not_stored_in_its_place(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    line = forge.git.commit("main", "Top\n", files={"a": "2\n"})
+    forge.gitlab.faults.add(r"stats=true", faults.server_error(), times=None)
+    assert forge.commits().succeeded
+    forge.gitlab.faults.clear()
+    # The server gives the branch of that name.
+    forge.git.set_ref(f"refs/heads/{base}", line)
+    forge.tick()
+    assert forge.commits().succeeded
+    rows = forge.rows("SELECT commit_sha, additions FROM scm.git_commits")
+    assert {row["commit_sha"]: row["additions"] for row in rows} == {base: None, line: 1}
+    assert [row["natural_key"] for row in forge.rows(_OWED_PARENTS)] == [base]

@@ -84,6 +84,12 @@ class GitRepository:
         answers = self._run("cat-file", "--batch-check=%(objectname)", stdin=asked).split(b"\n")
         return next((line.decode() for line in answers if re.fullmatch(rb"[0-9a-f]{40,64}", line)), None)
 
+    def full_name(self, revision: str) -> str:
+        """The full name of the branch or tag of this name; else the revision as it is."""
+        refs = {ref.name: f"refs/tags/{ref.name}" for ref in self.tags()}
+        refs |= {ref.name: f"refs/heads/{ref.name}" for ref in self.branches()}
+        return refs.get(revision, revision)
+
     def shas(
         self, revisions: Sequence[str], options: Sequence[str] = (), *, path: str | None = None
     ) -> list[str]:

@@ -183,6 +183,8 @@ class Behaviour:
     """Page 1 of branches and tags always announces a page 2."""
     missing_ref: int = 200
     """Status for commits of a ref that names nothing: 200 (an empty list) or 404."""
+    names_before_ids: bool = False
+    """Where a branch or tag is named like the id of a commit, ``ref_name`` means the branch or tag."""
     empty_repository: int = 200
     """Status for commits of an empty repository: 200 (an empty list) or 404."""
     decoding_proxy: bool = False

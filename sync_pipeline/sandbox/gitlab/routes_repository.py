@@ -76,7 +76,10 @@ def _commits(ask: Ask) -> Page:
         options.append("--first-parent")
     if values["order"] == "topo":
         options.append("--topo-order")
-    revisions = ["--all"] if values["all"] else [ref or project.default_branch]
+    revision = ref or project.default_branch
+    if behaviour.names_before_ids:
+        revision = "..".join(git.full_name(part) for part in revision.split(".."))
+    revisions = ["--all"] if values["all"] else [revision]
     try:
         shas = git.shas(revisions, options, path=values["path"])
     except GitError:
