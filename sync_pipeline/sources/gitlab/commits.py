@@ -16,7 +16,7 @@ from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError
 from sync_pipeline.gitlab_rows import CommitBatch, CommitRow
 from sync_pipeline.model import Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.sources.gitlab.fields import commit, is_sha, payload, quarantined
-from sync_pipeline.sources.gitlab.paging import check_moves, rows, stamp
+from sync_pipeline.sources.gitlab.paging import Progress, rows, stamp
 from sync_pipeline.sources.gitlab.pieces import PER_PAGE, UNLISTED, Hole, in_pieces, is_too_hard
 from sync_pipeline.sources.gitlab.transport import Answer, Client, project_path
 
@@ -124,7 +124,7 @@ class CommitReader:
         """Number, answer, and whether statistics were left out, of each page; a :class:`Hole` in the place of
         a row that the server cannot give."""
         size = PER_PAGE if page == 1 else 0
-        before: Any = None
+        progress = Progress(self._path)
         while True:
             asked = {**query, "per_page": PER_PAGE, "page": page}
             try:
@@ -139,8 +139,7 @@ class CommitReader:
             yield page, answer, without
             if answer.next_query is None or not answer.data:
                 return
-            check_moves(before, answer.data, self._path)
-            before = answer.data
+            progress.check(answer, page)
             page += 1
 
     def _page(self, query: dict[str, Any]) -> tuple[Answer, bool]:

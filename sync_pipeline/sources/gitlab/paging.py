@@ -53,16 +53,15 @@ def pages(
     query: dict[str, Any] = {"per_page": PER_PAGE, **(params or {})}
     asked: set[str] = set()
     size = PER_PAGE
-    empty = 0
-    before: Any = None
+    progress = Progress(path)
     while True:
         if (page := repr(sorted(query.items()))) in asked:
             raise Transient(f"GET {path}: the server links from a page back to it", code="paging_loop")
         asked.add(page)
+        number = _number(query)
         try:
             answer = client.get(path, query)
         except (Transient, Permanent) as error:
-            number = _number(query)
             if holes is None or number is None or not is_too_hard(error):
                 raise
             ask = partial(_ask, client, path, query)
@@ -75,16 +74,13 @@ def pages(
         yield answer
         if answer.next_query is None or (empty_ends and not answer.data):
             return
-        empty = 0 if answer.data else empty + 1
-        _check_empty(empty, path)
-        check_moves(before, answer.data, path)
-        before = answer.data
+        progress.check(answer, number)
         query = {**query, **answer.next_query}
 
 
-def _number(query: Mapping[str, Any]) -> int | None:
+def _number(query: Mapping[str, Any], default: int | None = 1) -> int | None:
     """The number of the page that ``query`` asks for; None where that is no matter of numbers."""
-    page = query.get("page", 1)
+    page = query.get("page", default)
     text = str(page[0] if isinstance(page, list) and page else page)
     return int(text) if text.isdecimal() and "pagination" not in query else None
 
@@ -95,19 +91,35 @@ def _ask(client: Client, path: str, query: Mapping[str, Any], page: int, per_pag
     return answer
 
 
-def _check_empty(number: int, path: str) -> None:
-    """So many empty pages in a row are no list that thins out but one without an end."""
-    if number > _MAX_EMPTY:
-        raise Transient(
-            f"GET {path}: the server announces one empty page after the other", code="paging_loop"
-        )
+class Progress:
+    """Notices a list that would never end, whichever way its pages are asked for. One instance sees the pages
+    of one reading."""
 
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._pages: set[int] = set()
+        self._empty = 0
 
-def check_moves(before: Any, now: Any, path: str) -> None:
-    """Raises Transient where a page behind another one repeats it: something in between ignores its number,
-    and the list would never end."""
-    if now and now == before:
-        raise Transient(f"GET {path}: the server sends the same page under every number", code="paging_loop")
+    def check(self, answer: Answer, page: int | None) -> None:
+        """``answer``, which announces another page, is that to page ``page`` (None: pages have no numbers).
+        Raises Transient where its link leads back to that page or to one before it, where the same page came
+        before, and where there are too many empty pages in a row."""
+        following = _number(answer.next_query or {}, None)
+        if page is not None and following is not None and following <= page:
+            raise self._loop(f"the server links from page {page} to page {following}")
+        self._empty = 0 if answer.data else self._empty + 1
+        if self._empty > _MAX_EMPTY:
+            # No list thins out like that.
+            raise self._loop("the server announces one empty page after the other")
+        if isinstance(answer.data, list) and answer.data:
+            # The rows of a list differ, so these tell a page. Something in between may ignore its number.
+            content = hash((len(answer.data), repr(answer.data[0]), repr(answer.data[-1])))
+            if content in self._pages:
+                raise self._loop("the server sends the same page under several numbers")
+            self._pages.add(content)
+
+    def _loop(self, what: str) -> Transient:
+        return Transient(f"GET {self._path}: {what}; the list would have no end", code="paging_loop")
 
 
 def rows(answer: Answer, path: str) -> list[Any]:
@@ -135,7 +147,6 @@ class Position:
     last_pass: frozenset[Key] | None = None
     passes: int = 0
     until: datetime | None = None
-    empty: int = 0
 
 
 def start(window: TimeWindow) -> Position:
@@ -154,12 +165,11 @@ def step(position: Position, keys: Sequence[Key], more: bool) -> Position | None
         raise Transient("the server does not filter by updated_at; the list cannot be read", code="unordered")
     seen = position.seen | frozenset(keys)
     if position.tie:
-        empty = 0 if keys else position.empty + 1
-        return _tied(replace(position, seen=seen, read=position.read | frozenset(keys), empty=empty), more)
+        return _tied(replace(position, seen=seen, read=position.read | frozenset(keys)), more)
     if not more:
         return None
     if not keys:
-        return replace(position, page=position.page + 1, empty=position.empty + 1)
+        return replace(position, page=position.page + 1)
     last = keys[-1][1]
     after = last - _STEP
     if after > position.after:
@@ -236,8 +246,10 @@ def by_time(
     A page that cannot be given is read in pieces. ``sketch`` are parameters by which the server says less of
     a row: with them a row that is to blame is asked for again."""
     position: Position | None = start(window)
-    before: tuple[int, list[Any]] = (0, [])
+    progress = Progress(path)
     while position is not None:
+        if position.page == 1:
+            progress = Progress(path)
         query: dict[str, Any] = {
             "per_page": client.per_page,
             **params,
@@ -256,15 +268,12 @@ def by_time(
             more, date = found.more, found.date
         else:
             listed, more, date = rows(answer, path), answer.next_query is not None, answer.date
-            if position.page == before[0] + 1 > 1:
-                check_moves(before[1], listed, path)
-            before = (position.page, listed)
+            if more:
+                progress.check(answer, position.page)
         keyed = [(row, _version(row, key)) for row in listed]
         fresh = {version: row for row, version in keyed if version and version not in position.seen}
         new = [*fresh.values(), *(row for row, version in keyed if version is None)]
         position = step(position, [version for _, version in keyed if version], more)
-        if position is not None:
-            _check_empty(position.empty, path)
         covered = window.until if position is None else min(max(position.after, window.since), window.until)
         yield TimedPage(
             [row for row in new if not isinstance(row, Sketch)],

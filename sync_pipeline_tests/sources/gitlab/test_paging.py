@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sync_pipeline.errors import Transient
 from sync_pipeline.model import TimeWindow
 from sync_pipeline.sources.gitlab import paging
+from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.paging import Key, Position, step
 from sync_pipeline.sources.gitlab.transport import Client, Instance
 from sync_pipeline_tests.sources.gitlab.servers import answer, scripted
@@ -77,6 +78,63 @@ def test_the_same_page_under_every_number_ends() -> None:
             list(paging.pages(client(server.url), "/x"))
         assert caught.value.code == "paging_loop"
         assert len(server.asked) == 2
+
+
+def test_pages_that_come_again_in_turn_end() -> None:
+    turns = [_page([n % 3, n % 3 + 10], f"page={n + 2}") for n in range(9)]
+    with scripted(*turns) as server:
+        with pytest.raises(Transient) as caught:
+            list(paging.pages(client(server.url), "/x"))
+        assert caught.value.code == "paging_loop"
+        assert len(server.asked) == 4
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_link_back_ends_a_list_that_brings_new_rows_for_ever(number: int) -> None:
+    first = [_page([n], f"page={n + 2}") for n in range(2)]
+    with scripted(*first, *(_page([n], f"page={number}") for n in range(2, 30))) as server:
+        with pytest.raises(Transient) as caught:
+            list(paging.pages(client(server.url), "/x"))
+        assert caught.value.code == "paging_loop"
+        assert len(server.asked) == 3
+
+
+def _commits(page: int) -> list[dict[str, Any]]:
+    return [
+        {"id": f"{page * 100 + n:040x}", "parent_ids": [f"{page * 100 + n + 1:040x}"]} for n in range(100)
+    ]
+
+
+def test_a_history_without_an_end_is_an_error() -> None:
+    # A hundred new commits with each answer, which links to the page that was asked for.
+    answers = [_page(_commits(0), "page=2"), *(_page(_commits(n), "page=2") for n in range(1, 30))]
+    for read in (
+        lambda reader: reader.read_tip(f"{0:040x}"),
+        lambda reader: reader.read_days(TimeWindow(T0, T0 + timedelta(days=1))),
+    ):
+        with scripted(*answers) as server:
+            with pytest.raises(Transient) as caught:
+                list(read(CommitReader(client(server.url), 1)))
+            assert caught.value.code == "paging_loop"
+            assert len(server.asked) == 2
+
+
+def test_a_time_whose_pages_never_end_is_an_error() -> None:
+    rows = [
+        [{"id": page * 100 + n, "updated_at": "2024-05-06T00:00:01.000Z"} for n in range(100)]
+        for page in range(9)
+    ]
+    with scripted(*(_page(one, "page=2") for one in rows)) as server:
+        window = TimeWindow(T0, T0 + timedelta(days=1))
+        with pytest.raises(Transient) as caught:
+            list(paging.by_time(client(server.url), "/x", {}, window, _version))
+        assert caught.value.code == "paging_loop"
+        # The window, then what is left of it from that time on, then two pages of that time.
+        assert len(server.asked) == 4
+
+
+def _version(row: Any) -> Key:
+    return row["id"], datetime.fromisoformat(row["updated_at"])
 
 
 def test_something_else_than_a_list_is_refused() -> None:
