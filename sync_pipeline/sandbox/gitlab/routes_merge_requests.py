@@ -6,6 +6,7 @@ Belongs here: filters, order and pages of these lists. How the rows look is
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from operator import attrgetter
@@ -112,6 +113,8 @@ def _listed(ask: Ask, requests: list[MergeRequest], *, below: Group | None = Non
         requests = list(filter(test, requests))
     # Equal values are ordered by id, the newest first, whatever the direction.
     requests.sort(key=attrgetter("id"), reverse=True)
+    if ask.gitlab.behaviour.unstable_ties:
+        random.Random(len(ask.gitlab.journal.entries)).shuffle(requests)
     requests.sort(key=_ORDER.get(values["order_by"], _BY_CREATION), reverse=values["sort"] == "desc")
     page = ask.pager().over(requests)
     rows = [

@@ -6,8 +6,8 @@ and how a request is sent (:mod:`sync_pipeline.sources.gitlab.transport`).
 A list ordered by ``updated_at`` moves: a row that is edited goes to the end, and every row behind it one
 place forward, over the edge of a page that was already read. So only the first page of each question counts,
 and the next question begins at the last time seen. Only rows that share one time, more than a page of them,
-are read by page number; there a row that leaves shows itself, because the same question is asked until two
-passes agree.
+are read by page number, pass after pass: until the rows of all passes are as many as the server counts, or
+until two passes agree. A row that leaves meanwhile shows itself by either.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _STEP = timedelta(milliseconds=1)
 # Some servers show whole seconds of it.
 _SECOND = timedelta(seconds=1)
 _MAX_PASSES = 10
+# After so many passes without an end, rows of one time are asked for in the order in which they were made.
+_PASSES_BY_UPDATE = 3
 _MAX_EMPTY = 100
 _MAX_LOOKS = 4
 
@@ -136,6 +138,8 @@ class Position:
 
     ``seen`` are the versions that the next answers may repeat. ``tie`` is set while more rows than a page
     share one time; then ``read`` are the versions of this pass and ``last_pass`` those of the one before.
+    ``found`` are the numbers of the rows that came since the server last counted another ``total``, and
+    ``begun`` both as they were when the pass began.
     """
 
     after: datetime
@@ -147,6 +151,9 @@ class Position:
     last_pass: frozenset[Key] | None = None
     passes: int = 0
     until: datetime | None = None
+    found: frozenset[int] = frozenset()
+    total: int | None = None
+    begun: tuple[int | None, int] = (None, 0)
 
 
 def start(window: TimeWindow) -> Position:
@@ -156,16 +163,22 @@ def start(window: TimeWindow) -> Position:
     return Position(after, before)
 
 
-def step(position: Position, keys: Sequence[Key], more: bool) -> Position | None:
+def step(position: Position, keys: Sequence[Key], more: bool, total: int | None = None) -> Position | None:
     """The position after an answer with the versions ``keys``; None at the end of the list. ``more`` tells
-    whether the server announced another page. Raises Transient where the answer cannot be relied on."""
-    if any(one[1] > other[1] for one, other in pairwise(keys)):
+    whether the server announced another page, ``total`` how many rows it counts (None: it does not say).
+    Raises Transient where the answer cannot be relied on."""
+    if not position.tie and any(one[1] > other[1] for one, other in pairwise(keys)):
         raise Transient("the server does not sort by updated_at; the list cannot be read", code="unordered")
-    if keys and (keys[0][1] < position.after - _SECOND or keys[-1][1] > position.before + _STEP):
+    times = [time for _, time in keys]
+    if times and (min(times) < position.after - _SECOND or max(times) > position.before + _STEP):
         raise Transient("the server does not filter by updated_at; the list cannot be read", code="unordered")
     seen = position.seen | frozenset(keys)
     if position.tie:
-        return _tied(replace(position, seen=seen, read=position.read | frozenset(keys)), more)
+        found = frozenset(number for number, _ in keys)
+        if total is not None and total == position.total:
+            found |= position.found
+        read = position.read | frozenset(keys)
+        return _tied(replace(position, seen=seen, read=read, found=found, total=total), more)
     if not more:
         return None
     if not keys:
@@ -182,18 +195,30 @@ def step(position: Position, keys: Sequence[Key], more: bool) -> Position | None
 
 
 def _tied(position: Position, more: bool) -> Position | None:
-    """As :func:`step`, inside one time."""
+    """As :func:`step`, inside one time.
+
+    The server may give rows of one time in another order with each answer, so that a pass has one row twice
+    and lacks another. While it counts the same number, no row came or left."""
     assert position.until is not None
     if more:
         return replace(position, page=position.page + 1)
-    if position.read == position.last_pass:
+    if position.read == position.last_pass or len(position.found) == position.total:
         if position.before > position.until:
             return None
         return Position(position.before, position.until, seen=_from(position.seen, position.before))
-    if position.passes >= _MAX_PASSES:
+    total, found = position.begun
+    gets_on = total is not None and total == position.total and len(position.found) > found
+    passes = position.passes if gets_on else position.passes + 1
+    if passes > _MAX_PASSES:
         raise Transient("rows of one time keep changing while they are read", code="unstable")
-    passes = position.passes + 1
-    return replace(position, page=1, read=frozenset(), last_pass=position.read, passes=passes)
+    return replace(
+        position,
+        page=1,
+        read=frozenset(),
+        last_pass=position.read,
+        passes=passes,
+        begun=(position.total, len(position.found)),
+    )
 
 
 def _from(seen: frozenset[Key], after: datetime) -> frozenset[Key]:
@@ -257,6 +282,8 @@ def by_time(
             "updated_before": stamp(position.before),
             "page": position.page,
         }
+        if position.tie and position.passes >= _PASSES_BY_UPDATE:
+            query["order_by"] = "created_at"
         unlisted: tuple[Unlisted, ...] = ()
         try:
             answer = client.get(path, query)
@@ -265,15 +292,16 @@ def by_time(
                 raise
             found = _at_rest(partial(_pieces, client, path, query, error, sketch), key)
             listed, unlisted = _without_holes(found, position, key)
-            more, date = found.more, found.date
+            more, date, total = found.more, found.date, None
         else:
             listed, more, date = rows(answer, path), answer.next_query is not None, answer.date
+            total = answer.total
             if more:
                 progress.check(answer, position.page)
         keyed = [(row, _version(row, key)) for row in listed]
         fresh = {version: row for row, version in keyed if version and version not in position.seen}
         new = [*fresh.values(), *(row for row, version in keyed if version is None)]
-        position = step(position, [version for _, version in keyed if version], more)
+        position = step(position, [version for _, version in keyed if version], more, total)
         covered = window.until if position is None else min(max(position.after, window.since), window.until)
         yield TimedPage(
             [row for row in new if not isinstance(row, Sketch)],
