@@ -130,8 +130,8 @@ class MergeRequestVersion:
 @dataclass(frozen=True, slots=True)
 class MergeRequestRow:
     """One merge request as of ``updated_at``. ``state`` is the source's word (``opened``, ``closed``,
-    ``merged``, ``locked``). ``versions`` (newest first) and ``commits`` (newest first) are whole sets that
-    replace what is stored; None where they were not read."""
+    ``merged``, ``locked``, or any other). ``versions`` (newest first) and ``commits`` (newest first) are
+    whole sets that replace what is stored; None where they were not read."""
 
     mr_id: int
     iid: int
