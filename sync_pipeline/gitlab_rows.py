@@ -67,11 +67,12 @@ class RefListing:
 
 @dataclass(frozen=True, slots=True)
 class CommitRow:
-    """One commit. ``authored_raw`` and ``committed_raw`` keep each date as written, with its own offset. The
+    """One commit. ``parents`` is None where the source did not say, which is not the same as a root (none).
+    ``authored_raw`` and ``committed_raw`` keep each date as written, with its own offset. The
     numbers of lines are None where they were not read."""
 
     sha: str
-    parents: tuple[str, ...]
+    parents: tuple[str, ...] | None
     author_name: str | None
     author_email: str | None
     authored_at: datetime | None
@@ -95,7 +96,8 @@ class CommitBatch:
 
     ``page`` counts from 1; a walk of the same tip may go on at ``next_page`` later, None at the end.
     ``tip_read``: the tip was in this page or an earlier one. ``complete``: with this page everything of the
-    walk is read and the answers can be believed."""
+    walk is read and the answers can be believed. ``absent`` are commits that were asked for by their names
+    and that the server does not have."""
 
     tip: str | None
     covered: str | None
@@ -107,6 +109,7 @@ class CommitBatch:
     date: datetime | None
     quarantined: tuple[QuarantinedRow, ...] = ()
     obligations: tuple[Obligation, ...] = ()
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +130,8 @@ class MergeRequestVersion:
 @dataclass(frozen=True, slots=True)
 class MergeRequestRow:
     """One merge request as of ``updated_at``. ``state`` is the source's word (``opened``, ``closed``,
-    ``merged``, ``locked``). ``versions`` (newest first) and ``commits`` (newest first) are whole sets that
-    replace what is stored; None where they were not read."""
+    ``merged``, ``locked``, or any other). ``versions`` (newest first) and ``commits`` (newest first) are
+    whole sets that replace what is stored; None where they were not read."""
 
     mr_id: int
     iid: int

@@ -1,8 +1,8 @@
 """Commits of GitLab: how a page of a walk gets into the tables, and which walks are complete.
 
 Belongs here: ``scm.git_commits`` and ``scm.ref_walks``. A commit never changes at its source, so all that a
-second copy can bring is what the first one lacked: the numbers of lines. Runs inside the caller's
-transaction, after the lease and the claim were checked. Where refs lead is
+second copy can bring is what the first one lacked: the numbers of lines, or the parents. Runs inside the
+caller's transaction, after the lease and the claim were checked. Where refs lead is
 :mod:`sync_pipeline.store.refs`.
 """
 
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from sync_pipeline.gitlab_rows import CommitRow
 from sync_pipeline.model import Counts
 from sync_pipeline.store.database import Connection
-from sync_pipeline.store.raw import content_hash, flags, payload, recordset
+from sync_pipeline.store.raw import ESCAPED, content_hash, flags, payload, recordset, restored
 
 STATS_UNREAD = "stats_unread"
 """Flag of a commit whose numbers of lines are owed."""
@@ -48,8 +49,8 @@ SELECT c.commit_sha
    AND w.completed_at IS NOT NULL AND w.generation = %(generation)s
 """
 
-# The upsert. A copy without numbers of lines changes nothing where they are stored, except that it proves
-# that a commit which was thought gone exists; the same content changes nothing.
+# The upsert. A copy without numbers of lines, or without parents, changes nothing where they are stored,
+# except that it proves that a commit thought gone exists; the same content changes nothing.
 _UPSERT = """
 INSERT INTO scm.git_commits AS c
        (repo_id, commit_sha, parents, author_name, author_email, authored_at, authored_raw, committer_name,
@@ -65,7 +66,8 @@ SELECT %(repo_id)s, commit_sha, parents, author_name, author_email, authored_at,
           flags text[], raw jsonb, content_hash bytea)
  ORDER BY commit_sha
 ON CONFLICT (repo_id, commit_sha) DO UPDATE
-   SET parents = EXCLUDED.parents, author_name = EXCLUDED.author_name, author_email = EXCLUDED.author_email,
+   SET parents = coalesce(EXCLUDED.parents, c.parents), parents_asked_at = NULL,
+       author_name = EXCLUDED.author_name, author_email = EXCLUDED.author_email,
        authored_at = EXCLUDED.authored_at, authored_raw = EXCLUDED.authored_raw,
        committer_name = EXCLUDED.committer_name, committer_email = EXCLUDED.committer_email,
        committed_at = EXCLUDED.committed_at, committed_raw = EXCLUDED.committed_raw,
@@ -77,18 +79,43 @@ ON CONFLICT (repo_id, commit_sha) DO UPDATE
        batch_id = EXCLUDED.batch_id, version = c.version + 1, deleted_at = NULL, stored_at = now()
  WHERE c.batch_id <= EXCLUDED.batch_id
    AND (c.deleted_at IS NOT NULL
+        OR (c.parents IS NULL AND EXCLUDED.parents IS NOT NULL)
         OR (c.content_hash <> EXCLUDED.content_hash
+            AND (EXCLUDED.parents IS NOT NULL OR c.parents IS NULL)
             AND (EXCLUDED.additions IS NOT NULL OR c.additions IS NULL)
             AND (EXCLUDED.deletions IS NOT NULL OR c.deletions IS NULL)))
 RETURNING commit_sha, (xmax = 0) AS inserted
 """
 
-# Copies that would have lost the numbers of lines: stored, not written, and without them.
+# Copies that would have lost the numbers of lines or the parents: stored, not written, and without them.
 _COUNT_POORER = """
 SELECT count(*) AS poorer
   FROM scm.git_commits
- WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(without)s)
-   AND (additions IS NOT NULL OR deletions IS NOT NULL)
+ WHERE repo_id = %(repo_id)s
+   AND ((commit_sha = ANY (%(without_stats)s) AND (additions IS NOT NULL OR deletions IS NOT NULL))
+        OR (commit_sha = ANY (%(without_parents)s) AND parents IS NOT NULL))
+"""
+
+# Commits that came without a walk prove nothing about refs: those that no branch and no tag reaches are
+# flagged.
+_FLAG_UNREACHED = """
+WITH RECURSIVE reached (sha) AS (
+    SELECT tip FROM scm.refs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+    UNION
+    SELECT p.sha
+      FROM reached AS r
+     CROSS JOIN LATERAL (SELECT c.parents FROM scm.git_commits AS c
+                          WHERE c.repo_id = %(repo_id)s AND c.commit_sha = r.sha LIMIT 1) AS c
+     CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+)
+UPDATE scm.git_commits SET unreachable_since = now()
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(inserted)s)
+   AND NOT EXISTS (SELECT FROM reached WHERE sha = commit_sha)
+"""
+
+# Which of some commits have a row, be it a tombstone.
+_STORED = """
+SELECT commit_sha FROM scm.git_commits WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s)
 """
 
 # A walk takes over what only walks have stored that prove nothing (any more): by date, interrupted, of an
@@ -103,14 +130,17 @@ UPDATE scm.git_commits AS c SET walk_id = w.walk_id
                       AND o.generation >= w.generation)
 """
 
-# A row that could be stored after all leaves quarantine; numbers of lines that are stored are no longer owed.
+# A row that could be stored after all leaves quarantine; numbers of lines and parents that are stored are no
+# longer owed.
 _RESOLVE = """
 WITH settled AS (
     UPDATE scm.obligations AS o SET resolved_at = now()
       FROM scm.git_commits AS c
-     WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(shas)s) AND c.additions IS NOT NULL
+     WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(shas)s)
        AND o.repo_id = c.repo_id AND o.job_type = 'commits' AND o.resolved_at IS NULL
-       AND o.natural_key = c.commit_sha AND o.detail = 'stats'
+       AND o.natural_key = c.commit_sha
+       AND ((o.detail = 'stats' AND c.additions IS NOT NULL)
+            OR (o.detail = 'parents' AND c.parents IS NOT NULL))
 )
 UPDATE scm.quarantine SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
@@ -123,9 +153,48 @@ UPDATE scm.git_commits SET content_hash = '', batch_id = 0
  WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s)
 """
 
+# Commits that merge requests list and that have no row: squashed, or of a branch that was deleted before the
+# first visit. What is in quarantine was tried already.
+_OF_MERGE_REQUESTS = """
+SELECT DISTINCT ON (m.commit_sha) m.commit_sha, m.flags, m.raw
+  FROM scm.mr_commits AS m
+ WHERE m.repo_id = %(repo_id)s
+   AND NOT EXISTS (SELECT FROM scm.git_commits AS c
+                    WHERE c.repo_id = m.repo_id AND c.commit_sha = m.commit_sha)
+   AND NOT EXISTS (SELECT FROM scm.quarantine AS q
+                    WHERE q.repo_id = m.repo_id AND q.job_type = 'commits' AND q.resolved_at IS NULL
+                      AND q.natural_key = m.commit_sha)
+ ORDER BY m.commit_sha, m.mr_iid DESC
+ LIMIT %(limit)s
+"""
+
+# Commits whose parents are to be read: not asked for yet, or a while ago. What is owed is tried as such.
+_WITHOUT_PARENTS = """
+SELECT c.commit_sha FROM scm.git_commits AS c
+ WHERE c.repo_id = %(repo_id)s AND c.parents IS NULL AND c.deleted_at IS NULL
+   AND (c.parents_asked_at IS NULL OR c.parents_asked_at < now() - %(again)s)
+   AND NOT EXISTS (SELECT FROM scm.obligations AS o
+                    WHERE o.repo_id = c.repo_id AND o.job_type = 'commits' AND o.resolved_at IS NULL
+                      AND o.natural_key = c.commit_sha AND o.detail = 'parents')
+ ORDER BY c.parents_asked_at NULLS FIRST, c.commit_sha
+ LIMIT %(limit)s
+"""
+
+# The server does not have these commits: their parents are not owed, and are asked for again later.
+_PARENTS_ASKED = """
+WITH settled AS (
+    UPDATE scm.obligations SET resolved_at = now()
+     WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
+       AND natural_key = ANY (%(shas)s) AND detail = 'parents'
+)
+UPDATE scm.git_commits SET parents_asked_at = now()
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s) AND parents IS NULL
+"""
+
 # What is compared with the source's own number.
 _COUNT_COMMITS = """
-SELECT count(*) AS commits FROM scm.git_commits WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+SELECT count(*) AS commits FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND deleted_at IS NULL AND unreachable_since IS NULL
 """
 
 
@@ -183,12 +252,13 @@ def store_commits(
 ) -> Counts:
     """Write commits; returns what that changed, counted by the database.
 
-    ``walk_id`` is the walk that read them; None where they were read by date or one by one. ``owed`` are the
-    names of those whose numbers of lines are owed. A commit that comes twice is one row, the richer copy.
+    ``walk_id`` is the walk that read them; None where they were read by date or one by one: then new ones
+    that no branch and no tag reaches are flagged as unreachable. ``owed`` are the names of those whose
+    numbers of lines are owed. A commit that comes twice is one row, the richer copy.
     """
     once: dict[str, CommitRow] = {}
     for row in rows:
-        if row.sha not in once or _has_stats(row) or not _has_stats(once[row.sha]):
+        if row.sha not in once or _richness(row) >= _richness(once[row.sha]):
             once[row.sha] = row
     if not once:
         return Counts()
@@ -200,14 +270,20 @@ def store_commits(
         "rows": recordset(columns(row, owed) for row in once.values()),
     }
     written = {row["commit_sha"]: row["inserted"] for row in conn.execute(_UPSERT, params)}
-    without = [sha for sha, row in once.items() if sha not in written and not _has_stats(row)]
+    unwritten = [row for sha, row in once.items() if sha not in written]
+    without = {
+        "without_stats": [row.sha for row in unwritten if not _has_stats(row)],
+        "without_parents": [row.sha for row in unwritten if row.parents is None],
+    }
     poorer = 0
-    if without:
-        counted = conn.execute(_COUNT_POORER, params | {"without": without}).fetchone()
+    if any(without.values()):
+        counted = conn.execute(_COUNT_POORER, params | without).fetchone()
         assert counted is not None
         poorer = counted["poorer"]
     if walk_id is not None:
         conn.execute(_TAKE_OVER, params)
+    elif inserted_now := [sha for sha, is_new in written.items() if is_new]:
+        conn.execute(_FLAG_UNREACHED, params | {"inserted": inserted_now})
     conn.execute(_RESOLVE, params)
     inserted = sum(written.values())
     return Counts(
@@ -221,6 +297,10 @@ def store_commits(
 
 def _has_stats(row: CommitRow) -> bool:
     return row.additions is not None and row.deletions is not None
+
+
+def _richness(row: CommitRow) -> tuple[bool, bool]:
+    return row.parents is not None, _has_stats(row)
 
 
 def columns(row: CommitRow, owed: Collection[str] = ()) -> dict[str, Any]:
@@ -249,8 +329,33 @@ def columns(row: CommitRow, owed: Collection[str] = ()) -> dict[str, Any]:
     return values | {"raw": raw, "content_hash": content_hash(*values.values())}
 
 
+def stored(conn: Connection, repo_id: int, shas: Sequence[str]) -> set[str]:
+    """Those of ``shas`` that have a row, tombstones among them."""
+    rows = conn.execute(_STORED, {"repo_id": repo_id, "shas": list(shas)})
+    return {row["commit_sha"] for row in rows}
+
+
+def of_merge_requests(conn: Connection, repo_id: int, limit: int) -> dict[str, Any]:
+    """At most ``limit`` commits that merge requests list and that have no row here: their names with the
+    source's objects. While the whole history of every ref is stored, no branch and no tag reaches them."""
+    rows = conn.execute(_OF_MERGE_REQUESTS, {"repo_id": repo_id, "limit": limit})
+    return {row["commit_sha"]: restored(row["raw"], ESCAPED in row["flags"]) for row in rows}
+
+
+def without_parents(conn: Connection, repo_id: int, again: timedelta, limit: int) -> list[str]:
+    """At most ``limit`` commits whose parents are unknown and were not asked for, or longer than ``again``
+    ago."""
+    params = {"repo_id": repo_id, "again": again, "limit": limit}
+    return [row["commit_sha"] for row in conn.execute(_WITHOUT_PARENTS, params)]
+
+
+def note_parents_asked(conn: Connection, repo_id: int, shas: Sequence[str]) -> None:
+    """The server was asked for these commits and does not have them, so nobody can tell their parents."""
+    conn.execute(_PARENTS_ASKED, {"repo_id": repo_id, "shas": list(shas)})
+
+
 def count_commits(conn: Connection, repo_id: int) -> int:
-    """How many commits of the repository are stored, without tombstones."""
+    """How many stored commits a branch or tag of the repository reaches, without tombstones."""
     row = conn.execute(_COUNT_COMMITS, {"repo_id": repo_id}).fetchone()
     assert row is not None
     return int(row["commits"])

@@ -194,8 +194,8 @@ SELECT s.iid
                                       AND e.origin = 'note' AND NOT e.is_system AND e.deleted_at IS NULL))
 """
 
-# Commits as the source has them, with the names of the columns that differ. Numbers of lines that the source
-# does not tell are no difference.
+# Commits as the source has them, with the names of the columns that differ. Numbers of lines and parents that
+# the source does not tell are no difference, nor is a stored row that waits to be read with its parents.
 _COMMITS = """
 WITH source AS (
     SELECT * FROM json_to_recordset(%(rows)s)
@@ -208,8 +208,8 @@ WITH source AS (
 )
 SELECT s.commit_sha AS sha, c.commit_sha IS NULL AS missing,
        ARRAY(SELECT f.key FROM jsonb_each(to_jsonb(s)) AS f
-              WHERE c.commit_sha IS NOT NULL AND f.value IS DISTINCT FROM to_jsonb(c) -> f.key
-                AND NOT (f.key IN ('additions', 'deletions') AND f.value = 'null')
+              WHERE c.parents IS NOT NULL AND f.value IS DISTINCT FROM to_jsonb(c) -> f.key
+                AND NOT (f.key IN ('additions', 'deletions', 'parents') AND f.value = 'null')
               ORDER BY f.key) AS fields
   FROM source AS s
   LEFT JOIN known AS c USING (commit_sha)

@@ -226,7 +226,7 @@ def store_merge_requests(
     A changed set of versions or commits is an update of the merge request. ``owed`` are the details of these
     rows that could not be read. ``server_now`` is the server's clock at its answer, and ``begun`` the
     database's before the server was asked. One that comes twice is one row, the newer copy. Raises
-    psycopg.Error where the database refuses a row, such as one in a state that it does not know.
+    psycopg.Error where the database refuses a row.
     """
     once: dict[int, MergeRequestRow] = {}
     for row in rows:

@@ -89,11 +89,11 @@ UPDATE scm.refs SET covered_tip = tip
    AND covered_tip IS DISTINCT FROM tip
 """
 
-# Refs that could not be stored, and are still set aside.
+# Refs that could not be stored, or whose history could not be read, and are still set aside.
 _SET_ASIDE = """
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
-   AND (natural_key LIKE 'branch:%%' OR natural_key LIKE 'tag:%%')
+   AND (natural_key LIKE 'branch:%%' OR natural_key LIKE 'tag:%%') AND (reason = %(no_history)s) = %(walked)s
 """
 
 # They are gone, or could be stored after all.
@@ -160,13 +160,20 @@ UPDATE scm.git_commits AS c SET unreachable_since = CASE WHEN w.lost THEN now() 
 """
 
 # Parents that are not stored. Where every ref is covered these are rows that the server could not give, or
-# that are in quarantine.
+# that are in quarantine. What no ref reaches may come from anywhere.
 _MISSING_PARENTS = """
 SELECT DISTINCT p.sha
   FROM scm.git_commits AS c
  CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
- WHERE c.repo_id = %(repo_id)s
+ WHERE c.repo_id = %(repo_id)s AND c.unreachable_since IS NULL
    AND NOT EXISTS (SELECT FROM scm.git_commits AS o WHERE o.repo_id = c.repo_id AND o.commit_sha = p.sha)
+ LIMIT %(limit)s
+"""
+
+# Commits of refs whose parents are unknown: the history of refs ends there as if they were roots.
+_UNKNOWN_PARENTS = """
+SELECT commit_sha AS sha FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND parents IS NULL AND unreachable_since IS NULL AND deleted_at IS NULL
  LIMIT %(limit)s
 """
 
@@ -204,6 +211,9 @@ SELECT s.sha FROM unnest(%(shas)s::text[]) AS s (sha)
 
 _ROWS_AT_ONCE = 500
 
+NO_HISTORY = "no_history"
+"""Reason in quarantine of a ref whose tip the server names and does not give the history of."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredRef:
@@ -215,6 +225,11 @@ class StoredRef:
     target: str
     covered_tip: str | None
     is_default: bool
+
+    @property
+    def full_name(self) -> str:
+        """What git calls it: this name means nothing else."""
+        return f"refs/{'heads' if self.kind is RefKind.BRANCH else 'tags'}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,9 +332,11 @@ def record_listing(
     return [event["old_tip"] for event in deleted]
 
 
-def set_aside(conn: Connection, repo_id: int) -> set[str]:
-    """The names in quarantine, ``<kind>:<name>``, of refs that earlier listings could not store."""
-    return {row["natural_key"] for row in conn.execute(_SET_ASIDE, {"repo_id": repo_id})}
+def set_aside(conn: Connection, repo_id: int, *, without_history: bool = False) -> set[str]:
+    """The names in quarantine, ``<kind>:<name>``, of refs that earlier listings could not store; or of those
+    that are stored ``without_history``."""
+    params = {"repo_id": repo_id, "no_history": NO_HISTORY, "walked": without_history}
+    return {row["natural_key"] for row in conn.execute(_SET_ASIDE, params)}
 
 
 def resolve(conn: Connection, repo_id: int, keys: Iterable[str]) -> None:
@@ -421,11 +438,12 @@ def mark_unreachable(conn: Connection, repo_id: int) -> int:
 
 
 def missing(conn: Connection, repo_id: int, limit: int) -> list[str]:
-    """At most ``limit`` commits that are known by a child or as the tip of a covered ref, and are not stored.
-    Where there is one, nobody can say what is reached through it. Only right while the whole history of every
-    ref is stored."""
+    """At most ``limit`` commits that are known by a child or as the tip of a covered ref, and are not stored,
+    or not with their parents. Where there is one, nobody can say what is reached through it. Only right while
+    the whole history of every ref is stored."""
     params = {"repo_id": repo_id, "limit": limit}
-    found = {row["sha"] for query in (_MISSING_TIPS, _MISSING_PARENTS) for row in conn.execute(query, params)}
+    queries = (_MISSING_TIPS, _MISSING_PARENTS, _UNKNOWN_PARENTS)
+    found = {row["sha"] for query in queries for row in conn.execute(query, params)}
     return sorted(found)[:limit]
 
 

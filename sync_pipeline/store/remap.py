@@ -21,7 +21,7 @@ from sync_pipeline.store.raw import ESCAPED, recordset, restored
 
 # A page of commits.
 _COMMITS = """
-SELECT commit_sha, additions, deletions, flags, raw
+SELECT commit_sha, parents IS NULL AS parents_unknown, additions, deletions, flags, raw
   FROM scm.git_commits
  WHERE repo_id = %(repo_id)s AND commit_sha > %(after)s
    AND (%(since)s::timestamptz IS NULL OR ts IS NULL OR ts >= %(since)s)
@@ -280,13 +280,15 @@ class StoredRaw:
 
 @dataclass(frozen=True, slots=True)
 class StoredCommit:
-    """A commit, with what its raw may lack: the numbers of lines, or that they are owed."""
+    """A commit, with what its raw may lack: the numbers of lines, that they are owed, or that its empty list
+    of parents means nothing."""
 
     sha: str
     raw: StoredRaw
     additions: int | None
     deletions: int | None
     stats_unread: bool
+    parents_unknown: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +334,7 @@ def commits_after(
             additions=row["additions"],
             deletions=row["deletions"],
             stats_unread=commits.STATS_UNREAD in row["flags"],
+            parents_unknown=row["parents_unknown"],
         )
         for row in conn.execute(_COMMITS, params)
     ]

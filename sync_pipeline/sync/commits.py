@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from sync_pipeline.errors import RowUnreadable, SourceGone, SyncError, Transient
+from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitBatch, CommitRow, RefKind, RefListing
 from sync_pipeline.model import Counts, Difference, Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.policy.freshness import is_worth_an_event
@@ -19,12 +19,12 @@ from sync_pipeline.policy.windows import overlap
 from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
-from sync_pipeline.sources.gitlab.fields import is_sha, payload, quarantine_key, quarantined
+from sync_pipeline.sources.gitlab.fields import commit, is_sha, payload, quarantine_key, quarantined
 from sync_pipeline.sources.gitlab.pieces import UNLISTED
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import aside, commits, refs, watermarks
+from sync_pipeline.store import aside, commits, comparison, refs, watermarks
 from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
@@ -41,8 +41,17 @@ _UNLISTED_AT_ONCE = 50
 # Of more commits than these the whole history is read again, a hundred with each request.
 _HEALED_ONE_BY_ONE = 200
 _SWEEP_EVERY = timedelta(days=1)
+# Commits that merge requests list, stored in one visit, and how many are then read with their parents.
+_OF_MERGE_REQUESTS_PER_VISIT = 2000
+_PARENTS_PER_VISIT = 100
+_PARENTS_AT_ONCE = 20
+# After so long a commit that the server did not have is asked for again.
+_PARENTS_AGAIN = timedelta(days=7)
 # Errors of one commit, which stays owed; everything else is an error of the job.
 _STILL_OWED = OWN_ERRORS | {"no_object"}
+# Errors of the history of one ref: the others are read all the same. Of more refs they are the server's.
+_OF_ONE_REF = OWN_ERRORS - {"denied"}
+_MOST_FAILED_REFS = 2
 # Keys of quarantine that are of refs.
 _REF_KEYS = tuple(f"{kind}:" for kind in RefKind)
 
@@ -91,6 +100,7 @@ class CommitWork:
     def _read_refs(self, look: front.ProjectLook) -> TimeWindow | None:
         """Make everything complete that any ref reaches; returns the time that is covered then. None where
         the source shows an empty repository that was none before."""
+        given_up: set[str] = set()
         for _ in range(_LISTINGS):
             reader = RefReader(self._client, self._visit.project_id)
             listing = reader.listing()
@@ -106,12 +116,12 @@ class CommitWork:
                 self._all_gone = True
                 return None
             self._confirm(reader, listing, stored)
-            try:
-                return self._cover(listing)
-            except SourceGone as gone:
-                # A ref moved on, and its old tip was cleaned away, between listing and walk.
-                if gone.code != "no_commit":
-                    raise
+            readable, lost = self._cover(listing, given_up)
+            if readable is not None:
+                return readable
+            # A ref moved on, and its old tip was cleaned away, between listing and walk; or it still leads
+            # there, and the server does not give it.
+            given_up |= lost
         raise Transient(f"{look.path}: refs change faster than they can be read", code="unstable")
 
     def _confirm(self, reader: RefReader, listing: RefListing, stored: Sequence[refs.StoredRef]) -> None:
@@ -125,7 +135,12 @@ class CommitWork:
                     f"the server lists no {kind}, yet has the {kind} {one.name!r}", code="incomplete"
                 )
 
-    def _cover(self, listing: RefListing) -> TimeWindow:
+    def _cover(self, listing: RefListing, given_up: set[str]) -> tuple[TimeWindow | None, Collection[str]]:
+        """Read what the refs of ``listing`` reach; returns the time that is covered then. None where the
+        server does not give the history of some tips, which come with it; those of ``given_up`` are not tried
+        again, and their refs are set aside.
+
+        What goes wrong with the history of one ref is raised after those of the others were read."""
         readable = self._visit.readable(listing.date)
         stored, deleted = self._record(listing, readable)
         ordered = sorted(stored, key=lambda r: (not r.is_default, r.kind is RefKind.TAG, r.name))
@@ -133,7 +148,37 @@ class CommitWork:
         todo = [ref for ref in ordered if ref.covered_tip != ref.tip]
         known: set[str] = set()
         rewritten: bool | None = None
+        # Names that the server may take for the id of a commit, or the other way round.
+        like_ids = {ref.name for ref in ordered if is_sha(ref.name)}
+        # Whose history the others are read against.
+        base = None if main in given_up else main
+        lost: set[str] = set()
+        failures: list[SyncError] = []
+        hopeless: set[str] = set()
+        if todo:
+            with self._database.connection() as conn:
+                keys = refs.set_aside(conn, self._repo_id, without_history=True)
+            hopeless = {ref.tip for ref in todo if _aside_key(ref) in keys}
+
+        def walk(tip: str, covered: str | None) -> bool:
+            """Whether that succeeded."""
+            names = [ref.full_name for ref in ordered if ref.tip == tip] if tip in like_ids else []
+            try:
+                self._walk(tip, None if covered in like_ids else covered, readable, names)
+            except (Permanent, Transient) as error:
+                if error.code == "no_commit":
+                    # What was given up at an earlier visit needs no second listing.
+                    (given_up if tip in hopeless else lost).add(tip)
+                elif _is_of_one_ref(error) and tip != main and len(failures) < _MOST_FAILED_REFS:
+                    failures.append(error)
+                else:
+                    raise
+                return False
+            return True
+
         for number, ref in enumerate(todo):
+            if ref.tip in lost or ref.tip in given_up:
+                continue
             if number % _TIPS_AT_ONCE == 0:
                 known |= self._covered(one.tip for one in todo[number : number + _TIPS_AT_ONCE])
             if ref.tip in known:
@@ -143,15 +188,52 @@ class CommitWork:
                 known |= found
             else:
                 if ref.tip == main:
-                    self._walk(ref.tip, ref.covered_tip, readable)
+                    if not walk(ref.tip, ref.covered_tip):
+                        base = None
                     continue
-                if rewritten is None:
+                if main in lost or main in given_up:
+                    rewritten = False
+                elif rewritten is None:
                     rewritten = self._is_rewritten(ordered[0])
                 # Where all of history was rewritten, old tips have nothing in common with the new ones.
-                self._walk(ref.tip, main if rewritten else ref.covered_tip or main, readable)
+                if walk(ref.tip, base if rewritten else ref.covered_tip or base):
+                    base = base or ref.tip
+        if failures:
+            raise failures[0]
+        if lost:
+            return None, lost
         self._find_unlisted(readable)
-        self._conclude(readable, known, deleted, [ref.tip for ref in ordered])
-        return readable
+        if self._attempt.is_incremental:
+            self._store_of_merge_requests(readable)
+            self._read_parents(readable)
+        without_history = [ref for ref in ordered if ref.tip in given_up and ref.covered_tip != ref.tip]
+        self._set_aside(without_history, readable)
+        self._conclude(readable, known, deleted, [ref.tip for ref in ordered], whole=not without_history)
+        return readable, ()
+
+    def _set_aside(self, without_history: Sequence[refs.StoredRef], readable: TimeWindow) -> None:
+        """Put the refs whose history the server does not give into quarantine, and take the others out."""
+        now = {
+            _aside_key(ref): QuarantinedRow(
+                _aside_key(ref),
+                refs.NO_HISTORY,
+                f"the {ref.kind} leads to {ref.tip}; the server does not give that commit's history",
+                b"",
+            )
+            for ref in without_history
+        }
+        with self._database.connection() as conn:
+            before = refs.set_aside(conn, self._repo_id, without_history=True)
+        if now.keys() == before:
+            return
+
+        def resolve(conn: Connection, batch_id: int) -> Counts:
+            refs.resolve(conn, self._repo_id, before - now.keys())
+            return Counts()
+
+        with self._attempt.lease() as lease:
+            new = [row for key, row in now.items() if key not in before]
+            self._attempt.write(lease, resolve, window=readable, quarantined=new)
 
     def _is_rewritten(self, main: refs.StoredRef) -> bool:
         """Whether ``main``, which is covered, no longer leads to where it led at the last visit."""
@@ -199,11 +281,17 @@ class CommitWork:
         with self._database.connection() as conn:
             return commits.covered_tips(conn, self._repo_id, self._attempt.claim.generation, list(tips))
 
-    def _walk(self, tip: str, covered: str | None, window: TimeWindow) -> None:
-        """Read and store everything that ``tip`` reaches and ``covered`` does not."""
+    def _walk(self, tip: str, covered: str | None, window: TimeWindow, names: Sequence[str] = ()) -> None:
+        """Read and store everything that ``tip`` reaches and ``covered`` does not; ``names`` as for
+        :meth:`CommitReader.read_tip`."""
         walk = self._begin(tip, covered)
         pages = self._reader.read_tip(
-            tip, covered, first_page=walk.next_page, tip_read=walk.tip_read, whole=lambda: self._whole(tip)
+            tip,
+            covered,
+            first_page=walk.next_page,
+            tip_read=walk.tip_read,
+            whole=lambda: self._whole(tip),
+            names=names,
         )
 
         def store(lease: Lease, batch: CommitBatch) -> int:
@@ -244,7 +332,7 @@ class CommitWork:
             if doubtful := [row.sha for row in rows if row.sha in self._distrusted]:
                 commits.distrust(conn, self._repo_id, doubtful)
             if walk is not None and not self._reached_again:
-                met = {sha for row in rows for sha in (row.sha, *row.parents)}
+                met = {sha for row in rows for sha in (row.sha, *(row.parents or ()))}
                 self._reached_again = refs.any_unreachable(conn, self._repo_id, met)
             return commits.store_commits(
                 conn,
@@ -256,6 +344,8 @@ class CommitWork:
             )
 
         def turn(conn: Connection, batch_id: int) -> None:
+            if batch.absent:
+                commits.note_parents_asked(conn, self._repo_id, batch.absent)
             if walk is None:
                 return
             if batch.complete:
@@ -310,10 +400,55 @@ class CommitWork:
         with self._attempt.lease() as lease:
             self._attempt.write(lease, named, window=readable)
 
+    def _store_of_merge_requests(self, readable: TimeWindow) -> None:
+        """Store the commits that only merge requests list: no branch and no tag reaches them. Their parents
+        are unknown, because that list has none."""
+        with self._database.connection() as conn:
+            found = commits.of_merge_requests(conn, self._repo_id, _OF_MERGE_REQUESTS_PER_VISIT)
+        rows: list[CommitRow] = []
+        unreadable: list[QuarantinedRow] = []
+        for sha, data in found.items():
+            try:
+                rows.append(replace(commit(data), parents=None))
+            except RowUnreadable as error:
+                unreadable.append(quarantined(sha, error))
+        for first in range(0, len(found), self._rows):
+            some = tuple(rows[first : first + self._rows])
+            batch = CommitBatch(None, None, 1, None, some, False, False, None, tuple(unreadable))
+            with self._attempt.lease() as lease:
+                self._store(lease, batch, readable)
+            unreadable = []
+
+    def _read_parents(self, readable: TimeWindow) -> None:
+        """Read commits whose parents are unknown by their names, some in each visit."""
+        with self._database.connection() as conn:
+            todo = commits.without_parents(conn, self._repo_id, _PARENTS_AGAIN, _PARENTS_PER_VISIT)
+        for first in range(0, len(todo), _PARENTS_AT_ONCE):
+            batches = [self._settled(sha, "parents") for sha in todo[first : first + _PARENTS_AT_ONCE]]
+            batch = replace(
+                batches[0],
+                rows=tuple(row for one in batches for row in one.rows),
+                quarantined=tuple(row for one in batches for row in one.quarantined),
+                obligations=tuple(owed for one in batches for owed in one.obligations),
+                absent=tuple(sha for one in batches for sha in one.absent),
+            )
+            with self._attempt.lease() as lease:
+                self._store(lease, batch, readable)
+            if not batch.rows and not batch.absent:
+                # The server is in trouble; the others are asked for in the next visit.
+                break
+
     def _conclude(
-        self, readable: TimeWindow, known: Collection[str], deleted: Collection[str], tips: Sequence[str]
+        self,
+        readable: TimeWindow,
+        known: Collection[str],
+        deleted: Collection[str],
+        tips: Sequence[str],
+        *,
+        whole: bool,
     ) -> None:
-        """Every ref is covered: say so, judge what moved, and flag what no ref reaches any more."""
+        """Every ref is covered: say so, judge what moved, and flag what no ref reaches any more. Not
+        ``whole``: the history of some tip could not be read."""
         before = self._visit.before[self._attempt.job_type]
         main = tips[0] if tips else None
         changed = self._attempt.done.batches > 0
@@ -337,7 +472,7 @@ class CommitWork:
             )
             sweeps = before.swept_at is None or self._visit.looked_at - before.swept_at >= _SWEEP_EVERY
             marks = lost or found or sweeps or self._heals or any(forced for *_, forced in moves)
-            if marks and refs.missing(conn, self._repo_id, 1):
+            if marks and (not whole or refs.missing(conn, self._repo_id, 1)):
                 # Behind a commit that is not stored nothing looks reached. What was forced shows later.
                 marks = False
                 moves = [move for move in moves if not move[-1]]
@@ -415,12 +550,6 @@ class CommitWork:
         self, place: str, entries: Sequence[Entry], readable: TimeWindow, outcome: Outcome
     ) -> None:
         window = entries[0].window
-        if is_sha(place):
-            pages = self._reader.read_tip(place, None, first_page=1, tip_read=False, whole=lambda: (1, False))
-        elif isinstance(window, TimeWindow):
-            pages = self._reader.read_days(window)
-        else:
-            return
 
         def store(lease: Lease, batch: CommitBatch) -> int:
             self._store(lease, batch, readable)
@@ -428,7 +557,13 @@ class CommitWork:
 
         keys = [entry.natural_key for entry in entries]
         try:
-            store_in_chunks(pages, self._attempt.lease, store, self._rows)
+            if is_sha(place):
+                pages = self._reader.read_tip(place)
+                store_in_chunks(pages, self._attempt.lease, store, self._rows)
+            elif isinstance(window, TimeWindow):
+                self._read_days(window, readable)
+            else:
+                return
         except SourceGone as gone:
             outcome.unread |= dict.fromkeys(keys, str(gone))
         else:
@@ -494,14 +629,28 @@ class CommitWork:
         if part is None:
             return
         if self._attempt.rereads:
-
-            def store(lease: Lease, batch: CommitBatch) -> int:
-                self._store(lease, batch, part)
-                return len(batch.rows)
-
-            store_in_chunks(self._reader.read_days(part), self._attempt.lease, store, self._rows)
+            self._read_days(part, part)
         with self._attempt.lease() as lease:
             self._attempt.write(lease, lambda conn, batch_id: Counts(), window=part, covered=(part,))
+
+    def _read_days(self, days: TimeWindow, window: TimeWindow) -> None:
+        """Store again what was committed in ``days``, in batches of ``window``.
+
+        The server lists what any ref reaches there, hidden ones (of merge requests, of pipelines) as well. So
+        a row is stored if it has a row already, or if the history of a branch or tag lacks it."""
+        with self._database.connection() as conn:
+            wanted = set(comparison.unstored_commits(conn, self._repo_id))
+
+        def store(lease: Lease, batch: CommitBatch) -> int:
+            with self._database.connection() as conn:
+                stored = commits.stored(conn, self._repo_id, [row.sha for row in batch.rows])
+            kept = stored | _within(batch.rows, wanted)
+            rows = tuple(row for row in batch.rows if row.sha in kept)
+            owed = tuple(one for one in batch.obligations if one.natural_key in kept)
+            self._store(lease, replace(batch, rows=rows, obligations=owed), window)
+            return len(batch.rows)
+
+        store_in_chunks(self._reader.read_days(days), self._attempt.lease, store, self._rows)
 
     def _settle_obligations(self) -> None:
         """Try again to read the statistics that are owed from earlier visits."""
@@ -519,15 +668,49 @@ class CommitWork:
         rows: tuple[CommitRow, ...] = ()
         owed: tuple[Obligation, ...] = ()
         set_aside: tuple[QuarantinedRow, ...] = ()
+        absent: tuple[str, ...] = ()
         try:
-            rows = (self._reader.settle(sha),)
-            if rows[0].additions is None:
-                owed = (Obligation(sha, detail, "the server sent no numbers of lines"),)
+            row = self._reader.settle(sha)
+            rows = (row,)
+            if row.additions is None:
+                owed += (Obligation(sha, "stats", "the server sent no numbers of lines"),)
+            if row.parents is None:
+                owed += (Obligation(sha, "parents", "the server sent no parents"),)
         except RowUnreadable as error:
             set_aside = (quarantined(sha, error),)
             owed = (Obligation(sha, detail, str(error)),)
         except SyncError as error:
             if error.code not in _STILL_OWED:
                 raise
-            owed = (Obligation(sha, detail, str(error)),)
-        return CommitBatch(None, None, 1, None, rows, False, False, None, set_aside, owed)
+            if error.code == "no_object" and detail == "parents":
+                # What merge requests list stays a fact; nobody can read more of it.
+                absent = (sha,)
+            else:
+                owed = (Obligation(sha, detail, str(error)),)
+        return CommitBatch(None, None, 1, None, rows, False, False, None, set_aside, owed, absent)
+
+
+def _aside_key(ref: refs.StoredRef) -> str:
+    return quarantine_key(f"{ref.kind}:{ref.name}")
+
+
+def _is_of_one_ref(error: SyncError) -> bool:
+    """Whether the history of another ref may be read all the same. A server that says when to come back is at
+    rest."""
+    is_asked_later = isinstance(error, Transient) and error.retry_after is not None
+    return error.code in _OF_ONE_REF and not is_asked_later
+
+
+def _within(rows: Sequence[CommitRow], wanted: set[str]) -> set[str]:
+    """Those of ``rows`` that are ``wanted``, or that lead there from one that is; the parents of all of these
+    are wanted from then on."""
+    by_sha = {row.sha: row for row in rows}
+    todo = [sha for sha in by_sha if sha in wanted]
+    found = set(todo)
+    while todo:
+        parents = by_sha[todo.pop()].parents or ()
+        wanted.update(parents)
+        fresh = [parent for parent in parents if parent in by_sha and parent not in found]
+        found.update(fresh)
+        todo += fresh
+    return found

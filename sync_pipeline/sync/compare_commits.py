@@ -243,7 +243,7 @@ class CommitComparison:
             if isinstance(row, CommitRow):
                 place = self._place(_moment(row))
                 with self._database.connection() as conn:
-                    parents = refs.not_stored(conn, self._repo_id, row.parents) - met
+                    parents = refs.not_stored(conn, self._repo_id, row.parents or ()) - met
                 met |= parents
                 todo += sorted(parents)
             if place is None or not self._is_elsewhere(place):

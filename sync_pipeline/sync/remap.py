@@ -233,6 +233,7 @@ class _Commits:
         _check_identity(row.sha, one.sha)
         row = replace(
             row,
+            parents=None if one.parents_unknown else row.parents,
             additions=one.additions if row.additions is None else row.additions,
             deletions=one.deletions if row.deletions is None else row.deletions,
         )

@@ -10,7 +10,7 @@ import pytest
 from sync_pipeline.model import JobType, Mode, TimeWindow
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.store import watermarks
-from sync_pipeline_tests.sync.conftest import Forge
+from sync_pipeline_tests.sync.conftest import START, Forge
 from sync_pipeline_tests.sync.test_merge_request_trouble import due_now, make, unread_for_days
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
@@ -118,6 +118,28 @@ def test_rows_that_move_while_a_page_is_read_in_pieces_arrive(forge: Forge) -> N
         assert all(report.succeeded for report in reports), [report.error for report in reports]
         forge.tick()
     assert titles(forge) == [f"Moved {n}" if n < 4 else str(n) for n in range(45) if n != 7]
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_merge_requests_of_one_time_arrive_in_whatever_order_they_come(forge: Forge, counts: bool) -> None:
+    forge.gitlab.behaviour.unstable_ties = True
+    forge.gitlab.behaviour.total_limit = 10_000 if counts else 0
+    made = []
+    for number in range(105):
+        forge.tick(seconds=1)
+        made.append(
+            forge.gitlab.open_merge_request(forge.project, title=f"{number}", source="x", author=forge.user)
+        )
+    for request in made:
+        forge.gitlab.touch(request, START)
+    forge.tick()
+    forge.gitlab.edit(made[7], title="Newer")
+    forge.tick()
+    for _ in range(2):
+        report = forge.syncer.run(forge.request(MR))
+        assert report.succeeded, report.error
+        assert titles(forge) == [str(n) if n != 7 else "Newer" for n in range(105)]
+        forge.tick()
 
 
 def test_a_list_that_never_ends_is_an_error_and_covers_nothing(forge: Forge) -> None:

@@ -87,8 +87,9 @@ def no_state(forge: Forge, made: MergeRequest) -> None:
     made.row["state"] = None
 
 
-def odd_state(forge: Forge, made: MergeRequest) -> None:
+def refused_state(forge: Forge, made: MergeRequest) -> None:
     made.row["state"] = "on fire"
+    forge.conn.execute("ALTER TABLE scm.mrs ADD CHECK (status <> 'on fire')")
 
 
 def no_number(forge: Forge, made: MergeRequest) -> None:
@@ -122,7 +123,7 @@ def refused_commit(forge: Forge, made: MergeRequest) -> None:
     ("spoil", "keys"),
     [
         (no_state, ["merge_requests 1", "reviews 1"]),
-        (odd_state, ["merge_requests 1"]),
+        (refused_state, ["merge_requests 1"]),
         (no_number, ["merge_requests ?", "reviews ?"]),
         (huge_note, ["reviews 1:note:1180591620717411303424"]),
         (nameless_note, ["reviews 1:note:None"]),
@@ -198,6 +199,7 @@ def test_retry_takes_up_a_raw_that_cannot_be_read_and_the_review_that_was_refuse
 def test_a_source_that_does_not_answer_changes_nothing_in_quarantine_and_no_state(forge: Forge) -> None:
     opened(forge)
     forge.gitlab.set_state(next(iter(forge.project.merge_requests.values())), "on fire")
+    forge.conn.execute("ALTER TABLE scm.mrs ADD CHECK (status <> 'on fire')")
     forge.both()
     before = forge.rows(_OPEN)
     assert len(before) == 1
@@ -226,6 +228,7 @@ def test_a_source_that_does_not_answer_changes_nothing_in_quarantine_and_no_stat
 def test_a_merge_request_that_is_gone_stays_with_the_reason_and_a_deleted_note_leaves(forge: Forge) -> None:
     made = opened(forge)
     forge.gitlab.set_state(made, "on fire")
+    forge.conn.execute("ALTER TABLE scm.mrs ADD CHECK (status <> 'on fire')")
     made.notes[0].row["id"] = 2**70
     forge.both()
     assert len(forge.rows(_OPEN)) == 2

@@ -228,9 +228,9 @@ def test_a_person_who_types_what_the_system_writes_approves_nothing(forge: Forge
     assert forge.rows(_IN_FORCE) == []
 
 
-def test_a_merge_request_passes_through_locked(forge: Forge) -> None:
+def test_a_merge_request_passes_through_locked_and_states_that_nobody_heard_of(forge: Forge) -> None:
     (request,) = make(forge, 1)
-    for state in ("locked", "merged"):
+    for state in ("locked", "archived", "merged"):
         forge.gitlab.set_state(request, state)
         forge.gitlab.touch(request)
         forge.tick()

@@ -46,9 +46,10 @@ def test_the_same_commits_again_change_nothing_at_all(database: Database) -> Non
     with database.connection() as conn:
         repo = project(conn)
         rows = [commit("b", "a"), commit("a"), commit("m", "b", "a", stats=None), commit("b", "a")]
-        assert store(conn, repo, *rows) == Counts(read=3, inserted=3)
+        number = walk(conn, repo, "m")
+        assert store(conn, repo, *rows, walk_id=number) == Counts(read=3, inserted=3)
         before = everything(conn)
-        assert store(conn, repo, *rows) == Counts(read=3, unchanged=3)
+        assert store(conn, repo, *rows, walk_id=number) == Counts(read=3, unchanged=3)
         assert everything(conn) == before
         assert one(conn, "m")["parents"] == [sha("b"), sha("a")]
         assert one(conn, "m")["is_merge"]
@@ -73,6 +74,25 @@ def test_a_copy_without_numbers_of_lines_never_blanks_them(database: Database) -
             2,
             {"rich": True},
         ]
+
+
+def test_a_copy_without_parents_never_blanks_them_and_brings_none(database: Database) -> None:
+    poor = replace(commit("b", stats=None), parents=None)
+    with database.connection() as conn:
+        repo = project(conn)
+        assert store(conn, repo, poor) == Counts(read=1, inserted=1)
+        row = one(conn, "b")
+        assert (row["parents"], row["is_merge"], row["unreachable_since"] is None) == (None, None, False)
+        assert store(conn, repo, poor, commit("b", "a")) == Counts(read=1, updated=1)
+        before = everything(conn)
+        assert store(conn, repo, poor) == Counts(read=1, poorer=1)
+        assert store(conn, repo, replace(poor, title="other")) == Counts(read=1, poorer=1)
+        assert everything(conn) == before
+        assert one(conn, "b")["parents"] == [sha("a")]
+        # Also where somebody took them away behind our back.
+        conn.execute("UPDATE scm.git_commits SET parents = NULL")
+        assert store(conn, repo, commit("b", "a")) == Counts(read=1, updated=1)
+        assert one(conn, "b")["parents"] == [sha("a")]
 
 
 def test_an_older_look_that_comes_late_changes_nothing(database: Database) -> None:

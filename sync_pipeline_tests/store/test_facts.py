@@ -222,6 +222,16 @@ def test_bulk_is_told_from_the_number_of_paths(database: Database) -> None:
         assert [tuple(r.values()) for r in rows] == [(True, "over_100_paths"), (False, None)]
 
 
+def test_words_of_the_source_that_nobody_heard_of_are_stored_as_they_come(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        odd = revision(1, paths=(change("/a", "V", kind="symlink"), change("/b", "A", kind="dir")))
+        assert store(conn, repo, odd) == Counts(read=1, inserted=1)
+        rows = conn.execute("SELECT action, kind FROM scm.svn_changed_paths ORDER BY path").fetchall()
+        assert rows == [{"action": "V", "kind": "symlink"}, {"action": "A", "kind": "dir"}]
+        assert store(conn, repo, odd) == Counts(read=1, unchanged=1)
+
+
 def test_every_character_of_a_path_comes_back(database: Database) -> None:
     odd = "/tab\there\\N back\\slash\nnew\rline \x01 'quote' \"double\" \N{SNOWMAN} {a,b} \\t end"
     paths = (

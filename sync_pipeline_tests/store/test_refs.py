@@ -147,7 +147,23 @@ def graph(conn: Connection, repo: int) -> None:
         commit("d", "m"),
         commit("y", "x"),
     ]
-    commits.store_commits(conn, repo_id=repo, batch_id=next(_batches), rows=rows)
+    walk = commits.begin_walk(conn, repo_id=repo, tip=sha("d"), covered=None, generation=1)
+    commits.store_commits(conn, repo_id=repo, batch_id=next(_batches), rows=rows, walk_id=walk.walk_id)
+
+
+def test_a_commit_without_parents_proves_nothing_about_what_is_behind_it(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        graph(conn, repo)
+        record(conn, repo, ref("main", "d"))
+        refs.cover(conn, repo, [sha("d")])
+        assert refs.missing(conn, repo, 9) == []
+        conn.execute("UPDATE scm.git_commits SET parents = NULL WHERE commit_sha = %s", [sha("m")])
+        # Nothing is to be judged while this is so.
+        assert refs.missing(conn, repo, 9) == [sha("m")]
+        # What no ref reaches may have unknown parents, or such as are not stored.
+        conn.execute("UPDATE scm.git_commits SET unreachable_since = now() WHERE commit_sha = %s", [sha("m")])
+        assert refs.missing(conn, repo, 9) == []
 
 
 def test_ancestors_are_found_through_every_parent(database: Database) -> None:

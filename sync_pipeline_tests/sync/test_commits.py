@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import requests
 
 from sync_pipeline.model import BEGINNING, Access, JobStatus, JobType, Mode, RunStatus, TimeWindow
 from sync_pipeline.sandbox.gitlab import GitRepository, faults
@@ -301,3 +302,199 @@ def test_dates_of_impossible_times_are_stored_and_move_no_watermark(forge: Forge
     row = watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS)
     assert isinstance(row.watermark, datetime)
     assert row.watermark < START.astimezone(UTC)
+
+
+def test_days_that_are_read_again_bring_no_commit_that_only_hidden_refs_reach(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"}, date="1714003200 +0000")
+    hidden = forge.git.commit("topic", "Topic\n", files={"b": "1\n"}, parents=[base], date="1714003300 +0000")
+    request = forge.gitlab.open_merge_request(forge.project, author=forge.user, source="topic")
+    built = forge.git.commit("build", "Built\n", files={"c": "1\n"}, parents=[base], date="1714003400 +0000")
+    forge.gitlab.run_pipeline(forge.project, built)
+    for branch in ("topic", "build"):
+        forge.gitlab.delete_branch(forge.project, branch, author=forge.user)
+    forge.gitlab.close(request, forge.user)
+    window = ("2024-04-24", "2024-04-26")
+    assert forge.commits(Mode.BACKFILL, window=window).succeeded
+    # The server lists all three in these days.
+    path = f"{forge.server.url}/api/v4/projects/{forge.project.id}/repository/commits?all=true&per_page=100"
+    headers = {"PRIVATE-TOKEN": next(iter(forge.gitlab.tokens))}
+    listed = {row["id"] for row in requests.get(path, headers=headers, timeout=30).json()}
+    assert listed == {base, hidden, built}
+    again = forge.commits(Mode.BACKFILL, window=window, reread=True)
+    assert again.succeeded
+    assert stored_shas(forge) == {base}
+    # What the history of a branch lacks is put back, and what it leads to.
+    top = forge.git.commit("main", "Top\n", files={"a": "2\n"}, date="1714003500 +0000")
+    last = forge.git.commit("main", "Last\n", files={"a": "3\n"}, date="1714003600 +0000")
+    forge.tick()
+    assert forge.commits().succeeded
+    forge.conn.execute("DELETE FROM scm.git_commits WHERE commit_sha = ANY (%s)", [[top, base]])
+    assert forge.commits(Mode.BACKFILL, window=window, reread=True).succeeded
+    assert stored_shas(forge) == {base, top, last}
+    assert forge.rows(_UNREACHABLE) == []
+
+
+_FACTS = """
+SELECT commit_sha, parents, is_merge, additions, unreachable_since IS NOT NULL AS unreachable
+  FROM scm.git_commits WHERE repo_id = %(repo)s
+"""
+_OWED_PARENTS = "SELECT natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL"
+
+
+def squashed(forge: Forge) -> tuple[str, list[str]]:
+    """A merge request of two commits whose branch is gone before anybody looked; returns where it began."""
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    one = forge.git.commit("topic", "One\n", files={"b": "1\n"}, parents=[base])
+    two = forge.git.commit("topic", "Two\n", files={"b": "1\n2\n"})
+    request = forge.gitlab.open_merge_request(forge.project, author=forge.user, source="topic")
+    forge.git.commit("main", "Squashed\n", files={"b": "1\n2\n"})
+    forge.gitlab.merge(request, forge.user)
+    forge.gitlab.delete_branch(forge.project, "topic", author=forge.user)
+    forge.tick()
+    return base, [one, two]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_commits_that_only_a_merge_request_lists_are_facts_whenever_they_are_seen(
+    forge: Forge, is_late: bool
+) -> None:
+    if not is_late:
+        forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    base, (one, two) = squashed(forge)
+    if not is_late:
+        forge.git.set_ref("refs/heads/topic", two)
+        assert forge.commits().succeeded
+        forge.git.set_ref("refs/heads/topic", None)
+        forge.tick()
+    assert all(report.succeeded for report in forge.both())
+    assert forge.commits().succeeded
+    facts = {row.pop("commit_sha"): row for row in forge.rows(_FACTS)}
+    assert set(facts) == shas(forge) | {one, two}
+    assert facts[one] == {"parents": [base], "is_merge": False, "additions": 1, "unreachable": True}
+    assert facts[two] == {"parents": [one], "is_merge": False, "additions": 1, "unreachable": True}
+    assert not any(facts[sha]["unreachable"] for sha in shas(forge))
+    # The next visit asks for nothing of it.
+    forge.asked()
+    forge.tick()
+    assert forge.commits().batches == 0
+    assert forge.asked("/commits") == []
+
+
+def test_unknown_parents_are_never_none_and_prove_nothing(forge: Forge) -> None:
+    _, (one, two) = squashed(forge)
+    assert all(report.succeeded for report in forge.both())
+    forge.gitlab.faults.add(rf"commits/({one}|{two})", faults.server_error(), times=None)
+    assert forge.commits().succeeded
+    unknown = {"parents": None, "is_merge": None, "additions": None, "unreachable": True}
+    facts = {row.pop("commit_sha"): row for row in forge.rows(_FACTS)}
+    assert facts[one] == facts[two] == unknown
+    assert sorted(tuple(row.values()) for row in forge.rows(_OWED_PARENTS)) == sorted(
+        (sha, "parents") for sha in (one, two)
+    )
+    view = "SELECT meta_json -> 'parent_ids' AS parents FROM scm.v_facts WHERE meta_json ->> 'sha' = %(sha)s"
+    assert forge.rows(view, sha=one) == [{"parents": None}]
+    # Derived anew from what is stored, and compared with the source, they stay what they are.
+    report = forge.commits(Mode.REPAIR, window=("1990-01-01", "2024-05-07"), from_raw=True)
+    assert (report.succeeded, report.counts.changed) == (True, 0)
+    # A branch that comes back there is walked: a row without parents is no history.
+    forge.git.set_ref("refs/heads/again", two)
+    forge.gitlab.faults.clear()
+    forge.tick()
+    assert forge.commits().succeeded
+    facts = {row.pop("commit_sha"): row for row in forge.rows(_FACTS)}
+    assert (facts[one]["unreachable"], facts[two]["unreachable"]) == (False, False)
+    assert facts[two]["parents"] == [one]
+    assert forge.rows(_OWED_PARENTS) == []
+    assert stored(forge) == truth(forge.git)
+
+
+def test_a_commit_of_a_merge_request_that_the_server_lost_is_kept_and_owed_no_longer(forge: Forge) -> None:
+    _, (one, two) = squashed(forge)
+    assert all(report.succeeded for report in forge.both())
+    for ref in git(forge.git, "for-each-ref", "--format=%(refname)").decode().split():
+        if not ref.startswith("refs/heads/"):
+            forge.git.set_ref(ref, None)
+    forge.git.prune()
+    assert forge.commits().succeeded
+    lost = {row["commit_sha"]: row["parents"] for row in forge.rows(_FACTS) if row["unreachable"]}
+    assert lost == {one: None, two: None}
+    assert forge.rows(_OWED_PARENTS) == []
+    forge.asked()
+    forge.tick()
+    assert forge.commits().batches == 0
+    assert forge.asked("/commits/") == []
+
+
+def test_a_branch_named_like_a_commit_is_told_from_it(forge: Forge) -> None:
+    forge.gitlab.behaviour.names_before_ids = True
+    line_of(forge, 105)
+    tip, *_, first = git(forge.git, "rev-list", "main").decode().split()
+    # The server takes the tip of the default branch, whose history is two pages, for this branch.
+    forge.git.set_ref(f"refs/heads/{tip}", first)
+    forge.git.commit("zz", "Later in the order\n", files={"z": "1\n"}, parents=[first])
+    report = forge.commits()
+    assert report.succeeded, report.error
+    assert stored(forge) == truth(forge.git)
+    assert forge.rows("SELECT FROM scm.refs WHERE covered_tip IS DISTINCT FROM tip") == []
+    forge.tick()
+    assert forge.commits().batches == 0
+    # A range from the covered tip would begin at the branch.
+    hidden = forge.git.commit("main", "Unseen\n", files={"u": "1\n"})
+    forge.git.set_ref(f"refs/heads/{tip}", hidden)
+    forge.git.commit("main", "On top\n", files={"t": "1\n"})
+    forge.tick()
+    assert forge.commits().succeeded
+    assert stored(forge) == truth(forge.git)
+
+
+def test_one_ref_whose_history_is_not_given_fails_alone(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    bad = forge.git.commit("bad", "Bad\n", files={"b": "1\n"}, parents=[base])
+    forge.git.commit("later", "Later\n", files={"c": "1\n"}, parents=[base])
+    forge.gitlab.faults.add(rf"commits\?.*ref_name=[^&]*{bad}", faults.Answer(200, b"[]"), times=None)
+    for visit in range(3):
+        report = forge.commits()
+        assert report.succeeded, report.error
+        assert stored_shas(forge) == shas(forge) - {bad}
+        aside = "SELECT natural_key, reason, seen FROM scm.quarantine WHERE resolved_at IS NULL"
+        assert [tuple(row.values()) for row in forge.rows(aside)] == [("branch:bad", "no_history", 1)]
+        # A range, the whole, and at first both once more after a second listing.
+        assert len(forge.asked("repository/commits")) <= (6 if visit == 0 else 2)
+        forge.tick()
+    # Nothing is judged by what is not known.
+    assert forge.rows(_UNREACHABLE) == []
+    forge.gitlab.faults.clear()
+    assert forge.commits().succeeded
+    assert stored(forge) == truth(forge.git)
+    assert forge.rows(aside) == []
+
+
+def test_an_error_in_the_history_of_one_ref_holds_up_no_other(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    bad = forge.git.commit("bad", "Bad\n", files={"b": "1\n"}, parents=[base])
+    forge.git.commit("later", "Later\n", files={"c": "1\n"}, parents=[base])
+    html = faults.Answer(200, b"<html>", "text/html")
+    forge.gitlab.faults.add(rf"commits\?.*ref_name=[^&]*{bad}", html, times=None)
+    report = forge.commits()
+    assert (report.job_status, report.error_code) == (JobStatus.FAILED, "not_json")
+    assert stored_shas(forge) == shas(forge) - {bad}
+    assert watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).covered == ()
+    forge.gitlab.faults.clear()
+    forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
+    assert forge.commits().succeeded
+    assert stored(forge) == truth(forge.git)
+
+
+def test_a_commit_that_was_not_asked_for_is_not_stored_in_its_place(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    line = forge.git.commit("main", "Top\n", files={"a": "2\n"})
+    forge.gitlab.faults.add(r"stats=true", faults.server_error(), times=None)
+    assert forge.commits().succeeded
+    forge.gitlab.faults.clear()
+    # The server gives the branch of that name.
+    forge.git.set_ref(f"refs/heads/{base}", line)
+    forge.tick()
+    assert forge.commits().succeeded
+    rows = forge.rows("SELECT commit_sha, additions FROM scm.git_commits")
+    assert {row["commit_sha"]: row["additions"] for row in rows} == {base: None, line: 1}
+    assert [row["natural_key"] for row in forge.rows(_OWED_PARENTS)] == [base]

@@ -382,6 +382,7 @@ def test_a_row_that_cannot_be_stored_goes_to_quarantine_and_the_page_goes_on(for
             forge.project, title=f"{number}", source="x", author=forge.user
         )
     forge.gitlab.set_state(request, "on fire")
+    forge.conn.execute("ALTER TABLE scm.mrs ADD CHECK (status <> 'on fire')")
     forge.tick()
     first, _ = forge.both()
     assert first.succeeded

@@ -161,6 +161,12 @@ class GitLab(Places):
                 project.repository.set_ref(f"refs/heads/{branch}", None)
                 self.pushed(project, branch, before, None, author=author)
 
+    def run_pipeline(self, project: Project, sha: str) -> None:
+        """Run a pipeline for a commit, which a hidden ref holds from then on."""
+        with self.lock:
+            if project.repository is not None:
+                project.repository.keep({f"refs/pipelines/{self.next_id('pipeline')}": sha})
+
     # --- Talking ----------------------------------------------------------------------------------------
 
     def comment(
@@ -427,6 +433,12 @@ class GitLab(Places):
         if git is None or head is None:
             return
         base = git.merge_base([start, head]) if start else None
+        # A version outlives its branch: hidden refs hold its commits.
+        held = {sha for sha in (head, base, start) if sha}
+        git.keep(
+            {f"refs/merge-requests/{request.iid}/head": head}
+            | {f"refs/keep-around/{sha}": sha for sha in held}
+        )
         size = str(len(git.diff(base, head))) if base else "0"
         row["sha"] = head
         row["merge_status"], row["detailed_merge_status"] = "can_be_merged", "mergeable"

@@ -85,6 +85,12 @@ class GitRepository:
         answers = self._run("cat-file", "--batch-check=%(objectname)", stdin=asked).split(b"\n")
         return next((line.decode() for line in answers if re.fullmatch(rb"[0-9a-f]{40,64}", line)), None)
 
+    def full_name(self, revision: str) -> str:
+        """The full name of the branch or tag of this name; else the revision as it is."""
+        refs = {ref.name: f"refs/tags/{ref.name}" for ref in self.tags()}
+        refs |= {ref.name: f"refs/heads/{ref.name}" for ref in self.branches()}
+        return refs.get(revision, revision)
+
     def shas(
         self, revisions: Sequence[str], options: Sequence[str] = (), *, path: str | None = None
     ) -> list[str]:
@@ -251,6 +257,12 @@ class GitRepository:
             self._run("update-ref", "-d", ref)
         else:
             self._run("update-ref", ref, sha)
+
+    def keep(self, refs: Mapping[str, str]) -> None:
+        """Point full ref names at objects, all at once. GitLab keeps commits alive with refs that are neither
+        branches nor tags: ``refs/merge-requests/*/head``, ``refs/keep-around/*``, ``refs/pipelines/*``."""
+        lines = "".join(f"update {ref} {sha}\n" for ref, sha in refs.items())
+        self._run("update-ref", "--stdin", stdin=lines.encode())
 
     def tag(self, name: str, sha: str, *, message: str | None = None, date: str = "1714989731 +0000") -> None:
         """Make a tag: annotated with a message, lightweight without."""

@@ -183,6 +183,10 @@ class Behaviour:
     """Page 1 of branches and tags always announces a page 2."""
     missing_ref: int = 200
     """Status for commits of a ref that names nothing: 200 (an empty list) or 404."""
+    unstable_ties: bool = False
+    """Merge requests that are equal in what they are ordered by come in another order with each answer."""
+    names_before_ids: bool = False
+    """Where a branch or tag is named like the id of a commit, ``ref_name`` means the branch or tag."""
     empty_repository: int = 200
     """Status for commits of an empty repository: 200 (an empty list) or 404."""
     decoding_proxy: bool = False

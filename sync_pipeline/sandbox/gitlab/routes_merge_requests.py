@@ -6,6 +6,7 @@ Belongs here: filters, order and pages of these lists. How the rows look is
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from operator import attrgetter
@@ -112,6 +113,8 @@ def _listed(ask: Ask, requests: list[MergeRequest], *, below: Group | None = Non
         requests = list(filter(test, requests))
     # Equal values are ordered by id, the newest first, whatever the direction.
     requests.sort(key=attrgetter("id"), reverse=True)
+    if ask.gitlab.behaviour.unstable_ties:
+        random.Random(len(ask.gitlab.journal.entries)).shuffle(requests)
     requests.sort(key=_ORDER.get(values["order_by"], _BY_CREATION), reverse=values["sort"] == "desc")
     page = ask.pager().over(requests)
     rows = [
@@ -213,7 +216,9 @@ def _commits(ask: Ask) -> Page:
     project = ask.project()
     request = ask.merge_request(project)
     versions = request.versions
-    return ask.pager().over(_version_commits(project, request, versions[-1]) if versions else [])
+    rows = _version_commits(project, request, versions[-1]) if versions else []
+    # The server reads this list from its database, which has no parents.
+    return ask.pager().over([row | {"parent_ids": []} for row in rows])
 
 
 def _version_commits(project: Project, request: MergeRequest, version: Row) -> list[Row]:

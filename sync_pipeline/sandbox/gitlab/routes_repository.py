@@ -76,11 +76,17 @@ def _commits(ask: Ask) -> Page:
         options.append("--first-parent")
     if values["order"] == "topo":
         options.append("--topo-order")
-    revisions = ["--all"] if values["all"] else [ref or project.default_branch]
+    revision = ref or project.default_branch
+    if behaviour.names_before_ids:
+        revision = "..".join(git.full_name(part) for part in revision.split(".."))
+    revisions = ["--all"] if values["all"] else [revision]
     try:
         shas = git.shas(revisions, options, path=values["path"])
     except GitError:
         return _nothing(pager.unknown_length([]), behaviour.missing_ref, "Commit")
+    if values["all"]:
+        # Pages go from new to old, the rows within a page from old to new.
+        shas.reverse()
     rows = with_address(project, git.commits(shas))
     if values["with_stats"]:
         stats = git.stats(shas)

@@ -8,15 +8,15 @@ Dates limit nothing, because git stops a date-limited walk at the first old-date
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitBatch, CommitRow
 from sync_pipeline.model import Obligation, QuarantinedRow, TimeWindow
-from sync_pipeline.sources.gitlab.fields import commit, quarantined
-from sync_pipeline.sources.gitlab.paging import check_moves, rows, stamp
+from sync_pipeline.sources.gitlab.fields import commit, is_sha, payload, quarantined
+from sync_pipeline.sources.gitlab.paging import Progress, rows, stamp
 from sync_pipeline.sources.gitlab.pieces import PER_PAGE, UNLISTED, Hole, in_pieces, is_too_hard
 from sync_pipeline.sources.gitlab.transport import Answer, Client, project_path
 
@@ -44,35 +44,35 @@ class CommitReader:
         first_page: int = 1,
         tip_read: bool = False,
         whole: Callable[[], tuple[int, bool]] = lambda: (1, False),
+        names: Sequence[str] = (),
     ) -> Iterator[CommitBatch]:
         """Everything reachable from ``tip`` but not from ``covered``; from ``first_page`` on, where an
         interrupted walk goes on (``tip_read`` as its last batch said).
 
         Where the answer about the range cannot be believed, because the server no longer has ``covered`` (or
         ``tip`` is reachable from it), the whole of ``tip`` is read; ``whole`` then tells where that goes on.
+        Where a branch or tag is named like the id ``tip``, ``names`` are the full names of refs that lead to
+        ``tip``: the server may take the id for the name, and then it is asked by one of these.
         The last batch is ``complete``. Raises SourceGone with code ``no_commit`` where the server does not
-        have ``tip``.
+        give the history of ``tip``.
         """
-        if covered is not None:
-            try:
-                for batch in self._walk(tip, covered, first_page, tip_read):
-                    yield batch
-                    if batch.complete:
-                        return
-            except (SourceGone, Permanent) as error:
-                if error.code not in ("no_object", "bad_request"):
-                    raise
-            first_page, tip_read = whole()
-        complete = False
-        try:
-            for batch in self._walk(tip, None, first_page, tip_read):
-                yield batch
-                complete = batch.complete
-        except (SourceGone, Permanent) as error:
-            if error.code not in ("no_object", "bad_request"):
-                raise
-        if not complete:
-            raise SourceGone(f"the server does not have commit {tip}", code="no_commit")
+        for base in (covered, None) if covered is not None else (None,):
+            if base is None and covered is not None:
+                first_page, tip_read = whole()
+            for revision in (tip, *names):
+                if names and first_page > 1 and not self._begins_with(tip, _query(base, revision)):
+                    continue
+                try:
+                    for batch in self._walk(tip, base, first_page, tip_read, revision):
+                        yield batch
+                        if batch.complete:
+                            return
+                except (SourceGone, Permanent) as error:
+                    if error.code not in ("no_object", "bad_request"):
+                        raise
+                # A name may lead elsewhere by now, so its pages are not gone on with.
+                first_page, tip_read = 1, False
+        raise SourceGone(f"the server does not give the history of commit {tip}", code="no_commit")
 
     def read_days(self, window: TimeWindow) -> Iterator[CommitBatch]:
         """The commits of all refs committed in ``window``, as far as git finds them: this refreshes rows and
@@ -82,16 +82,29 @@ class CommitReader:
             yield self._batch(None, None, page, answer, aside, tip_read=False)
 
     def settle(self, sha: str) -> CommitRow:
-        """One commit with its statistics. Raises as the transport does, RowUnreadable where it is none."""
-        return commit(self._client.get(f"{self._path}/{sha}", {"stats": "true"}).data)
+        """One commit with its statistics. Raises as the transport does, RowUnreadable where it is none, or
+        another one."""
+        row = commit(self._client.get(f"{self._path}/{sha}", {"stats": "true"}).data)
+        if row.sha != sha:
+            raise RowUnreadable(
+                f"asked for commit {sha}, the server gives {row.sha}", payload=payload(row.raw)
+            )
+        return row
 
-    def _walk(self, tip: str, covered: str | None, first_page: int, tip_read: bool) -> Iterator[CommitBatch]:
-        query = {"ref_name": tip if covered is None else f"{covered}..{tip}"}
+    def _walk(
+        self, tip: str, covered: str | None, first_page: int, tip_read: bool, revision: str
+    ) -> Iterator[CommitBatch]:
+        """The pages of ``revision``, which leads to ``tip``. Ends at once where it does not begin with it."""
+        query = _query(covered, revision)
         for page, answer, owing in self._pages(query, first_page):
+            if page == 1 and _begins_elsewhere(tip, answer):
+                return
             batch = self._batch(tip, covered, page, answer, owing, tip_read=tip_read)
             # Behind a full last page comes an empty one. A range whose ends were cleaned away since the page
             # before is empty as well.
-            if page > 1 and batch.complete and not answer.data and not self._begins_with(tip, query):
+            # So may a name lead elsewhere.
+            is_doubtful = revision != tip or not answer.data
+            if page > 1 and batch.complete and is_doubtful and not self._begins_with(tip, query):
                 batch = replace(batch, complete=False)
             tip_read = batch.tip_read
             yield batch
@@ -111,7 +124,7 @@ class CommitReader:
         """Number, answer, and whether statistics were left out, of each page; a :class:`Hole` in the place of
         a row that the server cannot give."""
         size = PER_PAGE if page == 1 else 0
-        before: Any = None
+        progress = Progress(self._path)
         while True:
             asked = {**query, "per_page": PER_PAGE, "page": page}
             try:
@@ -126,8 +139,7 @@ class CommitReader:
             yield page, answer, without
             if answer.next_query is None or not answer.data:
                 return
-            check_moves(before, answer.data, self._path)
-            before = answer.data
+            progress.check(answer, page)
             page += 1
 
     def _page(self, query: dict[str, Any]) -> tuple[Answer, bool]:
@@ -199,6 +211,17 @@ class CommitReader:
             quarantined=tuple(aside),
             obligations=tuple(_owed(row) for row in found) if without else (),
         )
+
+
+def _query(covered: str | None, revision: str) -> dict[str, Any]:
+    return {"ref_name": revision if covered is None else f"{covered}..{revision}"}
+
+
+def _begins_elsewhere(tip: str, answer: Answer) -> bool:
+    """Whether the first row of a walk is another commit than its tip. One without a name may be any."""
+    first = answer.data[0] if isinstance(answer.data, list) and answer.data else None
+    name = first.get("id") if isinstance(first, dict) else None
+    return is_sha(name) and name != tip
 
 
 def _owed(row: CommitRow) -> Obligation:

@@ -152,7 +152,13 @@ def commit(data: Any) -> CommitRow:
     sha = fields.sha("id")
     if sha is None:
         raise RowUnreadable("the commit has no id", payload=payload(data))
-    parents = tuple(parent for parent in fields.items("parent_ids") if is_sha(parent))
+    listed = fields.data.get("parent_ids")
+    parents: tuple[str, ...] | None = None
+    if isinstance(listed, list) and all(map(is_sha, listed)):
+        parents = tuple(listed)
+    elif listed is not None:
+        # One that cannot be read leaves the others without their place.
+        fields.flags.add("bad_type")
     stats = Fields(fields.object("stats") or {})
     row = {
         "author_name": fields.text("author_name"),
@@ -167,8 +173,6 @@ def commit(data: Any) -> CommitRow:
         "message": fields.text("message"),
         "web_url": fields.text("web_url"),
     }
-    if len(parents) != len(fields.items("parent_ids")):
-        fields.flags.add("bad_type")
     return CommitRow(
         sha=sha,
         parents=parents,

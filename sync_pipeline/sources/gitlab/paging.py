@@ -6,8 +6,8 @@ and how a request is sent (:mod:`sync_pipeline.sources.gitlab.transport`).
 A list ordered by ``updated_at`` moves: a row that is edited goes to the end, and every row behind it one
 place forward, over the edge of a page that was already read. So only the first page of each question counts,
 and the next question begins at the last time seen. Only rows that share one time, more than a page of them,
-are read by page number; there a row that leaves shows itself, because the same question is asked until two
-passes agree.
+are read by page number, pass after pass: until the rows of all passes are as many as the server counts, or
+until two passes agree. A row that leaves meanwhile shows itself by either.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _STEP = timedelta(milliseconds=1)
 # Some servers show whole seconds of it.
 _SECOND = timedelta(seconds=1)
 _MAX_PASSES = 10
+# After so many passes without an end, rows of one time are asked for in the order in which they were made.
+_PASSES_BY_UPDATE = 3
 _MAX_EMPTY = 100
 _MAX_LOOKS = 4
 
@@ -53,16 +55,15 @@ def pages(
     query: dict[str, Any] = {"per_page": PER_PAGE, **(params or {})}
     asked: set[str] = set()
     size = PER_PAGE
-    empty = 0
-    before: Any = None
+    progress = Progress(path)
     while True:
         if (page := repr(sorted(query.items()))) in asked:
             raise Transient(f"GET {path}: the server links from a page back to it", code="paging_loop")
         asked.add(page)
+        number = _number(query)
         try:
             answer = client.get(path, query)
         except (Transient, Permanent) as error:
-            number = _number(query)
             if number is None or not is_too_hard(error):
                 raise
             if holes is None and error.code != "content_too_large":
@@ -80,16 +81,13 @@ def pages(
         yield answer
         if answer.next_query is None or (empty_ends and not answer.data):
             return
-        empty = 0 if answer.data else empty + 1
-        _check_empty(empty, path)
-        check_moves(before, answer.data, path)
-        before = answer.data
+        progress.check(answer, number)
         query = {**query, **answer.next_query}
 
 
-def _number(query: Mapping[str, Any]) -> int | None:
+def _number(query: Mapping[str, Any], default: int | None = 1) -> int | None:
     """The number of the page that ``query`` asks for; None where that is no matter of numbers."""
-    page = query.get("page", 1)
+    page = query.get("page", default)
     text = str(page[0] if isinstance(page, list) and page else page)
     return int(text) if text.isdecimal() and "pagination" not in query else None
 
@@ -100,19 +98,35 @@ def _ask(client: Client, path: str, query: Mapping[str, Any], page: int, per_pag
     return answer
 
 
-def _check_empty(number: int, path: str) -> None:
-    """So many empty pages in a row are no list that thins out but one without an end."""
-    if number > _MAX_EMPTY:
-        raise Transient(
-            f"GET {path}: the server announces one empty page after the other", code="paging_loop"
-        )
+class Progress:
+    """Notices a list that would never end, whichever way its pages are asked for. One instance sees the pages
+    of one reading."""
 
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._pages: set[int] = set()
+        self._empty = 0
 
-def check_moves(before: Any, now: Any, path: str) -> None:
-    """Raises Transient where a page behind another one repeats it: something in between ignores its number,
-    and the list would never end."""
-    if now and now == before:
-        raise Transient(f"GET {path}: the server sends the same page under every number", code="paging_loop")
+    def check(self, answer: Answer, page: int | None) -> None:
+        """``answer``, which announces another page, is that to page ``page`` (None: pages have no numbers).
+        Raises Transient where its link leads back to that page or to one before it, where the same page came
+        before, and where there are too many empty pages in a row."""
+        following = _number(answer.next_query or {}, None)
+        if page is not None and following is not None and following <= page:
+            raise self._loop(f"the server links from page {page} to page {following}")
+        self._empty = 0 if answer.data else self._empty + 1
+        if self._empty > _MAX_EMPTY:
+            # No list thins out like that.
+            raise self._loop("the server announces one empty page after the other")
+        if isinstance(answer.data, list) and answer.data:
+            # The rows of a list differ, so these tell a page. Something in between may ignore its number.
+            content = hash((len(answer.data), repr(answer.data[0]), repr(answer.data[-1])))
+            if content in self._pages:
+                raise self._loop("the server sends the same page under several numbers")
+            self._pages.add(content)
+
+    def _loop(self, what: str) -> Transient:
+        return Transient(f"GET {self._path}: {what}; the list would have no end", code="paging_loop")
 
 
 def rows(answer: Answer, path: str) -> list[Any]:
@@ -129,6 +143,8 @@ class Position:
 
     ``seen`` are the versions that the next answers may repeat. ``tie`` is set while more rows than a page
     share one time; then ``read`` are the versions of this pass and ``last_pass`` those of the one before.
+    ``found`` are the numbers of the rows that came since the server last counted another ``total``, and
+    ``begun`` both as they were when the pass began.
     """
 
     after: datetime
@@ -140,7 +156,9 @@ class Position:
     last_pass: frozenset[Key] | None = None
     passes: int = 0
     until: datetime | None = None
-    empty: int = 0
+    found: frozenset[int] = frozenset()
+    total: int | None = None
+    begun: tuple[int | None, int] = (None, 0)
 
 
 def start(window: TimeWindow) -> Position:
@@ -150,21 +168,26 @@ def start(window: TimeWindow) -> Position:
     return Position(after, before)
 
 
-def step(position: Position, keys: Sequence[Key], more: bool) -> Position | None:
+def step(position: Position, keys: Sequence[Key], more: bool, total: int | None = None) -> Position | None:
     """The position after an answer with the versions ``keys``; None at the end of the list. ``more`` tells
-    whether the server announced another page. Raises Transient where the answer cannot be relied on."""
-    if any(one[1] > other[1] for one, other in pairwise(keys)):
+    whether the server announced another page, ``total`` how many rows it counts (None: it does not say).
+    Raises Transient where the answer cannot be relied on."""
+    if not position.tie and any(one[1] > other[1] for one, other in pairwise(keys)):
         raise Transient("the server does not sort by updated_at; the list cannot be read", code="unordered")
-    if keys and (keys[0][1] < position.after - _SECOND or keys[-1][1] > position.before + _STEP):
+    times = [time for _, time in keys]
+    if times and (min(times) < position.after - _SECOND or max(times) > position.before + _STEP):
         raise Transient("the server does not filter by updated_at; the list cannot be read", code="unordered")
     seen = position.seen | frozenset(keys)
     if position.tie:
-        empty = 0 if keys else position.empty + 1
-        return _tied(replace(position, seen=seen, read=position.read | frozenset(keys), empty=empty), more)
+        found = frozenset(number for number, _ in keys)
+        if total is not None and total == position.total:
+            found |= position.found
+        read = position.read | frozenset(keys)
+        return _tied(replace(position, seen=seen, read=read, found=found, total=total), more)
     if not more:
         return None
     if not keys:
-        return replace(position, page=position.page + 1, empty=position.empty + 1)
+        return replace(position, page=position.page + 1)
     last = keys[-1][1]
     after = last - _STEP
     if after > position.after:
@@ -177,18 +200,30 @@ def step(position: Position, keys: Sequence[Key], more: bool) -> Position | None
 
 
 def _tied(position: Position, more: bool) -> Position | None:
-    """As :func:`step`, inside one time."""
+    """As :func:`step`, inside one time.
+
+    The server may give rows of one time in another order with each answer, so that a pass has one row twice
+    and lacks another. While it counts the same number, no row came or left."""
     assert position.until is not None
     if more:
         return replace(position, page=position.page + 1)
-    if position.read == position.last_pass:
+    if position.read == position.last_pass or len(position.found) == position.total:
         if position.before > position.until:
             return None
         return Position(position.before, position.until, seen=_from(position.seen, position.before))
-    if position.passes >= _MAX_PASSES:
+    total, found = position.begun
+    gets_on = total is not None and total == position.total and len(position.found) > found
+    passes = position.passes if gets_on else position.passes + 1
+    if passes > _MAX_PASSES:
         raise Transient("rows of one time keep changing while they are read", code="unstable")
-    passes = position.passes + 1
-    return replace(position, page=1, read=frozenset(), last_pass=position.read, passes=passes)
+    return replace(
+        position,
+        page=1,
+        read=frozenset(),
+        last_pass=position.read,
+        passes=passes,
+        begun=(position.total, len(position.found)),
+    )
 
 
 def _from(seen: frozenset[Key], after: datetime) -> frozenset[Key]:
@@ -241,8 +276,10 @@ def by_time(
     A page that cannot be given is read in pieces. ``sketch`` are parameters by which the server says less of
     a row: with them a row that is to blame is asked for again."""
     position: Position | None = start(window)
-    before: tuple[int, list[Any]] = (0, [])
+    progress = Progress(path)
     while position is not None:
+        if position.page == 1:
+            progress = Progress(path)
         query: dict[str, Any] = {
             "per_page": client.per_page,
             **params,
@@ -250,6 +287,8 @@ def by_time(
             "updated_before": stamp(position.before),
             "page": position.page,
         }
+        if position.tie and position.passes >= _PASSES_BY_UPDATE:
+            query["order_by"] = "created_at"
         unlisted: tuple[Unlisted, ...] = ()
         try:
             answer = client.get(path, query)
@@ -258,18 +297,16 @@ def by_time(
                 raise
             found = _at_rest(partial(_pieces, client, path, query, error, sketch), key)
             listed, unlisted = _without_holes(found, position, key)
-            more, date = found.more, found.date
+            more, date, total = found.more, found.date, None
         else:
             listed, more, date = rows(answer, path), answer.next_query is not None, answer.date
-            if position.page == before[0] + 1 > 1:
-                check_moves(before[1], listed, path)
-            before = (position.page, listed)
+            total = answer.total
+            if more:
+                progress.check(answer, position.page)
         keyed = [(row, _version(row, key)) for row in listed]
         fresh = {version: row for row, version in keyed if version and version not in position.seen}
         new = [*fresh.values(), *(row for row, version in keyed if version is None)]
-        position = step(position, [version for _, version in keyed if version], more)
-        if position is not None:
-            _check_empty(position.empty, path)
+        position = step(position, [version for _, version in keyed if version], more, total)
         covered = window.until if position is None else min(max(position.after, window.since), window.until)
         yield TimedPage(
             [row for row in new if not isinstance(row, Sketch)],

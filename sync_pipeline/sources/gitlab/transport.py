@@ -111,12 +111,14 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A parsed answer. ``next_query`` asks for the page after this one, None at the end; ``date`` is the
-    server's clock (UTC, whole seconds), None where it did not say."""
+    """A parsed answer. ``next_query`` asks for the page after this one, None at the end. ``date`` is the
+    server's clock (UTC, whole seconds), ``total`` the number of rows of the whole list; None where it did not
+    say."""
 
     data: Any
     next_query: Mapping[str, Sequence[str]] | None
     date: datetime | None
+    total: int | None = None
 
 
 def project_path(project_id: int, *segments: str | int) -> str:
@@ -307,7 +309,10 @@ class Client:
         following = _next_query(response.headers)
         if following is None:
             following = _assumed_query(response.headers, data, query)
-        return Answer(data, following, answers.http_date(response.headers.get("Date")))
+        total = response.headers.get("X-Total", "").strip()
+        date = answers.http_date(response.headers.get("Date"))
+        # No list has more rows than fit into 18 digits.
+        return Answer(data, following, date, int(total) if re.fullmatch(r"[0-9]{1,18}", total) else None)
 
     def graphql(self, query: str, variables: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """The data of a GraphQL query. Any error in the answer is raised, also beside partial data: Transient

@@ -60,6 +60,27 @@ def test_a_merge_request_from_a_fork_brings_its_commits_along(site: Site, tmp_pa
     assert site.rows(f"{site.at}/events")[0]["push_data"]["action"] == "removed"
 
 
+def test_hidden_refs_hold_commits_and_the_list_of_all_shows_them(site: Site) -> None:
+    base = site.git.resolve("main")
+    assert base is not None
+    made = {
+        site.git.commit(name, f"{name}\n", parents=[base], date="1750000000 +0000")
+        for name in ("request", "pipeline")
+    }
+    site.gitlab.open_merge_request(site.project, author=site.user, source="request")
+    site.gitlab.run_pipeline(site.project, site.git.resolve("pipeline") or "")
+    for name in ("request", "pipeline"):
+        site.gitlab.delete_branch(site.project, name)
+    site.git.prune()
+    listed = [row["id"] for row in site.rows(f"{site.at}/repository/commits", all="true", per_page=100)]
+    assert made < set(listed)
+    # Within a page the oldest comes first.
+    assert listed.index(base) < min(map(listed.index, made))
+    assert made.isdisjoint(row["id"] for row in site.rows(f"{site.at}/repository/commits", per_page=100))
+    commits = site.rows(f"{site.at}/merge_requests/1/commits")
+    assert [row["parent_ids"] for row in commits] == [[]]
+
+
 def test_threads_resolution_edits_and_deletions(site: Site) -> None:
     request, at = opened(site)
     gitlab = site.gitlab

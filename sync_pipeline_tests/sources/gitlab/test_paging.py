@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from sync_pipeline.errors import Transient
 from sync_pipeline.model import TimeWindow
 from sync_pipeline.sources.gitlab import paging
+from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.paging import Key, Position, step
 from sync_pipeline.sources.gitlab.transport import Client, Instance
 from sync_pipeline_tests.sources.gitlab.servers import answer, scripted
@@ -79,6 +81,63 @@ def test_the_same_page_under_every_number_ends() -> None:
         assert len(server.asked) == 2
 
 
+def test_pages_that_come_again_in_turn_end() -> None:
+    turns = [_page([n % 3, n % 3 + 10], f"page={n + 2}") for n in range(9)]
+    with scripted(*turns) as server:
+        with pytest.raises(Transient) as caught:
+            list(paging.pages(client(server.url), "/x"))
+        assert caught.value.code == "paging_loop"
+        assert len(server.asked) == 4
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_link_back_ends_a_list_that_brings_new_rows_for_ever(number: int) -> None:
+    first = [_page([n], f"page={n + 2}") for n in range(2)]
+    with scripted(*first, *(_page([n], f"page={number}") for n in range(2, 30))) as server:
+        with pytest.raises(Transient) as caught:
+            list(paging.pages(client(server.url), "/x"))
+        assert caught.value.code == "paging_loop"
+        assert len(server.asked) == 3
+
+
+def _commits(page: int) -> list[dict[str, Any]]:
+    return [
+        {"id": f"{page * 100 + n:040x}", "parent_ids": [f"{page * 100 + n + 1:040x}"]} for n in range(100)
+    ]
+
+
+def test_a_history_without_an_end_is_an_error() -> None:
+    # A hundred new commits with each answer, which links to the page that was asked for.
+    answers = [_page(_commits(0), "page=2"), *(_page(_commits(n), "page=2") for n in range(1, 30))]
+    for read in (
+        lambda reader: reader.read_tip(f"{0:040x}"),
+        lambda reader: reader.read_days(TimeWindow(T0, T0 + timedelta(days=1))),
+    ):
+        with scripted(*answers) as server:
+            with pytest.raises(Transient) as caught:
+                list(read(CommitReader(client(server.url), 1)))
+            assert caught.value.code == "paging_loop"
+            assert len(server.asked) == 2
+
+
+def test_a_time_whose_pages_never_end_is_an_error() -> None:
+    rows = [
+        [{"id": page * 100 + n, "updated_at": "2024-05-06T00:00:01.000Z"} for n in range(100)]
+        for page in range(9)
+    ]
+    with scripted(*(_page(one, "page=2") for one in rows)) as server:
+        window = TimeWindow(T0, T0 + timedelta(days=1))
+        with pytest.raises(Transient) as caught:
+            list(paging.by_time(client(server.url), "/x", {}, window, _version))
+        assert caught.value.code == "paging_loop"
+        # The window, then what is left of it from that time on, then two pages of that time.
+        assert len(server.asked) == 4
+
+
+def _version(row: Any) -> Key:
+    return row["id"], datetime.fromisoformat(row["updated_at"])
+
+
 def test_something_else_than_a_list_is_refused() -> None:
     with scripted(answer({"message": "hello"})) as server, pytest.raises(Transient):
         list(paging.pages(client(server.url), "/x"))
@@ -92,7 +151,16 @@ class MovingList:
 
     per_page = 4
 
-    def __init__(self, offsets: list[int], *, seconds: bool = False) -> None:
+    def __init__(
+        self,
+        offsets: list[int],
+        *,
+        seconds: bool = False,
+        counts: bool = False,
+        shuffle: random.Random | None = None,
+    ) -> None:
+        """Rows of one time are in another order with each answer where there is a ``shuffle``."""
+        self.counts, self.shuffle = counts, shuffle
         self.shown = (lambda time: time.replace(microsecond=0)) if seconds else shown
         self.rows = {number: T0 + timedelta(microseconds=offset) for number, offset in enumerate(offsets)}
         self.clock = T0 + timedelta(seconds=2)
@@ -105,13 +173,16 @@ class MovingList:
     def delete(self, number: int) -> None:
         self.rows.pop(number, None)
 
-    def ask(self, position: Position) -> tuple[list[Key], bool]:
+    def ask(self, position: Position) -> tuple[list[Key], bool, int | None]:
         matching = sorted(
-            (time, number) for number, time in self.rows.items() if position.after <= time <= position.before
+            (time, self.shuffle.random() if self.shuffle else 0.0, number)
+            for number, time in self.rows.items()
+            if position.after <= time <= position.before
         )
         first = (position.page - 1) * self.per_page
         page = matching[first : first + self.per_page]
-        return [(number, self.shown(time)) for time, number in page], len(matching) > first + self.per_page
+        keys = [(number, self.shown(time)) for time, _, number in page]
+        return keys, len(matching) > first + self.per_page, len(matching) if self.counts else None
 
 
 def shown(time: datetime) -> datetime:
@@ -125,9 +196,9 @@ def read(
     found: set[Key] = set()
     asked = 0
     while position is not None:
-        keys, more = moving.ask(position)
+        keys, more, total = moving.ask(position)
         found.update(key for key in keys if key not in position.seen)
-        position = step(position, keys, more)
+        position = step(position, keys, more, total)
         asked += 1
         if position is not None:
             between()
@@ -141,12 +212,25 @@ _CHANGES = st.lists(
 
 
 @settings(max_examples=400, deadline=None)
-@given(offsets=_OFFSETS, changes=_CHANGES, short=st.booleans(), seconds=st.booleans(), stretch=st.booleans())
+@given(
+    offsets=_OFFSETS,
+    changes=_CHANGES,
+    short=st.booleans(),
+    seconds=st.booleans(),
+    stretch=st.booleans(),
+    shuffle=st.none() | st.randoms(use_true_random=False),
+)
 def test_no_row_is_lost_while_the_list_moves(
-    offsets: list[int], changes: list[tuple[str, int]], short: bool, seconds: bool, stretch: bool
+    offsets: list[int],
+    changes: list[tuple[str, int]],
+    short: bool,
+    seconds: bool,
+    stretch: bool,
+    shuffle: random.Random | None,
 ) -> None:
-    # Some servers show whole seconds of what they sort by microseconds.
-    moving = MovingList([n * 200 if stretch else n for n in offsets], seconds=seconds)
+    # Some servers show whole seconds of what they sort by microseconds; some do not count.
+    spread = [n * 200 if stretch else n for n in offsets]
+    moving = MovingList(spread, seconds=seconds, counts=shuffle is not None, shuffle=shuffle)
     todo = iter(changes)
     # A window that ends before the edits, as an incremental one does, or after them.
     window = TimeWindow(T0, T0 + timedelta(milliseconds=500 if short else 60_000))
@@ -186,8 +270,37 @@ def test_more_rows_of_one_time_than_a_page_are_read_by_number() -> None:
     assert len(found) == 253
 
 
-def test_a_time_that_never_rests_is_an_error_not_a_loss() -> None:
-    moving = MovingList([5000] * 250)
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_of_one_time_in_an_order_that_changes_with_each_answer_are_all_read(seed: int) -> None:
+    moving = MovingList([5000] * 105 + [9000] * 3, counts=True, shuffle=random.Random(seed))
+    found, _ = read(moving, TimeWindow(T0, T0 + timedelta(seconds=60)))
+    assert len(found) == 108
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_row_that_leaves_such_a_time_hides_no_other(seed: int) -> None:
+    moving = MovingList([5000] * 40, counts=True, shuffle=random.Random(seed))
+    victims = iter(range(6))
+    found, _ = read(moving, TimeWindow(T0, T0 + timedelta(seconds=60)), lambda: moving.edit(next(victims, 0)))
+    assert {number for number, _ in found} == set(range(40))
+
+
+def test_without_a_count_rows_of_one_time_are_asked_for_in_another_order() -> None:
+    class Unsettled(MovingList):
+        """Rows that were made one after the other have an order of their own."""
+
+        def ask(self, position: Position) -> tuple[list[Key], bool, int | None]:
+            self.shuffle = random.Random(0) if position.passes >= 3 else shuffle
+            return super().ask(position)
+
+    shuffle = random.Random(1)
+    found, _ = read(Unsettled([5000] * 105, shuffle=shuffle), TimeWindow(T0, T0 + timedelta(seconds=60)))
+    assert len(found) == 105
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_time_that_never_rests_is_an_error_not_a_loss(counts: bool) -> None:
+    moving = MovingList([5000] * 250, counts=counts)
     victims = iter(range(250))
     with pytest.raises(Transient) as caught:
         read(moving, TimeWindow(T0, T0 + timedelta(seconds=60)), lambda: moving.delete(next(victims)))

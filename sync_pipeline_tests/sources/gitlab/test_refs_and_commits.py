@@ -256,6 +256,19 @@ def test_a_date_that_is_none_is_kept_as_it_is(text: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("parents", "flags"),
+    [(None, ()), ("none", ("bad_type",)), ([SHA, 5], ("bad_type",)), ({}, ("bad_type",))],
+)
+def test_parents_that_the_source_does_not_say_are_unknown_and_not_none(
+    parents: object, flags: tuple[str, ...]
+) -> None:
+    row = commit({"id": SHA, "parent_ids": parents})
+    assert (row.parents, row.flags) == (None, flags)
+    assert commit({"id": SHA}).parents is None
+    assert commit({"id": SHA, "parent_ids": []}).parents == ()
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "2024-05-06t10:00:00z",
