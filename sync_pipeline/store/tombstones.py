@@ -49,6 +49,7 @@ _BURY = {
 _INTERNAL = """
 SELECT mr_iid || ':' || source_event_id AS key FROM scm.review_events
  WHERE repo_id = %(repo_id)s AND mr_iid || ':' || source_event_id = ANY (%(keys)s) AND is_internal
+   AND replaced_id = 0
 """
 
 

@@ -264,8 +264,6 @@ class MergeRequestWork:
             updated_at = {row.iid: row.updated_at for row in batch.rows}
 
             def store_sets(conn: Connection, batch_id: int, some: Sequence[ReviewSet]) -> Counts:
-                if self._distrusted:
-                    reviews.distrust(conn, repo_id, some, self._distrusted)
                 return reviews.store_reviews(
                     conn,
                     repo_id=repo_id,
@@ -273,6 +271,7 @@ class MergeRequestWork:
                     sets=[(one, updated_at[one.mr_iid]) for one in some],
                     server_now=batch.date,
                     begun=self._visit.looked_at,
+                    distrusted=self._distrusted,
                 )
 
             attempt.write_rows(
@@ -292,9 +291,6 @@ class MergeRequestWork:
             return
 
         def store_rows(conn: Connection, batch_id: int, some: Sequence[MergeRequestRow]) -> Counts:
-            if self._distrusted:
-                doubtful = [row.iid for row in some if str(row.iid) in self._distrusted]
-                merge_requests.distrust(conn, repo_id, doubtful)
             return merge_requests.store_merge_requests(
                 conn,
                 repo_id=repo_id,
@@ -303,6 +299,7 @@ class MergeRequestWork:
                 owed=batch.obligations,
                 server_now=batch.date,
                 begun=self._visit.looked_at,
+                distrusted=self._distrusted,
             )
 
         attempt.write_rows(
@@ -316,12 +313,12 @@ class MergeRequestWork:
             obligations=batch.obligations,
         )
 
-    def _known(self, iids: Sequence[int]) -> Mapping[int, Head]:
+    def _known(self, ids: Mapping[int, int]) -> Mapping[int, Head]:
         """The heads of those whose versions and commits need not be read again."""
         if self._rereads:
             return {}
         with self._database.connection() as conn:
-            return merge_requests.known_heads(conn, self._repo.repo_id, iids)
+            return merge_requests.known_heads(conn, self._repo.repo_id, ids, ids.values())
 
     def _unread(self, rows: Sequence[MergeRequestRow]) -> list[MergeRequestRow]:
         """Those whose review was not read since they were updated, or got another head."""
@@ -329,7 +326,8 @@ class MergeRequestWork:
             return list(rows)
         with self._database.connection() as conn:
             heads = {row.iid: row.head_sha for row in rows}
-            known = reviews.reviews_as_of(conn, self._repo.repo_id, heads)
+            ids = {row.iid: row.mr_id for row in rows}
+            known = reviews.reviews_as_of(conn, self._repo.repo_id, heads, ids)
         return [row for row in rows if known.get(row.iid) != row.updated_at]
 
     # -- what no time of update reveals -------------------------------------------------------------------
@@ -426,7 +424,7 @@ class MergeRequestWork:
                 if attempt.job_type is not JobType.REVIEWS:
                     self._settle(attempt, iid, details, readable)
                 elif not self._read_some([iid], readable, [attempt]):
-                    self._owe(attempt, iid, details, "the server no longer lists the merge request", readable)
+                    self._not_listed(attempt, iid, details, readable)
 
     def _list_again(self, attempt: Attempt, key: str, readable: TimeWindow) -> None:
         """Try again to read what the list could not be given with, and of which only the time is known."""
@@ -451,17 +449,35 @@ class MergeRequestWork:
         with attempt.lease() as lease:
             attempt.write(lease, settled, window=readable)
 
-    def _owe(
-        self, attempt: Attempt, iid: int, details: Sequence[str], error: str, readable: TimeWindow
-    ) -> None:
+    def _not_listed(self, attempt: Attempt, iid: int, details: Sequence[str], readable: TimeWindow) -> None:
+        """The details of a merge request that did not come stay owed, unless it is gone."""
+        is_gone = SingleReader(self._client, self._visit.project_id).is_gone(iid)
+        error = "the server no longer has the merge request" if is_gone else "the server does not list it"
         owed = [Obligation(str(iid), detail, error) for detail in details]
         with attempt.lease() as lease:
             attempt.write(lease, lambda conn, batch_id: Counts(), window=readable, obligations=owed)
+            if is_gone:
+                self._settle_unstored(attempt, lease, iid, readable)
+
+    def _settle_unstored(self, attempt: Attempt, lease: Lease, iid: int, readable: TimeWindow) -> None:
+        def settle(conn: Connection, batch_id: int) -> Counts:
+            aside.settle_unstored(
+                conn,
+                repo_id=self._repo.repo_id,
+                job_type=attempt.job_type,
+                iid=iid,
+                looks=self._settings.deletion_looks,
+                time=timedelta(seconds=self._settings.deletion_after),
+            )
+            return Counts()
+
+        attempt.write(lease, settle, window=readable)
 
     def _settle(self, attempt: Attempt, iid: int, details: Sequence[str], readable: TimeWindow) -> None:
         rows: tuple[MergeRequestRow, ...] = ()
         set_aside: tuple[QuarantinedRow, ...] = ()
         errors: dict[str, str] = {}
+        is_gone = False
         try:
             row, unread = self._reader.settle(iid)
             rows = (row,)
@@ -476,11 +492,14 @@ class MergeRequestWork:
         except SyncError as error:
             if error.code not in _STILL_OWED:
                 raise
+            is_gone = error.code == "no_object"
             errors = dict.fromkeys(details, str(error))
         owed = tuple(Obligation(str(iid), detail, errors[detail]) for detail in details if detail in errors)
         batch = MergeRequestBatch(None, rows, None, None, set_aside, owed)
         with attempt.lease() as lease:
             self._write(attempt, lease, _Page(batch), readable)
+            if is_gone:
+                self._settle_unstored(attempt, lease, iid, readable)
 
     # -- quarantine ---------------------------------------------------------------------------------------
 

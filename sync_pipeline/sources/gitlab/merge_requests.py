@@ -41,8 +41,9 @@ LISTED = "list"
 Head = tuple[str | None, str | None]
 """Head and target branch of a merge request: while both stay, so do its versions and commits."""
 
-Known = Callable[[Sequence[int]], Mapping[int, Head]]
-"""Tells, for numbers of merge requests, the heads for which versions and commits are stored."""
+Known = Callable[[Mapping[int, int]], Mapping[int, Head]]
+"""Tells, for numbers of merge requests (each with its number within the instance), the heads for which
+versions and commits are stored."""
 
 
 class MergeRequestReader:
@@ -116,7 +117,7 @@ class MergeRequestReader:
                 good.append(merge_request(data))
             except RowUnreadable as error:
                 aside.append(quarantined(str(_iid(data) or "?"), error))
-        stored = known([row.iid for row in good]) if good and self._children else {}
+        stored = known({row.iid: row.mr_id for row in good}) if good and self._children else {}
         owing = Owing()
 
         def whole(row: MergeRequestRow) -> MergeRequestRow:

@@ -155,7 +155,15 @@ class ReviewReader:
         reviewers: tuple[ReviewerRow, ...] | None = () if "reviewers" in merge_request.raw else None
         if merge_request.reviewers:
             reviewers = owing.attempt(key, "reviewers", lambda: self._reviewers(path))
-        return ReviewSet(iid, events, approvals, reviewers, frozenset(got.whole), tuple(got.aside))
+        return ReviewSet(
+            iid,
+            events,
+            approvals,
+            reviewers,
+            frozenset(got.whole),
+            tuple(got.aside),
+            mr_id=merge_request.mr_id,
+        )
 
     def _notes(self, path: str, merge_request: MergeRequestRow, got: _Gathered) -> list[Hole]:
         """All notes by their discussions; by themselves too where the discussions are not there or hold fewer
