@@ -179,12 +179,13 @@ UPDATE scm.quarantine SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND natural_key = %(key)s
 """
 
-# Spares asking for versions and commits again; not where one of them is still owed.
+# Spares asking for versions and commits again; not where one of them is still owed, or was when the merge
+# request got its tombstone.
 _KNOWN_HEADS = """
 SELECT m.iid, m.children_head, m.children_target
   FROM scm.mrs AS m
  WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.replaced_id = 0
-   AND m.children_head IS NOT NULL
+   AND m.children_head IS NOT NULL AND m.deleted_at IS NULL
    AND (%(ids)s::bigint[] IS NULL OR m.gitlab_id = ANY (%(ids)s))
    AND NOT EXISTS (SELECT FROM scm.obligations AS o
                     WHERE o.repo_id = m.repo_id AND o.job_type = 'merge_requests'

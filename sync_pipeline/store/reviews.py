@@ -238,7 +238,8 @@ SELECT r.mr_iid, r.mr_updated_at
   JOIN scm.mr_reviews AS r ON r.repo_id = %(repo_id)s AND r.mr_iid = s.iid AND r.replaced_id = 0
   LEFT JOIN scm.mrs AS m ON m.repo_id = r.repo_id AND m.iid = r.mr_iid AND m.replaced_id = 0
  WHERE r.whole @> %(needed)s AND coalesce(r.gitlab_id = s.gitlab_id, TRUE)
-   AND (m.iid IS NULL OR (m.batch_id <= r.batch_id AND m.head_sha IS NOT DISTINCT FROM s.head_sha))
+   AND (m.iid IS NULL OR (m.batch_id <= r.batch_id AND m.head_sha IS NOT DISTINCT FROM s.head_sha
+                          AND m.deleted_at IS NULL))
    AND NOT EXISTS (SELECT FROM scm.obligations AS o
                     WHERE o.repo_id = r.repo_id AND o.job_type = 'reviews'
                       AND o.natural_key = r.mr_iid::text AND o.resolved_at IS NULL)
