@@ -272,6 +272,15 @@ class Obligation:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A detail that the server refuses for every row of a repository. ``code`` is that of the error."""
+
+    detail: str
+    code: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One page of source rows, to be committed in one transaction.
 

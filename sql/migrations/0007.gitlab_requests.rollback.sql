@@ -1,4 +1,5 @@
 -- Forgets merge requests whose numbers other ones took, with their reviews.
+DROP TABLE scm.unreadable_details;
 ALTER TABLE scm.mr_versions DROP CONSTRAINT mr_versions_repo_id_mr_iid_replaced_id_fkey;
 ALTER TABLE scm.mr_commits DROP CONSTRAINT mr_commits_repo_id_mr_iid_replaced_id_fkey;
 DELETE FROM scm.mr_versions WHERE replaced_id <> 0;

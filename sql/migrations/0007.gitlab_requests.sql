@@ -59,3 +59,27 @@ COMMENT ON COLUMN scm.review_events.mr_id IS 'As in scm.mrs.';
 COMMENT ON COLUMN scm.review_events.replaced_id IS 'As in scm.mrs.';
 COMMENT ON COLUMN scm.mr_approvals.replaced_id IS 'As in scm.mrs.';
 COMMENT ON COLUMN scm.mr_reviewers.replaced_id IS 'As in scm.mrs.';
+
+-- What the server refuses for every merge request is one state, not one obligation for each.
+CREATE TABLE scm.unreadable_details (
+    repo_id     bigint      NOT NULL REFERENCES scm.repos,
+    job_type    text        NOT NULL,
+    detail      text        NOT NULL,
+    error_code  text        NOT NULL,
+    error       text        NOT NULL CHECK (length(error) <= 2000),
+    fingerprint text,
+    since       timestamptz NOT NULL DEFAULT now(),
+    probe_at    timestamptz NOT NULL,
+    readable_at timestamptz,
+    PRIMARY KEY (repo_id, job_type, detail)
+);
+COMMENT ON TABLE scm.unreadable_details IS 'Details that a server refuses for every merge request of a repository; the row ends once all of them are stored.';
+COMMENT ON COLUMN scm.unreadable_details.repo_id IS 'The repository.';
+COMMENT ON COLUMN scm.unreadable_details.job_type IS 'What is read.';
+COMMENT ON COLUMN scm.unreadable_details.detail IS 'Which detail, by the names that scm.obligations uses: approvals, versions and more.';
+COMMENT ON COLUMN scm.unreadable_details.error_code IS 'How the server refuses it: denied, no_object, or no_route where it does not know such a thing.';
+COMMENT ON COLUMN scm.unreadable_details.error IS 'One redacted line: what the server said.';
+COMMENT ON COLUMN scm.unreadable_details.fingerprint IS 'The token that was refused, as in scm.credential_stops; another one is tried at once.';
+COMMENT ON COLUMN scm.unreadable_details.since IS 'When it was first refused.';
+COMMENT ON COLUMN scm.unreadable_details.probe_at IS 'When the server is asked again.';
+COMMENT ON COLUMN scm.unreadable_details.readable_at IS 'When the server gave it again; merge requests that lack it are being read. NULL: it still refuses.';

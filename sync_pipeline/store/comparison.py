@@ -308,8 +308,8 @@ _COUNT = {
 }
 
 
-# Details whose events tell what some notes tell too, and what such a note is then.
-_STRUCTURED = frozenset({"state_events", "label_events", "milestone_events"})
+# Origins whose events tell what some notes tell too, and what such a note is then.
+_STRUCTURED = frozenset({Origin.STATE, Origin.LABEL, Origin.MILESTONE})
 _TOLD_BY_EVENTS = frozenset({"event_type", "duplicate_of"})
 
 
@@ -445,7 +445,7 @@ def compare_reviews(
     whole = {(one.mr_iid, origin) for one in found for origin in reviews.complete_origins(one)}
     whole |= {(iid, origin) for iid in gone for origin in Origin}
     unreadable = {row.natural_key for one in found for row in one.quarantined}
-    partly = {one.mr_iid for one in found if any(owed.detail in _STRUCTURED for owed in one.obligations)}
+    partly = {one.mr_iid for one in found if not one.whole.issuperset(_STRUCTURED)}
     iids = [*(one.mr_iid for one in found), *gone]
     if not iids:
         return []

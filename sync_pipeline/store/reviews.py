@@ -539,6 +539,11 @@ def _store_set(
     return closed + sum(not (row["inserted"] and first[row["mr_iid"]]) for row in put_rows)
 
 
+def part_of(detail: str) -> str:
+    """What ``scm.mr_reviews.whole`` calls a detail: an origin of events, or a set of people."""
+    return next((str(origin) for origin, name in _DETAILS.items() if name == detail), detail)
+
+
 def _read(one: ReviewSet) -> Iterator[str]:
     """The details that may be owed and came with this look."""
     owed = {row.detail for row in one.obligations}
@@ -549,12 +554,18 @@ def _read(one: ReviewSet) -> Iterator[str]:
 
 
 def reviews_as_of(
-    conn: Connection, repo_id: int, heads: Mapping[int, str | None], ids: Mapping[int, int] | None = None
+    conn: Connection,
+    repo_id: int,
+    heads: Mapping[int, str | None],
+    ids: Mapping[int, int] | None = None,
+    refused: Collection[str] = (),
 ) -> dict[int, datetime]:
     """By merge request, the ``updated_at`` as of which its review is complete: all kinds of events and the
     approvals were read to their end, nothing is owed, and its head was the one in ``heads`` already. ``ids``
-    are the ``gitlab_id`` that they must have."""
-    needed = [*map(str, Origin), _APPROVALS]
+    are the ``gitlab_id`` that they must have. Details that the server refuses for all of them are not
+    needed."""
+    missing = {part_of(detail) for detail in refused}
+    needed = [part for part in (*map(str, Origin), _APPROVALS) if part not in missing]
     ids = ids or {}
     asked = recordset(
         {"iid": iid, "head_sha": head, "gitlab_id": ids.get(iid)} for iid, head in heads.items()

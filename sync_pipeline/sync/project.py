@@ -41,6 +41,11 @@ class ProjectVisit:
         assert self._repo.project_id is not None
         return self._repo.project_id
 
+    @property
+    def fingerprint(self) -> str:
+        """That of the token."""
+        return self._fingerprint
+
     def look(self) -> front.ProjectLook:
         """Look at the front door. Raises as the transport does; SourceGone where the project is not found
         this once, SourceReplaced where another one has its number."""
