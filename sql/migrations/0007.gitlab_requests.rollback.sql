@@ -1,4 +1,16 @@
 -- Forgets merge requests whose numbers other ones took, with their reviews.
+ALTER TABLE scm.repos DROP COLUMN marked_for_deletion_on;
+UPDATE scm.sync_watermarks SET access = 'ok' WHERE access = 'pending_deletion';
+ALTER TABLE scm.sync_watermarks
+    DROP CONSTRAINT sync_watermarks_access_check,
+    ADD CONSTRAINT sync_watermarks_access_check
+        CHECK (access IN ('ok', 'empty', 'denied', 'disabled', 'archived', 'moved', 'gone', 'replaced'));
+DELETE FROM scm.repo_events WHERE event IN ('tenant', 'pending_deletion', 'restored');
+ALTER TABLE scm.repo_events
+    DROP CONSTRAINT repo_events_event_check,
+    ADD CONSTRAINT repo_events_event_check
+        CHECK (event IN ('registered', 'moved', 'default_branch', 'archived', 'unarchived', 'vanished', 'returned',
+                         'retired', 'reactivated'));
 DROP TABLE scm.unreadable_details;
 ALTER TABLE scm.mr_versions DROP CONSTRAINT mr_versions_repo_id_mr_iid_replaced_id_fkey;
 ALTER TABLE scm.mr_commits DROP CONSTRAINT mr_commits_repo_id_mr_iid_replaced_id_fkey;

@@ -83,3 +83,16 @@ COMMENT ON COLUMN scm.unreadable_details.fingerprint IS 'The token that was refu
 COMMENT ON COLUMN scm.unreadable_details.since IS 'When it was first refused.';
 COMMENT ON COLUMN scm.unreadable_details.probe_at IS 'When the server is asked again.';
 COMMENT ON COLUMN scm.unreadable_details.readable_at IS 'When the server gave it again; merge requests that lack it are being read. NULL: it still refuses.';
+
+-- A project that waits to be deleted, and one whose owner changed.
+ALTER TABLE scm.repos ADD COLUMN marked_for_deletion_on date;
+COMMENT ON COLUMN scm.repos.marked_for_deletion_on IS 'GitLab: the day it was marked for deletion on; NULL: it was not, or was restored.';
+ALTER TABLE scm.sync_watermarks
+    DROP CONSTRAINT sync_watermarks_access_check,
+    ADD CONSTRAINT sync_watermarks_access_check
+        CHECK (access IN ('ok', 'empty', 'denied', 'disabled', 'archived', 'pending_deletion', 'moved', 'gone', 'replaced'));
+ALTER TABLE scm.repo_events
+    DROP CONSTRAINT repo_events_event_check,
+    ADD CONSTRAINT repo_events_event_check
+        CHECK (event IN ('registered', 'moved', 'tenant', 'default_branch', 'archived', 'unarchived', 'pending_deletion',
+                         'restored', 'vanished', 'returned', 'retired', 'reactivated'));
