@@ -252,7 +252,8 @@ class ReviewSet:
 
     ``whole`` names the origins that were read to their end: a stored event of such an origin that is not in
     ``events`` is missing at the source. ``approvals`` and ``reviewers`` are the sets in force, None where
-    they could not be read."""
+    they could not be read. ``mr_id`` is the number of the merge request within the instance, None where it is
+    not known."""
 
     mr_iid: int
     events: tuple[ReviewEventRow, ...]
@@ -261,3 +262,4 @@ class ReviewSet:
     whole: frozenset[Origin]
     quarantined: tuple[QuarantinedRow, ...] = ()
     obligations: tuple[Obligation, ...] = ()
+    mr_id: int | None = None

@@ -110,6 +110,9 @@ class Trigger(StrEnum):
 class Access(StrEnum):
     """What the last visit found at the source, per (repository, job type).
 
+    ``pending_deletion``: the server deletes the project in some days unless a person restores it; until then
+    it is read as ever.
+
     ``replaced``: another repository answers at the known place (other UUID or root, a HEAD that went back, or
     other content under a stored revision number). Nothing is written until a person decides.
     """
@@ -119,6 +122,7 @@ class Access(StrEnum):
     DENIED = "denied"
     DISABLED = "disabled"
     ARCHIVED = "archived"
+    PENDING_DELETION = "pending_deletion"
     MOVED = "moved"
     GONE = "gone"
     REPLACED = "replaced"
@@ -269,6 +273,15 @@ class Obligation:
 
     natural_key: str
     detail: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A detail that the server refuses for every row of a repository. ``code`` is that of the error."""
+
+    detail: str
+    code: str
     error: str
 
 

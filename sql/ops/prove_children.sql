@@ -1,9 +1,11 @@
 -- Merge requests whose versions and commits are not the sets that they say they have. Empty when all is well.
 WITH versions AS (
-    SELECT repo_id, mr_iid AS iid, count(*) AS number FROM scm.mr_versions GROUP BY repo_id, mr_iid
+    SELECT repo_id, mr_iid AS iid, count(*) AS number FROM scm.mr_versions
+     WHERE replaced_id = 0 GROUP BY repo_id, mr_iid
 ), commits AS (
     SELECT repo_id, mr_iid AS iid, count(*) AS number, max(position) AS last
       FROM scm.mr_commits
+     WHERE replaced_id = 0
      GROUP BY repo_id, mr_iid
 )
 SELECT m.repo_id, m.iid, p.problem

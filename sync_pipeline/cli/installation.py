@@ -168,4 +168,6 @@ def completeness_command(
         Console().print(reports.completeness_table(document, by))
     else:
         print_rows(reports.completeness_rows(document, by))
+    for line in reports.unreadable_lines(document):
+        print(line)
     print(reports.completeness_summary(document))

@@ -309,12 +309,14 @@ def _last_run(run: Mapping[str, Any] | None) -> str:
 
 # completeness -------------------------------------------------------------------------------------------
 
+_UNREADABLE_SHOWN = 20
+
 
 def completeness_rows(document: Mapping[str, Any], by: str) -> list[Row]:
     """One row per instance, tenant or job type, and one for all of them, for plain lines."""
     found = [*document[f"{by}s"], {by: "total", **document["total"]}]
     known = ("repositories", "expected", "stored", "missing", "extra", "changed", "deleted")
-    unknown = ("denied", "never_read", "hidden", "quarantined", "owed")
+    unknown = ("denied", "never_read", "hidden", "quarantined", "owed", "unreadable")
     return [
         {
             by: one[by],
@@ -344,6 +346,15 @@ def completeness_table(document: Mapping[str, Any], by: str) -> Table:
         cells = (row[name] for name in columns)
         table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in cells))
     return table
+
+
+def unreadable_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """What the servers refuse for every row of a repository, a line each."""
+    for one in document["unreadable"][:_UNREADABLE_SHOWN]:
+        yield f"{one['spec']} {one['job_type']}: {one['text']}"
+    left = len(document["unreadable"]) - _UNREADABLE_SHOWN
+    if left > 0:
+        yield f"{left:,} more are not listed; see --json"
 
 
 def completeness_summary(document: Mapping[str, Any]) -> str:

@@ -123,6 +123,7 @@ def _registered_document(result: Registered) -> dict[str, Any]:
         "result": outcome,
         **(_repository_row(result.repository) if result.repository else {}),
         "origin": result.origin,
+        **({"tenant_before": result.tenant_before} if result.tenant_before is not None else {}),
     }
     if result.path is None:
         return {**document, "head": result.head, "history_blocks": len(result.history)}
@@ -141,9 +142,13 @@ def _registered_line(result: Registered) -> str:
         spec += f" ({result.path})"
     repository, queued = result.repository, "to queue" if result.dry_run else "queued"
     if not result.created:
-        return f"{spec} is registered already" + (
+        line = f"{spec} is registered already" + (
             f" as repository {repository.repo_id}" if repository else ""
         )
+        if repository is not None and result.tenant_before is not None:
+            verb = "would become" if result.dry_run else "is now"
+            line += f"; its tenant {verb} {repository.tenant} (was {result.tenant_before})"
+        return line
     older = f"{len(result.history)} older blocks {queued}"
     if result.path is not None:
         plural = "s" if len(result.history) != 1 else ""

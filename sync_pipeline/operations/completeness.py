@@ -31,6 +31,7 @@ Document = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Unit:
     """What is known of one (repository, job type). ``denied``: nothing can be read from its source now.
+    ``unreadable`` has a line for each detail that the server refuses for every row.
     ``unstored`` are quarantined rows of which nothing is stored. ``windows`` were never complete, and of
     Subversion are so many ``revisions``. ``verified_at`` is when all of it was last compared with its source
     (UTC)."""
@@ -54,6 +55,8 @@ class Unit:
     quarantined: int = 0
     unstored: int = 0
     owed: int = 0
+    spec: str = ""
+    unreadable: tuple[str, ...] = ()
 
 
 def completeness(database: Database, settings: Settings) -> Document:
@@ -67,6 +70,12 @@ def completeness(database: Database, settings: Settings) -> Document:
         "generated_at": now.isoformat(),
         "environment": settings.environment,
         "retired_repositories": retired,
+        # In the words of health and status.
+        "unreadable": [
+            {"spec": unit.spec, "job_type": str(unit.job_type), "text": text}
+            for unit in units
+            for text in unit.unreadable
+        ],
         # All history is compared once in so many days; what was within two rounds counts as verified.
         **statement(units, now - timedelta(days=2 * settings.sweep_days)),
     }
@@ -105,6 +114,8 @@ def read(conn: Connection, settings: Settings) -> tuple[list[Unit], int]:
                     windows=row["windows"],
                     revisions=row["revisions"],
                     verified_at=row["verified_at"],
+                    spec=repository.spec,
+                    unreadable=tuple(one.text for one in facts.unreadable),
                     **counts.get(key, {}),
                 )
             )
@@ -158,6 +169,7 @@ def group(units: Sequence[Unit], since: datetime) -> Document:
         "hidden": total["hidden"],
         "quarantined": total["quarantined"],
         "owed": total["owed"],
+        "unreadable": sum(len(unit.unreadable) for unit in units),
     }
     verified = [unit for unit in units if unit.verified_at is not None and unit.verified_at > since]
     rounds = [unit.verified_at for unit in units if unit.verified_at is not None]

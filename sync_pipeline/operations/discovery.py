@@ -149,6 +149,7 @@ def _differs(look: ProjectLook, known: KnownProject) -> bool:
         bool(look.path and look.path != known.project_path)
         or bool(look.default_branch and look.default_branch != known.default_branch)
         or look.is_archived != known.is_archived
+        or look.marked_on != known.marked_on
     )
 
 
@@ -252,6 +253,7 @@ def _apply(
                 path=look.path,
                 default_branch=look.default_branch,
                 archived=look.is_archived,
+                marked_on=look.marked_on,
                 actor=actor,
             )
             updated += "default_branch" in changes
@@ -328,6 +330,7 @@ def _look_for(
                 path=look.path,
                 default_branch=look.default_branch,
                 archived=look.is_archived,
+                marked_on=look.marked_on,
                 actor=actor,
             )
             repos.record_event(conn, missed.repo_id, "returned", actor=actor, new=look.path)

@@ -328,6 +328,7 @@ def register(
         path=project.path,
         default_branch=project.default_branch,
         archived=project.is_archived,
+        marked_on=project.marked_on,
         actor=actor,
     )
     for job_type in JOB_TYPES_OF_KIND[Kind.GITLAB]:

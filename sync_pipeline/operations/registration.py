@@ -9,7 +9,7 @@ Dagster has to be told afterwards (``orchestration.catalog_changes``), printing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -69,6 +69,7 @@ class Registered:
     again: bool = False
     path: str | None = None
     estimate: Estimate | None = None
+    tenant_before: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,28 @@ def add_repository(
     reader_factory: ReaderFactory,
     client_of: ClientOf | None = None,
     dry_run: bool = False,
+) -> Registered:
+    """Register ``spec``, as :func:`_add` does. A ``tenant`` that is given becomes that of a repository which
+    is registered already, too."""
+    found = _add(database, settings, spec, tenant, actor, reader_factory, client_of, dry_run)
+    known = found.repository
+    if tenant is None or known is None or known.tenant == tenant:
+        return found
+    if not dry_run:
+        with database.connection() as conn, conn.transaction():
+            repos.set_tenant(conn, known.repo_id, tenant, actor=actor)
+    return replace(found, repository=replace(known, tenant=tenant), tenant_before=known.tenant)
+
+
+def _add(
+    database: Database,
+    settings: Settings,
+    spec: RepositorySpec,
+    tenant: str | None,
+    actor: str,
+    reader_factory: ReaderFactory,
+    client_of: ClientOf | None,
+    dry_run: bool,
 ) -> Registered:
     """Register ``spec``: its row, its coverage with the origin (SVN: the start of the block that holds HEAD;
     GitLab: some days ago), and the older history as backfill jobs, all or nothing. ``client_of`` makes

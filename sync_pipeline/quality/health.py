@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -31,6 +31,7 @@ class Reason(StrEnum):
     FAILED_WINDOW = "failed_window"
     QUARANTINE = "quarantine"
     OBLIGATION = "obligation"
+    UNREADABLE = "unreadable"
     DENIED = "denied"
     GONE = "gone"
     REPLACED = "replaced"
@@ -53,6 +54,32 @@ _REASON_OF_HINT = {"denied": Reason.DENIED, "certificate": Reason.DENIED, "not_f
 
 WAITS_FOR_ITSELF = frozenset({Reason.NEVER_SYNCED, Reason.INCOMPLETE, Reason.MISMATCH})
 """Reasons that go away without a person, as queued history is read and what differs is repaired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A detail that the server refuses for every row ``since`` then. ``is_unknown``: it does not have such
+    details, which is no defect. ``readable_at``: since when it gives them again. Times are UTC."""
+
+    detail: str
+    since: datetime
+    error: str
+    is_unknown: bool = False
+    readable_at: datetime | None = None
+
+    @property
+    def text(self) -> str:
+        """One line for a person."""
+        what = self.detail.replace("_", " ") + ("" if self.detail.endswith("s") else "s")
+        if self.readable_at is not None:
+            return (
+                f"{what} are readable again since {_minute(self.readable_at)}; what is missing is being read"
+            )
+        return f"{what} not readable since {_minute(self.since)}: {self.error}; tried again once a day"
+
+
+def _minute(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +118,7 @@ class Facts:
     extra: int = 0
     changed: int = 0
     unrepaired: int = 0
+    unreadable: tuple[Unreadable, ...] = ()
 
     @property
     def fresh_at(self) -> datetime | None:
@@ -141,6 +169,8 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         found[Reason.QUARANTINE] = f"{count} set aside; see: scm-sync admin quarantine list"
     if facts.obligations:
         found[Reason.OBLIGATION] = f"{facts.obligations} details are owed, see scm.obligations"
+    if facts.unreadable:
+        found[Reason.UNREADABLE] = "; ".join(one.text for one in facts.unreadable)
     if facts.poorer:
         found[Reason.POORER] = f"{facts.poorer} rows arrived with less than is stored; was access reduced?"
     kinds = {"missing": facts.missing, "extra": facts.extra, "changed": facts.changed}
@@ -152,7 +182,8 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
             f"{REPAIRS_BEFORE_A_PERSON} repairs did not heal {facts.unrepaired} of them; look at them, then: "
             "scm-sync reconcile --repair"
         )
-    return Health(not found, tuple(sorted(found)), {str(k): v for k, v in sorted(found.items())})
+    passed = not (found.keys() - {Reason.UNREADABLE}) and all(one.is_unknown for one in facts.unreadable)
+    return Health(passed, tuple(sorted(found)), {str(k): v for k, v in sorted(found.items())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +248,21 @@ def _facts(row: dict[str, Any], credentials: Credentials) -> Facts:
         extra=row["extra"],
         changed=row["changed"],
         unrepaired=row["unrepaired"],
+        unreadable=tuple(
+            Unreadable(
+                detail=one["detail"],
+                since=_utc(one["since"]),
+                error=one["error"],
+                is_unknown=one["code"] == "no_route",
+                readable_at=None if one["readable_at"] is None else _utc(one["readable_at"]),
+            )
+            for one in row["unreadable"]
+        ),
     )
+
+
+def _utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def in_words(windows: Sequence[Window]) -> str:

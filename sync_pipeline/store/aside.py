@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -70,6 +70,31 @@ UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail,
 _OPEN_KEYS = """
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
+"""
+
+# What was owed and set aside of rows that are gone from their source. All that belongs to a merge request
+# begins with its number.
+_SETTLE_OWED = """
+UPDATE scm.obligations SET resolved_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = ANY (%(job_types)s) AND natural_key = ANY (%(keys)s)
+   AND resolved_at IS NULL
+"""
+_SETTLE_ASIDE = """
+UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail, 1900)
+ WHERE repo_id = %(repo_id)s AND job_type = ANY (%(job_types)s) AND resolved_at IS NULL
+   AND (natural_key = ANY (%(keys)s)
+        OR (job_type IN ('merge_requests', 'reviews') AND split_part(natural_key, ':', 1) = ANY (%(keys)s)))
+"""
+
+# The same of a merge request that no row tells of, once it was asked for often enough: no comparison finds
+# that it was deleted. A row that is there gets its tombstone first.
+_UNSTORED = """
+SELECT natural_key FROM scm.obligations AS o
+ WHERE o.repo_id = %(repo_id)s AND o.job_type = %(job_type)s AND o.natural_key = %(iid)s::text
+   AND o.resolved_at IS NULL AND o.attempts >= %(looks)s AND o.created_at <= now() - %(time)s
+   AND NOT EXISTS (SELECT FROM scm.mrs AS m
+                    WHERE m.repo_id = o.repo_id AND m.iid = %(iid)s AND m.replaced_id = 0
+                      AND m.deleted_at IS NULL)
 """
 
 GONE = "no longer at the source; "
@@ -187,6 +212,33 @@ def payload_of(conn: Connection, quarantine_id: int) -> bytes:
 def resolve(conn: Connection, ids: Sequence[int]) -> None:
     """These entries leave quarantine although nothing was stored: their rows are no longer at the source."""
     conn.execute(_RESOLVE, {"ids": list(ids), "gone": GONE})
+
+
+def settle_gone(
+    conn: Connection, repo_id: int, job_types: Sequence[JobType], keys: Sequence[int | str]
+) -> None:
+    """Nothing is owed of these rows any more, and nothing of them is set aside: they are gone from their
+    source. The key of a merge request is its number, and stands for all that belongs to it."""
+    if not keys:
+        return
+    params = {
+        "repo_id": repo_id,
+        "job_types": [str(one) for one in job_types],
+        "keys": [str(key) for key in keys],
+        "gone": GONE,
+    }
+    conn.execute(_SETTLE_OWED, params)
+    conn.execute(_SETTLE_ASIDE, params)
+
+
+def settle_unstored(
+    conn: Connection, *, repo_id: int, job_type: JobType, iid: int, looks: int, time: timedelta
+) -> None:
+    """The source says now that there is no such merge request. Nothing is owed of it any more where no row
+    of it is stored and it was asked for ``looks`` times, over ``time`` at least."""
+    params = {"repo_id": repo_id, "job_type": str(job_type), "iid": iid, "looks": looks, "time": time}
+    if conn.execute(_UNSTORED, params).fetchone() is not None:
+        settle_gone(conn, repo_id, [job_type], [iid])
 
 
 def open_keys(conn: Connection, repo_id: int, job_type: JobType) -> set[str]:

@@ -45,10 +45,14 @@ WITH source AS (
               user_notes_count bigint, url text, flags text[], versions jsonb, commits jsonb)
 ), known AS (
     SELECT m.*,
-           (SELECT coalesce(jsonb_agg(to_jsonb(v) - '{repo_id,raw}'::text[] ORDER BY v.version_id), '[]')
-              FROM scm.mr_versions AS v WHERE v.repo_id = m.repo_id AND v.mr_iid = m.iid) AS versions,
-           (SELECT coalesce(jsonb_agg(to_jsonb(c) - '{repo_id,raw}'::text[] ORDER BY c.position), '[]')
-              FROM scm.mr_commits AS c WHERE c.repo_id = m.repo_id AND c.mr_iid = m.iid) AS commits
+           (SELECT coalesce(jsonb_agg(to_jsonb(v) - '{repo_id,replaced_id,raw}'::text[]
+                                      ORDER BY v.version_id), '[]')
+              FROM scm.mr_versions AS v
+             WHERE v.repo_id = m.repo_id AND v.mr_iid = m.iid AND v.replaced_id = 0) AS versions,
+           (SELECT coalesce(jsonb_agg(to_jsonb(c) - '{repo_id,replaced_id,raw}'::text[]
+                                      ORDER BY c.position), '[]')
+              FROM scm.mr_commits AS c
+             WHERE c.repo_id = m.repo_id AND c.mr_iid = m.iid AND c.replaced_id = 0) AS commits
       FROM scm.mrs AS m
      WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.deleted_at IS NULL
 ), sides AS (
@@ -108,14 +112,17 @@ SELECT iid FROM scm.mrs
 _REVIEWS_IN = """
 SELECT r.mr_iid AS iid, r.mr_updated_at AS updated_at
   FROM scm.mr_reviews AS r
- WHERE r.repo_id = %(repo_id)s AND r.mr_updated_at >= %(since)s AND r.mr_updated_at < %(until)s
+ WHERE r.repo_id = %(repo_id)s AND r.replaced_id = 0
+   AND r.mr_updated_at >= %(since)s AND r.mr_updated_at < %(until)s
    AND EXISTS (SELECT FROM scm.review_events AS e
                 WHERE e.repo_id = r.repo_id AND e.mr_iid = r.mr_iid AND e.deleted_at IS NULL)
 UNION
 SELECT e.mr_iid, min(e.ts)
   FROM scm.review_events AS e
  WHERE e.repo_id = %(repo_id)s AND e.deleted_at IS NULL AND e.ts >= %(since)s AND e.ts < %(until)s
-   AND NOT EXISTS (SELECT FROM scm.mr_reviews AS r WHERE r.repo_id = e.repo_id AND r.mr_iid = e.mr_iid)
+   AND NOT EXISTS (SELECT FROM scm.mr_reviews AS r
+                    WHERE r.repo_id = e.repo_id AND r.mr_iid = e.mr_iid AND r.replaced_id = 0
+                      AND r.mr_updated_at > '-infinity')
  GROUP BY e.mr_iid
 """
 
@@ -182,9 +189,10 @@ SELECT coalesce(s.mr_iid, k.mr_iid) AS iid, coalesce(s.role, k.role) AS role,
 # read as of another update, another number of comments, or events that are waited for to come back.
 _REVIEWS_DIFFER = """
 SELECT s.iid
-  FROM json_to_recordset(%(rows)s) AS s (iid bigint, updated_at timestamptz, user_notes_count bigint)
-  LEFT JOIN scm.mr_reviews AS r ON r.repo_id = %(repo_id)s AND r.mr_iid = s.iid
- WHERE r.mr_updated_at IS DISTINCT FROM s.updated_at
+  FROM json_to_recordset(%(rows)s)
+    AS s (iid bigint, gitlab_id bigint, updated_at timestamptz, user_notes_count bigint)
+  LEFT JOIN scm.mr_reviews AS r ON r.repo_id = %(repo_id)s AND r.mr_iid = s.iid AND r.replaced_id = 0
+ WHERE r.mr_updated_at IS DISTINCT FROM s.updated_at OR r.gitlab_id <> s.gitlab_id
     OR EXISTS (SELECT FROM scm.review_events AS e
                 WHERE e.repo_id = %(repo_id)s AND e.mr_iid = s.iid AND e.deleted_at IS NULL
                   AND e.missing_since IS NOT NULL)
@@ -290,7 +298,7 @@ SELECT count(*) AS rows FROM scm.mrs
 """
 _COUNT_REVIEWS = """
 SELECT count(*) AS rows FROM scm.mr_reviews
- WHERE repo_id = %(repo_id)s AND mr_updated_at >= %(start)s AND mr_updated_at < %(end)s
+ WHERE repo_id = %(repo_id)s AND replaced_id = 0 AND mr_updated_at >= %(start)s AND mr_updated_at < %(end)s
 """
 _COUNT = {
     JobType.REVISIONS: _COUNT_REVISIONS,
@@ -300,8 +308,8 @@ _COUNT = {
 }
 
 
-# Details whose events tell what some notes tell too, and what such a note is then.
-_STRUCTURED = frozenset({"state_events", "label_events", "milestone_events"})
+# Origins whose events tell what some notes tell too, and what such a note is then.
+_STRUCTURED = frozenset({Origin.STATE, Origin.LABEL, Origin.MILESTONE})
 _TOLD_BY_EVENTS = frozenset({"event_type", "duplicate_of"})
 
 
@@ -416,7 +424,12 @@ def other_merge_requests(conn: Connection, repo_id: int, iids: Sequence[int], li
 def reviews_that_differ(conn: Connection, repo_id: int, rows: Sequence[MergeRequestRow]) -> set[int]:
     """Of which of these merge requests the list alone shows that the stored review is another one."""
     listed = recordset(
-        {"iid": row.iid, "updated_at": row.updated_at, "user_notes_count": row.user_notes_count}
+        {
+            "iid": row.iid,
+            "gitlab_id": row.mr_id,
+            "updated_at": row.updated_at,
+            "user_notes_count": row.user_notes_count,
+        }
         for row in rows
     )
     return {row["iid"] for row in conn.execute(_REVIEWS_DIFFER, {"repo_id": repo_id, "rows": listed})}
@@ -432,7 +445,7 @@ def compare_reviews(
     whole = {(one.mr_iid, origin) for one in found for origin in reviews.complete_origins(one)}
     whole |= {(iid, origin) for iid in gone for origin in Origin}
     unreadable = {row.natural_key for one in found for row in one.quarantined}
-    partly = {one.mr_iid for one in found if any(owed.detail in _STRUCTURED for owed in one.obligations)}
+    partly = {one.mr_iid for one in found if not one.whole.issuperset(_STRUCTURED)}
     iids = [*(one.mr_iid for one in found), *gone]
     if not iids:
         return []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from sync_pipeline.errors import ConfigurationError
@@ -76,6 +76,7 @@ UPDATE scm.discovery_roots
 _PROJECTS = """
 SELECT DISTINCT ON (r.project_id)
        r.repo_id, r.project_id, r.project_path, r.default_branch, r.lifecycle, r.root_id,
+       r.marked_for_deletion_on AS marked_on,
        r.vanished_since IS NOT NULL AS is_vanished,
        coalesce(root.lifecycle = 'active', FALSE) AS has_active_root,
        coalesce((SELECT e.event = 'archived' FROM scm.repo_events AS e
@@ -172,6 +173,7 @@ class KnownProject:
     is_vanished: bool
     has_active_root: bool
     is_archived: bool
+    marked_on: date | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,10 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
          WHERE q.repo_id = w.repo_id AND q.job_type = w.job_type AND q.resolved_at IS NULL) AS quarantined,
        (SELECT count(*) FROM scm.obligations AS o
          WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.resolved_at IS NULL) AS obligations,
+       (SELECT json_agg(json_build_object('detail', u.detail, 'code', u.error_code, 'error', u.error,
+                                          'since', u.since, 'readable_at', u.readable_at) ORDER BY u.detail)
+          FROM scm.unreadable_details AS u
+         WHERE u.repo_id = w.repo_id AND u.job_type = w.job_type) AS unreadable,
        differ.missing, differ.extra, differ.changed, differ.unrepaired,
        shown.passed AS shown_passed, shown.reasons AS shown_reasons, shown.evaluated_at AS shown_at
   FROM scm.sync_watermarks AS w
@@ -119,6 +123,7 @@ def facts(conn: Connection, repo_ids: Sequence[int] | None = None, *, repairs: i
         row["queued"] = from_multiranges(row.pop("queued_revs"), row.pop("queued_time"))
         row["failed"] = from_multiranges(row.pop("failed_revs"), row.pop("failed_time"))
         row["now"] = clock["now"]
+        row["unreadable"] = row["unreadable"] or []
     return rows
 
 

@@ -7,14 +7,35 @@ claim were checked. Their reviews are in :mod:`sync_pipeline.store.reviews`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVersion, Person
 from sync_pipeline.model import Counts, JobType, Obligation
+from sync_pipeline.store import aside
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import content_hash, flags, payload, recordset
+
+# A number names a merge request only together with its gitlab_id: a server that was restored from a backup
+# gives numbers a second time. The earlier merge request is gone and keeps its rows.
+_REPLACE = """
+UPDATE scm.mrs AS m
+   SET replaced_id = m.gitlab_id, deleted_at = coalesce(m.deleted_at, now()), batch_id = %(batch_id)s,
+       version = m.version + 1, stored_at = now()
+  FROM json_to_recordset(%(rows)s) AS s (iid bigint, gitlab_id bigint)
+ WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.replaced_id = 0 AND m.gitlab_id <> s.gitlab_id
+RETURNING m.iid
+"""
+
+# One that was replaced is there again: the copy that came wins over what is kept of it.
+_TAKE_BACK = """
+UPDATE scm.mrs AS m
+   SET replaced_id = 0, deleted_at = NULL, content_hash = '', updated_at = '-infinity', batch_id = 0,
+       children_head = NULL, children_target = NULL
+  FROM json_to_recordset(%(rows)s) AS s (iid bigint, gitlab_id bigint)
+ WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.replaced_id = s.gitlab_id
+"""
 
 # Which sets of children are others than those that are stored; asked before the upsert overwrites the hashes.
 _CHANGED_SETS = """
@@ -22,7 +43,7 @@ SELECT s.iid,
        s.versions_hash IS NOT NULL AND s.versions_hash IS DISTINCT FROM m.versions_hash AS versions,
        s.commits_hash IS NOT NULL AND s.commits_hash IS DISTINCT FROM m.commits_hash AS commits
   FROM json_to_recordset(%(rows)s) AS s (iid bigint, versions_hash bytea, commits_hash bytea)
-  LEFT JOIN scm.mrs AS m ON m.repo_id = %(repo_id)s AND m.iid = s.iid
+  LEFT JOIN scm.mrs AS m ON m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.replaced_id = 0
 """
 
 # The upsert. The newer version of the source wins, then the later observation. A stored version that the
@@ -51,7 +72,7 @@ SELECT %(repo_id)s, iid, gitlab_id, project_id, status, title, description, is_d
           squash_commit_sha text, base_sha text, start_sha text, changes_count text, user_notes_count bigint,
           url text, flags text[], raw jsonb, versions_hash bytea, commits_hash bytea, content_hash bytea)
  ORDER BY iid
-ON CONFLICT (repo_id, iid) DO UPDATE
+ON CONFLICT (repo_id, iid, replaced_id) DO UPDATE
    SET gitlab_id = EXCLUDED.gitlab_id, project_id = EXCLUDED.project_id, status = EXCLUDED.status,
        title = EXCLUDED.title, description = EXCLUDED.description, is_draft = EXCLUDED.is_draft,
        author_id = EXCLUDED.author_id, author_username = EXCLUDED.author_username,
@@ -99,14 +120,14 @@ UPDATE scm.mrs AS m
        children_target = CASE WHEN s.has_children THEN s.target_branch ELSE m.children_target END
   FROM json_to_recordset(%(rows)s)
     AS s (iid bigint, updated_at timestamptz, head_sha text, target_branch text, has_children boolean)
- WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.updated_at = s.updated_at
+ WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.replaced_id = 0 AND m.updated_at = s.updated_at
    AND m.batch_id <= %(batch_id)s
 RETURNING m.iid
 """
 
 # Children are replaced as a set.
 _DROP_VERSIONS = """
-DELETE FROM scm.mr_versions WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s)
+DELETE FROM scm.mr_versions WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 """
 
 _INSERT_VERSIONS = """
@@ -120,7 +141,7 @@ SELECT %(repo_id)s, mr_iid, version_id, head_sha, base_sha, start_sha, created_a
 """
 
 _DROP_COMMITS = """
-DELETE FROM scm.mr_commits WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s)
+DELETE FROM scm.mr_commits WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 """
 
 _INSERT_COMMITS = """
@@ -158,11 +179,14 @@ UPDATE scm.quarantine SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND natural_key = %(key)s
 """
 
-# Spares asking for versions and commits again; not where one of them is still owed.
+# Spares asking for versions and commits again; not where one of them is still owed, or was when the merge
+# request got its tombstone.
 _KNOWN_HEADS = """
 SELECT m.iid, m.children_head, m.children_target
   FROM scm.mrs AS m
- WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.children_head IS NOT NULL
+ WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.replaced_id = 0
+   AND m.children_head IS NOT NULL AND m.deleted_at IS NULL
+   AND (%(ids)s::bigint[] IS NULL OR m.gitlab_id = ANY (%(ids)s))
    AND NOT EXISTS (SELECT FROM scm.obligations AS o
                     WHERE o.repo_id = m.repo_id AND o.job_type = 'merge_requests'
                       AND o.natural_key = m.iid::text AND o.resolved_at IS NULL)
@@ -193,14 +217,16 @@ SELECT iid FROM scm.mrs
 """
 
 # Those that a sweep asked for and did not get wait for its next round.
-_ASKED = "UPDATE scm.mrs SET read_at = now() WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s)"
+_ASKED = """
+UPDATE scm.mrs SET read_at = now() WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s) AND replaced_id = 0
+"""
 
 # Before a copy is stored that wins over whatever is there: nothing that is kept about the row is relied on.
 _DISTRUST = """
 UPDATE scm.mrs
    SET content_hash = '', updated_at = '-infinity', batch_id = 0, versions_hash = NULL, commits_hash = NULL,
        children_head = NULL, children_target = NULL
- WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s)
+ WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s) AND replaced_id = 0
 """
 
 # What is compared with the source's own number.
@@ -220,13 +246,16 @@ def store_merge_requests(
     owed: Sequence[Obligation] = (),
     server_now: datetime | None = None,
     begun: datetime | None = None,
+    distrusted: Collection[str] = (),
 ) -> Counts:
     """Write merge requests and their children; returns what that changed, counted by the database.
 
     A changed set of versions or commits is an update of the merge request. ``owed`` are the details of these
     rows that could not be read. ``server_now`` is the server's clock at its answer, and ``begun`` the
-    database's before the server was asked. One that comes twice is one row, the newer copy. Raises
-    psycopg.Error where the database refuses a row.
+    database's before the server was asked. Of those whose keys are ``distrusted`` the copy wins over what is
+    stored, whatever its age. One that comes twice is one row, the newer copy. A stored merge request with the
+    number of one of these and another ``gitlab_id`` is gone: it keeps its rows and counts as read and
+    updated. Raises psycopg.Error where the database refuses a row.
     """
     once: dict[int, MergeRequestRow] = {}
     for row in rows:
@@ -242,6 +271,12 @@ def store_merge_requests(
         "begun": begun,
         "rows": recordset(columns(row, children[row.iid]) for row in once.values()),
     }
+    replaced = [row["iid"] for row in conn.execute(_REPLACE, params)]
+    if replaced:
+        conn.execute(_TAKE_BACK, params)
+        aside.settle_gone(conn, repo_id, [JobType.MERGE_REQUESTS], replaced)
+    if doubtful := [iid for iid in once if str(iid) in distrusted]:
+        conn.execute(_DISTRUST, params | {"iids": doubtful})
     other = {row["iid"]: row for row in conn.execute(_CHANGED_SETS, params)}
     written = {row["iid"]: row["inserted"] for row in conn.execute(_UPSERT, params)}
     versions = [iid for iid in written if other[iid]["versions"]]
@@ -265,17 +300,11 @@ def store_merge_requests(
     conn.execute(_RESOLVE, params | {"details": recordset(read), "keys": [str(iid) for iid in once]})
     inserted = sum(written.values())
     return Counts(
-        read=len(once),
+        read=len(once) + len(replaced),
         inserted=inserted,
-        updated=len(written) - inserted,
+        updated=len(written) - inserted + len(replaced),
         unchanged=len(once) - len(written),
     )
-
-
-def distrust(conn: Connection, repo_id: int, iids: Sequence[int]) -> None:
-    """The copies of these merge requests, which are stored next in this transaction with all their children,
-    win over what is stored, whatever its age and whatever was noted of its content."""
-    conn.execute(_DISTRUST, {"repo_id": repo_id, "iids": list(iids)})
 
 
 class Children:
@@ -413,11 +442,13 @@ def forget_unlisted(conn: Connection, repo_id: int, job_type: JobType, key: str)
 
 
 def known_heads(
-    conn: Connection, repo_id: int, iids: Sequence[int]
+    conn: Connection, repo_id: int, iids: Iterable[int], ids: Iterable[int] | None = None
 ) -> dict[int, tuple[str | None, str | None]]:
     """Head and target branch for which versions and commits of these merge requests are stored; without those
-    for which they are not, or that owe something."""
-    rows = conn.execute(_KNOWN_HEADS, {"repo_id": repo_id, "iids": list(iids)})
+    for which they are not, or that owe something, and with ``ids`` without those that have another
+    ``gitlab_id``."""
+    params = {"repo_id": repo_id, "iids": list(iids), "ids": None if ids is None else list(ids)}
+    rows = conn.execute(_KNOWN_HEADS, params)
     return {row["iid"]: (row["children_head"], row["children_target"]) for row in rows}
 
 

@@ -32,10 +32,12 @@ SELECT commit_sha, parents IS NULL AS parents_unknown, additions, deletions, fla
 # Which merge requests come next, and how many rows each is with its children.
 _NEXT_MERGE_REQUESTS = """
 SELECT m.iid,
-       1 + (SELECT count(*) FROM scm.mr_versions AS v WHERE v.repo_id = m.repo_id AND v.mr_iid = m.iid)
-         + (SELECT count(*) FROM scm.mr_commits AS c WHERE c.repo_id = m.repo_id AND c.mr_iid = m.iid) AS rows
+       1 + (SELECT count(*) FROM scm.mr_versions AS v
+             WHERE v.repo_id = m.repo_id AND v.mr_iid = m.iid AND v.replaced_id = 0)
+         + (SELECT count(*) FROM scm.mr_commits AS c
+             WHERE c.repo_id = m.repo_id AND c.mr_iid = m.iid AND c.replaced_id = 0) AS rows
   FROM scm.mrs AS m
- WHERE m.repo_id = %(repo_id)s AND (%(after)s::bigint IS NULL OR m.iid > %(after)s)
+ WHERE m.repo_id = %(repo_id)s AND m.replaced_id = 0 AND (%(after)s::bigint IS NULL OR m.iid > %(after)s)
    AND (%(since)s::timestamptz IS NULL OR m.updated_at >= %(since)s)
  ORDER BY m.iid
  LIMIT %(limit)s
@@ -46,19 +48,19 @@ _MERGE_REQUESTS = """
 SELECT iid, base_sha, start_sha, changes_count, flags, raw, versions_hash IS NOT NULL AS has_versions,
        commits_hash IS NOT NULL AS has_commits
   FROM scm.mrs
- WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s)
+ WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s) AND replaced_id = 0
  ORDER BY iid
 """
 _VERSIONS = """
 SELECT mr_iid, version_id, flags, raw
   FROM scm.mr_versions
- WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s)
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
  ORDER BY mr_iid, version_id DESC
 """
 _MERGE_REQUEST_COMMITS = """
 SELECT mr_iid, flags, raw
   FROM scm.mr_commits
- WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s)
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
  ORDER BY mr_iid, position
 """
 
@@ -66,7 +68,7 @@ SELECT mr_iid, flags, raw
 _NEXT_REVIEWS = """
 SELECT mr_iid AS iid, count(*) AS rows
   FROM scm.review_events
- WHERE repo_id = %(repo_id)s AND (%(after)s::bigint IS NULL OR mr_iid > %(after)s)
+ WHERE repo_id = %(repo_id)s AND replaced_id = 0 AND (%(after)s::bigint IS NULL OR mr_iid > %(after)s)
  GROUP BY mr_iid
 HAVING %(since)s::timestamptz IS NULL OR bool_or(ts IS NULL OR ts >= %(since)s)
  ORDER BY mr_iid
@@ -79,7 +81,7 @@ SELECT mr_iid, source_event_id, origin, discussion_id, is_reply, duplicate_of, f
        missing_since IS NOT NULL OR deleted_at IS NOT NULL AS is_gone,
        %(since)s::timestamptz IS NULL OR ts IS NULL OR ts >= %(since)s AS is_wanted
   FROM scm.review_events
- WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s)
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
  ORDER BY mr_iid, source_event_id
 """
 
@@ -129,7 +131,7 @@ SELECT s.iid,
           source_branch text, target_branch text, head_sha text, merge_commit_sha text,
           squash_commit_sha text, base_sha text, start_sha text, changes_count text, user_notes_count bigint,
           url text, flags text[], versions_hash bytea, commits_hash bytea, content_hash bytea)
-  JOIN scm.mrs AS m ON m.repo_id = %(repo_id)s AND m.iid = s.iid
+  JOIN scm.mrs AS m ON m.repo_id = %(repo_id)s AND m.replaced_id = 0 AND m.iid = s.iid
 """
 _OTHER_VERSIONS = """
 SELECT s.mr_iid, s.version_id
@@ -137,7 +139,7 @@ SELECT s.mr_iid, s.version_id
     AS s (mr_iid bigint, version_id bigint, head_sha text, base_sha text, start_sha text,
           created_at timestamptz, state text, size text, patch_id text, flags text[])
   JOIN scm.mr_versions AS v
-    ON v.repo_id = %(repo_id)s AND v.mr_iid = s.mr_iid AND v.version_id = s.version_id
+    ON v.repo_id = %(repo_id)s AND v.replaced_id = 0 AND v.mr_iid = s.mr_iid AND v.version_id = s.version_id
  WHERE (v.head_sha, v.base_sha, v.start_sha, v.created_at, v.state, v.size, v.patch_id, v.flags)
        IS DISTINCT FROM
        (s.head_sha, s.base_sha, s.start_sha, s.created_at, s.state, s.size, s.patch_id, s.flags)
@@ -149,7 +151,7 @@ SELECT s.mr_iid, s.position
           author_email text, authored_at timestamptz, committer_name text, committer_email text,
           committed_at timestamptz, flags text[])
   JOIN scm.mr_commits AS c
-    ON c.repo_id = %(repo_id)s AND c.mr_iid = s.mr_iid AND c.position = s.position
+    ON c.repo_id = %(repo_id)s AND c.replaced_id = 0 AND c.mr_iid = s.mr_iid AND c.position = s.position
  WHERE (c.commit_sha, c.title, c.message, c.author_name, c.author_email, c.authored_at, c.committer_name,
         c.committer_email, c.committed_at, c.flags) IS DISTINCT FROM
        (s.commit_sha, s.title, s.message, s.author_name, s.author_email, s.authored_at, s.committer_name,
@@ -171,7 +173,8 @@ SELECT s.mr_iid, s.source_event_id,
           resolved_by_username text, resolved_at timestamptz, position jsonb, details jsonb,
           duplicate_of text, flags text[], content_hash bytea)
   JOIN scm.review_events AS e
-    ON e.repo_id = %(repo_id)s AND e.mr_iid = s.mr_iid AND e.source_event_id = s.source_event_id
+    ON e.repo_id = %(repo_id)s AND e.replaced_id = 0 AND e.mr_iid = s.mr_iid
+   AND e.source_event_id = s.source_event_id
 """
 
 # Writes what differs; ``raised`` is 1 for a new version, 0 where only the hash is another one.
@@ -219,7 +222,7 @@ UPDATE scm.mrs AS m
           squash_commit_sha text, base_sha text, start_sha text, changes_count text, user_notes_count bigint,
           url text, flags text[], versions_hash bytea, commits_hash bytea, content_hash bytea,
           raised integer)
- WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid
+ WHERE m.repo_id = %(repo_id)s AND m.replaced_id = 0 AND m.iid = s.iid
 """
 _UPDATE_VERSIONS = """
 UPDATE scm.mr_versions AS v
@@ -228,7 +231,7 @@ UPDATE scm.mr_versions AS v
   FROM json_to_recordset(%(rows)s)
     AS s (mr_iid bigint, version_id bigint, head_sha text, base_sha text, start_sha text,
           created_at timestamptz, state text, size text, patch_id text, flags text[])
- WHERE v.repo_id = %(repo_id)s AND v.mr_iid = s.mr_iid AND v.version_id = s.version_id
+ WHERE v.repo_id = %(repo_id)s AND v.replaced_id = 0 AND v.mr_iid = s.mr_iid AND v.version_id = s.version_id
 """
 _UPDATE_MERGE_REQUEST_COMMITS = """
 UPDATE scm.mr_commits AS c
@@ -239,7 +242,7 @@ UPDATE scm.mr_commits AS c
     AS s (mr_iid bigint, position integer, commit_sha text, title text, message text, author_name text,
           author_email text, authored_at timestamptz, committer_name text, committer_email text,
           committed_at timestamptz, flags text[])
- WHERE c.repo_id = %(repo_id)s AND c.mr_iid = s.mr_iid AND c.position = s.position
+ WHERE c.repo_id = %(repo_id)s AND c.replaced_id = 0 AND c.mr_iid = s.mr_iid AND c.position = s.position
 """
 _UPDATE_EVENTS = """
 UPDATE scm.review_events AS e
@@ -258,7 +261,8 @@ UPDATE scm.review_events AS e
           is_internal boolean, resolvable boolean, resolved boolean, resolved_by_id bigint,
           resolved_by_username text, resolved_at timestamptz, position jsonb, details jsonb,
           duplicate_of text, flags text[], content_hash bytea, raised integer)
- WHERE e.repo_id = %(repo_id)s AND e.mr_iid = s.mr_iid AND e.source_event_id = s.source_event_id
+ WHERE e.repo_id = %(repo_id)s AND e.replaced_id = 0 AND e.mr_iid = s.mr_iid
+   AND e.source_event_id = s.source_event_id
 """
 
 # A raw that can be read after all leaves quarantine.

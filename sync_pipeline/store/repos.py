@@ -121,7 +121,7 @@ RETURNING *
 
 # What a look at a project is compared with. The state archived is that of the last such event.
 _KNOWN = """
-SELECT r.project_path, r.default_branch,
+SELECT r.project_path, r.default_branch, r.tenant, r.marked_for_deletion_on,
        coalesce((SELECT e.event = 'archived' FROM scm.repo_events AS e
                   WHERE e.repo_id = r.repo_id AND e.event IN ('archived', 'unarchived')
                   ORDER BY e.event_id DESC
@@ -136,8 +136,15 @@ _LOCK = "SELECT repo_id FROM scm.repos WHERE repo_id = %(repo_id)s FOR NO KEY UP
 # What a look showed, where it showed anything.
 _SEEN = """
 UPDATE scm.repos
-   SET project_path = %(path)s, default_branch = %(default_branch)s, updated_at = now()
+   SET project_path = %(path)s, default_branch = %(default_branch)s, tenant = %(tenant)s,
+       marked_for_deletion_on = %(marked_on)s, updated_at = now()
  WHERE repo_id = %(repo_id)s
+"""
+
+# A person gives it to another owner, or it moved to one.
+_SET_TENANT = """
+UPDATE scm.repos SET tenant = %(tenant)s, updated_at = now()
+ WHERE repo_id = %(repo_id)s AND tenant <> %(tenant)s
 """
 
 # Something happened to a repository as a whole.
@@ -325,6 +332,14 @@ def reactivate_gitlab(
     return _repository(row) if row else None
 
 
+def set_tenant(conn: Connection, repo_id: int, tenant: str, *, actor: str) -> None:
+    """Make ``tenant`` the owner of a repository, with an event where it was another one."""
+    conn.execute(_LOCK, {"repo_id": repo_id})
+    before = get(conn, repo_id).tenant
+    if conn.execute(_SET_TENANT, {"repo_id": repo_id, "tenant": tenant}).rowcount:
+        record_event(conn, repo_id, "tenant", actor=actor, old=before, new=tenant)
+
+
 def record_event(
     conn: Connection, repo_id: int, event: str, *, actor: str, old: str | None = None, new: str | None = None
 ) -> None:
@@ -364,27 +379,38 @@ def record_look(
     default_branch: str | None,
     archived: bool,
     actor: str,
+    marked_on: date | None = None,
 ) -> list[str]:
     """Write down what a look at a project showed, and an event for each change since the last one: ``moved``,
-    ``default_branch``, ``archived``, ``unarchived``. Returns the names of the events. No path and no branch
-    mean that the source did not say."""
+    ``tenant``, ``default_branch``, ``archived``, ``unarchived``, ``pending_deletion``, ``restored``. Returns
+    the names of the events. No path and no branch mean that the source did not say. ``marked_on`` is the day
+    that the project was marked for deletion on.
+
+    The tenant follows a move where it is the first segment of the old path; one that a person or a discovery
+    root gave stays."""
     key = {"repo_id": repo_id}
-    if not _changes(conn.execute(_KNOWN, key).fetchone(), path, default_branch, archived):
+    if not _changes(conn.execute(_KNOWN, key).fetchone(), path, default_branch, archived, marked_on):
         return []
     with conn.transaction():
         conn.execute(_LOCK, key)
         known = conn.execute(_KNOWN, key).fetchone()
-        changes = _changes(known, path, default_branch, archived)
+        changes = _changes(known, path, default_branch, archived, marked_on)
         for event, (old, new) in changes.items():
             record_event(conn, repo_id, event, actor=actor, old=old, new=new)
         if known and changes:
             new_path, new_branch = path or known["project_path"], default_branch or known["default_branch"]
-            conn.execute(_SEEN, key | {"path": new_path, "default_branch": new_branch})
+            tenant = changes["tenant"][1] if "tenant" in changes else known["tenant"]
+            seen = {"path": new_path, "default_branch": new_branch, "tenant": tenant, "marked_on": marked_on}
+            conn.execute(_SEEN, key | seen)
     return list(changes)
 
 
 def _changes(
-    known: dict[str, Any] | None, path: str | None, default_branch: str | None, archived: bool
+    known: dict[str, Any] | None,
+    path: str | None,
+    default_branch: str | None,
+    archived: bool,
+    marked_on: date | None,
 ) -> dict[str, tuple[str | None, str | None]]:
     """The events that follow from a look, each with the old and the new value."""
     if known is None:
@@ -392,10 +418,17 @@ def _changes(
     found: dict[str, tuple[str | None, str | None]] = {}
     if path and path != known["project_path"]:
         found["moved"] = known["project_path"], path
+        old, new = catalog.tenant_of(known["project_path"] or ""), catalog.tenant_of(path)
+        if known["tenant"] == old != new:
+            found["tenant"] = old, new
     if default_branch and default_branch != known["default_branch"]:
         found["default_branch"] = known["default_branch"], default_branch
     if archived != known["archived"]:
         found["archived" if archived else "unarchived"] = None, None
+    before = known["marked_for_deletion_on"]
+    if marked_on != before:
+        days = None if before is None else str(before), None if marked_on is None else str(marked_on)
+        found["restored" if marked_on is None else "pending_deletion"] = days
     return found
 
 

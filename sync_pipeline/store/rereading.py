@@ -30,7 +30,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.instance, r.tenant,
          FROM scm.sync_runs AS s
         WHERE s.repo_id = w.repo_id AND s.job_type = w.job_type AND s.mode = 'incremental'
           AND s.started_at > now() - make_interval(hours => 24) - make_interval(secs => %(look_back)s)) AS ran
- WHERE r.lifecycle = 'active' AND w.access IN ('ok', 'archived', 'moved')
+ WHERE r.lifecycle = 'active' AND w.access IN ('ok', 'archived', 'pending_deletion', 'moved')
  ORDER BY w.repo_id, w.job_type
 """
 

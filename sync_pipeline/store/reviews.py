@@ -17,20 +17,77 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from sync_pipeline.gitlab_rows import Origin, Person, ReviewEventRow, ReviewSet
-from sync_pipeline.model import Counts
+from sync_pipeline.model import Counts, JobType
+from sync_pipeline.store import aside
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import ESCAPED, content_hash, flags, payload, recordset, storable
+
+# Reviews of merge requests whose numbers other ones have now, with the gitlab_id of the earlier one.
+_REPLACED = """
+UPDATE scm.mr_reviews AS r SET replaced_id = r.gitlab_id
+  FROM json_to_recordset(%(sets)s) AS s (mr_iid bigint, gitlab_id bigint)
+ WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = 0 AND r.gitlab_id <> s.gitlab_id
+RETURNING r.mr_iid, r.replaced_id
+"""
+
+# All that belongs to the earlier merge request stays with it and is gone with it.
+_REPLACE_EVENTS = """
+UPDATE scm.review_events AS e
+   SET replaced_id = s.replaced_id, deleted_at = coalesce(e.deleted_at, now()),
+       missing_since = coalesce(e.missing_since, now()), batch_id = %(batch_id)s, version = e.version + 1,
+       stored_at = now()
+  FROM json_to_recordset(%(replaced)s) AS s (mr_iid bigint, replaced_id bigint)
+ WHERE e.repo_id = %(repo_id)s AND e.mr_iid = s.mr_iid AND e.replaced_id = 0
+"""
+_REPLACE_APPROVALS = """
+UPDATE scm.mr_approvals AS a
+   SET replaced_id = s.replaced_id, closed_at = coalesce(a.closed_at, now()), batch_id = %(batch_id)s
+  FROM json_to_recordset(%(replaced)s) AS s (mr_iid bigint, replaced_id bigint)
+ WHERE a.repo_id = %(repo_id)s AND a.mr_iid = s.mr_iid AND a.replaced_id = 0
+"""
+_REPLACE_REVIEWERS = """
+UPDATE scm.mr_reviewers AS r
+   SET replaced_id = s.replaced_id, closed_at = coalesce(r.closed_at, now()), batch_id = %(batch_id)s
+  FROM json_to_recordset(%(replaced)s) AS s (mr_iid bigint, replaced_id bigint)
+ WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = 0
+"""
+
+# One that was replaced is there again; its events lose their tombstones as they come.
+_TAKE_BACK = """
+UPDATE scm.mr_reviews AS r SET replaced_id = 0, mr_updated_at = '-infinity', batch_id = 0
+  FROM json_to_recordset(%(sets)s) AS s (mr_iid bigint, gitlab_id bigint)
+ WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = s.gitlab_id
+RETURNING r.mr_iid, r.gitlab_id
+"""
+_TAKE_BACK_PARTS = (
+    """
+UPDATE scm.review_events AS e SET replaced_id = 0
+  FROM json_to_recordset(%(back)s) AS s (mr_iid bigint, gitlab_id bigint)
+ WHERE e.repo_id = %(repo_id)s AND e.mr_iid = s.mr_iid AND e.replaced_id = s.gitlab_id
+""",
+    """
+UPDATE scm.mr_approvals AS a SET replaced_id = 0
+  FROM json_to_recordset(%(back)s) AS s (mr_iid bigint, gitlab_id bigint)
+ WHERE a.repo_id = %(repo_id)s AND a.mr_iid = s.mr_iid AND a.replaced_id = s.gitlab_id
+""",
+    """
+UPDATE scm.mr_reviewers AS r SET replaced_id = 0
+  FROM json_to_recordset(%(back)s) AS s (mr_iid bigint, gitlab_id bigint)
+ WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = s.gitlab_id
+""",
+)
 
 # How completely each review was read. Returns those for which this is the latest look. Pages are read ahead:
 # a look at an older state of the merge request may be written after one at a newer state. A state that the
 # server's clock has not reached is no newer one.
 _READING = """
-INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, mr_updated_at, whole, batch_id)
-SELECT %(repo_id)s, mr_iid, mr_updated_at, whole, %(batch_id)s
-  FROM json_to_recordset(%(sets)s) AS s (mr_iid bigint, mr_updated_at timestamptz, whole text[])
-ON CONFLICT (repo_id, mr_iid) DO UPDATE
-   SET mr_updated_at = EXCLUDED.mr_updated_at, whole = EXCLUDED.whole, batch_id = EXCLUDED.batch_id,
-       read_at = now()
+INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, batch_id)
+SELECT %(repo_id)s, mr_iid, gitlab_id, mr_updated_at, whole, %(batch_id)s
+  FROM json_to_recordset(%(sets)s)
+    AS s (mr_iid bigint, gitlab_id bigint, mr_updated_at timestamptz, whole text[])
+ON CONFLICT (repo_id, mr_iid, replaced_id) DO UPDATE
+   SET gitlab_id = coalesce(EXCLUDED.gitlab_id, r.gitlab_id), mr_updated_at = EXCLUDED.mr_updated_at,
+       whole = EXCLUDED.whole, batch_id = EXCLUDED.batch_id, read_at = now()
  WHERE r.batch_id <= EXCLUDED.batch_id
    AND (r.mr_updated_at <= EXCLUDED.mr_updated_at
         OR (r.mr_updated_at > %(server_now)s AND r.read_at < %(begun)s))
@@ -41,7 +98,7 @@ RETURNING mr_iid, (xmax = 0) AS first
 _DISCUSSIONS = """
 SELECT mr_iid, source_event_id, discussion_id, is_reply
   FROM scm.review_events
- WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND discussion_id IS NOT NULL
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0 AND discussion_id IS NOT NULL
 """
 
 # The upsert of events. The newer version of the source wins, then the later observation, unless the server's
@@ -62,7 +119,7 @@ SELECT %(repo_id)s, mr_iid, source_event_id, origin, event_type, reviewer_id, re
           is_system boolean, is_internal boolean, discussion_id text, is_reply boolean, resolvable boolean,
           resolved boolean, resolved_by_id bigint, resolved_by_username text, resolved_at timestamptz,
           position jsonb, details jsonb, duplicate_of text, flags text[], raw jsonb, content_hash bytea)
-ON CONFLICT (repo_id, mr_iid, source_event_id) DO UPDATE
+ON CONFLICT (repo_id, mr_iid, replaced_id, source_event_id) DO UPDATE
    SET event_type = EXCLUDED.event_type, reviewer_id = EXCLUDED.reviewer_id,
        reviewer_username = EXCLUDED.reviewer_username, reviewer_name = EXCLUDED.reviewer_name,
        ts = EXCLUDED.ts, updated_at = EXCLUDED.updated_at, body = EXCLUDED.body,
@@ -87,7 +144,7 @@ _STORED = """
 SELECT id, mr_iid || ':' || source_event_id AS key, mr_iid, origin,
        missing_since IS NOT NULL OR deleted_at IS NOT NULL AS gone
   FROM scm.review_events
- WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(current)s)
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(current)s) AND replaced_id = 0
 """
 
 # An older copy changes no content, but it shows that an event which was missing is there.
@@ -177,11 +234,12 @@ UPDATE scm.quarantine SET resolved_at = now()
 # that resets approvals need not be an update: not where the merge request was written since, or moved on.
 _AS_OF = """
 SELECT r.mr_iid, r.mr_updated_at
-  FROM json_to_recordset(%(rows)s) AS s (iid bigint, head_sha text)
-  JOIN scm.mr_reviews AS r ON r.repo_id = %(repo_id)s AND r.mr_iid = s.iid
-  LEFT JOIN scm.mrs AS m ON m.repo_id = r.repo_id AND m.iid = r.mr_iid
- WHERE r.whole @> %(needed)s
-   AND (m.iid IS NULL OR (m.batch_id <= r.batch_id AND m.head_sha IS NOT DISTINCT FROM s.head_sha))
+  FROM json_to_recordset(%(rows)s) AS s (iid bigint, head_sha text, gitlab_id bigint)
+  JOIN scm.mr_reviews AS r ON r.repo_id = %(repo_id)s AND r.mr_iid = s.iid AND r.replaced_id = 0
+  LEFT JOIN scm.mrs AS m ON m.repo_id = r.repo_id AND m.iid = r.mr_iid AND m.replaced_id = 0
+ WHERE r.whole @> %(needed)s AND coalesce(r.gitlab_id = s.gitlab_id, TRUE)
+   AND (m.iid IS NULL OR (m.batch_id <= r.batch_id AND m.head_sha IS NOT DISTINCT FROM s.head_sha
+                          AND m.deleted_at IS NULL))
    AND NOT EXISTS (SELECT FROM scm.obligations AS o
                     WHERE o.repo_id = r.repo_id AND o.job_type = 'reviews'
                       AND o.natural_key = r.mr_iid::text AND o.resolved_at IS NULL)
@@ -191,7 +249,7 @@ SELECT r.mr_iid, r.mr_updated_at
 _STALE = """
 SELECT m.iid
   FROM scm.mrs AS m
-  LEFT JOIN scm.mr_reviews AS r ON r.repo_id = m.repo_id AND r.mr_iid = m.iid
+  LEFT JOIN scm.mr_reviews AS r ON r.repo_id = m.repo_id AND r.mr_iid = m.iid AND r.replaced_id = 0
  WHERE m.repo_id = %(repo_id)s AND m.status = 'open' AND m.deleted_at IS NULL
    AND coalesce(r.read_at, m.first_seen_at) < now() - %(older_than)s
  ORDER BY coalesce(r.read_at, m.first_seen_at), m.iid
@@ -200,21 +258,22 @@ SELECT m.iid
 
 # Those that a sweep asked for and did not get wait for its next round; nothing is known of them by that.
 _ASKED = """
-INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, mr_updated_at, whole, batch_id)
-SELECT m.repo_id, m.iid, m.updated_at, '{}', %(batch_id)s
+INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, batch_id)
+SELECT m.repo_id, m.iid, m.gitlab_id, m.updated_at, '{}', %(batch_id)s
   FROM scm.mrs AS m
- WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s)
-ON CONFLICT (repo_id, mr_iid) DO UPDATE SET read_at = now()
+ WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.replaced_id = 0
+ON CONFLICT (repo_id, mr_iid, replaced_id) DO UPDATE SET read_at = now()
 """
 
 # Before copies are stored that win over whatever is there: nothing that is kept about these is relied on.
 _DISTRUST_READINGS = """
 UPDATE scm.mr_reviews SET mr_updated_at = '-infinity', batch_id = 0
- WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s)
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 """
 _DISTRUST_EVENTS = """
 UPDATE scm.review_events SET content_hash = '', updated_at = NULL, batch_id = 0
- WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND mr_iid || ':' || source_event_id = ANY (%(keys)s)
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
+   AND mr_iid || ':' || source_event_id = ANY (%(keys)s)
 """
 
 # What is compared with the source's own number.
@@ -242,10 +301,13 @@ def store_reviews(
     sets: Sequence[tuple[ReviewSet, datetime]],
     server_now: datetime | None = None,
     begun: datetime | None = None,
+    distrusted: Collection[str] = (),
 ) -> Counts:
     """Write reviews, each with the ``updated_at`` of its merge request; returns what that changed, counted by
     the database. ``server_now`` is the server's clock at its answer, and ``begun`` the database's before the
-    server was asked.
+    server was asked. With ``distrusted`` these reviews win over what is stored, whatever its age, and so do
+    those of their events that have one of these keys, whatever was noted of their content. The stored review
+    of another merge request with the same number is gone: it keeps its rows.
 
     Counts are events. Besides those that came, each counts once as read and updated that went missing, and
     each approval and reviewer that is new, changed or gone (new ones not at the first reading of a review:
@@ -265,11 +327,18 @@ def store_reviews(
         "sets": recordset(_reading(one, once[one.mr_iid][1]) for one in found),
         "events": recordset(events.values()),
     }
+    beside = _replace(conn, params)
+    if distrusted:
+        keys = [key for key in events if key in distrusted]
+        doubtful = {"repo_id": repo_id, "iids": list(once), "keys": keys}
+        conn.execute(_DISTRUST_READINGS, doubtful)
+        conn.execute(_DISTRUST_EVENTS, doubtful)
     first = {row["mr_iid"]: row["first"] for row in conn.execute(_READING, params)}
     written = [row["inserted"] for row in conn.execute(_UPSERT, params)]
     # An earlier look that comes late says nothing about what is there now.
     current = [one for one in found if one.mr_iid in first]
-    returned, beside = _compare(conn, params, current, events)
+    returned, missing = _compare(conn, params, current, events)
+    beside += missing
     beside += _store_set(conn, _CLOSE_APPROVALS, _PUT_APPROVALS, params, first, approvals_of(current))
     beside += _store_set(conn, _CLOSE_REVIEWERS, _PUT_REVIEWERS, params, first, reviewers_of(current))
     read = [{"natural_key": str(one.mr_iid), "detail": detail} for one in current for detail in _read(one)]
@@ -286,13 +355,21 @@ def store_reviews(
     )
 
 
-def distrust(conn: Connection, repo_id: int, sets: Sequence[ReviewSet], keys: Collection[str]) -> None:
-    """``sets``, which are stored next in this transaction, win over what is stored, whatever its age; and
-    so do those of their events that have one of ``keys``, whatever was noted of their content."""
-    came = [key for one in sets for row in one.events if (key := _key(one.mr_iid, row.event_id)) in keys]
-    params = {"repo_id": repo_id, "iids": [one.mr_iid for one in sets], "keys": came}
-    conn.execute(_DISTRUST_READINGS, params)
-    conn.execute(_DISTRUST_EVENTS, params)
+def _replace(conn: Connection, params: dict[str, Any]) -> int:
+    """Leave the rows of merge requests whose numbers other ones have now to these, and take back those of one
+    that is there again; returns how many events and people are gone with them."""
+    replaced = conn.execute(_REPLACED, params).fetchall()
+    if not replaced:
+        return 0
+    rows = recordset(replaced)
+    gone = 0
+    for query in (_REPLACE_EVENTS, _REPLACE_APPROVALS, _REPLACE_REVIEWERS):
+        gone += conn.execute(query, params | {"replaced": rows}).rowcount
+    aside.settle_gone(conn, params["repo_id"], [JobType.REVIEWS], [row["mr_iid"] for row in replaced])
+    if back := conn.execute(_TAKE_BACK, params).fetchall():
+        for query in _TAKE_BACK_PARTS:
+            conn.execute(query, params | {"back": recordset(back)})
+    return gone
 
 
 def with_discussions(conn: Connection, repo_id: int, sets: Sequence[ReviewSet]) -> list[ReviewSet]:
@@ -347,7 +424,12 @@ def _reading(one: ReviewSet, updated_at: datetime) -> dict[str, Any]:
     whole = [str(origin) for origin in one.whole]
     whole += [_APPROVALS] if one.approvals is not None else []
     whole += [_REVIEWERS] if one.reviewers is not None else []
-    return {"mr_iid": one.mr_iid, "mr_updated_at": updated_at, "whole": sorted(whole)}
+    return {
+        "mr_iid": one.mr_iid,
+        "gitlab_id": one.mr_id,
+        "mr_updated_at": updated_at,
+        "whole": sorted(whole),
+    }
 
 
 def columns(iid: int, row: ReviewEventRow) -> dict[str, Any]:
@@ -457,6 +539,11 @@ def _store_set(
     return closed + sum(not (row["inserted"] and first[row["mr_iid"]]) for row in put_rows)
 
 
+def part_of(detail: str) -> str:
+    """What ``scm.mr_reviews.whole`` calls a detail: an origin of events, or a set of people."""
+    return next((str(origin) for origin, name in _DETAILS.items() if name == detail), detail)
+
+
 def _read(one: ReviewSet) -> Iterator[str]:
     """The details that may be owed and came with this look."""
     owed = {row.detail for row in one.obligations}
@@ -466,11 +553,23 @@ def _read(one: ReviewSet) -> Iterator[str]:
     yield from (detail for detail in came if detail not in owed)
 
 
-def reviews_as_of(conn: Connection, repo_id: int, heads: Mapping[int, str | None]) -> dict[int, datetime]:
+def reviews_as_of(
+    conn: Connection,
+    repo_id: int,
+    heads: Mapping[int, str | None],
+    ids: Mapping[int, int] | None = None,
+    refused: Collection[str] = (),
+) -> dict[int, datetime]:
     """By merge request, the ``updated_at`` as of which its review is complete: all kinds of events and the
-    approvals were read to their end, nothing is owed, and its head was the one in ``heads`` already."""
-    needed = [*map(str, Origin), _APPROVALS]
-    asked = recordset({"iid": iid, "head_sha": head} for iid, head in heads.items())
+    approvals were read to their end, nothing is owed, and its head was the one in ``heads`` already. ``ids``
+    are the ``gitlab_id`` that they must have. Details that the server refuses for all of them are not
+    needed."""
+    missing = {part_of(detail) for detail in refused}
+    needed = [part for part in (*map(str, Origin), _APPROVALS) if part not in missing]
+    ids = ids or {}
+    asked = recordset(
+        {"iid": iid, "head_sha": head, "gitlab_id": ids.get(iid)} for iid, head in heads.items()
+    )
     rows = conn.execute(_AS_OF, {"repo_id": repo_id, "rows": asked, "needed": needed})
     return {row["mr_iid"]: row["mr_updated_at"] for row in rows}
 

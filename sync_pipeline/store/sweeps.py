@@ -146,7 +146,8 @@ SELECT count(*) AS rows, min(at) AS first, max(at) AS last
 _SOME_REVIEWS = """
 SELECT count(*) AS rows, min(at) AS first, max(at) AS last
   FROM (SELECT mr_updated_at AS at FROM scm.mr_reviews
-         WHERE repo_id = %(repo_id)s AND mr_updated_at >= %(start)s AND mr_updated_at < %(end)s
+         WHERE repo_id = %(repo_id)s AND replaced_id = 0
+           AND mr_updated_at >= %(start)s AND mr_updated_at < %(end)s
          ORDER BY mr_updated_at LIMIT %(limit)s) AS taken
 """
 _SOME = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sync_pipeline.model import JobType
+from sync_pipeline.store import aside
 from sync_pipeline.store.database import Connection
 
 _REVISIONS = """
@@ -49,14 +50,18 @@ _BURY = {
 _INTERNAL = """
 SELECT mr_iid || ':' || source_event_id AS key FROM scm.review_events
  WHERE repo_id = %(repo_id)s AND mr_iid || ':' || source_event_id = ANY (%(keys)s) AND is_internal
+   AND replaced_id = 0
 """
 
 
 def bury(conn: Connection, *, repo_id: int, job_type: JobType, batch_id: int, keys: Sequence[str]) -> int:
-    """Mark the rows with these keys as deleted now; returns how many were not before."""
+    """Mark the rows with these keys as deleted now; returns how many were not before. Nothing is owed of them
+    any more, nor of the review of a merge request."""
     if not keys:
         return 0
     params = {"repo_id": repo_id, "batch_id": batch_id, "keys": list(keys)}
+    owed = [JobType.MERGE_REQUESTS, JobType.REVIEWS] if job_type is JobType.MERGE_REQUESTS else [job_type]
+    aside.settle_gone(conn, repo_id, owed, keys)
     return conn.execute(_BURY[job_type], params).rowcount
 
 

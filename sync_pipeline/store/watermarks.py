@@ -112,7 +112,11 @@ _FORGET_CHILDREN = """
 UPDATE scm.mrs SET children_head = NULL, children_target = NULL
  WHERE repo_id = %(repo_id)s AND children_head IS NOT NULL
 """
-_FORGET_REVIEWS = "DELETE FROM scm.mr_reviews WHERE repo_id = %(repo_id)s"
+# The rows stay: they tell to which merge request of a number the stored events belong.
+_FORGET_REVIEWS = """
+UPDATE scm.mr_reviews SET mr_updated_at = '-infinity', whole = '{}', batch_id = 0
+ WHERE repo_id = %(repo_id)s AND replaced_id = 0
+"""
 _FORGET = {
     JobType.COMMITS: _FORGET_TIPS,
     JobType.MERGE_REQUESTS: _FORGET_CHILDREN,

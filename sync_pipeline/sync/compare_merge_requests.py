@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 from sync_pipeline.errors import Transient
 from sync_pipeline.gitlab_rows import MergeRequestRow, Origin, ReviewSet
 from sync_pipeline.model import Depth, Difference, DifferenceKind, JobType, TimeWindow, Traffic, Window
+from sync_pipeline.sources.gitlab.children import Refusals
 from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import comparison
+from sync_pipeline.store import comparison, unreadable
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.reconcile import Compared
@@ -42,9 +43,17 @@ class MergeRequestComparison:
         self._repo_id = attempt.repo.repo_id
         self._parallel = attempt.settings.gitlab_parallel
         self._of_reviews = attempt.job_type is JobType.REVIEWS
-        self._reviews = ReviewReader(client, visit.project_id, parallel=self._parallel)
+        # What the server refuses for every merge request is compared of none.
+        self._refusals = Refusals(self._stored_others)
+        self._reviews = ReviewReader(
+            client, visit.project_id, parallel=self._parallel, refusals=self._refusals
+        )
         self._singles = SingleReader(client, visit.project_id)
         self._asked = 0
+
+    def _stored_others(self, iids: Collection[int]) -> list[int]:
+        with self._database.connection() as conn:
+            return comparison.other_merge_requests(conn, self._repo_id, list(iids), _OTHERS)
 
     # See sync_pipeline.sync.reconcile.Comparison.
     lists_are_whole = False
@@ -60,6 +69,9 @@ class MergeRequestComparison:
             self._visit.look()
             self._visit.is_disabled(self._attempt)
         settled = self._visit.before[self._attempt.job_type].watermark
+        with self._database.connection() as conn:
+            known = unreadable.known(conn, self._repo_id, self._attempt.job_type, self._visit.fingerprint)
+        self._refusals.load(known)
         self._settled = settled if isinstance(settled, datetime) else self._visit.readable(None).until
 
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
@@ -70,6 +82,7 @@ class MergeRequestComparison:
             self._visit.project_id,
             parallel=self._parallel,
             children=not self._of_reviews and depth is Depth.DETAILS,
+            refusals=self._refusals,
         )
         seen: set[int] = set()
         reached = window.since
@@ -106,8 +119,7 @@ class MergeRequestComparison:
     def _require_any(self, reader: MergeRequestReader, absent: Sequence[int]) -> None:
         """Raises Transient where the server shows no merge request at all that it should have: that is no
         deletion but something between us and them."""
-        with self._database.connection() as conn:
-            others = comparison.other_merge_requests(conn, self._repo_id, absent, _OTHERS)
+        others = self._stored_others(absent)
         if not others and len(absent) == 1:
             return
         if not others or not any(some.rows for some in reader.read_some(others)):

@@ -25,13 +25,14 @@ from sync_pipeline.model import (
     JobType,
     Obligation,
     QuarantinedRow,
+    Refusal,
     TimeWindow,
     Traffic,
 )
 from sync_pipeline.policy.chunking import next_step
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.policy.windows import merged, overlap
-from sync_pipeline.sources.gitlab.children import OWN_ERRORS
+from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Refusals
 from sync_pipeline.sources.gitlab.fields import payload, quarantined
 from sync_pipeline.sources.gitlab.merge_requests import (
     LISTED,
@@ -44,7 +45,15 @@ from sync_pipeline.sources.gitlab.pieces import UNLISTED
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import aside, merge_requests, reviews, tombstones, watermarks
+from sync_pipeline.store import (
+    aside,
+    comparison,
+    merge_requests,
+    reviews,
+    tombstones,
+    unreadable,
+    watermarks,
+)
 from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
@@ -56,6 +65,9 @@ from sync_pipeline.sync.retry import Outcome
 
 _SWEEP_EVERY = timedelta(days=1)
 _SWEPT_PER_VISIT = 100
+# How often the server is asked for what it refuses for every merge request, and of how many.
+_PROBE_EVERY = timedelta(days=1)
+_PROBED = 2
 # Merge requests that are read again under one lease.
 _HEALED_AT_ONCE = 20
 # What is updated within the next hour comes by itself.
@@ -91,13 +103,20 @@ class MergeRequestWork:
         self._is_incremental = first.is_incremental
         self._rereads = any(attempt.rereads for attempt in attempts)
         parallel = self._settings.gitlab_parallel
+        # What the server refuses for every merge request, for each of the two.
+        self._refusals = {
+            job_type: Refusals(self._others) for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS)
+        }
         self._reader = MergeRequestReader(
             client,
             visit.project_id,
             parallel=parallel,
             children=any(a.job_type is JobType.MERGE_REQUESTS for a in attempts),
+            refusals=self._refusals[JobType.MERGE_REQUESTS],
         )
-        self._review_reader = ReviewReader(client, visit.project_id, parallel=parallel)
+        self._review_reader = ReviewReader(
+            client, visit.project_id, parallel=parallel, refusals=self._refusals[JobType.REVIEWS]
+        )
         # Keys of rows whose next copy wins over what is stored.
         self._distrusted: set[str] = set()
 
@@ -119,6 +138,7 @@ class MergeRequestWork:
 
     def _read(self) -> None:
         readable = self._visit.readable(None)
+        self._load_refusals(readable)
         if self._is_incremental:
             self._settle_obligations(readable)
         for window in self._windows(readable):
@@ -126,6 +146,7 @@ class MergeRequestWork:
         if self._is_incremental:
             self._look_ahead(readable)
             self._look_behind(readable)
+            self._read_what_was_refused(readable)
         for attempt in list(self._attempts):
             try:
                 self._visit.record(attempt, complete=True)
@@ -263,12 +284,11 @@ class MergeRequestWork:
         covered: Sequence[TimeWindow] = (),
     ) -> None:
         repo_id, batch, sets = attempt.repo.repo_id, page.batch, page.sets
+        refusals = self._refusals[attempt.job_type].unsaved
         if attempt.job_type is JobType.REVIEWS:
             updated_at = {row.iid: row.updated_at for row in batch.rows}
 
             def store_sets(conn: Connection, batch_id: int, some: Sequence[ReviewSet]) -> Counts:
-                if self._distrusted:
-                    reviews.distrust(conn, repo_id, some, self._distrusted)
                 return reviews.store_reviews(
                     conn,
                     repo_id=repo_id,
@@ -276,6 +296,7 @@ class MergeRequestWork:
                     sets=[(one, updated_at[one.mr_iid]) for one in some],
                     server_now=batch.date,
                     begun=self._visit.looked_at,
+                    distrusted=self._distrusted,
                 )
 
             attempt.write_rows(
@@ -291,13 +312,12 @@ class MergeRequestWork:
                     *(owed for one in sets for owed in one.obligations),
                     *(owed_of_unlisted(row, "notes") for row in batch.quarantined if row.reason == UNLISTED),
                 ],
+                also=self._save_refusals(attempt, refusals),
             )
+            self._refusals[attempt.job_type].saved(refusals)
             return
 
         def store_rows(conn: Connection, batch_id: int, some: Sequence[MergeRequestRow]) -> Counts:
-            if self._distrusted:
-                doubtful = [row.iid for row in some if str(row.iid) in self._distrusted]
-                merge_requests.distrust(conn, repo_id, doubtful)
             return merge_requests.store_merge_requests(
                 conn,
                 repo_id=repo_id,
@@ -306,6 +326,7 @@ class MergeRequestWork:
                 owed=batch.obligations,
                 server_now=batch.date,
                 begun=self._visit.looked_at,
+                distrusted=self._distrusted,
             )
 
         attempt.write_rows(
@@ -317,14 +338,16 @@ class MergeRequestWork:
             covered=covered,
             quarantined=batch.quarantined,
             obligations=batch.obligations,
+            also=self._save_refusals(attempt, refusals),
         )
+        self._refusals[attempt.job_type].saved(refusals)
 
-    def _known(self, iids: Sequence[int]) -> Mapping[int, Head]:
+    def _known(self, ids: Mapping[int, int]) -> Mapping[int, Head]:
         """The heads of those whose versions and commits need not be read again."""
         if self._rereads:
             return {}
         with self._database.connection() as conn:
-            return merge_requests.known_heads(conn, self._repo.repo_id, iids)
+            return merge_requests.known_heads(conn, self._repo.repo_id, ids, ids.values())
 
     def _unread(self, rows: Sequence[MergeRequestRow]) -> list[MergeRequestRow]:
         """Those whose review was not read since they were updated, or got another head."""
@@ -332,8 +355,115 @@ class MergeRequestWork:
             return list(rows)
         with self._database.connection() as conn:
             heads = {row.iid: row.head_sha for row in rows}
-            known = reviews.reviews_as_of(conn, self._repo.repo_id, heads)
+            ids = {row.iid: row.mr_id for row in rows}
+            known = reviews.reviews_as_of(
+                conn, self._repo.repo_id, heads, ids, self._refusals[JobType.REVIEWS].refused
+            )
         return [row for row in rows if known.get(row.iid) != row.updated_at]
+
+    # -- what the server refuses for all of them -----------------------------------------------------------
+
+    def _others(self, iids: Collection[int]) -> list[int]:
+        with self._database.connection() as conn:
+            return comparison.other_merge_requests(conn, self._repo.repo_id, list(iids), _PROBED)
+
+    def _ask(self, job_type: JobType, iid: int, detail: str) -> Refusal | None:
+        reader = self._review_reader if job_type is JobType.REVIEWS else self._reader
+        return reader.ask(iid, detail)
+
+    def _load_refusals(self, readable: TimeWindow) -> None:
+        """Nobody asks for what was refused before; live syncing finds out once a day whether it still is."""
+        for attempt in self._attempts:
+            refusals = self._refusals[attempt.job_type]
+            with self._database.connection() as conn:
+                known = unreadable.known(conn, self._repo.repo_id, attempt.job_type, self._visit.fingerprint)
+            refusals.load(one.detail for one in known.values() if one.readable_at is None)
+            for one in known.values():
+                if one.readable_at is not None:
+                    refusals.lift(one.detail)
+                elif one.is_due and self._is_incremental:
+                    with self._counted(attempt):
+                        self._probe(attempt, one.detail, readable)
+
+    def _probe(self, attempt: Attempt, detail: str, readable: TimeWindow) -> None:
+        """Ask for one detail of a few merge requests."""
+        refusals = self._refusals[attempt.job_type]
+        refusal: Refusal | None = None
+        is_known = True
+        try:
+            for iid in self._others(()):
+                refusal = self._ask(attempt.job_type, iid, detail)
+                if refusal is None:
+                    break
+        except SyncError as error:
+            if error.code not in OWN_ERRORS:
+                raise
+            is_known = False
+        key = {"repo_id": self._repo.repo_id, "job_type": attempt.job_type}
+        how = {"fingerprint": self._visit.fingerprint, "pause": _PROBE_EVERY}
+
+        def store(conn: Connection, batch_id: int) -> Counts:
+            if not is_known:
+                unreadable.postpone(conn, **key, detail=detail, **how)
+            elif refusal is not None:
+                unreadable.refuse(conn, **key, refusal=refusal, **how)
+            else:
+                unreadable.readable(conn, **key, detail=detail)
+            return Counts()
+
+        with attempt.lease() as lease:
+            attempt.write(lease, store, window=readable)
+        if is_known and refusal is None:
+            refusals.lift(detail)
+
+    def _save_refusals(
+        self, attempt: Attempt, refusals: Sequence[Refusal]
+    ) -> Callable[[Connection, int], None]:
+        def save(conn: Connection, batch_id: int) -> None:
+            for one in refusals:
+                unreadable.refuse(
+                    conn,
+                    repo_id=self._repo.repo_id,
+                    job_type=attempt.job_type,
+                    refusal=one,
+                    fingerprint=self._visit.fingerprint,
+                    pause=_PROBE_EVERY,
+                )
+
+        return save
+
+    def _read_what_was_refused(self, readable: TimeWindow) -> None:
+        """Read the merge requests that lack a detail which can be read again. An interrupted visit leaves the
+        rest to the next one."""
+        for attempt in list(self._attempts):
+            with self._database.connection() as conn:
+                known = unreadable.known(conn, self._repo.repo_id, attempt.job_type, self._visit.fingerprint)
+            for one in known.values():
+                if one.readable_at is not None:
+                    self._read_refused(attempt, one.detail, readable)
+
+    def _read_refused(self, attempt: Attempt, detail: str, readable: TimeWindow) -> None:
+        asked: set[int] = set()
+        while detail not in self._refusals[attempt.job_type]:
+            with self._database.connection() as conn:
+                iids = unreadable.without(
+                    conn, self._repo.repo_id, attempt.job_type, detail, sorted(asked), _SWEPT_PER_VISIT
+                )
+            if not iids:
+                break
+            asked.update(iids)
+            self._read_some(iids, readable, [attempt])
+            if attempt not in self._attempts:
+                return
+        else:
+            return
+
+        def store(conn: Connection, batch_id: int) -> Counts:
+            unreadable.forget(conn, self._repo.repo_id, attempt.job_type, detail)
+            return Counts()
+
+        with attempt.lease() as lease:
+            attempt.write(lease, store, window=readable)
 
     # -- what no time of update reveals -------------------------------------------------------------------
 
@@ -429,7 +559,7 @@ class MergeRequestWork:
                 if attempt.job_type is not JobType.REVIEWS:
                     self._settle(attempt, iid, details, readable)
                 elif not self._read_some([iid], readable, [attempt]):
-                    self._owe(attempt, iid, details, "the server no longer lists the merge request", readable)
+                    self._not_listed(attempt, iid, details, readable)
 
     def _list_again(self, attempt: Attempt, key: str, readable: TimeWindow) -> None:
         """Try again to read what the list could not be given with, and of which only the time is known."""
@@ -454,17 +584,35 @@ class MergeRequestWork:
         with attempt.lease() as lease:
             attempt.write(lease, settled, window=readable)
 
-    def _owe(
-        self, attempt: Attempt, iid: int, details: Sequence[str], error: str, readable: TimeWindow
-    ) -> None:
+    def _not_listed(self, attempt: Attempt, iid: int, details: Sequence[str], readable: TimeWindow) -> None:
+        """The details of a merge request that did not come stay owed, unless it is gone."""
+        is_gone = SingleReader(self._client, self._visit.project_id).is_gone(iid)
+        error = "the server no longer has the merge request" if is_gone else "the server does not list it"
         owed = [Obligation(str(iid), detail, error) for detail in details]
         with attempt.lease() as lease:
             attempt.write(lease, lambda conn, batch_id: Counts(), window=readable, obligations=owed)
+            if is_gone:
+                self._settle_unstored(attempt, lease, iid, readable)
+
+    def _settle_unstored(self, attempt: Attempt, lease: Lease, iid: int, readable: TimeWindow) -> None:
+        def settle(conn: Connection, batch_id: int) -> Counts:
+            aside.settle_unstored(
+                conn,
+                repo_id=self._repo.repo_id,
+                job_type=attempt.job_type,
+                iid=iid,
+                looks=self._settings.deletion_looks,
+                time=timedelta(seconds=self._settings.deletion_after),
+            )
+            return Counts()
+
+        attempt.write(lease, settle, window=readable)
 
     def _settle(self, attempt: Attempt, iid: int, details: Sequence[str], readable: TimeWindow) -> None:
         rows: tuple[MergeRequestRow, ...] = ()
         set_aside: tuple[QuarantinedRow, ...] = ()
         errors: dict[str, str] = {}
+        is_gone = False
         try:
             row, unread = self._reader.settle(iid)
             rows = (row,)
@@ -479,11 +627,19 @@ class MergeRequestWork:
         except SyncError as error:
             if error.code not in _STILL_OWED:
                 raise
+            is_gone = error.code == "no_object"
             errors = dict.fromkeys(details, str(error))
-        owed = tuple(Obligation(str(iid), detail, errors[detail]) for detail in details if detail in errors)
+        refused = self._refusals[attempt.job_type]
+        owed = tuple(
+            Obligation(str(iid), detail, errors[detail])
+            for detail in details
+            if detail in errors and detail not in refused
+        )
         batch = MergeRequestBatch(None, rows, None, None, set_aside, owed)
         with attempt.lease() as lease:
             self._write(attempt, lease, _Page(batch), readable)
+            if is_gone:
+                self._settle_unstored(attempt, lease, iid, readable)
 
     # -- quarantine ---------------------------------------------------------------------------------------
 
@@ -500,6 +656,7 @@ class MergeRequestWork:
             if self._visit.is_disabled(attempt):
                 return outcome
             readable = self._visit.readable(None)
+            self._load_refusals(readable)
             numbered = {entry.natural_key: iid for entry in entries if (iid := _iid(entry)) is not None}
             if numbered:
                 iids = sorted(set(numbered.values()))
@@ -557,6 +714,7 @@ class MergeRequestWork:
         iids = sorted({number_of(one) for one in found})
         with self._counted(attempt), self._visit.watched():
             self._look()
+            self._load_refusals(self._visit.readable(None))
             self._distrusted = {one.natural_key for one in found}
             for first in range(0, len(iids), _HEALED_AT_ONCE):
                 despite_lost_leases(partial(self._heal_some, attempt, iids[first : first + _HEALED_AT_ONCE]))

@@ -42,6 +42,11 @@ class ProjectVisit:
         assert self._repo.project_id is not None
         return self._repo.project_id
 
+    @property
+    def fingerprint(self) -> str:
+        """That of the token."""
+        return self._fingerprint
+
     def look(self) -> front.ProjectLook:
         """Look at the front door. Raises as the transport does; SourceGone where the project is not found
         this once, SourceReplaced where another one has its number."""
@@ -66,6 +71,7 @@ class ProjectVisit:
                 path=look.path,
                 default_branch=look.default_branch,
                 archived=look.is_archived,
+                marked_on=look.marked_on,
                 actor=self._attempts[0].claim.actor,
             )
             credentials.clear(conn, self._repo.instance, self._fingerprint)
@@ -108,6 +114,11 @@ class ProjectVisit:
     def record(self, attempt: Attempt, *, complete: bool, detail: str | None = None) -> None:
         """Write down that ``attempt`` could read. ``complete``: nothing was missing at the look."""
         access = front.access(self.project, attempt.job_type)
+        if access is Access.PENDING_DELETION and detail is None:
+            detail = (
+                f"{self.project.path} was marked for deletion on {self.project.marked_on}: the server "
+                "deletes it unless somebody restores it there; what is stored stays"
+            )
         before = self.before[attempt.job_type]
         # A move within the server shows for a day, so that a person can see it.
         shows = before.access is Access.MOVED and self.looked_at - before.access_since < _MOVED_SHOWS

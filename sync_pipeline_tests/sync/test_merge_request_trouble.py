@@ -9,6 +9,7 @@ from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
 from sync_pipeline.store import watermarks
 from sync_pipeline_tests.sync.conftest import START, Forge
+from sync_pipeline_tests.sync.test_reconcile import Proof
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
 _OWED = """
@@ -78,6 +79,71 @@ def test_what_a_deleted_merge_request_owes_waits_longer_each_time(forge: Forge) 
         ("versions", 1, True),
         ("approvals", 1, True),
     ]
+
+
+def test_a_tombstone_settles_what_was_owed_and_its_lifting_asks_again(forge: Forge) -> None:
+    first, *_ = make(forge, 2)
+    forge.other_settings(deletion_after=0, deletion_looks=1)
+    trouble = r"merge_requests/1/(approvals|versions|resource_label_events)"
+    forge.gitlab.faults.add(trouble, faults.server_error(), times=None)
+    forge.both()
+    assert [row["detail"] for row in forge.rows(_OWED)] == ["versions", "approvals", "label_events"]
+    forge.gitlab.delete_merge_request(forge.project, first)
+    forge.tick()
+    forge.both()
+    proof = Proof(forge)
+    assert proof.found(MR) == {"1": "extra"}
+    proof.heal(MR)
+    assert forge.rows("SELECT iid FROM scm.mrs WHERE deleted_at IS NOT NULL") == [{"iid": 1}]
+    assert forge.rows(_OWED) == []
+    # It was restored, with the same time of update as far as that goes; the trouble is still there.
+    forge.project.merge_requests[1] = first
+    forge.tick()
+    forge.gitlab.touch(first)
+    forge.tick()
+    assert all(report.succeeded for report in forge.both())
+    assert forge.rows("SELECT iid FROM scm.mrs WHERE deleted_at IS NOT NULL") == []
+    assert [row["detail"] for row in forge.rows(_OWED)] == ["versions", "approvals", "label_events"]
+    forge.gitlab.faults.clear()
+    due_now(forge)
+    forge.tick()
+    forge.both()
+    assert forge.rows(_OWED) == []
+    assert len(forge.rows("SELECT 1 FROM scm.mr_versions")) == 2
+
+
+def test_a_lifted_tombstone_has_its_children_read_again(forge: Forge) -> None:
+    first, *_ = make(forge, 1)
+    forge.both()
+    forge.conn.execute("UPDATE scm.mrs SET deleted_at = now()")
+    forge.gitlab.touch(first)
+    forge.tick()
+    forge.asked()
+    forge.both()
+    asked = forge.asked("/merge_requests/1/")
+    assert [path.rpartition("/")[2] for path in asked if "versions" in path or "approvals" in path] == [
+        "versions",
+        "approvals",
+    ]
+
+
+def test_what_a_merge_request_owes_that_was_never_stored_ends_when_it_is_gone(forge: Forge) -> None:
+    first, *_ = make(forge, 2)
+    forge.other_settings(deletion_after=0, deletion_looks=2)
+    # Neither the list nor its own address gives it; only its number is known.
+    spoiled = r"merge_requests(/|\?(?!.*view=simple))"
+    forge.gitlab.faults.add(spoiled, faults.Poison(rb'"title":"0"'), times=None)
+    forge.both()
+    assert {(o["natural_key"], o["detail"]) for o in forge.rows(_OWED)} == {("1", "detail"), ("1", "notes")}
+    forge.gitlab.delete_merge_request(forge.project, first)
+    forge.gitlab.faults.clear()
+    for _ in range(2):
+        assert len(forge.rows(_OWED)) == 2, forge.rows(_OWED)
+        due_now(forge)
+        forge.tick()
+        assert all(report.succeeded for report in forge.both())
+    assert forge.rows(_OWED) == []
+    assert forge.rows("SELECT 1 FROM scm.quarantine WHERE resolved_at IS NULL") == []
 
 
 def test_deleted_merge_requests_do_not_keep_the_sweep_from_others(forge: Forge) -> None:

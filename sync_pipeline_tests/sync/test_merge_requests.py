@@ -267,12 +267,14 @@ def test_a_detail_that_the_token_may_see_nowhere_holds_nothing_else_up(forge: Fo
     assert all(report.succeeded for report in forge.both())
     assert len(forge.rows("SELECT FROM scm.mrs")) == 25
     assert len(forge.rows("SELECT FROM scm.review_events WHERE event_type = 'comment'")) == 25
-    owed = forge.rows("SELECT detail, count(*) AS n FROM scm.obligations GROUP BY 1 ORDER BY 1")
+    # One state for each kind, and nothing for each merge request.
+    assert forge.rows("SELECT 1 FROM scm.obligations") == []
+    states = forge.rows("SELECT detail, error_code FROM scm.unreadable_details ORDER BY 1")
     # The notes are to be had without the discussions.
     names = {"approvals": ["approvals"], "versions|/commits": ["commits", "versions"], "discussions": []}[
         what
     ]
-    assert [(r["detail"], r["n"]) for r in owed] == [(name, 25) for name in names]
+    assert [(r["detail"], r["error_code"]) for r in states] == [(name, "denied") for name in names]
 
 
 def test_a_detail_that_fails_is_owed_and_the_rest_is_complete(forge: Forge, opened: MergeRequest) -> None:

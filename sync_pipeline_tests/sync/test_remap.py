@@ -46,7 +46,7 @@ _KEPT = {
     "review_events": {"repo_id", "mr_iid", "source_event_id", "origin", "raw", "discussion_id", "is_reply"}
     | {"missing_since", "deleted_at"},
 }
-_BOOKKEEPING = {"version", "batch_id", "first_seen_at", "stored_at"}
+_BOOKKEEPING = {"version", "batch_id", "first_seen_at", "stored_at", "replaced_id"}
 _WRONG = {
     "text": "'spoiled'",
     "bigint": "-1",

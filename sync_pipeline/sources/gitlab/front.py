@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date as date_type
+from datetime import datetime
 from typing import Any
 
 from sync_pipeline.errors import SourceGone
@@ -25,7 +26,8 @@ _SECRET = frozenset({"runners_token", "import_url", "_links"})
 @dataclass(frozen=True, slots=True)
 class ProjectLook:
     """A project as it is now. Times in UTC. ``default_branch`` is None where the token may not read code;
-    the two access levels are None where the server does not say. ``date`` is the server's clock."""
+    the two access levels are None where the server does not say. ``date`` is the server's clock.
+    ``marked_on`` is the day that the project was marked for deletion on."""
 
     project_id: int
     path: str
@@ -39,6 +41,7 @@ class ProjectLook:
     last_activity_at: datetime | None
     date: datetime | None
     raw: Raw
+    marked_on: date_type | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class TokenLook:
 
     name: str | None
     scopes: tuple[str, ...]
-    expires_at: date | None
+    expires_at: date_type | None
 
 
 def look_at_project(client: Client, project: int | str) -> ProjectLook:
@@ -101,8 +104,18 @@ def _project(data: Any, date: datetime | None) -> ProjectLook:
         created_at=fields.moment("created_at"),
         last_activity_at=fields.moment("last_activity_at"),
         date=date,
+        marked_on=_marked_on(fields),
         raw={name: value for name, value in fields.data.items() if name not in _SECRET},
     )
+
+
+def _marked_on(fields: Fields) -> date_type | None:
+    # Servers of old call it marked_for_deletion_at; both are days.
+    text = fields.text("marked_for_deletion_on") or fields.text("marked_for_deletion_at")
+    try:
+        return None if text is None else date_type.fromisoformat(text[:10])
+    except ValueError:
+        return None
 
 
 def look_at_group(client: Client, group: int | str) -> GroupLook:
@@ -121,18 +134,20 @@ def look_at_token(client: Client) -> TokenLook | None:
     except SourceGone:
         return None
     try:
-        expires = date.fromisoformat(fields.text("expires_at") or "")
+        expires = date_type.fromisoformat(fields.text("expires_at") or "")
     except ValueError:
         expires = None
     return TokenLook(fields.text("name"), tuple(map(str, fields.items("scopes"))), expires)
 
 
 def access(look: ProjectLook, job_type: JobType) -> Access:
-    """What a look means for one job type: a switched-off feature comes before an archived or empty
-    project."""
+    """What a look means for one job type: a switched-off feature comes before a project that waits to be
+    deleted, and that before an archived or empty one."""
     feature = look.repository_access if job_type is JobType.COMMITS else look.merge_requests_access
     if feature == "disabled":
         return Access.DISABLED
+    if look.marked_on is not None:
+        return Access.PENDING_DELETION
     if look.is_archived:
         return Access.ARCHIVED
     if look.is_empty and job_type is JobType.COMMITS:

@@ -21,8 +21,14 @@ from sync_pipeline.gitlab_rows import (
     MergeRequestRow,
     MergeRequestVersion,
 )
-from sync_pipeline.model import Obligation, QuarantinedRow, TimeWindow
-from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Owing, side_by_side
+from sync_pipeline.model import Obligation, QuarantinedRow, Refusal, TimeWindow
+from sync_pipeline.sources.gitlab.children import (
+    OWN_ERRORS,
+    Owing,
+    Refusals,
+    refusal_of,
+    side_by_side,
+)
 from sync_pipeline.sources.gitlab.fields import Fields, commit, moment, payload, quarantined
 from sync_pipeline.sources.gitlab.paging import Key, by_time, pages, rows, stamp
 from sync_pipeline.sources.gitlab.pieces import UNLISTED, Hole
@@ -41,16 +47,27 @@ LISTED = "list"
 Head = tuple[str | None, str | None]
 """Head and target branch of a merge request: while both stay, so do its versions and commits."""
 
-Known = Callable[[Sequence[int]], Mapping[int, Head]]
-"""Tells, for numbers of merge requests, the heads for which versions and commits are stored."""
+Known = Callable[[Mapping[int, int]], Mapping[int, Head]]
+"""Tells, for numbers of merge requests (each with its number within the instance), the heads for which
+versions and commits are stored."""
 
 
 class MergeRequestReader:
     """Reads the merge requests of one project. One instance serves one job; ``parallel`` requests at once.
-    Without ``children`` their versions and commits are never asked for."""
+    Without ``children`` their versions and commits are never asked for. What ``refusals`` has is not asked
+    for."""
 
-    def __init__(self, client: Client, project_id: int, *, parallel: int = 4, children: bool = True) -> None:
+    def __init__(
+        self,
+        client: Client,
+        project_id: int,
+        *,
+        parallel: int = 4,
+        children: bool = True,
+        refusals: Refusals | None = None,
+    ) -> None:
         self._client = client
+        self._refusals = refusals
         self._project_id = project_id
         self._path = project_path(project_id, "merge_requests")
         self._parallel = parallel
@@ -98,9 +115,16 @@ class MergeRequestReader:
     def settle(self, iid: int) -> tuple[MergeRequestRow, tuple[Obligation, ...]]:
         """One merge request with its versions and commits, and what of them cannot be read. Raises as the
         transport does, RowUnreadable where it cannot be stored."""
-        owing = Owing()
-        row = merge_request(self._client.get(f"{self._path}/{iid}").data)
-        return self._with_children(row, owing), owing.obligations
+        owing = Owing(self._refusals)
+        row = self._with_children(merge_request(self._client.get(f"{self._path}/{iid}").data), owing)
+        owing.settle(self.ask)
+        return row, owing.obligations
+
+    def ask(self, iid: int, detail: str) -> Refusal | None:
+        """How the server refuses a detail of one merge request; None where it gives it. Raises as the
+        transport does."""
+        path = f"{self._path}/{iid}" if detail == "detail" else f"{self._path}/{iid}/{detail}"
+        return refusal_of(self._client, path, detail)
 
     def _batch(
         self,
@@ -116,8 +140,8 @@ class MergeRequestReader:
                 good.append(merge_request(data))
             except RowUnreadable as error:
                 aside.append(quarantined(str(_iid(data) or "?"), error))
-        stored = known([row.iid for row in good]) if good and self._children else {}
-        owing = Owing()
+        stored = known({row.iid: row.mr_id for row in good}) if good and self._children else {}
+        owing = Owing(self._refusals)
 
         def whole(row: MergeRequestRow) -> MergeRequestRow:
             if not self._children:
@@ -126,6 +150,7 @@ class MergeRequestReader:
             return row if same == (row.head_sha, row.target_branch) else self._with_children(row, owing)
 
         complete = side_by_side(whole, good, self._parallel)
+        owing.settle(self.ask)
         owed = (*owing.obligations, *(owed_of_unlisted(row, "detail") for row in unlisted))
         return MergeRequestBatch(None, tuple(complete), None, date, tuple(aside), owed)
 

@@ -24,8 +24,8 @@ from sync_pipeline.gitlab_rows import (
     ReviewEventRow,
     ReviewSet,
 )
-from sync_pipeline.model import QuarantinedRow
-from sync_pipeline.sources.gitlab.children import Owing, side_by_side
+from sync_pipeline.model import QuarantinedRow, Refusal
+from sync_pipeline.sources.gitlab.children import Owing, Refusals, refusal_of, side_by_side
 from sync_pipeline.sources.gitlab.fields import Fields, moment, person, quarantined
 from sync_pipeline.sources.gitlab.paging import named, pages, rows
 from sync_pipeline.sources.gitlab.pieces import Hole
@@ -116,10 +116,14 @@ class _Gathered:
 
 
 class ReviewReader:
-    """Reads the reviews of one project. One instance serves one job; ``parallel`` requests at once."""
+    """Reads the reviews of one project. One instance serves one job; ``parallel`` requests at once. What
+    ``refusals`` has is not asked for."""
 
-    def __init__(self, client: Client, project_id: int, *, parallel: int = 4) -> None:
+    def __init__(
+        self, client: Client, project_id: int, *, parallel: int = 4, refusals: Refusals | None = None
+    ) -> None:
         self._client = client
+        self._refusals = refusals
         self._project_id = project_id
         self._parallel = parallel
 
@@ -127,13 +131,21 @@ class ReviewReader:
         """The reviews of these merge requests, in their order: five requests each, one more where somebody is
         asked for a review. What cannot be read of one is owed (details ``notes``, ``state_events``,
         ``label_events``, ``milestone_events``, ``approvals``, ``reviewers``)."""
-        owing = Owing()
+        owing = Owing(self._refusals)
         found = side_by_side(lambda row: self._read(row, owing), merge_requests, self._parallel)
+        owing.settle(self.ask)
         owed = owing.obligations
         return [
             replace(one, obligations=tuple(o for o in owed if o.natural_key == str(one.mr_iid)))
             for one in found
         ]
+
+    def ask(self, iid: int, detail: str) -> Refusal | None:
+        """How the server refuses a detail of one review; None where it gives it. Raises as the transport
+        does."""
+        name = f"resource_{detail}" if detail.endswith("_events") else detail
+        path = project_path(self._project_id, "merge_requests", iid)
+        return refusal_of(self._client, f"{path}/{name}", detail)
 
     def _read(self, merge_request: MergeRequestRow, owing: Owing) -> ReviewSet:
         iid = merge_request.iid
@@ -156,7 +168,15 @@ class ReviewReader:
         reviewers: tuple[ReviewerRow, ...] | None = () if "reviewers" in merge_request.raw else None
         if merge_request.reviewers:
             reviewers = owing.attempt(key, "reviewers", lambda: self._reviewers(path))
-        return ReviewSet(iid, events, approvals, reviewers, frozenset(got.whole), tuple(got.aside))
+        return ReviewSet(
+            iid,
+            events,
+            approvals,
+            reviewers,
+            frozenset(got.whole),
+            tuple(got.aside),
+            mr_id=merge_request.mr_id,
+        )
 
     def _notes(self, path: str, merge_request: MergeRequestRow, got: _Gathered) -> list[Hole]:
         """All notes by their discussions; by themselves too where the discussions are not there or hold fewer
