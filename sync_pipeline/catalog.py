@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import tempfile
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
@@ -27,6 +29,8 @@ from sync_pipeline.model import Kind, Lifecycle, Repository, RevisionWindow
 BLOCK_REVISIONS = 1000
 SNAPSHOT_VERSION = 2
 
+_log = logging.getLogger(__name__)
+_DAMAGED = "damaged_snapshot"
 _DEFAULT_PORTS = {"svn": 3690, "svn+ssh": 22, "http": 80, "https": 443}
 # What svn leaves unescaped in a path; everything else is written %XX.
 _PATH_CHARACTERS = "!$&'()*+,-./:=@_~"
@@ -375,6 +379,17 @@ def write_snapshot(
             for repository in ordered
         ],
     }
+    for place in (path, copy_of(path)):
+        _replace(place, content)
+    return snapshot
+
+
+def copy_of(path: Path) -> Path:
+    """The second file with the same content; see :func:`load_snapshot`."""
+    return path.with_name(f"{path.name}.copy")
+
+
+def _replace(path: Path, content: object) -> None:
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -392,7 +407,23 @@ def write_snapshot(
         raise ConfigurationError(
             f"the catalog snapshot {path} cannot be written: {error.strerror}; correct SCM_STATE_DIR"
         ) from None
-    return snapshot
+
+
+def load_snapshot(path: Path) -> Snapshot:
+    """As :func:`read_snapshot`, but where the file is damaged, what its copy has, with a line in the log.
+    Every
+    run reads the file, so a damaged one would stop all of them."""
+    try:
+        return read_snapshot(path)
+    except ConfigurationError as error:
+        if error.code != _DAMAGED:
+            raise
+        with suppress(ConfigurationError):
+            copy = read_snapshot(copy_of(path))
+            if copy.written_at is not None:
+                _log.warning("%s; its copy is in use meanwhile", error)
+                return copy
+        raise
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -414,10 +445,12 @@ def read_snapshot(path: Path) -> Snapshot:
     except FileNotFoundError:
         return Snapshot()
     except OSError as error:
-        raise ConfigurationError(f"the catalog snapshot {path} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(
+            f"the catalog snapshot {path} cannot be read: {error.strerror}", code=_DAMAGED
+        ) from None
     except (ValueError, KeyError, TypeError):
         raise ConfigurationError(
-            f"the catalog snapshot {path} is damaged; run: scm-sync catalog export"
+            f"the catalog snapshot {path} is damaged; run: scm-sync catalog export", code=_DAMAGED
         ) from None
 
 

@@ -269,6 +269,29 @@ def test_a_torn_snapshot_is_refused_with_the_remedy(tmp_path: Path, content: byt
         catalog.read_snapshot(path)
 
 
+@pytest.mark.parametrize("content", [b"", b'{"version": 2, "repos', b"\xff\xfe", b"[]"])
+def test_a_damaged_snapshot_is_replaced_by_its_copy_until_it_is_written_again(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "catalog.json"
+    written = catalog.write_snapshot(path, [repository(1)], head_rev=1, written_at=NOW)
+    path.write_bytes(content)
+    assert catalog.load_snapshot(path) == written
+    assert "scm-sync catalog export; its copy is in use meanwhile" in caplog.text
+    catalog.copy_of(path).write_bytes(content)
+    with pytest.raises(ConfigurationError, match="scm-sync catalog export"):
+        catalog.load_snapshot(path)
+    catalog.copy_of(path).unlink()
+    with pytest.raises(ConfigurationError, match="scm-sync catalog export"):
+        catalog.load_snapshot(path)
+    catalog.write_snapshot(path, [repository(2)], head_rev=1, written_at=NOW)
+    assert catalog.load_snapshot(path).repositories == (repository(2),)
+    # What another version wrote is no damage.
+    path.write_text('{"version": 1}')
+    with pytest.raises(ConfigurationError, match="has version 1"):
+        catalog.load_snapshot(path)
+
+
 def test_a_snapshot_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "catalog.json"
     path.mkdir()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sync_pipeline.operations.texts import age, counted, moment
+from sync_pipeline.operations.texts import age, counted, failed_starts, moment
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -222,6 +222,11 @@ def status_attendance(document: Mapping[str, Any]) -> Iterator[str]:
     for one in document["silent"]:
         often = age(one["every_seconds"])
         yield f"{one['name']} is silent for {age(one['age_seconds'])}; a tick is due every {often}"
+    for line in document["slow"]:
+        yield f"scm-sync up: {line}"
+    starts = document["run_starts"]
+    if starts is not None and starts["failed"]:
+        yield failed_starts(starts["runs"], starts["failed"], starts["reason"])
 
 
 def _takes(pool: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """The status report: what is complete, how fresh it is, and what still waits, per (repository, job type).
 
 Belongs here: the document, which ``docs/status.md`` describes key by key, and its order. It reads our own
-tables, no source and no token of the shell it runs in, so it tells the same to everybody. Does not belong
-here: the verdict, which is that of :mod:`sync_pipeline.quality.health`, and how the report looks on a
-terminal.
+tables and Dagster's, no source and no token of the shell it runs in, so it tells the same to everybody. Does
+not belong here: the verdict, which is that of :mod:`sync_pipeline.quality.health`, and how the report looks
+on a terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.operations import held_back, limits
+from sync_pipeline.operations import held_back, limits, run_starts, slowness
 from sync_pipeline.operations.pools import pool_document
 from sync_pipeline.operations.scheduling import limits_of
 from sync_pipeline.operations.texts import plain_mark
@@ -120,12 +120,26 @@ def status(
         "due": held_back.due_document(units, due, now, settings),
         **obstacles,
         **attended,
+        "run_starts": _run_starts(settings, database),
         "units": units,
     }
 
 
+def _run_starts(settings: Settings, database: Database) -> Document | None:
+    """How the newest runs of Dagster's began; None where it has no tables, or they cannot be read."""
+    found = run_starts.look(settings, database.url)
+    return found and {
+        "runs": found.runs,
+        "failed": found.failed,
+        "reason": found.reason,
+        "last_at": plain_mark(found.last_at),
+    }
+
+
 def _attendance(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
-    """Who works on the fleet: the living pools, what none of them takes, and what has fallen silent."""
+    """Who works on the fleet: the living pools, what none of them takes, and what has fallen silent or is
+    slow."""
+    beats = heartbeats.read(conn)
     return {
         "pools": [pool_document(pool) for pool in pools.alive(conn)],
         "unserved": [
@@ -140,8 +154,10 @@ def _attendance(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
                 "age_seconds": round(one.age, 3),
                 "every_seconds": one.every,
             }
-            for one in heartbeats.silent(conn)
+            for one in beats
+            if one.silent
         ],
+        "slow": slowness.told(beats),
     }
 
 

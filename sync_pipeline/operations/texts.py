@@ -32,6 +32,11 @@ def counted(number: int, thing: str, things: str = "") -> str:
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
+def failed_starts(runs: int, failed: int, reason: str | None) -> str:
+    """That of the last ``runs`` runs ``failed`` failed before they began, and why the last of them did."""
+    return f"{failed} of the last {counted(runs, 'run')} failed before they began: {reason}"
+
+
 def some(names: Iterable[str], most: int = 10, longest: int = 60) -> str:
     """The first ``most`` of these names, cut to ``longest`` characters each, and how many more there are."""
     found = sorted(set(names))

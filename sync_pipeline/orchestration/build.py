@@ -108,10 +108,11 @@ def build_defs(
 
     ``settings`` default to those in force, ``snapshot`` to the file in the state folder, ``only`` to the
     setting of that name. They have what the pool of the settings takes, or what ``only`` names. Raises
-    ConfigurationError if the snapshot is damaged or ``only`` names a repository that it does not have.
+    ConfigurationError if the snapshot and its copy are damaged, or ``only`` names a repository that it does
+    not have.
     """
     settings = settings or load_settings()
-    snapshot = snapshot or catalog.read_snapshot(settings.catalog_file)
+    snapshot = snapshot or catalog.load_snapshot(settings.catalog_file)
     only = settings.only if only is None else only
     snapshot = catalog.narrow(snapshot, only)
     # What somebody named is read whatever the pool takes.

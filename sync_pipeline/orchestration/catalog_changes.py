@@ -14,7 +14,7 @@ import urllib.request
 import dagster as dg
 
 from sync_pipeline.operations.registration import export_catalog
-from sync_pipeline.orchestration import ui
+from sync_pipeline.orchestration import code_server, ui
 from sync_pipeline.orchestration.partitions import ensure_blocks
 from sync_pipeline.orchestration.run import dagster_environment
 from sync_pipeline.settings import Settings
@@ -22,7 +22,6 @@ from sync_pipeline.store.database import Database
 
 _log = logging.getLogger(__name__)
 
-_RELOAD_SECONDS = 120
 _MUTATION = """
 mutation Reload($name: String!) {
   reloadRepositoryLocation(repositoryLocationName: $name) { __typename }
@@ -43,28 +42,21 @@ def after_catalog_change(settings: Settings, database: Database) -> None:
         return
     try:
         if there.code_server is not None:
-            _reload_code_server(there.code_server)
+            code_server.reload(there.code_server)
         else:
             _reload_page(there.url, ui.token(settings))
     except Exception as error:
         _log.warning("%s was not reloaded (%s); press Reload in its Deployment tab", there.url, error)
 
 
-def _reload_code_server(place: str) -> None:
-    """Through the code server itself: page and daemon notice, also where the page is read-only."""
-    from dagster._grpc.client import DagsterGrpcClient
-
-    DagsterGrpcClient(socket=place).reload_code(timeout=_RELOAD_SECONDS)
-
-
 def _reload_page(url: str, token: str) -> None:
-    body = json.dumps({"query": _MUTATION, "variables": {"name": ui.LOCATION_NAME}}).encode()
+    body = json.dumps({"query": _MUTATION, "variables": {"name": code_server.LOCATION_NAME}}).encode()
     request = urllib.request.Request(
         f"{url}/graphql",
         data=body,
         headers={"content-type": "application/json", "authorization": f"Bearer {token}"},
     )
-    with urllib.request.urlopen(request, timeout=_RELOAD_SECONDS) as answer:
+    with urllib.request.urlopen(request, timeout=code_server.RELOAD_SECONDS) as answer:
         found = json.load(answer)["data"]["reloadRepositoryLocation"]["__typename"]
     if found != "WorkspaceLocationEntry":
         raise RuntimeError(f"Dagster answered {found}")

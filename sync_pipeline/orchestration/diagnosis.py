@@ -15,9 +15,10 @@ from pathlib import Path
 import dagster as dg
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations import environment
+from sync_pipeline.operations import environment, run_starts
 from sync_pipeline.operations.doctor import Finding, failed, ok, skipped, warning
 from sync_pipeline.operations.doctor.findings import told
+from sync_pipeline.operations.texts import failed_starts
 from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.run import dagster_environment
 from sync_pipeline.settings import Settings
@@ -37,12 +38,28 @@ def dagster_checks(settings: Settings, database_url: str | None) -> Sequence[Fin
         found.append(storage)
         found += [
             skipped(check, "Dagster's storage is not there")
-            for check in ("dagster_daemon", "dagster_concurrency")
+            for check in ("dagster_daemon", "dagster_concurrency", "dagster_runs")
         ]
         return found
     with dagster_environment(settings), quiet_dagster(), dg.DagsterInstance.get() as instance:
         found += [_versions(instance, storage), _daemon(instance), _concurrency(instance)]
+    found.append(_runs(settings, database_url))
     return found
+
+
+def _runs(settings: Settings, database_url: str | None) -> Finding:
+    """Whether Dagster can start runs. One that fails before it begins has no row in our ledger."""
+    name = "dagster_runs"
+    starts = run_starts.look(settings, database_url or "")
+    if starts is None:
+        return skipped(name, "Dagster's tables cannot be read")
+    if not starts.runs:
+        return skipped(name, "none began in the last day")
+    if not starts.failed:
+        return ok(name, f"each of the last {starts.runs} began")
+    seen = failed_starts(starts.runs, starts.failed, starts.reason)
+    remedy = "mend what the reason names; runs.log in the state folder and Runs in the UI say more"
+    return (failed if 2 * starts.failed >= starts.runs else warning)(name, seen, remedy)
 
 
 def _home(settings: Settings) -> Finding:

@@ -8,6 +8,7 @@ reads or is refused. Does not belong here: starting a server.
 from __future__ import annotations
 
 import hmac
+import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -21,6 +22,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 TOKEN_PARAMETER = "token"
 TOKEN_HEADER = "x-scm-token"
+SESSION_SECONDS = 7 * 24 * 3600
+"""How long a browser gets in with its cookie; after that it needs the token again."""
+
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _NO_TOKEN = 401
@@ -30,9 +34,9 @@ _HOW_TO_GET_IN = """<!doctype html>
 <body>
 <h1>This page needs its token</h1>
 <p>Open the address that <code>scm-sync up</code> or <code>scm-sync ui</code> printed when it started, with
-the token at its end. This browser remembers it then, and bookmarks without the token work.</p>
-<p>Where the address is lost: <code>scm-sync up</code> says it again while it runs; <code>scm-sync ui</code>
-prints one of its own.</p>
+the token at its end. This browser then gets in for a week, and bookmarks without the token work.</p>
+<p>The token is in the file <code>ui.token</code> of the state folder. A second <code>scm-sync up</code>
+prints the command that shows the address.</p>
 </body></html>
 """
 # A query longer than this is no query of a person's browser.
@@ -40,15 +44,21 @@ _LONGEST_QUERY = 200_000
 
 
 class Guard:
-    """Wraps the page ``app``. ``token`` is the secret, ``port`` and ``host`` where it listens.
+    """Wraps the page ``app``. ``token`` is the secret, ``port`` and ``host`` where it listens, ``now`` the
+    clock in seconds.
 
     Behind a loopback address only loopback names are answered, so that no foreign name can be made to point
-    here. The cookie is named after the port: cookies do not tell ports apart, and two clones may run.
+    here. The cookie is named after the port: cookies do not tell ports apart, and two clones may run. A
+    browser sends it to every port of the host for the same reason, so it is not the token: it is the end of
+    the session and a signature made with the token, and only this guard accepts it, until then.
     """
 
-    def __init__(self, app: App, *, token: str, host: str, port: int) -> None:
+    def __init__(
+        self, app: App, *, token: str, host: str, port: int, now: Callable[[], float] = time.time
+    ) -> None:
         self._app = app
         self._token = token
+        self._now = now
         self._cookie = f"scm_ui_{port}"
         self._hosts: frozenset[str] | None = None
         if host in ("127.0.0.1", "localhost", "::1"):
@@ -94,7 +104,8 @@ class Guard:
         if headers.one("sec-fetch-site") in ("cross-site", "same-site") and not safe:
             return 403, "this request comes from another page"
         link = [value for name, value in query if name == TOKEN_PARAMETER]
-        if not any(self._matches(value) for value in (*self._tokens(headers), *(link if safe else ()))):
+        tokens = (*self._tokens(headers), *(link if safe else ()))
+        if not any(map(self._matches, tokens)) and not any(map(self._in_session, self._cookies(headers))):
             return _NO_TOKEN, "open the address that scm-sync printed, with its token"
         if (
             method in ("GET", "HEAD")
@@ -106,12 +117,14 @@ class Guard:
                 return 405, "a GET reads; send this with POST"
         return None
 
-    def _tokens(self, headers: _Headers) -> Iterable[str]:
+    def _cookies(self, headers: _Headers) -> Iterable[str]:
         for value in headers.all("cookie"):
             for part in value.split(";"):
                 name, _, content = part.strip().partition("=")
                 if name == self._cookie:
                     yield content
+
+    def _tokens(self, headers: _Headers) -> Iterable[str]:
         yield from headers.all(TOKEN_HEADER)
         for value in headers.all("authorization"):
             scheme, _, content = value.partition(" ")
@@ -121,13 +134,28 @@ class Guard:
     def _matches(self, value: str) -> bool:
         return hmac.compare_digest(value.encode(), self._token.encode())
 
+    def _session(self, end: int) -> str:
+        """The cookie of a session that lasts until ``end``, in seconds since 1970."""
+        text = f"{self._cookie} {end}"
+        return f"{end}.{hmac.new(self._token.encode(), text.encode(), 'sha256').hexdigest()}"
+
+    def _in_session(self, cookie: str) -> bool:
+        end = cookie.partition(".")[0]
+        # Digits of other scripts and very long numbers are none of ours.
+        if not (end.isascii() and end.isdigit() and len(end) <= 12):
+            return False
+        return self._now() < int(end) and hmac.compare_digest(
+            cookie.encode(), self._session(int(end)).encode()
+        )
+
     async def _welcome(self, scope: Scope, send: Send) -> None:
-        """The first visit: keep the token as a cookie and take it out of the address."""
+        """The first visit: begin a session and take the token out of the address."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         rest = urlencode([(name, value) for name, value in query if name != TOKEN_PARAMETER])
         # Two slashes at the start would name another host.
         path = "/" + quote(str(scope["path"]).lstrip("/"), safe="/:@!$&'()*+,;=-._~")
-        cookie = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+        session = self._session(int(self._now()) + SESSION_SECONDS)
+        cookie = f"{self._cookie}={session}; Path=/; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict"
         headers = [
             ("location", f"{path}?{rest}" if rest else path),
             ("set-cookie", cookie),

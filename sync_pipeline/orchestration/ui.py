@@ -5,17 +5,18 @@ other commands where it runs. What is let through is decided in :mod:`sync_pipel
 
 ``up`` runs three children: the code server (so that one reload reaches page and daemon alike), the daemon
 with the sensors, and the page. The code server executes whatever it is sent, so it listens on a socket in a
-folder of its owner only.
+folder of its owner only. A child is started again when its process has ended, never because it is slow.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
+import re
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -28,6 +29,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,22 +37,25 @@ from urllib.parse import urlsplit
 import psutil
 
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.operations import slowness
 from sync_pipeline.operations.environment import config_file, environment_variables, resolve_urls
+from sync_pipeline.orchestration import code_server
 from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
 from sync_pipeline.orchestration.order import POOLS_VARIABLE
 from sync_pipeline.settings import Settings, load_settings
 from sync_pipeline.store.connecting import describe
 
-LOCATION_NAME = "sync_pipeline"
-"""Name of the code location; Dagster keeps the state of sensors by it."""
+TOKEN_FILE = "ui.token"
+"""In the state folder: the token of the page."""
 
-_START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 # What ends so often in so many seconds needs a person.
 _MOST_ENDS = 5
 _ENDS_SECONDS = 600.0
-_ASK_SECONDS = 5.0
-_SILENT_SECONDS = 15.0
+_STILL_STARTING_SECONDS = 60.0
+# A busy machine makes calls slow, and Dagster fails the run or tick whose call it gave up. The end of a
+# server has a limit of its own, which would follow.
+_PATIENCE = {"DAGSTER_GRPC_TIMEOUT_SECONDS": "300", "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "30"}
 _DATABASE_ANSWERS_MS = 15_000
 _POOL_RECYCLE = 3600
 _POOL_MAX_OVERFLOW = 20
@@ -75,7 +80,7 @@ class Running:
 
 def token(settings: Settings) -> str:
     """The secret of this state folder, made at the first use; only its owner can read the file."""
-    path = settings.state_dir / "ui.token"
+    path = settings.state_dir / TOKEN_FILE
     settings.state_dir.mkdir(parents=True, exist_ok=True)
     fresh = secrets.token_urlsafe(32)
     with (
@@ -130,7 +135,7 @@ def serve(
     os.environ.update(environment_variables(settings))
     from sync_pipeline.orchestration.build import quiet_dagster
 
-    with quiet_dagster(), DagsterInstance.get() as instance:
+    with _private_sockets(), quiet_dagster(), DagsterInstance.get() as instance:
         instance.optimize_for_webserver(_DATABASE_ANSWERS_MS, _POOL_RECYCLE, _POOL_MAX_OVERFLOW)
         target = WorkspaceFileTarget(paths=[str(workspace or config_file("workspace.yaml"))])
         with WorkspaceProcessContext(
@@ -141,7 +146,7 @@ def serve(
             url = f"http://{_name(host)}:{port}"
             with _note(settings, url, code_server):
                 if announce:
-                    _announce(url, secret)
+                    _announce(settings, url, secret)
                 # The access log would hold the token of the first visit.
                 config = uvicorn.Config(guarded, log_level="warning", access_log=False)
                 # When it has stopped, uvicorn raises the signal again; we still have to tidy up then.
@@ -155,50 +160,58 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
     ``runs.log`` in the state folder. One of them that ends by itself is started again. Raises
     ConfigurationError if it runs already, or if one of them cannot be kept running."""
     secret = token(settings)
-    environment = {**os.environ, **environment_variables(settings), POOLS_VARIABLE: "1"}
-    place_of_rows = describe(resolve_urls(settings).database_url)
+    environment = {**_PATIENCE, **os.environ, **environment_variables(settings), POOLS_VARIABLE: "1"}
+    database_url = resolve_urls(settings).database_url
     stop = threading.Event()
-    with _only_one(settings, secret), _signals(stop), _private_folder(settings) as folder:
+    with _only_one(settings), _signals(stop), _private_folder(settings) as folder:
         place = folder / "code.sock"
         workspace = folder / "workspace.yaml"
         workspace.write_text(
             f"load_from:\n  - grpc_server:\n      socket: {json.dumps(str(place))}\n"
-            f"      host: localhost\n      location_name: {LOCATION_NAME}\n"
+            f"      host: localhost\n      location_name: {code_server.LOCATION_NAME}\n"
         )
-        children: dict[str, subprocess.Popen[bytes]] = {}
+        log = _fresh_log(settings)
+        _say(
+            f"starting UI, daemon with sensors, and code server; database {describe(database_url)}; "
+            f"what runs print goes to {log}; the address of the UI follows, Ctrl-C stops all"
+        )
+        arguments: dict[str, Any] = {"host": host, "port": port, "read_only": read_only}
+        arguments |= {"workspace": str(workspace), "code_server": str(place)}
+        commands = {
+            "code server": lambda: code_server.command(place, log),
+            "daemon": lambda: _daemon(workspace),
+            "page": lambda: _page(arguments),
+        }
+        children = _Children(
+            {name: partial(_start, command, environment) for name, command in commands.items()}
+        )
+        answers = slowness.Answers(lambda: code_server.answers(place))
+        writing = None
         try:
-            # Runs are its children, and say more than fits between our lines.
-            log = settings.state_dir / "runs.log"
-            _say(
-                f"starting UI, daemon with sensors, and code server; database {place_of_rows}; "
-                f"what runs print goes to {log}; the address of the UI follows, Ctrl-C stops all"
-            )
-            arguments: dict[str, Any] = {"host": host, "port": port, "read_only": read_only}
-            arguments |= {"workspace": str(workspace), "code_server": str(place)}
-            begin = {
-                "code server": lambda: _child(_code_server(place), environment, log),
-                "daemon": lambda: _child(_daemon(workspace), environment),
-                "page": lambda: _child(_page(arguments), environment),
-            }
-            children["code server"] = begin["code server"]()
-            _wait(lambda: _answers(place), children, stop)
-            children["daemon"] = begin["daemon"]()
-            children["page"] = begin["page"]()
-            _wait(lambda: _is_page(settings, children["page"].pid), children, stop)
+            children.start("code server")
+            _wait("code server", lambda: code_server.answers(place), children, stop)
+            children.start("daemon")
+            children.start("page")
+            _wait("page", lambda: _is_page(settings, children.pid("page")), children, stop)
             there = running(settings)
             if there is not None and not stop.is_set():
-                _announce(there.url, secret)
+                _announce(settings, there.url, secret)
                 # Started again, the page is where it was.
                 arguments["port"] = urlsplit(there.url).port or port
-            _keep_running(children, begin, place, stop)
+            answers.keep_asking(stop)
+            writing = slowness.keep_writing(database_url, settings, answers, stop)
+            _keep_running(children, answers, stop)
         finally:
             if stop.is_set():
                 _say("stopping the UI, the daemon and the code server; runs stop between two batches")
-            _stop(children)
+            stop.set()
+            children.stop()
+            if writing is not None:
+                writing.join(_STOP_SECONDS)
 
 
 @contextlib.contextmanager
-def _only_one(settings: Settings, secret: str) -> Iterator[None]:
+def _only_one(settings: Settings) -> Iterator[None]:
     """Two daemons on one state folder would both start runs: the second one is told where the first is."""
     with (settings.state_dir / "up.lock").open("a+") as lock:
         try:
@@ -206,10 +219,13 @@ def _only_one(settings: Settings, secret: str) -> Iterator[None]:
         except BlockingIOError:
             lock.seek(0)
             there = running(settings)
-            where = f"at {there.url}/?token={secret}" if there else "and is just starting"
-            raise ConfigurationError(
-                f"it runs already {where} (process {lock.read().strip() or 'unknown'})"
-            ) from None
+            pid = lock.read().strip() or "unknown"
+            # This line is kept by whoever starts us, so it tells where the token is and not which.
+            where = f"and is just starting (process {pid})"
+            if there is not None:
+                address = _address_command(settings, there.url)
+                where = f"at {there.url} (process {pid}); its address with the token: {address}"
+            raise ConfigurationError(f"it runs already {where}") from None
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
@@ -217,14 +233,6 @@ def _only_one(settings: Settings, secret: str) -> Iterator[None]:
 
 
 # The children -------------------------------------------------------------------------------------------
-
-
-def _code_server(place: Path) -> list[str]:
-    return [
-        *(sys.executable, "-m", "dagster", "code-server", "start", "-m", "sync_pipeline.definitions"),
-        *("--socket", str(place), "--location-name", LOCATION_NAME),
-        *("--log-level", "warning", "--use-python-environment-entry-point"),
-    ]
 
 
 def _daemon(workspace: Path) -> list[str]:
@@ -238,122 +246,128 @@ def _page(arguments: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "sync_pipeline.orchestration.ui", json.dumps(arguments)]
 
 
-def _child(
-    command: Sequence[str], environment: Mapping[str, str], log: Path | None = None
-) -> subprocess.Popen[bytes]:
-    """A child in a process group of its own that does not outlive us, however we end. It writes to ``log``,
-    begun anew, or to where we write."""
+def _start(command: Callable[[], Sequence[str]], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return _child(command(), environment)
+
+
+def _child(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A child in a process group of its own that does not outlive us, however we end. It writes to our
+    stderr."""
     if sys.platform == "linux":
         command = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command]
-    with contextlib.nullcontext() if log is None else log.open("wb") as output:
-        return subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=None if output is None else subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return subprocess.Popen(
+        command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+    )
 
 
-def _wait(
-    ready: Callable[[], bool],
-    children: Mapping[str, subprocess.Popen[bytes]],
-    stop: threading.Event,
-    limit: float = _START_SECONDS,
-) -> None:
-    """Until ``ready`` or asked to stop. Raises ConfigurationError if a child ends, or after ``limit``."""
-    started = time.monotonic()
+class _Children:
+    """The children of ``up`` by name, and what those left behind that ended by themselves."""
+
+    def __init__(self, begin: Mapping[str, Callable[[], subprocess.Popen[bytes]]]) -> None:
+        self._begin = begin
+        self._there: dict[str, subprocess.Popen[bytes]] = {}
+        self._orphans: list[psutil.Process] = []
+        self._ends: deque[float] = deque(maxlen=_MOST_ENDS)
+
+    def start(self, name: str) -> None:
+        """Start a child; one that ended by itself is replaced."""
+        if name in self._there:
+            self._orphans += _members(self._there[name].pid)
+        self._there[name] = self._begin[name]()
+
+    def pid(self, name: str) -> int:
+        """The number of a child's process."""
+        return self._there[name].pid
+
+    def ended(self) -> Iterator[tuple[str, int]]:
+        """Name and exit code of each child that has ended by itself."""
+        for name, child in self._there.items():
+            if child.poll() is not None:
+                yield name, child.returncode
+
+    def start_again(self) -> None:
+        """Start again what ended. Raises ConfigurationError where something ends again and again."""
+        for name, code in list(self.ended()):
+            if len(self._ends) == _MOST_ENDS and time.monotonic() - self._ends[0] < _ENDS_SECONDS:
+                raise _ended(name, code)
+            self._ends.append(time.monotonic())
+            _say(f"the {name} ended by itself with {code}; starting it again")
+            # Its group is left alone: the runs in it do their work to the end.
+            self.start(name)
+
+    def stop(self) -> None:
+        """Page first, code server last: it has the runs, which stop between two batches."""
+        children = list(self._there.values())
+        for orphan in self._orphans:
+            with contextlib.suppress(psutil.Error):
+                orphan.terminate()
+        for child in children[::-1]:
+            _signal(child, signal.SIGTERM)
+            if child is not children[0]:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_STOP_SECONDS)
+        deadline = time.monotonic() + _STOP_SECONDS
+        for child in children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, deadline - time.monotonic()))
+            # Whatever is left of the group: nobody watches it any more.
+            _signal(child, signal.SIGKILL)
+            child.wait()
+        for orphan in psutil.wait_procs(self._orphans, max(0.0, deadline - time.monotonic()))[1]:
+            with contextlib.suppress(psutil.Error):
+                orphan.kill()
+
+
+def _members(group: int) -> list[psutil.Process]:
+    """The processes that are left of a process group whose leader ended."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if process.pid != group and os.getpgid(process.pid) == group:
+                found.append(process)
+    return found
+
+
+def _wait(name: str, ready: Callable[[], bool], children: _Children, stop: threading.Event) -> None:
+    """Until ``ready`` or asked to stop, however long it takes. Raises ConfigurationError if a child ends."""
+    told = time.monotonic()
     while not stop.is_set() and not ready():
-        for name, child in children.items():
-            if child.poll() is not None and not stop.is_set():
-                raise _ended(name, child)
-        if time.monotonic() - started > limit:
-            raise ConfigurationError(f"no answer after {limit:.0f} s; the lines above may say why")
+        for ended, code in children.ended():
+            if not stop.is_set():
+                raise _ended(ended, code)
+        if time.monotonic() - told > _STILL_STARTING_SECONDS:
+            told = time.monotonic()
+            load, cores = slowness.machine()
+            _say(f"the {name} is still starting; the load is {load:.1f} on {cores} cores")
         stop.wait(0.3)
 
 
-def _ended(name: str, child: subprocess.Popen[bytes]) -> ConfigurationError:
+def _ended(name: str, code: int) -> ConfigurationError:
     return ConfigurationError(
-        f"the {name} ended by itself with {child.returncode}; the lines above, or runs.log in the state "
-        "folder, say why",
+        f"the {name} ended by itself with {code}; the lines above, or runs.log in the state folder, say why",
         code="child_ended",
     )
 
 
-def _keep_running(
-    children: dict[str, subprocess.Popen[bytes]],
-    begin: Mapping[str, Callable[[], subprocess.Popen[bytes]]],
-    place: Path,
-    stop: threading.Event,
-) -> None:
-    """Until asked to stop: start again what ended by itself, and let the code server load anew where it does
-    not answer: it does not notice that the process is gone in which the code is. Raises ConfigurationError
-    where something ends again and again."""
-    ends: deque[float] = deque(maxlen=_MOST_ENDS)
-    answered = time.monotonic()
+def _keep_running(children: _Children, answers: slowness.Answers, stop: threading.Event) -> None:
+    """Until asked to stop: start again what ended by itself, and say when the code server gets slow. Raises
+    ConfigurationError where something ends again and again."""
+    slow = False
     while not stop.wait(0.5):
-        for name, child in children.items():
-            if child.poll() is None:
-                continue
-            if len(ends) == _MOST_ENDS and time.monotonic() - ends[0] < _ENDS_SECONDS:
-                raise _ended(name, child)
-            ends.append(time.monotonic())
-            _say(f"the {name} ended by itself with {child.returncode}; starting it again")
-            _signal(child, signal.SIGKILL)
-            children[name] = begin[name]()
-            if name == "code server":
-                # It has its time to load.
-                answered = time.monotonic() + _START_SECONDS
-        if time.monotonic() - answered < _ASK_SECONDS:
-            continue
-        if _answers(place):
-            answered = time.monotonic()
-        elif time.monotonic() - answered > _SILENT_SECONDS:
-            _say("the code server does not answer; loading it anew")
-            _load_anew(place)
-            answered = time.monotonic()
-
-
-def _load_anew(place: Path) -> None:
-    from dagster._grpc.client import DagsterGrpcClient
-
-    # What does not load now is tried again: whoever broke it may be mending it.
-    with contextlib.suppress(Exception):
-        DagsterGrpcClient(socket=str(place)).reload_code(timeout=int(_START_SECONDS))
-
-
-def _stop(children: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Page first, code server last: it has the runs, which stop between two batches."""
-    for child in list(children.values())[::-1]:
-        _signal(child, signal.SIGTERM)
-        if child is not next(iter(children.values())):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(_STOP_SECONDS)
-    deadline = time.monotonic() + _STOP_SECONDS
-    for child in children.values():
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(max(0.0, deadline - time.monotonic()))
-        # Whatever is left of the group: nobody watches it any more.
-        _signal(child, signal.SIGKILL)
-        child.wait()
+        children.start_again()
+        waiting = answers.waiting
+        if (waiting >= slowness.SLOW_SECONDS) != slow:
+            slow = not slow
+            if slow:
+                told = "; ".join(slowness.lines(waiting, *slowness.machine()))
+                _say(f"{told}; waiting for it, nothing has to be done")
+            else:
+                _say("the code server answers again")
 
 
 def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
-
-
-def _answers(place: Path) -> bool:
-    from dagster._grpc.client import DagsterGrpcClient
-
-    if not place.exists():
-        return False
-    try:
-        DagsterGrpcClient(socket=str(place)).ping("ready")
-    except Exception:  # every failure means the same here: not yet
-        return False
-    return True
 
 
 def _is_page(settings: Settings, pid: int) -> bool:
@@ -377,19 +391,55 @@ def _signals(stop: threading.Event) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _private_sockets() -> Iterator[None]:
+    """Where the page starts a code server of its own, it listens in a folder of this account only."""
+    with tempfile.TemporaryDirectory(prefix="scm-ui-", dir="/tmp") as folder:
+        before, tempfile.tempdir = tempfile.tempdir, folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
+@contextlib.contextmanager
 def _private_folder(settings: Settings) -> Iterator[Path]:
-    """A folder with a short name that only its owner can enter: a socket's path ends at 107 bytes. It is the
-    same at every start, because Dagster knows sensors and their ticks by the place of the code server."""
-    mark = hashlib.sha256(f"{os.getuid()} {settings.state_dir}".encode()).hexdigest()[:12]
-    folder = Path("/tmp") / f"scm-up-{mark}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    there = folder.lstat()
-    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o077:
-        raise ConfigurationError(f"{folder} belongs to somebody else; remove it")
+    """A folder that only its owner can enter, for sockets: their paths end at 107 bytes, so it is below /tmp.
+
+    Its name is random, so that nobody can have made it before. It is kept in the state folder, because
+    Dagster knows the code location by the place of its socket; where somebody took it since, the next one is.
+    """
+    kept = settings.state_dir / "sockets"
+    folder = _made(kept.read_text().strip()) if kept.exists() else None
+    while folder is None:
+        folder = _made(f"scm-up-{secrets.token_hex(8)}")
+        if folder is not None:
+            kept.unlink(missing_ok=True)
+            with os.fdopen(os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(f"{folder.name}\n")
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _made(name: str) -> Path | None:
+    """The folder of this name, made or found as we left it; None where it is not ours alone."""
+    if not re.fullmatch(r"scm-up-[0-9a-f]{16}", name):
+        return None
+    folder = Path("/tmp") / name
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    there = folder.lstat()
+    ours = stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid() and not there.st_mode & 0o077
+    return folder if ours else None
+
+
+def _fresh_log(settings: Settings) -> Path:
+    """``runs.log``, empty, for its owner only: what runs print may quote what a server said."""
+    path = settings.state_dir / "runs.log"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)) as file:
+        os.fchmod(file.fileno(), 0o600)
+    return path
 
 
 @contextlib.contextmanager
@@ -437,8 +487,19 @@ def _say(line: str) -> None:
         print(f"scm-sync: {line}", file=sys.stderr, flush=True)
 
 
-def _announce(url: str, secret: str) -> None:
-    print(f"{url}/?{TOKEN_PARAMETER}={secret}", flush=True)
+def _announce(settings: Settings, url: str, secret: str) -> None:
+    """The address, for a person with the token. What is no terminal may be a journal or a log that others
+    read, so it gets the address alone, and stderr tells where the token is."""
+    if sys.stdout.isatty():
+        print(f"{url}/?{TOKEN_PARAMETER}={secret}", flush=True)
+        return
+    print(url, flush=True)
+    _say(f"its address with the token: {_address_command(settings, url)}")
+
+
+def _address_command(settings: Settings, url: str) -> str:
+    path = shlex.quote(str(settings.state_dir / TOKEN_FILE))
+    return f'echo "{url}/?{TOKEN_PARAMETER}=$(cat {path})"'
 
 
 if __name__ == "__main__":

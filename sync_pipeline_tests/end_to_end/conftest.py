@@ -320,11 +320,9 @@ def running(made: Installation) -> Iterator[Up]:
         )
     try:
         assert process.stdout is not None
-        # A daemon that was killed before says first what it found.
-        line = next((line for line in process.stdout if "/?token=" in line), None)
-        assert line is not None, (made.folder / "up.log").read_text()[-4000:]
-        url, token = line.strip().split("/?token=")
-        yield Up(made, process, url, token)
+        line = process.stdout.readline()
+        assert line.startswith("http"), (made.folder / "up.log").read_text()[-4000:]
+        yield Up(made, process, line.strip(), (made.folder / "state" / "ui.token").read_text().strip())
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

@@ -6,17 +6,22 @@ One module, because they share what takes seconds to start.
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from dagster._grpc.client import DagsterGrpcClient
 
+from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab.records import Project
 from sync_pipeline.store.database import describe
 from sync_pipeline_tests.end_to_end.conftest import Up, commit, midnight, until
@@ -311,6 +316,122 @@ def test_a_second_up_on_the_same_folder_is_refused_in_one_line(up: Up) -> None:
     done = up.installation.run("up", expect=3)
     assert "runs already at" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    # A supervisor keeps the line: it has the command that shows the token, not the token.
+    assert up.token not in done.stdout + done.stderr
+    command = done.stderr.strip().split("with the token: ")[1]
+    shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == f"{up.url}/?token={up.token}"
+
+
+def test_no_log_and_no_process_list_has_a_secret(up: Up) -> None:
+    state = up.installation.folder / "state"
+    secrets = [up.token, up.installation.forge.variables["SCM_GITLAB_TOKEN"]]
+    commands = []
+    for process in psutil.Process(up.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            commands.append(" ".join(process.cmdline()))
+    assert any("api grpc" in command for command in commands)
+    texts = [*commands, (up.installation.folder / "up.log").read_text()]
+    texts += [path.read_text() for path in (state / "runs.log", state / "ui.json", state / "sockets")]
+    assert not [secret for secret in secrets for text in texts if secret in text]
+    assert not [command for command in commands if "postgres" in command]
+
+
+def test_what_runs_print_and_where_they_listen_is_for_the_owner_only(up: Up) -> None:
+    state = up.installation.folder / "state"
+    assert (state / "runs.log").stat().st_mode & 0o077 == 0
+    assert " DEBUG " not in (state / "runs.log").read_text()
+    private = Path("/tmp") / (state / "sockets").read_text().strip()
+    assert private.stat().st_mode & 0o077 == 0
+    listening = []
+    for process in psutil.Process(up.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            words = process.cmdline()
+            if "--socket" in words:
+                listening.append(Path(words[words.index("--socket") + 1]).parent)
+    assert set(listening) == {private}
+
+
+def definitions(up: Up) -> list[psutil.Process]:
+    """The processes with the definitions, oldest first: that in use, and such as load or end."""
+    found = []
+    for process in psutil.Process(up.process.pid).children(recursive=True):
+        # Short-lived ones come and go meanwhile.
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if "dagster api grpc" in " ".join(process.cmdline()):
+                found.append(process)
+    return sorted(found, key=lambda process: process.create_time())
+
+
+def in_use(up: Up) -> psutil.Process:
+    """The process with the definitions, once it is the only one."""
+    return until(lambda: len(found := definitions(up)) == 1 and found[0], "one process has the definitions")
+
+
+def said(up: Up, words: str) -> bool:
+    """True if ``up`` printed these words."""
+    return words in (up.installation.folder / "up.log").read_text()
+
+
+def test_a_slow_code_server_is_waited_for(up: Up) -> None:
+    server = in_use(up)
+    server.suspend()
+    try:
+        until(lambda: said(up, "the code server answers slowly: "), "it is called slow")
+        beat = "SELECT outcome FROM scm.heartbeats WHERE name = 'up'"
+        until(
+            lambda: "answers slowly" in up.installation.rows(beat)[0]["outcome"], "its heartbeat says so too"
+        )
+        report = json.loads(up.installation.run("status", "--json").stdout)
+        assert [line for line in report["slow"] if "the code server answers slowly" in line]
+        # A second one would only have made the machine slower.
+        assert definitions(up) == [server]
+    finally:
+        server.resume()
+    until(lambda: said(up, "the code server answers again"), "it answers again")
+    assert definitions(up) == [server]
+
+
+def test_a_reload_that_does_not_get_ready_leaves_the_former_definitions_in_use(up: Up) -> None:
+    server = in_use(up)
+    url = svn_samples.large(up.installation.folder / "unready", 3, 1)
+    adding = up.installation.start("repo", "add", f"svn:{url}")
+    fresh = until(lambda: len(found := definitions(up)) == 2 and found[1], "the next one loads")
+    fresh.kill()
+    _, told = adding.communicate(180)
+    assert adding.wait() == 0, told
+    assert "was not reloaded" in told
+    assert "the former definitions stay in use" in told
+    assert definitions(up) == [server]
+    _, _, path = register(up, "after_unready", 20)
+    assert ended(up, launch(up, path, KEYS[0:1])) == "COMPLETED_SUCCESS"
+
+
+def test_no_run_is_lost_when_the_code_server_ends_or_is_told_to_end(up: Up) -> None:
+    """Told to end, a process of Dagster's refuses every run for as long as an earlier one works."""
+    _, first_id, first = register(up, "first_survivor", 1100)
+    _, _, second = register(up, "second_survivor", 20)
+    up.slow.touch()
+    working = launch(up, first, KEYS[0:2])
+    until(lambda: up.installation.stored(first_id), "a run works")
+    words = (server := in_use(up)).cmdline()
+    DagsterGrpcClient(socket=words[words.index("--socket") + 1]).shutdown_server()
+    refused = launch(up, second, KEYS[0:1])
+    up.slow.unlink()
+    assert ended(up, refused) == "COMPLETED_SUCCESS"
+    assert ended(up, working) == "COMPLETED_SUCCESS"
+    until(lambda: not server.is_running() or server.status() == "zombie", "the former one ended")
+    # Killed with a run at work: the run goes on, the next one is started by the next process.
+    _, third_id, third = register(up, "third_survivor", 1100)
+    up.slow.touch()
+    working = launch(up, third, KEYS[0:2])
+    until(lambda: up.installation.stored(third_id), "a run works")
+    in_use(up).kill()
+    up.slow.unlink()
+    assert ended(up, launch(up, second, KEYS[0:1])) == "COMPLETED_SUCCESS"
+    assert ended(up, working) == "COMPLETED_SUCCESS"
+    never = "SELECT run_id FROM dagster.runs WHERE status = 'FAILURE' AND start_time IS NULL"
+    assert up.installation.rows(never) == []
 
 
 def sum_of(covered: str) -> int:

@@ -104,6 +104,7 @@ def test_a_place_where_all_is_well(
         register_project(conn, site.server.url, site.project.id, "platform/api", origin=START)
         register_source(conn, svn_repository().path)
         heartbeats.beat(conn, "scheduler", seconds=0.1, outcome="nothing is due")
+        heartbeats.beat(conn, "up", seconds=0.02, outcome="the code server answers", every=15)
         pools.seen(conn, "default", instances=(), tenants=(), job_types=())
     settings = Settings()
     registration.export_catalog(database, settings)

@@ -167,6 +167,7 @@ def test_the_page_names_every_key(database: Database, project: int) -> None:
         "pools",
         "unserved",
         "silent",
+        "slow",
         "units",
         "units[].access",
         "units[].running",

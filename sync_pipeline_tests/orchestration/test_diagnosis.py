@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
 import dagster as dg
 import psycopg
 import pytest
+from dagster._core.errors import DagsterLaunchFailedError
+from dagster._core.events import EngineEventData
+from dagster._core.test_utils import create_run_for_test
 from dagster._daemon.types import DaemonHeartbeat
+from dagster._utils.error import serializable_error_info_from_exc_info
 
+from sync_pipeline.cli.reports import status_attendance
 from sync_pipeline.operations import environment
 from sync_pipeline.operations.doctor import Finding, State
 from sync_pipeline.operations.doctor.examination import DAGSTER_CHECKS
+from sync_pipeline.operations.status import status
+from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.diagnosis import dagster_checks
 from sync_pipeline.orchestration.run import dagster_environment
 from sync_pipeline.settings import Settings, load_settings
+from sync_pipeline.store.database import Database
 
 OK, WARNING, FAILED, SKIPPED = State
 
@@ -40,7 +49,7 @@ def states(settings: Settings) -> list[State]:
 
 
 def test_looking_makes_no_tables(settings: Settings) -> None:
-    assert states(settings) == [OK, OK, SKIPPED, SKIPPED]
+    assert states(settings) == [OK, OK, SKIPPED, SKIPPED, SKIPPED]
     with psycopg.connect(settings.database_url) as conn:
         row = conn.execute("SELECT to_regnamespace('dagster')").fetchone()
     assert row == (None,)
@@ -62,7 +71,7 @@ def test_daemon_versions_limits_and_home_of_an_instance_in_use(
 ) -> None:
     with dagster_environment(settings), dg.DagsterInstance.get() as instance:
         needed = instance.get_required_daemon_types()
-    assert states(settings) == [OK, OK, SKIPPED, OK]
+    assert states(settings) == [OK, OK, SKIPPED, OK, SKIPPED]
 
     def beat(ago: float, *kinds: str) -> None:
         with dagster_environment(settings), dg.DagsterInstance.get() as instance:
@@ -95,3 +104,47 @@ def test_daemon_versions_limits_and_home_of_an_instance_in_use(
     with psycopg.connect(settings.database_url, autocommit=True) as conn:
         conn.execute("UPDATE dagster.alembic_version SET version_num = 'bf27ab4eb8b8'")
     assert "another version of Dagster" in looked(settings)["dagster_storage"].seen
+
+
+def test_runs_that_failed_before_they_began_are_counted_and_say_why(settings: Settings) -> None:
+    """A run that Dagster could not start has no row of ours, so only Dagster's tables know of it."""
+
+    @dg.job
+    def fine() -> None:
+        pass
+
+    def fail(instance: dg.DagsterInstance, error: Exception | None) -> None:
+        run = create_run_for_test(instance, job_name="fine")
+        if error is None:
+            instance.report_run_failed(run, "Run timed out due to taking longer than 900 seconds to start.")
+            return
+        try:
+            raise error
+        except Exception:
+            told = serializable_error_info_from_exc_info(sys.exc_info())
+        instance.report_engine_event("Caught an error", run, EngineEventData.engine_error(told))
+        instance.report_run_failed(run)
+
+    with dagster_environment(settings), quiet_dagster(), dg.DagsterInstance.get() as instance:
+        fine.execute_in_process(instance=instance)
+        assert looked(settings)["dagster_runs"].seen == "each of the last 1 began"
+        fail(instance, None)
+        fine.execute_in_process(instance=instance)
+        found = looked(settings)["dagster_runs"]
+        assert found.state is WARNING
+        assert found.seen == (
+            "1 of the last 3 runs failed before they began: "
+            "Run timed out due to taking longer than 900 seconds to start."
+        )
+        for _ in range(12):
+            fail(instance, DagsterLaunchFailedError("Tried to start a run\x1b[31m on a server"))
+        fine.execute_in_process(instance=instance)
+    found = looked(settings)["dagster_runs"]
+    assert found.state is FAILED
+    line = "11 of the last 12 runs failed before they began: "
+    assert found.seen.startswith(line)
+    assert found.seen.endswith("DagsterLaunchFailedError: Tried to start a run [31m on a server")
+    with Database(settings.database_url or "") as database:
+        document = status(database, settings)
+    assert (document["run_starts"]["runs"], document["run_starts"]["failed"]) == (12, 11)
+    assert line in "\n".join(status_attendance(document))

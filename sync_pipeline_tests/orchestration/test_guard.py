@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from sync_pipeline.orchestration import ui
-from sync_pipeline.orchestration.guard import Guard, Receive, Scope, Send
+from sync_pipeline.orchestration.guard import SESSION_SECONDS, Guard, Receive, Scope, Send
 from sync_pipeline.settings import Settings
 
 TOKEN = "correct-horse"
@@ -33,9 +33,20 @@ async def page(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.body", "body": b"through"})
 
 
+class Clock:
+    """Seconds since 1970, as the guard sees them."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_900_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
 @dataclass(frozen=True)
 class Site:
     port: int
+    clock: Clock
 
     def ask(self, method: str, path: str, **headers: str) -> http.client.HTTPResponse:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -51,7 +62,9 @@ class Site:
 
     @property
     def cookie(self) -> str:
-        return f"scm_ui_{self.port}={TOKEN}"
+        """What a browser sends after its first visit."""
+        answer = self.ask("GET", f"/?token={TOKEN}")
+        return (answer.getheader("set-cookie") or "").split(";")[0]
 
     @property
     def origin(self) -> str:
@@ -73,13 +86,14 @@ class Site:
 def site() -> Iterator[Site]:
     listener = ui._listen("127.0.0.1", 0)
     port = int(listener.getsockname()[1])
-    guard = Guard(page, token=TOKEN, host="127.0.0.1", port=port)
+    clock = Clock()
+    guard = Guard(page, token=TOKEN, host="127.0.0.1", port=port, now=clock)
     server = uvicorn.Server(
         uvicorn.Config(guard, log_level="error", access_log=False, lifespan="off", ws="websockets-sansio")
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
-    yield Site(port)
+    yield Site(port, clock)
     server.should_exit = True
     thread.join()
     listener.close()
@@ -114,6 +128,31 @@ def test_the_first_visit_becomes_a_cookie_that_scripts_and_other_sites_never_get
     cookie = answer.getheader("set-cookie") or ""
     assert {"HttpOnly", "SameSite=Strict"} <= {part.strip() for part in cookie.split(";")}
     assert site.ask("GET", "/runs", Cookie=cookie.split(";")[0]).status == 200
+
+
+def test_the_cookie_is_not_the_token_and_ends(site: Site) -> None:
+    answer = site.ask("GET", f"/?token={TOKEN}")
+    whole = answer.getheader("set-cookie") or ""
+    assert TOKEN not in whole
+    assert f"Max-Age={SESSION_SECONDS}" in whole
+    cookie = whole.split(";")[0]
+    name, _, value = cookie.partition("=")
+    end, _, signature = value.partition(".")
+    # Nobody makes a session last longer, takes it to another port or sends the token in its place.
+    for forged in (f"{int(end) + 1}.{signature}", f"{end}.", f"{end}", f"{'9' * 5000}.{signature}", TOKEN):
+        assert site.ask("GET", "/", Cookie=f"{name}={forged}").status == 401
+    other = Guard(page, token=TOKEN, host="127.0.0.1", port=site.port + 1, now=site.clock)
+    assert not other._in_session(value)
+    # It is no token either.
+    assert site.ask("GET", "/", Authorization=f"Bearer {value}").status == 401
+    before = site.clock.seconds
+    try:
+        site.clock.seconds = before + SESSION_SECONDS - 1
+        assert site.ask("GET", "/", Cookie=cookie).status == 200
+        site.clock.seconds = before + SESSION_SECONDS
+        assert site.ask("GET", "/", Cookie=cookie).status == 401
+    finally:
+        site.clock.seconds = before
 
 
 def test_a_link_cannot_lead_elsewhere(site: Site) -> None:

@@ -44,7 +44,7 @@ DagsterChecks = Callable[[Settings, str | None], Sequence[Finding]]
 """Finds something of each of :data:`DAGSTER_CHECKS`, given the URL of our database, None where it does not
 answer."""
 
-DAGSTER_CHECKS = ("dagster_home", "dagster_storage", "dagster_daemon", "dagster_concurrency")
+DAGSTER_CHECKS = ("dagster_home", "dagster_storage", "dagster_daemon", "dagster_concurrency", "dagster_runs")
 
 SECONDS = 30.0
 """Longest time for the database, and again for everything that follows from it. Hosts that do not answer are
@@ -135,6 +135,7 @@ def _tasks(settings: Settings, place: database.Database, known: _Known, dagster:
         ),
         Task(("catalog_snapshot",), partial(local.catalog_snapshot, settings, known.repositories)),
         Task(DAGSTER_CHECKS, partial(dagster, settings, place.url)),
+        Task(("code_server",), partial(local.code_server, known.beats)),
         Task(("sensors",), partial(local.sensors, known.beats)),
         Task(("pools",), partial(local.pools, known.pools, known.unserved)),
         Task(("svn_command",), partial(local.svn_command, known.repositories)),

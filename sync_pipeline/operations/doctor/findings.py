@@ -31,6 +31,8 @@ CHECKS = (
     "dagster_storage",
     "dagster_daemon",
     "dagster_concurrency",
+    "dagster_runs",
+    "code_server",
     "sensors",
     "pools",
     "gitlab",

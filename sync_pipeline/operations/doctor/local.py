@@ -16,6 +16,7 @@ from pathlib import Path
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
+from sync_pipeline.operations import slowness
 from sync_pipeline.operations.doctor.findings import Finding, failed, ok, skipped, told, warning
 from sync_pipeline.operations.texts import age, counted
 from sync_pipeline.settings import SECRETS, Settings, config_file, load_settings
@@ -180,6 +181,25 @@ def svn_command(known: Sequence[Repository] | None) -> list[Finding]:
     if (int(found[1]), int(found[2])) < _OLDEST_SVN:
         return [warning(name, f"version {version}", install)]
     return [ok(name, f"version {version}")]
+
+
+def code_server(beats: Sequence[Heartbeat] | None) -> list[Finding]:
+    """Whether the code server of ``scm-sync up`` answers quickly; ``beats`` is None where that cannot be
+    read."""
+    name = "code_server"
+    if beats is None:
+        return [skipped(name, "the database cannot be read")]
+    up = slowness.of_up(beats)
+    if not up:
+        return [skipped(name, "no scm-sync up was heard of lately")]
+    slow = slowness.told(beats)
+    if slow:
+        remedy = (
+            "nothing is lost, it is only late; start fewer runs at once (max_concurrent_runs in "
+            "dagster.yaml), or give the machine more cores"
+        )
+        return [warning(name, "; ".join(slow), remedy)]
+    return [ok(name, f"answers in {max(beat.seconds for beat in up):.1f} s")]
 
 
 def sensors(beats: Sequence[Heartbeat] | None) -> list[Finding]:

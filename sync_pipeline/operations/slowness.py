@@ -1,0 +1,124 @@
+"""What is slow on the machine of ``scm-sync up``: measured there, read by status and doctor.
+
+Belongs here: the measurement, its lines, and the heartbeat that carries them, so that everybody who asks the
+database is told the same. Nothing is ended or started because of it: a busy machine gets nothing more to do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import psycopg
+
+from sync_pipeline.errors import SyncError
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import heartbeats
+from sync_pipeline.store.database import Database
+from sync_pipeline.store.heartbeats import Heartbeat
+
+UP = "up"
+"""The heartbeat of ``scm-sync up``: ``seconds`` is how long the code server took to answer."""
+
+SLOW_SECONDS = 5.0
+"""An answer of the code server that takes so long is called slow; usual are a few milliseconds."""
+
+ASK_SECONDS = 5.0
+_BEAT_SECONDS = 15.0
+# Some waiting for a processor is the usual state of a machine that is used well.
+_LOAD_PER_CORE = 1.5
+_MARK = "slow: "
+
+
+def lines(waiting: float, load: float, cores: int) -> list[str]:
+    """What is slow, a line each: ``waiting`` is how many seconds an answer of the code server takes, ``load``
+    how many processes work or want to."""
+    found = []
+    if waiting >= SLOW_SECONDS:
+        found.append(f"the code server answers slowly: {waiting:.0f} s")
+    if load > cores * _LOAD_PER_CORE:
+        found.append(f"the load is {load:.1f} on {cores} {'core' if cores == 1 else 'cores'}")
+    return found
+
+
+def machine() -> tuple[float, int]:
+    """The load of the last minute, and how many cores this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return os.getloadavg()[0], cores
+
+
+class Answers:
+    """How long a server takes to answer, asked by one thread, one question at a time. ``ask`` returns False
+    where there was no answer."""
+
+    def __init__(self, ask: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._asked: float | None = None
+        self._took = 0.0
+
+    def ask(self) -> None:
+        """Ask once and wait for the answer."""
+        if self._asked is None:
+            self._asked = self._clock()
+        if self._ask():
+            self._took, self._asked = self._clock() - self._asked, None
+
+    @property
+    def waiting(self) -> float:
+        """Seconds that the last answer took, or since the first question without one, if that is more."""
+        asked = self._asked
+        return self._took if asked is None else max(self._took, self._clock() - asked)
+
+    def keep_asking(self, stop: threading.Event) -> None:
+        """Ask in a thread until ``stop``. It is not waited for: a question may stay open for minutes."""
+
+        def loop() -> None:
+            while not stop.wait(ASK_SECONDS):
+                self.ask()
+
+        threading.Thread(target=loop, name="ask", daemon=True).start()
+
+
+def keep_writing(url: str, settings: Settings, answers: Answers, stop: threading.Event) -> threading.Thread:
+    """Write the heartbeat of ``scm-sync up`` in a thread until ``stop``, then take it back: what was stopped
+    is not silent. While the database is away nothing is written."""
+    name = heartbeats.named(UP, settings.worker_pool)
+
+    def write(database: Database) -> None:
+        waiting = answers.waiting
+        slow = lines(waiting, *machine())
+        outcome = _MARK + "; ".join(slow) if slow else "the code server answers"
+        with database.connection() as conn:
+            heartbeats.beat(conn, name, seconds=waiting, outcome=outcome, every=_BEAT_SECONDS)
+
+    def loop() -> None:
+        with Database(url, max_size=1) as database:
+            over = False
+            while not over:
+                over = stop.wait(_BEAT_SECONDS)
+                try:
+                    if not over:
+                        write(database)
+                        continue
+                    with database.connection() as conn:
+                        heartbeats.forget(conn, name)
+                except (SyncError, psycopg.Error):
+                    continue
+
+    thread = threading.Thread(target=loop, name="heartbeat of up", daemon=True)
+    thread.start()
+    return thread
+
+
+def of_up(beats: Iterable[Heartbeat]) -> Sequence[Heartbeat]:
+    """The heartbeats of every ``scm-sync up`` that was heard of lately."""
+    return [beat for beat in beats if beat.name.partition("@")[0] == UP and not beat.silent]
+
+
+def told(beats: Iterable[Heartbeat]) -> list[str]:
+    """What is slow now, a line each."""
+    said = [beat.outcome for beat in of_up(beats) if beat.outcome.startswith(_MARK)]
+    return [line for outcome in said for line in outcome.removeprefix(_MARK).split("; ")]

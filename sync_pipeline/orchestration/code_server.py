@@ -1,0 +1,59 @@
+"""How to start the code server of ``scm-sync up``, and to ask it for something.
+
+Belongs here: what other processes need. The program is :mod:`sync_pipeline.orchestration.code_proxy`.
+Dagster's client is loaded when it is needed: commands that only name the location are quicker without.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sync_pipeline.errors import SyncError
+
+LOCATION_NAME = "sync_pipeline"
+"""Name of the code location; Dagster keeps the state of sensors by it."""
+
+RELOAD_SECONDS = 300
+"""How long a caller waits for a reload. It goes on where nobody waits any more."""
+
+
+def command(place: Path, log: Path) -> list[str]:
+    """The command that serves the definitions on the socket ``place``. What runs print is added to ``log``;
+    its own lines for a person go to stderr."""
+    return [sys.executable, "-m", "sync_pipeline.orchestration.code_proxy", str(place), str(log)]
+
+
+def reload(place: str) -> None:
+    """Load the definitions again in the code server on the socket ``place``; page and daemon notice. Raises
+    SyncError with one line if they cannot be loaded, and then the former ones stay, or if it is away."""
+    import grpc
+    from dagster._core.errors import DagsterUserCodeUnreachableError
+    from dagster._grpc.client import DagsterGrpcClient
+
+    try:
+        DagsterGrpcClient(socket=place).reload_code(timeout=RELOAD_SECONDS)
+    except DagsterUserCodeUnreachableError as error:
+        cause = error.__cause__
+        told = cause.details() if isinstance(cause, grpc.Call) else None
+        raise SyncError(one_line(told or str(error))) from None
+
+
+def answers(place: Path) -> bool:
+    """True once the process with the definitions answers through the socket; waits for it as long as Dagster
+    waits for a call."""
+    from dagster._core.errors import DagsterUserCodeUnreachableError
+    from dagster._grpc.client import DagsterGrpcClient
+
+    if not place.exists():
+        return False
+    try:
+        DagsterGrpcClient(socket=str(place)).ping("ready")
+    except DagsterUserCodeUnreachableError:
+        return False
+    return True
+
+
+def one_line(text: str) -> str:
+    """``text`` as one line of a bearable length."""
+    return " ".join(text.split())[:500]

@@ -1,0 +1,82 @@
+"""What is called slow, how it is measured, and that everybody who asks the database is told."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sync_pipeline.operations import slowness
+from sync_pipeline.operations.doctor import State, local
+from sync_pipeline.operations.slowness import Answers, lines
+from sync_pipeline.settings import Settings
+from sync_pipeline.store import heartbeats
+from sync_pipeline.store.database import Database
+
+
+@pytest.mark.parametrize(
+    ("waiting", "load", "cores", "told"),
+    [
+        (0.02, 0.5, 2, []),
+        (4.9, 3.0, 2, []),
+        (12.3, 1.0, 2, ["the code server answers slowly: 12 s"]),
+        (0.1, 9.26, 2, ["the load is 9.3 on 2 cores"]),
+        (0.1, 4.0, 1, ["the load is 4.0 on 1 core"]),
+        (60, 16, 8, ["the code server answers slowly: 60 s", "the load is 16.0 on 8 cores"]),
+    ],
+)
+def test_what_is_called_slow(waiting: float, load: float, cores: int, told: list[str]) -> None:
+    assert lines(waiting, load, cores) == told
+
+
+def test_a_question_without_an_answer_counts_from_the_first_one() -> None:
+    now, there = 0.0, True
+
+    def ask() -> bool:
+        nonlocal now
+        now += 2
+        return there
+
+    answers = Answers(ask, lambda: now)
+    assert answers.waiting == 0
+    answers.ask()
+    assert answers.waiting == 2
+    there = False
+    answers.ask()
+    answers.ask()
+    assert answers.waiting == 4
+    now += 10
+    assert answers.waiting == 14
+    there = True
+    answers.ask()
+    assert answers.waiting == 16
+    answers.ask()
+    assert answers.waiting == 2
+
+
+def test_status_and_doctor_are_told_by_the_heartbeat_and_a_stop_takes_it_back(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(worker_pool="west")
+    monkeypatch.setattr(slowness, "_BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(slowness, "machine", lambda: (7.5, 2))
+    answers = Answers(lambda: True, iter([0.0, 12.0]).__next__)
+    answers.ask()
+    stop = threading.Event()
+    thread = slowness.keep_writing(database_url, settings, answers, stop)
+    try:
+        beats = []
+        while not beats:
+            with database.connection() as conn:
+                beats = heartbeats.read(conn)
+        assert [beat.name for beat in beats] == ["up@west"]
+        assert slowness.told(beats) == ["the code server answers slowly: 12 s", "the load is 7.5 on 2 cores"]
+        [found] = local.code_server(beats)
+        assert found.state is State.WARNING
+        assert "12 s; the load is 7.5" in found.seen
+    finally:
+        stop.set()
+        thread.join()
+    with database.connection() as conn:
+        assert heartbeats.read(conn) == []
+    assert local.code_server([])[0].state is State.SKIPPED
