@@ -19,6 +19,7 @@ from sync_pipeline.cli.shared import (
     group,
     print_json,
     read_settings,
+    say,
 )
 from sync_pipeline.errors import ConfigurationError
 
@@ -66,7 +67,7 @@ def db_check(as_json: AsJson = False) -> None:
             }
         )
     elif fits:
-        print("the schema is up to date")
+        say("the schema is up to date")
     if not fits:
         raise ConfigurationError(state.problem)
 
@@ -99,7 +100,7 @@ def _print_migrations(what: str, names: Sequence[str], as_json: bool) -> None:
     if as_json:
         print_json({what.replace(" ", "_"): names})
     else:
-        print(f"{what} {', '.join(names)}" if names else "nothing to do")
+        say(f"{what} {', '.join(names)}" if names else "nothing to do")
 
 
 @app.command("start")
@@ -111,7 +112,7 @@ def db_start(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"database_url": url})
     else:
-        print(url)
+        say(url)
 
 
 @app.command("stop")

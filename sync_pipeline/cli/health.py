@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sync_pipeline.cli.shared import AsJson, open_database, print_json, read_settings, tell
+from sync_pipeline.cli.shared import AsJson, open_database, print_json, read_settings, say, tell
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
 
@@ -72,7 +72,7 @@ def health_command(
     elif code:
         tell(found.said)
     else:
-        print(found.said)
+        say(found.said)
     return code
 
 
@@ -83,5 +83,5 @@ def _forget(name: str) -> int:
         if not heartbeats.forget(conn, name):
             known = ", ".join(one.name for one in heartbeats.read(conn)) or "none"
             raise ConfigurationError(f"--forget: nothing of the name {name!r} ever ticked; there is: {known}")
-    print(f"no tick of {name} is expected any more")
+    say(f"no tick of {name} is expected any more")
     return SUCCESS

@@ -42,10 +42,12 @@ from sync_pipeline.cli import (
 )
 from sync_pipeline.cli.shared import (
     group,
+    say,
     tell,
 )
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.exit_codes import CLOSED_PIPE, CONFIGURATION, FAILED, INTERRUPTED, SUCCESS
+from sync_pipeline.safe_text import visible
 
 app = group("A complete, provable copy of source-control activity in PostgreSQL.")
 app.command("env")(installation.env_command)
@@ -129,7 +131,8 @@ class _Lines(logging.Handler):
 
 def _explain(error: Exception) -> int:
     if os.environ.get("SCM_DEBUG", "") not in ("", "0"):
-        traceback.print_exception(error)
+        for line in traceback.format_exception(error):
+            sys.stderr.write(visible(line, keep="\n"))
     if isinstance(error, Cancelled):
         return tell(str(error), INTERRUPTED)
     if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
@@ -171,7 +174,7 @@ def _pipe_closed() -> int:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"scm-sync {__version__}")
+        say(f"scm-sync {__version__}")
         raise typer.Exit
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from sync_pipeline.cli.shared import cell
 from sync_pipeline.operations.texts import age, counted, moment
 
 if TYPE_CHECKING:
@@ -41,19 +42,18 @@ def doctor_rows(document: Mapping[str, Any]) -> list[Row]:
 def doctor_table(document: Mapping[str, Any]) -> Table:
     """The findings for a terminal, the remedy below what was seen."""
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_header=False)
     for style in ("", "bold", ""):
         table.add_column(style=style, overflow="fold")
     for checks in _alike(document["checks"]):
         check, state = checks[0], checks[0]["state"]
-        about = Text(f"{check['subject']}: " if check["subject"] else "", style="cyan")
-        about.append(Text(check["seen"], style="dim" if state == "skipped" else "default"))
+        about = cell(f"{check['subject']}: " if check["subject"] else "", "cyan")
+        about.append(cell(check["seen"], "dim" if state == "skipped" else "default"))
         if check["remedy"]:
-            about.append(Text(f"\n→ {check['remedy']}", style=_COLOURS[state]))
+            about.append("\n").append(cell(f"→ {check['remedy']}", _COLOURS[state]))
         names = "\n".join(one["check"] for one in checks)
-        table.add_row(Text(state, style=_COLOURS[state]), names, about)
+        table.add_row(cell(state, _COLOURS[state]), names, about)
     return table
 
 
@@ -102,7 +102,6 @@ def status_rows(document: Mapping[str, Any]) -> list[Row]:
 def status_table(document: Mapping[str, Any]) -> Table:
     """The same for a terminal, in fewer words; the reasons are explained below it."""
     from rich.table import Table
-    from rich.text import Text
 
     where = ["instance"] if _several_instances(document) else []
     table = Table(
@@ -111,15 +110,15 @@ def status_table(document: Mapping[str, Any]) -> Table:
     for unit in document["units"]:
         verdict, run = unit["verdict"], unit["last_run"]
         table.add_row(
-            Text(verdict, style=_COLOURS[verdict]),
-            Text(unit["path"]),
-            *(Text(unit[name]) for name in where),
-            Text(unit["job_type"]),
-            Text(_covered(unit["covered"])),
-            Text(_lag(unit)),
-            Text(_missing(unit)),
-            Text("none" if run is None else f"{moment(run['started_at'])} {run['status']}"),
-            Text(", ".join((*unit["reasons"], *unit["held_back"]))),
+            cell(verdict, _COLOURS[verdict]),
+            cell(unit["path"]),
+            *(cell(unit[name]) for name in where),
+            cell(unit["job_type"]),
+            cell(_covered(unit["covered"])),
+            cell(_lag(unit)),
+            cell(_missing(unit)),
+            cell("none" if run is None else f"{moment(run['started_at'])} {run['status']}"),
+            cell(", ".join((*unit["reasons"], *unit["held_back"]))),
         )
     return table
 
@@ -331,7 +330,6 @@ def completeness_rows(document: Mapping[str, Any], by: str) -> list[Row]:
 def completeness_table(document: Mapping[str, Any], by: str) -> Table:
     """The same for a terminal, without the columns that are zero in every line."""
     from rich.table import Table
-    from rich.text import Text
 
     rows = completeness_rows(document, by)
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
@@ -341,8 +339,8 @@ def completeness_table(document: Mapping[str, Any], by: str) -> Table:
     for row in rows:
         if row is rows[-1]:
             table.add_section()
-        cells = (row[name] for name in columns)
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in cells))
+        values = (row[name] for name in columns)
+        table.add_row(*(cell(f"{value:,}" if isinstance(value, int) else value) for value in values))
     return table
 
 

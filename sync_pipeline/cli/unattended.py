@@ -21,6 +21,7 @@ from sync_pipeline.cli.shared import (
     open_database,
     print_json,
     print_rows,
+    say,
     stopped_politely,
     tell,
 )
@@ -179,7 +180,7 @@ def _show(found: Round, database: Database, settings: Settings, as_json: bool, *
                 for d in found.plan.decisions
             ]
         )
-    print(f"{when}{found.said()}", flush=in_line)
+    say(f"{when}{found.said()}", flush=in_line)
 
 
 def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
@@ -210,7 +211,7 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
         print_json({"dry_run": True, "pool": settings.worker_pool, "jobs": rows})
         return SUCCESS
     print_rows(rows)
-    print(f"{counted(len(rows), 'job')} handed out to this pool")
+    say(f"{counted(len(rows), 'job')} handed out to this pool")
     return SUCCESS
 
 
@@ -234,6 +235,6 @@ def _report(report: JobReport, repo: str, as_json: bool) -> None:
         )
         return
     line = f"{now():%Y-%m-%dT%H:%M:%SZ} {repo} {report.job_type} {report.mode}: {report.job_status}"
-    print(f"{line}; {report.counts.read} rows in {report.seconds:.1f} s", flush=True)
+    say(f"{line}; {report.counts.read} rows in {report.seconds:.1f} s", flush=True)
     if report.error is not None:
         tell(f"{report.repo_id} {report.job_type}: {report.error}")

@@ -39,6 +39,7 @@ from sync_pipeline.orchestration.retention import retention_asset, retention_job
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
+from sync_pipeline.safe_text import one_line, visible
 from sync_pipeline.settings import Settings, load_settings
 
 _IN_PROCESS = ("job execute", "asset materialize")
@@ -77,7 +78,7 @@ def load_defs() -> dg.Definitions:
         if not _is_command():
             raise
         for problem in error.problems:
-            print(f"scm-sync: {' '.join(problem.split())}", file=sys.stderr)
+            print(f"scm-sync: {one_line(problem)}", file=sys.stderr)  # noqa: T201
         sys.exit(CONFIGURATION)
 
 
@@ -87,8 +88,15 @@ def _log_as(settings: Settings) -> None:
     log.setLevel(settings.log_level.upper())
     if not log.handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         log.addHandler(handler)
+
+
+class _Lines(logging.Formatter):
+    """Records that hold no character that a terminal would obey; a traceback keeps its lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record), keep="\n\t")
 
 
 def _is_command() -> bool:

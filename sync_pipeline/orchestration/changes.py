@@ -21,6 +21,7 @@ from sync_pipeline.orchestration.partitions import ensure_blocks
 from sync_pipeline.orchestration.ticks import heartbeat, skips_outages
 from sync_pipeline.quality import credentials
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource
+from sync_pipeline.safe_text import visible
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import discovery, planning
 from sync_pipeline.store.database import Database
@@ -112,7 +113,7 @@ def _list_newest(
         roots = [root for root in discovery.list_roots(conn) if root.instance == instance]
     root = next((root for root in roots if root.root_id > last), roots[0] if roots else None)
     number = last if root is None else root.root_id
-    what = "the membership" if root is None or root.group_id is None else f"{root.group_path}"
+    what = "the membership" if root is None or root.group_id is None else visible(root.group_path or "")
     if problem is not None:
         return number, f"not asked: {problem}"
     try:

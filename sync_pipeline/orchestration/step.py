@@ -57,6 +57,7 @@ from sync_pipeline.policy.families import Family
 from sync_pipeline.policy.windows import hull, merged
 from sync_pipeline.quality import credentials, health
 from sync_pipeline.resources import WatermarkStore
+from sync_pipeline.safe_text import one_line
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import planning
 from sync_pipeline.store.database import Database
@@ -390,7 +391,7 @@ class Step:
                 ensure_blocks(self.context.instance, self.database, report.head)
             self._materialize(piece.repository, report)
         if report is None or not report.succeeded:
-            self.errors.append(f"{piece.name}: {piece.error or 'not finished'}")
+            self.errors.append(one_line(f"{piece.name}: {piece.error or 'not finished'}"))
             if piece.refused is not None:
                 self.refusals.append(piece.refused)
             if len(self.errors) <= _ERROR_LINES:

@@ -38,6 +38,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.environment import config_file, environment_variables, resolve_urls
 from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
 from sync_pipeline.orchestration.order import POOLS_VARIABLE
+from sync_pipeline.safe_text import one_line
 from sync_pipeline.settings import Settings, load_settings
 from sync_pipeline.store.database import describe
 
@@ -434,11 +435,11 @@ def _name(host: str) -> str:
 def _say(line: str) -> None:
     """For a person; on stdout stands the address only, for scripts."""
     with contextlib.suppress(BrokenPipeError):
-        print(f"scm-sync: {line}", file=sys.stderr, flush=True)
+        print(f"scm-sync: {one_line(line)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _announce(url: str, secret: str) -> None:
-    print(f"{url}/?{TOKEN_PARAMETER}={secret}", flush=True)
+    print(f"{url}/?{TOKEN_PARAMETER}={secret}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

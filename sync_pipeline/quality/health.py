@@ -15,6 +15,7 @@ from typing import Any
 from sync_pipeline.model import BEGINNING, Access, JobType, Kind, Lifecycle, RevisionWindow, Window
 from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
 from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.safe_text import visible
 from sync_pipeline.store import health as store
 from sync_pipeline.store.database import Connection
 
@@ -152,7 +153,7 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
             f"{REPAIRS_BEFORE_A_PERSON} repairs did not heal {facts.unrepaired} of them; look at them, then: "
             "scm-sync reconcile --repair"
         )
-    return Health(not found, tuple(sorted(found)), {str(k): v for k, v in sorted(found.items())})
+    return Health(not found, tuple(sorted(found)), {str(k): visible(v) for k, v in sorted(found.items())})
 
 
 @dataclass(frozen=True, slots=True)
