@@ -25,6 +25,7 @@ from sync_pipeline.cli.shared import (
     print_table,
     read_settings,
     say,
+    terminal_width,
 )
 from sync_pipeline.errors import ConfigurationError
 
@@ -133,7 +134,7 @@ def status_command(
         say("no repositories; add one: scm-sync repo add <spec>", error=True)
         return
     if sys.stdout.isatty():
-        print_table(reports.status_table(document))
+        print_table(reports.status_table(document, terminal_width()))
         for line in reports.status_explanations(document):
             say(line)
         for line in reports.status_running(document):

@@ -28,6 +28,8 @@ _COLOURS = {
     "skipped": "dim",
 }
 _EXPLAINED = 20
+# Columns of a terminal from which on a table can be read.
+_WIDE = 140
 
 
 # doctor -------------------------------------------------------------------------------------------------
@@ -84,7 +86,7 @@ def status_rows(document: Mapping[str, Any]) -> list[Row]:
             "repository": unit["path"],
             **({"instance": unit["instance"]} if several else {}),
             "job_type": unit["job_type"],
-            "covered": _covered(unit["covered"]),
+            "covered": _covered(unit),
             "watermark": unit["watermark"],
             "complete": _lag(unit),
             "gaps": _extent(unit["gaps"]),
@@ -94,15 +96,19 @@ def status_rows(document: Mapping[str, Any]) -> list[Row]:
             "access": unit["access"]["state"],
             "reasons": "; ".join(f"{name}: {line}" for name, line in unit["reasons"].items()),
             "held_back": "; ".join(f"{name}: {line}" for name, line in unit["held_back"].items()),
+            "remedies": "; ".join(f"{name}: {line}" for name, line in unit["remedies"].items()),
         }
         for unit in document["units"]
     ]
 
 
-def status_table(document: Mapping[str, Any]) -> Table:
-    """The same for a terminal, in fewer words; the reasons are explained below it."""
+def status_table(document: Mapping[str, Any], width: int) -> Table:
+    """The same for a terminal of ``width`` columns, in fewer words; the reasons are explained below it. A
+    narrow one has two lines for each (repository, job type) in place of the columns."""
     from rich.table import Table
 
+    if width < _WIDE:
+        return _narrow_table(document)
     where = ["instance"] if _several_instances(document) else []
     table = Table(
         *("state", "repository", *where, "job type", "covered", "complete", "missing", "last run", "reasons")
@@ -114,13 +120,41 @@ def status_table(document: Mapping[str, Any]) -> Table:
             cell(unit["path"]),
             *(cell(unit[name]) for name in where),
             cell(unit["job_type"]),
-            cell(_covered(unit["covered"])),
+            cell(_covered(unit)),
             cell(_lag(unit)),
             cell(_missing(unit)),
-            cell("none" if run is None else f"{moment(run['started_at'])} {run['status']}"),
-            cell(", ".join((*unit["reasons"], *unit["held_back"]))),
+            cell(_run_in_short(run)),
+            cell(_reasons_in_short(unit)),
         )
     return table
+
+
+def _narrow_table(document: Mapping[str, Any]) -> Table:
+    from rich.table import Table
+
+    several = _several_instances(document)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for unit in document["units"]:
+        colour = _COLOURS[unit["verdict"]]
+        about = cell(unit["path"], "bold")
+        about.append(cell(f" on {unit['instance']}" if several else "")).append(cell(f" {unit['job_type']}"))
+        about.append("\n").append(cell(f"{_covered(unit)}; complete {_lag(unit)}"))
+        for more in (_missing(unit), f"last run {_run_in_short(unit['last_run'])}"):
+            about.append(cell(f"; {more}" if more else ""))
+        if reasons := _reasons_in_short(unit):
+            about.append(cell("; ")).append(cell(reasons, colour))
+        table.add_row(cell(unit["verdict"], colour), about)
+    return table
+
+
+def _run_in_short(run: Mapping[str, Any] | None) -> str:
+    return "none" if run is None else f"{moment(run['started_at'])} {run['status']}"
+
+
+def _reasons_in_short(unit: Mapping[str, Any]) -> str:
+    return ", ".join((*unit["reasons"], *unit["held_back"]))
 
 
 def status_explanations(document: Mapping[str, Any]) -> Iterator[str]:
@@ -129,6 +163,8 @@ def status_explanations(document: Mapping[str, Any]) -> Iterator[str]:
     for unit in unhealthy[:_EXPLAINED]:
         for reason, line in unit["reasons"].items():
             yield f"{unit['path']} {unit['job_type']}: {reason}: {line}"
+            if reason in unit["remedies"]:
+                yield f"  → {unit['remedies'][reason]}"
     if len(unhealthy) > _EXPLAINED:
         yield f"and {len(unhealthy) - _EXPLAINED} more; scm-sync status --json has every reason"
 
@@ -250,9 +286,20 @@ def _numbers(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in counts.items() if number) or "none"
 
 
-def _covered(covered: Mapping[str, Any] | None) -> str:
-    if covered is None:
-        return "nothing yet"
+def _covered(unit: Mapping[str, Any]) -> str:
+    """The range with the origin; what is covered apart from it as well, so that it is no surprise that
+    history was read."""
+    covered, apart = unit["covered"], unit["covered_apart"]
+    if not apart["windows"]:
+        return "nothing yet" if covered is None else _range(covered)
+    others = _windows(apart["first"], apart["windows"])
+    if covered is not None:
+        return f"{_range(covered)}, and apart {others}"
+    origin = unit["origin"]
+    return f"{others}, not yet the origin {f'r{origin}' if isinstance(origin, int) else moment(origin)}"
+
+
+def _range(covered: Mapping[str, Any]) -> str:
     first, last = covered["from"], covered["to"]
     if isinstance(last, int):
         return f"r{first} to r{last}"

@@ -239,6 +239,13 @@ def print_table(table: Table) -> None:
     Console().print(table)
 
 
+def terminal_width() -> int:
+    """The columns of the terminal that stdout is."""
+    from rich.console import Console
+
+    return Console().width
+
+
 def cell(text: object, style: str = "") -> Text:
     """A text for a table: no markup of rich, and nothing that the terminal takes for a command."""
     from rich.text import Text

@@ -22,7 +22,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import CONFIGURATION
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.assets import family_assets
-from sync_pipeline.orchestration.attendance import attendance_check
+from sync_pipeline.orchestration.attendance import fleet_checks
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
 from sync_pipeline.orchestration.partitions import day_partitions, first_day
@@ -141,7 +141,7 @@ def build_defs(
                 reconciliation_asset(repositories, days, settings),
                 retention_asset(settings),
             ],
-            asset_checks=[attendance_check(reconciliation_key(settings))],
+            asset_checks=fleet_checks(reconciliation_key(settings)),
             jobs=[*jobs, rediscovery, reconcile, retention, *rereading.values()],
             schedules=[
                 rediscovery_schedule(rediscovery, settings),
@@ -150,7 +150,7 @@ def build_defs(
                 *rereading_schedules(rereading),
             ],
             sensors=[
-                scheduler_sensor(repositories, days, jobs, settings),
+                scheduler_sensor(repositories, days, jobs, settings, reconciliation_key(settings)),
                 reaper_sensor(settings),
                 *changes_sensors(repositories, settings),
             ],

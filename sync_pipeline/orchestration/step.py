@@ -424,6 +424,7 @@ class Step:
         }
         if not keys:
             return
+        specs = {repository.repo_id: repository.spec for repository, _ in selected}
         with self.database.connection() as conn:
             verdicts = [
                 verdict
@@ -443,7 +444,7 @@ class Step:
                 check_name=CHECK_NAME,
                 passed=verdict.health.passed,
                 severity=severity(verdict.health),
-                metadata=check_metadata(verdict),
+                metadata=check_metadata(verdict, specs[verdict.facts.repo_id]),
             )
 
     def _move_origins(self, todo: Sequence[_Work]) -> None:

@@ -32,6 +32,7 @@ CHECKS = (
     "dagster_concurrency",
     "sensors",
     "pools",
+    "assets",
     "gitlab",
     "gitlab_version",
     "gitlab_token",
