@@ -167,7 +167,7 @@ def _usable_token(text: str) -> str:
 def _token_of_file(path: Path) -> str:
     """The token in a file, or ConfigurationError."""
     try:
-        token = _usable_token(path.read_text(encoding="utf-8"))
+        token = _usable_token(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"the token file {path} cannot be read: {error.strerror}") from None
     except ValueError:  # not UTF-8 too
@@ -581,15 +581,15 @@ class Settings(BaseSettings):
         description="Days before now that are read again at 02:00 UTC; of SVN so many blocks; 0 is off.",
     )
 
-    # Circuit breaker: shares are of finished runs in the window, 0 to 1.
+    # Circuit breaker: shares, 0 to 1, of the finished runs in the window or of their requests.
     cb_failure_rate_threshold: float = Field(
         0.3, gt=0, le=1, description="Share of failed runs that opens a circuit breaker."
     )
     cb_rate_limit_threshold: float = Field(
-        0.2, gt=0, le=1, description="Share of runs that met a 429 that opens it."
+        0.2, gt=0, le=1, description="Share of requests answered with a 429 that opens it."
     )
     cb_timeout_rate_threshold: float = Field(
-        0.2, gt=0, le=1, description="Share of runs with time-outs that opens it."
+        0.2, gt=0, le=1, description="Share of requests without an answer in time that opens it."
     )
     cb_min_samples: int = Field(
         5, ge=1, le=10_000, description="Runs in the window below which it stays as it is."

@@ -377,7 +377,7 @@ def advice(name: str, known: Collection[str], *, cutoff: float = 0.7) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """What stands in a TOML file. Raises ConfigurationError with the place where it is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors may begin it with a byte order mark
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigurationError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None

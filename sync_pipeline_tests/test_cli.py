@@ -177,6 +177,19 @@ def test_every_command_explains_itself(scm: Scm, command: str) -> None:
     assert done.out.startswith(f"Usage: scm-sync {command}".rstrip())
 
 
+@pytest.mark.parametrize("group", ["", "repo", "admin jobs"])
+def test_a_group_alone_says_which_commands_it_has(scm: Scm, group: str) -> None:
+    done = scm(*group.split())
+    assert (done.code, done.err) == (0, "")
+    assert done.out == scm(*group.split(), "-h").out == scm(*group.split(), "--help").out
+
+
+def test_a_shell_may_ask_for_completion(tmp_path: Path) -> None:
+    asked = {"_SCM_SYNC_COMPLETE": "complete_bash", "COMP_WORDS": "scm-sync repo re", "COMP_CWORD": "2"}
+    done = subprocess.run(["scm-sync"], capture_output=True, text=True, env=_with_our_path() | asked)
+    assert (done.returncode, done.stdout.split()) == (0, ["retire"])
+
+
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("", "ui", "up", "env", "db stop")])
 def test_every_command_that_prints_data_can_print_json(scm: Scm, command: str) -> None:
     assert "--json" in scm(*command.split(), "--help").out
@@ -208,8 +221,6 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ([], "scm-sync --help"),
-        (["repo"], "scm-sync repo --help"),
         (["nonsense"], "No such command 'nonsense'"),
         (["repo", "list", "--nonsense"], "No such option"),
         (["repo", "show"], "Missing argument"),
@@ -889,6 +900,15 @@ def test_a_person_can_reset_and_set_what_counts_as_complete(scm: Scm, on_databas
         ("set", 2, "checked"),
         ("register", 1, "test"),
     ]
+    assert [e["watermark"] for e in events] == [None, 41, None]
+    with on_database.connection() as conn:
+        start = datetime(2026, 1, 1, tzinfo=UTC)
+        project = builders.register_project(conn, "https://git.test", 7, "acme/app", origin=start)
+    of_reviews = (str(project), "--job", "reviews")
+    day = ("--since", "2026-01-01", "--until", "2026-01-02", "--reason", "checked")
+    assert scm("watermark", "set", *of_reviews, *day).code == 0
+    event, _ = json.loads(scm("watermark", "events", *of_reviews, "--json").out)
+    assert event["watermark"] == "2026-01-02T00:00:00+00:00"
     wrong = ("watermark", "set", str(repo), "--reason", "x", "--start-rev")
     scm(*wrong, "5", "--end-rev", "4").refused(3, "before --start-rev 5")
     scm(*wrong, "5", "--end-rev", "41").refused(3, "beyond HEAD, which is r40")

@@ -89,6 +89,17 @@ def test_what_would_be_due_and_stale_at_once_is_refused(
     )
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "sync_pipeline.toml").write_bytes(b"\xef\xbb\xbfchunk_revisions = 300\n")
+    (folder / "token").write_bytes(b"\xef\xbb\xbfglpat-x\r\n")
+    monkeypatch.setenv("SCM_GITLAB_URL", "https://git.test")
+    monkeypatch.setenv("SCM_GITLAB_TOKEN_FILE", str(folder / "token"))
+    settings = load_settings()
+    assert settings.chunk_revisions == 300
+    (server,) = settings.gitlab_servers()
+    assert server.token() == "glpat-x"
+
+
 def test_the_database_url_goes_before_that_of_other_tools(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

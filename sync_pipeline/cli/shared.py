@@ -66,12 +66,14 @@ _LONGEST_PAUSE = 365 * 86_400
 _ONE_PRESS = 1.0
 
 
-def group(help_text: str) -> typer.Typer:
-    """A command group that leaves errors and its looks to the program."""
+def group(help_text: str, *, completion: bool = False) -> typer.Typer:
+    """A command group that leaves errors and its looks to the program. Alone it prints its help.
+    ``completion`` adds the options that install the completion of a shell."""
     return typer.Typer(
         help=help_text,
-        no_args_is_help=False,
-        add_completion=False,
+        no_args_is_help=True,
+        add_completion=completion,
+        context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )

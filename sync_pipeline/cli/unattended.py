@@ -121,6 +121,8 @@ def worker_command(
 
         with stopped_politely() as stop:
             done, failed = Worker(database, settings, said=said).run(stop, once=not loop)
+    if as_json and not done:
+        print_json({"dry_run": False, "pool": settings.worker_pool, "jobs": []}, in_line=True)
     tell(f"{counted(done, 'job')}, {failed} of them failed")
     return SUCCESS if not failed else FAILED if failed == done else PARTIAL
 

@@ -66,7 +66,7 @@ def _without_unknown() -> Settings | None:
 
 def _is_open_secret(file: Path, settings: Settings) -> bool:
     try:
-        keys = re.findall(r"(?m)^\s*(\w+)\s*=", file.read_text(encoding="utf-8"))
+        keys = re.findall(r"(?m)^\s*(\w+)\s*=", file.read_text(encoding="utf-8-sig"))
         # The URLs of databases hold passwords more often than not.
         secrets = {*SECRETS, "token", "database_url", "dagster_database_url"}
         return bool(secrets & set(keys)) and bool(file.stat().st_mode & 0o004)
