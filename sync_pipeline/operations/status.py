@@ -100,6 +100,7 @@ def status(
         if key in judged and (wanted is None or row["job_type"] in wanted):
             unit = _unit(row, judged[key], tokens, queued[key], running[key])
             unit["held_back"] = held_back.reasons(unit, obstacles, retry_at.get(key))
+            unit["remedies"] |= remedies(unit["held_back"], unit["spec"])
             units.append(unit)
             if held_back.is_due(row, judged[key], when):
                 due.add(key)

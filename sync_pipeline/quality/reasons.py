@@ -134,9 +134,43 @@ CATALOGUE: Mapping[Reason, Entry] = {
 """Every reason, in the order of the page."""
 
 
+HELD_BACK: Mapping[str, Entry] = {
+    "paused": Entry(
+        "somebody has paused it",
+        "scm-sync admin pauses lists the pauses, scm-sync admin resume ID ends one",
+    ),
+    "breaker_open": Entry(
+        "a circuit breaker is open: too many runs of its server or tenant failed",
+        "mend what the runs failed of; it probes by itself, or: scm-sync admin breaker-reset",
+    ),
+    "half_open": Entry(
+        "a circuit breaker lets single probes through to find out whether it may close",
+        "nothing; it closes by itself when the probes succeed",
+    ),
+    "rate_limited": Entry(
+        "no request is sent to the server for a while",
+        "wait, or see: scm-sync admin limits list",
+    ),
+    "waits_for_retry": Entry(
+        "live syncing failed and is tried again later",
+        "nothing; it is tried again by itself, or: scm-sync runner incremental --repo SPEC",
+    ),
+    "unserved": Entry(
+        "no living worker pool takes it",
+        "start the pool that takes it, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)",
+    ),
+    "silent": Entry(
+        "a sensor, schedule or loop misses its ticks",
+        "start scm-sync up, or the loop; what will never tick again: scm-sync health --forget NAME",
+    ),
+}
+"""What keeps jobs from being started, although the copy may be healthy still, in the order of the page."""
+
+
 def remedy(reason: Reason | str, spec: str = "SPEC") -> str:
     """What helps against ``reason``, with the commands for the repository ``spec``."""
-    return CATALOGUE[Reason(reason)].remedy.replace("SPEC", spec)
+    entry = HELD_BACK.get(str(reason)) or CATALOGUE[Reason(reason)]
+    return entry.remedy.replace("SPEC", spec)
 
 
 def remedies(reasons: Iterable[Reason | str], spec: str = "SPEC") -> dict[str, str]:
@@ -146,6 +180,15 @@ def remedies(reasons: Iterable[Reason | str], spec: str = "SPEC") -> dict[str, s
 
 def table() -> str:
     """The catalogue as the Markdown table of ``docs/health.md``."""
+    return _table(CATALOGUE)
+
+
+def held_back_table() -> str:
+    """What keeps jobs from being started, as the second table of ``docs/health.md``."""
+    return _table(HELD_BACK)
+
+
+def _table(entries: Mapping[str, Entry] | Mapping[Reason, Entry]) -> str:
     lines = ["| reason | meaning | what to do |", "|---|---|---|"]
-    lines += [f"| {reason} | {entry.meaning} | {entry.remedy} |" for reason, entry in CATALOGUE.items()]
+    lines += [f"| {reason} | {entry.meaning} | {entry.remedy} |" for reason, entry in entries.items()]
     return "\n".join(lines) + "\n"

@@ -11,9 +11,10 @@ from typing import Any
 import dagster as dg
 from pydantic import SecretStr
 
-from sync_pipeline.catalog import parse_root
+from sync_pipeline.catalog import instance_of, parse_root
 from sync_pipeline.operations import limits
 from sync_pipeline.operations.discovery import add_root
+from sync_pipeline.operations.pauses import Place, pause
 from sync_pipeline.operations.status import status
 from sync_pipeline.quality.reasons import remedy
 from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
@@ -252,6 +253,23 @@ def test_a_dead_svn_server_is_red_at_all_its_repositories_though_only_some_were_
     assert {unit["verdict"] for unit in document["units"]} == {"unhealthy"}
     assert {unit["access"]["state"] for unit in document["units"]} == {"unreachable"}
     assert {unit["remedies"]["unreachable"] for unit in document["units"]} == {remedy("unreachable")}
+
+
+def test_a_pause_is_yellow_with_the_next_tick_and_says_how_it_ends(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    checks(forge)
+    pause(
+        forge.site.database,
+        Place(instance=instance_of(forge.server.url)),
+        seconds=None,
+        actor="ann",
+        reason="audit\x1b[2J",
+    )
+    found = checks(forge)["held_back"]
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert str(found.metadata["pause 1"].value).endswith(r" until it is resumed (ann: audit\x1b[2J)")
+    assert "scm-sync admin resume" in str(found.metadata["paused: what to do"].value)
+    assert checks(forge) == {}
 
 
 def test_a_slow_server_ends_the_tick_in_time(forge: Forge) -> None:

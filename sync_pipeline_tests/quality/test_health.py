@@ -23,7 +23,7 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.quality.credentials import Credentials, in_force
 from sync_pipeline.quality.health import Facts, judge, read
-from sync_pipeline.quality.reasons import CATALOGUE, Reason, remedy, table
+from sync_pipeline.quality.reasons import CATALOGUE, Reason, held_back_table, remedy, table
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.credentials import stop
 from sync_pipeline.store.database import Connection, Database
@@ -116,6 +116,7 @@ def test_the_page_has_the_catalogue() -> None:
     assert set(CATALOGUE) == set(Reason)
     page = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
     assert table() in page, "paste what sync_pipeline.quality.reasons.table() returns"
+    assert held_back_table() in page, "paste what sync_pipeline.quality.reasons.held_back_table() returns"
 
 
 def test_a_remedy_names_the_repository() -> None:
