@@ -6,6 +6,8 @@ a secret. ``code`` is a low-cardinality word that is stored, counted and matched
 
 from __future__ import annotations
 
+from sync_pipeline.safe_text import visible
+
 
 class SyncError(Exception):
     """Something of ours went wrong; see the subclasses for what follows."""
@@ -13,7 +15,8 @@ class SyncError(Exception):
     code = "unknown"
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
-        super().__init__(message)
+        # It goes to terminals, logs and pages, and may quote a source.
+        super().__init__(visible(message, keep="\n\t"))
         if code is not None:
             self.code = code
 
@@ -26,7 +29,7 @@ class ConfigurationError(SyncError):
 
     def __init__(self, message: str, *others: str, code: str | None = None) -> None:
         super().__init__("\n".join([message, *others]), code=code)
-        self.problems = (message, *others)
+        self.problems = tuple(visible(one, keep="\n\t") for one in (message, *others))
 
 
 class Permanent(SyncError):

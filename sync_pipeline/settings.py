@@ -14,9 +14,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import field as part
 from datetime import UTC, date, datetime
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -168,7 +170,7 @@ def _usable_token(text: str) -> str:
 def _token_of_file(path: Path) -> str:
     """The token in a file, or ConfigurationError."""
     try:
-        token = _usable_token(path.read_text(encoding="utf-8"))
+        token = _usable_token(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"the token file {path} cannot be read: {error.strerror}") from None
     except ValueError:  # not UTF-8 too
@@ -267,6 +269,7 @@ _LESS = (
     ("claim_renew", "claim_length", "the claim is lost"),
     ("lease_renew", "lease_length", "the lease is lost"),
 )
+_INTERVALS_UNTIL_STALE = 2
 _AT_MOST = (
     ("scheduler_max_running", "scheduler_global_concurrency", "so many never run"),
     ("cb_min_samples", "cb_window_count", "a circuit breaker never opens"),
@@ -287,6 +290,13 @@ def _contradictions(settings: Settings) -> Iterator[Contradiction]:
                 why = f", or {otherwise}" if otherwise else ""
                 problem = f"{low} ({small:.15g}) must be {words} {high} ({large:.15g}){why}"
                 yield Contradiction(frozenset({low, high}), problem)
+    least = _INTERVALS_UNTIL_STALE * settings.sync_interval
+    if settings.stale_after < least:
+        yield Contradiction(
+            frozenset({"sync_interval", "stale_after"}),
+            f"stale_after ({settings.stale_after:.15g}) must be at least twice sync_interval "
+            f"({settings.sync_interval:.15g}), or what is on time is called stale",
+        )
     if settings.gitlab_token_file and settings.gitlab_token.get_secret_value():
         yield Contradiction(
             frozenset({"gitlab_token", "gitlab_token_file"}),
@@ -525,7 +535,11 @@ class Settings(BaseSettings):
         3.0, gt=0, le=31_536_000, description="Seconds: wall clock limit of one tick of the changes sensor."
     )
     stale_after: float = Field(
-        3600.0, gt=0, le=31_536_000, description="Seconds: the health check fails when freshness is older."
+        3600.0,
+        gt=0,
+        le=31_536_000,
+        description="Seconds: the health check fails when freshness is older. At least twice sync_interval, "
+        "which is the default where that is more.",
     )
 
     # Scheduling: how much is handed out at once, in which order, and what is left alone for a while. Only
@@ -570,7 +584,11 @@ class Settings(BaseSettings):
         24.0, gt=0, le=87_600, description="Hours: the recent window that a repair backfill reads again."
     )
     scheduler_max_backfill_window_hours: float = Field(
-        168.0, gt=0, le=87_600, description="Hours: largest window of one backfill job; a longer one is cut."
+        168.0,
+        gt=0,
+        le=87_600,
+        description="Hours: longest piece that one job of the schedule full_sync reads again. A backfill "
+        "that somebody asks for is read in chunks, however long it is.",
     )
     scheduler_enable_tenant_fairness: bool = Field(
         True, description="True: the tenant that waited longest is served first. False: by priority only."
@@ -591,15 +609,15 @@ class Settings(BaseSettings):
         description="Days before now that are read again at 02:00 UTC; of SVN so many blocks; 0 is off.",
     )
 
-    # Circuit breaker: shares are of finished runs in the window, 0 to 1.
+    # Circuit breaker: shares, 0 to 1, of the finished runs in the window or of their requests.
     cb_failure_rate_threshold: float = Field(
         0.3, gt=0, le=1, description="Share of failed runs that opens a circuit breaker."
     )
     cb_rate_limit_threshold: float = Field(
-        0.2, gt=0, le=1, description="Share of runs that met a 429 that opens it."
+        0.2, gt=0, le=1, description="Share of requests answered with a 429 that opens it."
     )
     cb_timeout_rate_threshold: float = Field(
-        0.2, gt=0, le=1, description="Share of runs with time-outs that opens it."
+        0.2, gt=0, le=1, description="Share of requests without an answer in time that opens it."
     )
     cb_min_samples: int = Field(
         5, ge=1, le=10_000, description="Runs in the window below which it stays as it is."
@@ -853,6 +871,17 @@ class Settings(BaseSettings):
     def _lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _follow(cls, data: Any) -> Any:
+        """A longer sync_interval alone moves the default of what must not be less than twice that."""
+        if isinstance(data, dict) and "sync_interval" in data and "stale_after" not in data:
+            with suppress(TypeError, ValueError, OverflowError):
+                least = _INTERVALS_UNTIL_STALE * float(data["sync_interval"])
+                default = cls.model_fields["stale_after"].default
+                data = {**data, "stale_after": least} if default < least < inf else data
+        return data
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if found := list(_contradictions(self)):
@@ -922,6 +951,8 @@ def _judge(values: Mapping[str, object], wrong: Set[str]) -> tuple[Settings | No
         name: values[name] if name in values and name not in wrong else field.default
         for name, field in Settings.model_fields.items()
     }
+    if "stale_after" not in values:
+        del every["stale_after"]  # its default depends on sync_interval
     try:
         return Settings(**every), []
     except ValidationError as error:

@@ -25,6 +25,7 @@ CONFIG_NAME = "sync_pipeline.toml"
 # Names ----------------------------------------------------------------------------------------------------
 
 ALIASES = {
+    "POSTGRES_DSN": "database_url",
     "SVN_USERNAME": "svn_username",
     "SVN_PASSWORD": "svn_password",
     "GITLAB_URL": "gitlab_url",
@@ -106,6 +107,8 @@ ONLY_IN_FILE = frozenset({"gitlab"})
 OTHER_VARIABLES = {
     "SCM_CONFIG": f"Path of the TOML file; default: `{CONFIG_NAME}` in the working folder or project root.",
     "SCM_DEBUG": "Any value but empty or 0: errors of the command line show their traceback.",
+    "SCM_EMBEDDED_DATABASE_URL": "Written by `scm-sync env`, beside the same `SCM_DATABASE_URL` for other "
+    "programs: it is the embedded server's, and `SCM_STATE_DIR` says which that is.",
     "SCM_SET": "Names that `--set` has set, for the messages; the command line writes it itself.",
 }
 """Variables with the prefix that are no settings: read before any setting can be."""
@@ -250,9 +253,12 @@ def _from_overrides(
 def _from_environment(
     variables: Mapping[str, str], environ: Mapping[str, str], problems: list[str]
 ) -> dict[str, Given]:
-    """An empty variable counts as not set, unless ``--set`` has set it."""
+    """An empty variable counts as not set, unless ``--set`` has set it. So does the URL of the embedded
+    server that ``scm-sync env`` wrote: a shell with another state folder has another server."""
     known = [name for name, setting in variables.items() if setting not in ONLY_IN_FILE]
     from_set = set(environ.get("SCM_SET", "").split(","))
+    if environ.get("SCM_DATABASE_URL") == environ.get("SCM_EMBEDDED_DATABASE_URL"):
+        environ = {name: value for name, value in environ.items() if name != "SCM_DATABASE_URL"}
     found: dict[str, Given] = {}
     for name in known:  # aliases first
         setting = variables[name]
@@ -371,7 +377,7 @@ def advice(name: str, known: Collection[str], *, cutoff: float = 0.7) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """What stands in a TOML file. Raises ConfigurationError with the place where it is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors may begin it with a byte order mark
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigurationError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None

@@ -179,6 +179,19 @@ def test_every_command_explains_itself(scm: Scm, command: str) -> None:
     assert done.out.startswith(f"Usage: scm-sync {command}".rstrip())
 
 
+@pytest.mark.parametrize("group", ["", "repo", "admin jobs"])
+def test_a_group_alone_says_which_commands_it_has(scm: Scm, group: str) -> None:
+    done = scm(*group.split())
+    assert (done.code, done.err) == (0, "")
+    assert done.out == scm(*group.split(), "-h").out == scm(*group.split(), "--help").out
+
+
+def test_a_shell_may_ask_for_completion(tmp_path: Path) -> None:
+    asked = {"_SCM_SYNC_COMPLETE": "complete_bash", "COMP_WORDS": "scm-sync repo re", "COMP_CWORD": "2"}
+    done = subprocess.run(["scm-sync"], capture_output=True, text=True, env=_with_our_path() | asked)
+    assert (done.returncode, done.stdout.split()) == (0, ["retire"])
+
+
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("", "ui", "up", "env", "db stop")])
 def test_every_command_that_prints_data_can_print_json(scm: Scm, command: str) -> None:
     assert "--json" in scm(*command.split(), "--help").out
@@ -210,8 +223,6 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ([], "scm-sync --help"),
-        (["repo"], "scm-sync repo --help"),
         (["nonsense"], "No such command 'nonsense'"),
         (["repo", "list", "--nonsense"], "No such option"),
         (["repo", "show"], "Missing argument"),
@@ -946,6 +957,15 @@ def test_a_person_can_reset_and_set_what_counts_as_complete(scm: Scm, on_databas
         ("set", 2, "checked"),
         ("register", 1, "test"),
     ]
+    assert [e["watermark"] for e in events] == [None, 41, None]
+    with on_database.connection() as conn:
+        start = datetime(2026, 1, 1, tzinfo=UTC)
+        project = builders.register_project(conn, "https://git.test", 7, "acme/app", origin=start)
+    of_reviews = (str(project), "--job", "reviews")
+    day = ("--since", "2026-01-01", "--until", "2026-01-02", "--reason", "checked")
+    assert scm("watermark", "set", *of_reviews, *day).code == 0
+    event, _ = json.loads(scm("watermark", "events", *of_reviews, "--json").out)
+    assert event["watermark"] == "2026-01-02T00:00:00+00:00"
     wrong = ("watermark", "set", str(repo), "--reason", "x", "--start-rev")
     scm(*wrong, "5", "--end-rev", "4").refused(3, "before --start-rev 5")
     scm(*wrong, "5", "--end-rev", "41").refused(3, "beyond HEAD, which is r40")
@@ -1016,3 +1036,117 @@ def test_the_status_of_what_is_registered(scm: Scm, on_database: Database) -> No
     scm("status", "--job", "nonsense").refused(3, "unknown job type 'nonsense'")
     scm("status", "--repo", "paint", "--job", "commits").refused(3, "it has revisions")
     scm("status", "--repo", "nothing").refused(3, "no repository 'nothing'")
+
+
+NASTY = "acme/\x1b]0;owned\x07\x1b[2J\x9b2J[red]x[/red]\u202e\nscm-sync: all is well"
+# What rich itself writes: colours and emphasis.
+_RICH = re.compile(r"\x1b\[[0-9;]*m")
+
+READING = (
+    "status",
+    "repo list",
+    "repo show {repo}",
+    "completeness --by tenant",
+    "scheduler --dry-run",
+    "admin jobs list",
+    "admin jobs show {job}",
+    "admin pauses",
+    "admin breakers",
+    "admin quarantine list",
+    "admin quarantine show 1",
+    "root list",
+    "watermark events {repo} --job commits",
+)
+
+
+@pytest.fixture
+def nasty(on_database: Database) -> dict[str, str]:
+    """A project whose every text is a trap for a terminal; its repo_id and a job of it."""
+    with on_database.connection() as conn:
+        repo = builders.register_project(
+            conn, "http://127.0.0.1:1", 7, NASTY, origin=datetime(2026, 1, 1, tzinfo=UTC)
+        )
+        conn.execute("UPDATE scm.repos SET tenant = %s, default_branch = %s", [NASTY, NASTY])
+        conn.execute("UPDATE scm.sync_watermarks SET access = 'moved', access_detail = %s", [NASTY])
+        conn.execute(
+            "INSERT INTO scm.sync_hints (repo_id, observed_at, error_code, error)"
+            " VALUES (%s, now(), 'denied', %s)",
+            [repo, NASTY],
+        )
+        conn.execute(
+            "INSERT INTO scm.pauses (scope, tenant, reason, actor) VALUES ('tenant', %s, %s, %s)", [NASTY] * 3
+        )
+        conn.execute(
+            "INSERT INTO scm.discovery_roots (instance, scope, group_id, group_path, error_code, error)"
+            " VALUES ('127.0.0.1:1', 'group', 3, %s, 'denied', %s)",
+            [NASTY, NASTY],
+        )
+        conn.execute(
+            "INSERT INTO scm.quarantine (repo_id, job_type, natural_key, reason, detail, payload)"
+            " VALUES (%s, 'commits', %s, 'unstorable', %s, %s)",
+            [repo, NASTY, NASTY, NASTY.encode()],
+        )
+        job = conn.execute(
+            "INSERT INTO scm.sync_jobs (repo_id, job_type, mode, status, priority, trigger, actor, reason,"
+            " last_error, last_error_code, generation, attempts, finished_at)"
+            " VALUES (%s, 'commits', 'incremental', 'dead', 1,"
+            " 'runner', %s, %s, %s, 'denied', 0, 1, now()) RETURNING job_id",
+            [repo, NASTY, NASTY, NASTY],
+        ).fetchone()
+    assert job is not None
+    return {"repo": str(repo), "job": str(job["job_id"])}
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_no_text_of_a_source_reaches_the_terminal_as_a_command(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    nasty: dict[str, str],
+    is_terminal: bool,
+) -> None:
+    if is_terminal:
+        monkeypatch.setenv("TERM", "xterm-256color")
+        monkeypatch.setenv("COLUMNS", "400")
+        for stream in (sys.stdout, sys.stderr):
+            monkeypatch.setattr(stream, "isatty", lambda: True)
+    for command in READING:
+        assert cli.run(command.format(**nasty).split()) in (0, 1, 2), command
+        done = capsys.readouterr()
+        for line in (_RICH.sub("", done.out) + done.err).split("\n"):
+            assert line.replace("\t", "").isprintable(), (command, line)
+            # A payload is shown with its lines, below the facts.
+            assert "quarantine show" in command or not line.startswith("scm-sync: all is well"), command
+        if command.startswith(("status", "repo")):
+            assert "[red]x[/red]" in _RICH.sub("", done.out)
+
+
+def test_a_document_has_every_text_of_a_source_exactly(scm: Scm, nasty: dict[str, str]) -> None:
+    for command in READING:
+        done = scm(*command.format(**nasty).split(), "--json")
+        assert done.out.replace("\n", "").isprintable(), command
+        if done.out:
+            json.loads(done.out)
+        if command == "repo list":
+            assert done.json[0]["path"] == NASTY
+
+
+def test_what_is_logged_and_refused_quotes_nothing_that_a_terminal_obeys(
+    scm: Scm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scm("status", "--repo", "x\x1b[2J\x9b")
+    logging.getLogger("sync_pipeline.test").handle(
+        logging.LogRecord("x", logging.WARNING, "x", 1, "a \x1b]0;x\x07 b", None, None)
+    )
+    err = scm("--debug", "status", "--repo", "x\x1b[2J\x9b").err
+    assert err.replace("\n", "").isprintable()
+
+
+def test_a_project_with_a_nasty_path_is_added_without_harm(
+    scm: Scm, on_database: Database, told: list[str], gitlab: GitLab
+) -> None:
+    (project,) = gitlab.projects.values()
+    project.path = "a\x1b]0;x\x07\nb"
+    done = scm("repo", "add", "gitlab:1")
+    assert done.code == 0, done
+    assert r"a\x1b]0;x\x07\nb" in done.out
+    assert (done.out + done.err).replace("\n", "").isprintable()

@@ -68,8 +68,59 @@ def test_scm_config_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert "absent.toml" in refusal()
 
 
+@pytest.mark.parametrize(
+    ("interval", "stale"), [("300", 3600), ("1800", 3600), ("3600", 7200), ("1e4", 20_000)]
+)
+def test_a_longer_interval_alone_moves_when_a_copy_is_stale(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, interval: str, stale: float
+) -> None:
+    monkeypatch.setenv("SCM_SCHEDULER_CURSOR_AGE_THRESHOLD_SECONDS", interval)
+    assert load_settings().stale_after == stale
+
+
+def test_what_would_be_due_and_stale_at_once_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCM_SYNC_INTERVAL", "3600")
+    monkeypatch.setenv("SCM_STALE_AFTER", "3600")
+    assert refusal() == (
+        "stale_after (3600) must be at least twice sync_interval (3600), or what is on time is called stale; "
+        "see SCM_STALE_AFTER and SCM_SYNC_INTERVAL"
+    )
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "sync_pipeline.toml").write_bytes(b"\xef\xbb\xbfchunk_revisions = 300\n")
+    (folder / "token").write_bytes(b"\xef\xbb\xbfglpat-x\r\n")
+    monkeypatch.setenv("SCM_GITLAB_URL", "https://git.test")
+    monkeypatch.setenv("SCM_GITLAB_TOKEN_FILE", str(folder / "token"))
+    settings = load_settings()
+    assert settings.chunk_revisions == 300
+    (server,) = settings.gitlab_servers()
+    assert server.token() == "glpat-x"
+
+
+def test_the_database_url_goes_before_that_of_other_tools(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTGRES_DSN", "postgresql://db.test/other")
+    monkeypatch.setenv("SCM_DATABASE_URL", "postgresql://db.test/scm")
+    assert load_settings().database_url == "postgresql://db.test/scm"
+
+
+def test_the_url_that_env_wrote_for_the_embedded_server_pins_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SCM_DATABASE_URL", "SCM_EMBEDDED_DATABASE_URL"):
+        monkeypatch.setenv(name, "postgresql:///scm?host=/tmp/demo")
+    assert load_settings().database_url == ""
+    monkeypatch.setenv("SCM_DATABASE_URL", "postgresql://db.test/scm")
+    assert load_settings().database_url == "postgresql://db.test/scm"
+
+
 # What the system that this one replaces is configured with: variable, value, setting, what it becomes.
 OF_THE_REPLACED_SYSTEM: list[tuple[str, str, str, object]] = [
+    ("POSTGRES_DSN", "postgresql://ann@db.test/scm", "database_url", "postgresql://ann@db.test/scm"),
     ("ENGRAM_SCM_SYNC_ENABLED", "false", "sync_enabled", False),
     ("SCM_SCHEDULER_GLOBAL_CONCURRENCY", "21", "scheduler_global_concurrency", 21),
     ("SCM_SCHEDULER_MAX_RUNNING", "11", "scheduler_max_running", 11),

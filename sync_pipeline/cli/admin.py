@@ -20,8 +20,10 @@ from sync_pipeline.cli.shared import (
     open_database,
     print_facts,
     print_json,
+    print_raw,
     print_rows,
     read_settings,
+    say,
     stopped_politely,
     tell,
 )
@@ -57,10 +59,10 @@ def admin_verify(as_json: AsJson = False) -> int:
         print_json(document)
     else:
         for proof in document["proofs"]:
-            print(reports.proof_line(proof))
+            say(reports.proof_line(proof))
             print_rows(proof["rows"])
         for line in reports.open_lines(document):
-            print(line)
+            say(line)
     return int(document["exit_code"])
 
 
@@ -88,7 +90,7 @@ def quarantine_list(
     columns: tuple[str, ...] = ("id", "repo", "job", "key", "reason", "seen", "last_seen_at", "detail")
     if resolved:
         columns = (*columns, "resolved_at")
-    print_rows([{name: _shown(entry[name]) for name in columns} for entry in entries])
+    print_rows([{name: entry[name] for name in columns} for entry in entries])
     if not entries:
         tell("nothing of it is in quarantine")
     elif len(entries) < document["total"]:
@@ -113,8 +115,8 @@ def quarantine_show(
     del document["payload_base64"]
     document["window"] = " to ".join(str(end) for end in (document["window"] or {}).values()) or None
     document["retry"] = document.pop("how")
-    print_facts({name: _shown(value) for name, value in document.items()})
-    print(f"\n{payload}")
+    print_facts(document)
+    print_raw(f"\n{payload}\n")
 
 
 @quarantine_app.command("retry")
@@ -164,9 +166,9 @@ def quarantine_retry(
     told = (
         ("id", "repo", "job", "key", "how") if dry_run else ("id", "repo", "job", "key", "outcome", "detail")
     )
-    print_rows([{name: _shown(one[name]) for name in told} for one in document["entries"]])
+    print_rows([{name: one[name] for name in told} for one in document["entries"]])
     if not document["entries"]:
-        print("nothing of it is in quarantine")
+        say("nothing of it is in quarantine")
     for one in document["jobs"]:
         if not dry_run and one["error"]:
             tell(f"{one['repo']} {one['job']}: {one['error']}", code)
@@ -193,9 +195,3 @@ def _filter(
         raise ConfigurationError(f"--job: {error}") from None
     repository = None if repo is None else find_repository(database, repo)
     return Filter(ids, repository, job_type, reason, resolved)
-
-
-def _shown(value: object) -> object:
-    from sync_pipeline.operations.quarantine import visible
-
-    return visible(value) if isinstance(value, str) else value

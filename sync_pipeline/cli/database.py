@@ -20,6 +20,7 @@ from sync_pipeline.cli.shared import (
     group,
     print_json,
     read_settings,
+    say,
 )
 from sync_pipeline.errors import ConfigurationError
 
@@ -79,9 +80,9 @@ def db_check(as_json: AsJson = False) -> None:
         )
     elif damages:
         for damage in damages:
-            print(f"-- {damage.problem}\n{damage.statement}")
+            say(f"-- {damage.problem}\n{damage.statement}")
     elif fits:
-        print("the schema is up to date, and nothing of it is lost")
+        say("the schema is up to date, and nothing of it is lost")
     if damages:
         shown = "; ".join(damage.problem for damage in damages[:3])
         more = f" and {len(damages) - 3} more" if len(damages) > 3 else ""
@@ -120,7 +121,7 @@ def _print_migrations(what: str, names: Sequence[str], as_json: bool) -> None:
     if as_json:
         print_json({what.replace(" ", "_"): names})
     else:
-        print(f"{what} {', '.join(names)}" if names else "nothing to do")
+        say(f"{what} {', '.join(names)}" if names else "nothing to do")
 
 
 @app.command("start")
@@ -132,7 +133,7 @@ def db_start(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"database_url": url})
     else:
-        print(url)
+        say(url)
 
 
 @app.command("stop")

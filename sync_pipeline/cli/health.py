@@ -6,13 +6,16 @@ Belongs here: the command and its exit codes. What is looked at is in
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sync_pipeline.cli.shared import AsJson, open_database, print_json, read_settings, tell
+from sync_pipeline.cli.shared import AsJson, open_database, print_json, read_settings, say, tell
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
+
+if TYPE_CHECKING:
+    from sync_pipeline.settings import Settings
 
 
 def health_command(
@@ -41,12 +44,20 @@ def health_command(
             "--forget", metavar="NAME", help="Expect no tick of NAME any more: it is gone for good."
         ),
     ] = None,
+    assets: Annotated[
+        bool,
+        typer.Option("--assets", help="Judge every (repository, job type): exit code 1 if one is unhealthy."),
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Answer a probe: exit code 0 alive, 1 silent, 2 the database is away or not migrated."""
+    """Answer a probe: exit code 0 alive, 1 silent or unhealthy, 2 the database is away or not migrated."""
     from sync_pipeline.operations.liveness import Part, look
 
     settings = read_settings()
+    if assets:
+        if part is not None or max_age is not None or forget is not None:
+            raise ConfigurationError("--assets goes with no other question; ask one at a time")
+        return _judge_assets(settings, as_json)
     if forget is not None:
         return _forget(forget)
     try:
@@ -72,7 +83,34 @@ def health_command(
     elif code:
         tell(found.said)
     else:
-        print(found.said)
+        say(found.said)
+    return code
+
+
+def _judge_assets(settings: Settings, as_json: bool) -> int:
+    """The verdicts of ``scm-sync status`` as a probe: a line and a remedy for each that needs a person."""
+    from sync_pipeline.operations.status import UNHEALTHY, status
+
+    with open_database(settings) as database:
+        document = status(database, settings)
+    unhealthy = [unit for unit in document["units"] if unit["verdict"] == UNHEALTHY]
+    code = PARTIAL if unhealthy else SUCCESS
+    if as_json:
+        keys = ("spec", "path", "job_type", "verdict", "reasons", "remedies")
+        print_json(
+            {
+                "assets": document["summary"]["units"],
+                "unhealthy": [{key: unit[key] for key in keys} for unit in unhealthy],
+                "exit_code": code,
+            }
+        )
+        return code
+    for unit in unhealthy:
+        for reason, line in unit["reasons"].items():
+            help_text = f"; {unit['remedies'][reason]}" if reason in unit["remedies"] else ""
+            tell(f"{unit['path']} {unit['job_type']}: {reason}: {line}{help_text}")
+    if not unhealthy:
+        say("no asset is unhealthy")
     return code
 
 
@@ -83,5 +121,5 @@ def _forget(name: str) -> int:
         if not heartbeats.forget(conn, name):
             known = ", ".join(one.name for one in heartbeats.read(conn)) or "none"
             raise ConfigurationError(f"--forget: nothing of the name {name!r} ever ticked; there is: {known}")
-    print(f"no tick of {name} is expected any more")
+    say(f"no tick of {name} is expected any more")
     return SUCCESS

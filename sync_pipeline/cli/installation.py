@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sync_pipeline.cli.shared import NAMES, AsJson, open_database, print_json, print_rows, read_settings
+from sync_pipeline.cli.shared import (
+    NAMES,
+    AsJson,
+    cell,
+    open_database,
+    print_json,
+    print_raw,
+    print_rows,
+    print_table,
+    read_settings,
+    say,
+    terminal_width,
+)
 from sync_pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,7 +46,7 @@ def env_command(as_json: AsJson = False) -> None:
     if as_json:
         print_json(variables)
     else:
-        print(environment.shell_exports(variables), end="")
+        print_raw(environment.shell_exports(variables))
 
 
 def ui_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = False) -> None:
@@ -68,10 +80,8 @@ def doctor_command(as_json: AsJson = False) -> int:
     if as_json:
         print_json(document)
     elif sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(reports.doctor_table(document))
-        print(reports.doctor_summary(document))
+        print_table(reports.doctor_table(document))
+        say(reports.doctor_summary(document))
     else:
         print_rows(reports.doctor_rows(document))
     return int(document["exit_code"])
@@ -84,12 +94,11 @@ def _examined(dagster_checks: DagsterChecks, *, quiet: bool) -> list[Finding]:
     if quiet:
         return list(doctor.examine(dagster_checks))
     from rich.console import Console
-    from rich.markup import escape
 
     with Console(stderr=True).status("looking") as line:
 
         def show(waiting: Sequence[str]) -> None:
-            line.update(escape(f"looking at {', '.join(dict.fromkeys(waiting))}"))
+            line.update(cell(f"looking at {', '.join(dict.fromkeys(waiting))}"))
 
         return list(doctor.examine(dagster_checks, show))
 
@@ -122,22 +131,20 @@ def status_command(
         print_json(document)
         return
     if not document["units"]:
-        print("no repositories; add one: scm-sync repo add <spec>", file=sys.stderr)
+        say("no repositories; add one: scm-sync repo add <spec>", error=True)
         return
     if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(reports.status_table(document))
+        print_table(reports.status_table(document, terminal_width()))
         for line in reports.status_explanations(document):
-            print(line)
+            say(line)
         for line in reports.status_running(document):
-            print(line)
+            say(line)
     else:
         print_rows(reports.status_rows(document))
     for lines in (reports.status_obstacles, reports.status_limits, reports.status_attendance):
         for line in lines(document):
-            print(line)
-    print(reports.status_summary(document))
+            say(line)
+    say(reports.status_summary(document))
 
 
 class GroupedBy(StrEnum):
@@ -163,11 +170,9 @@ def completeness_command(
         print_json(document)
         return
     if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(reports.completeness_table(document, by))
+        print_table(reports.completeness_table(document, by))
     else:
         print_rows(reports.completeness_rows(document, by))
     for line in reports.unreadable_lines(document):
-        print(line)
-    print(reports.completeness_summary(document))
+        say(line)
+    say(reports.completeness_summary(document))

@@ -24,6 +24,7 @@ from sync_pipeline.cli.shared import (
     print_json,
     print_rows,
     read_settings,
+    say,
 )
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import PARTIAL, SUCCESS
@@ -89,7 +90,7 @@ def jobs_list(
         return
     print_rows([_row(one) for one in document["jobs"]])
     more = f"; {document['more']:,} more, see --limit" if document["more"] else ""
-    print(f"{jobs.said(document)}{more}")
+    say(f"{jobs.said(document)}{more}")
 
 
 @app.command("show")
@@ -109,13 +110,13 @@ def jobs_show(
     print_facts({name: value for name, value in document.items() if name not in lists})
     for one in document["history"]:
         end = f"{one['finished_at']:%Y-%m-%d %H:%M:%S}" if one["finished_at"] else "now"
-        print(
+        say(
             f"attempt {one['attempt']}: {one['started_at']:%Y-%m-%d %H:%M:%S} to {end}, {one['status']}, "
             f"{one['rows_read']:,} rows, {one['calls']:,} requests, by {one['worker']}"
             + (f": {one['error']}" if one["error"] else "")
         )
     for one in document["events"]:
-        print(
+        say(
             f"{one['action']} at {one['created_at']:%Y-%m-%d %H:%M:%S} by {one['actor']}: "
             f"{one['old_status']} -> {one['new_status']} ({one['reason']})"
         )
@@ -244,8 +245,8 @@ def _handle(
     for one in document["jobs"]:
         what = f"would {action.name}" if dry_run else action.done
         line = what if one["done"] else f"left as it is: {one['why_not']}"
-        print(f"{one['job_id']} {one['repo']} {one['job']} {one['mode']}: {line}")
-    print(jobs.handled(document))
+        say(f"{one['job_id']} {one['repo']} {one['job']} {one['mode']}: {line}")
+    say(jobs.handled(document))
     return code
 
 

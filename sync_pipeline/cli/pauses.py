@@ -20,6 +20,7 @@ from sync_pipeline.cli.shared import (
     print_json,
     print_rows,
     read_settings,
+    say,
     seconds_of,
 )
 from sync_pipeline.errors import ConfigurationError
@@ -71,7 +72,7 @@ def pause_command(
         print_json(made)
         return
     end = f"until {made['until']:%Y-%m-%d %H:%M:%S} UTC" if made["until"] else "until it is resumed"
-    print(f"pause {made['id']}: {place_of(made)} is paused {end}")
+    say(f"pause {made['id']}: {place_of(made)} is paused {end}")
 
 
 def resume_command(
@@ -86,7 +87,7 @@ def resume_command(
     if as_json:
         print_json({"id": pause, "ended": True})
     else:
-        print(f"pause {pause} has ended")
+        say(f"pause {pause} has ended")
 
 
 def pauses_command(as_json: AsJson = False) -> None:
@@ -112,7 +113,7 @@ def pauses_command(as_json: AsJson = False) -> None:
         ]
     )
     if not document["pauses"]:
-        print("nothing is paused")
+        say("nothing is paused")
 
 
 def breakers_command(as_json: AsJson = False) -> None:
@@ -143,9 +144,9 @@ def breakers_command(as_json: AsJson = False) -> None:
         ]
     )
     if not document["breakers"]:
-        print("no breaker was judged yet; all are closed")
+        say("no breaker was judged yet; all are closed")
     for event in document["events"]:
-        print(
+        say(
             f"{event['created_at']:%Y-%m-%d %H:%M:%S} {event['scope']} {event['key']}: "
             f"{event['old_state']} -> {event['new_state']} ({event['actor']}: {event['reason']})"
         )
@@ -168,6 +169,6 @@ def breaker_reset_command(
     if as_json:
         print_json({"scope": scope, "key": key, "state": "closed", "before": before})
     elif before == "closed":
-        print(f"breaker {scope} {key}".rstrip() + " is closed already; nothing was changed")
+        say(f"breaker {scope} {key}".rstrip() + " is closed already; nothing was changed")
     else:
-        print(f"breaker {scope} {key}".rstrip() + f" is closed; it was {before}")
+        say(f"breaker {scope} {key}".rstrip() + f" is closed; it was {before}")

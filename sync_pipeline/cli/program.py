@@ -42,12 +42,18 @@ from sync_pipeline.cli import (
 )
 from sync_pipeline.cli.shared import (
     group,
+    print_raw,
+    say,
     tell,
 )
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.exit_codes import CLOSED_PIPE, CONFIGURATION, FAILED, INTERRUPTED, SUCCESS
+from sync_pipeline.safe_text import visible
 
-app = group("A complete, provable copy of source-control activity in PostgreSQL.")
+COMPLETION = "_SCM_SYNC_COMPLETE"
+"""The variable by which a shell asks for completion."""
+
+app = group("A complete, provable copy of source-control activity in PostgreSQL.", completion=True)
 app.command("env")(installation.env_command)
 app.command("ui")(installation.ui_command)
 app.command("up")(installation.up_command)
@@ -106,6 +112,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; every error is one line on stderr, and what has to be set
     right a line each."""
     command = typer.main.get_command(app)
+    if COMPLETION in os.environ:  # a shell asks for what a word may become; this ends the process
+        command.main(list(arguments), prog_name="scm-sync")
     try:
         # Not through the command's own main(), which has its own mind about interruptions and closed pipes.
         with command.make_context("scm-sync", list(arguments)) as context:
@@ -115,6 +123,9 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _pipe_closed()
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group alone asks which commands it has
+            print_raw(f"{error.ctx.get_help()}\n")  # type: ignore[attr-defined]
+            return SUCCESS
         return _explain(error)
     except KeyboardInterrupt:
         return tell("interrupted; what was committed stays", INTERRUPTED)
@@ -129,7 +140,8 @@ class _Lines(logging.Handler):
 
 def _explain(error: Exception) -> int:
     if os.environ.get("SCM_DEBUG", "") not in ("", "0"):
-        traceback.print_exception(error)
+        for line in traceback.format_exception(error):
+            sys.stderr.write(visible(line, keep="\n"))
     if isinstance(error, Cancelled):
         return tell(str(error), INTERRUPTED)
     if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
@@ -171,7 +183,7 @@ def _pipe_closed() -> int:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"scm-sync {__version__}")
+        say(f"scm-sync {__version__}")
         raise typer.Exit
 
 

@@ -18,6 +18,7 @@ from sync_pipeline.cli.shared import (
 )
 from sync_pipeline.model import Counts, JobType
 from sync_pipeline.operations.texts import pace
+from sync_pipeline.safe_text import visible
 
 Show = Callable[[Counts], None]
 
@@ -32,7 +33,7 @@ def shown(
     """Shows counts as they grow, with rate and, where the ``total`` of rows is known, the time that is left.
     ``changed`` says what those are that count as such. On a terminal a bar that goes away; elsewhere a line
     every ten seconds, none where ``quiet``. May be called from several threads."""
-    text = _Text(total)
+    text, what = _Text(total), visible(what)
     if not sys.stderr.isatty():
         yield (lambda _: None) if quiet else _lines(what, text, changed)
         return

@@ -19,6 +19,7 @@ from sync_pipeline.cli.shared import (
     now,
     open_database,
     print_json,
+    say,
     stopped_politely,
     tell,
 )
@@ -124,8 +125,8 @@ def _show(report: ReapReport, as_json: bool, *, in_line: bool) -> int:
         return code
     when = f"{now():%Y-%m-%dT%H:%M:%SZ} " if in_line else ""
     for item in report.items:
-        print(f"{when}{'would end: ' if report.dry_run else ''}{item.line}", flush=in_line)
+        say(f"{when}{'would end: ' if report.dry_run else ''}{item.line}", flush=in_line)
     for error in report.errors:
         tell(error, code)
-    print(f"{when}{report.said()}", flush=in_line)
+    say(f"{when}{report.said()}", flush=in_line)
     return code

@@ -26,6 +26,7 @@ from sync_pipeline.cli.shared import (
     print_json,
     print_rows,
     read_settings,
+    say,
     stopped_politely,
     tell,
 )
@@ -140,13 +141,13 @@ def reconcile_command(
 def _print(document: Mapping[str, Any], dry_run: bool) -> None:
     for one in document["results"]:
         if dry_run:
-            print(
+            say(
                 f"{one['job']}: {_window(one['window'])} would be compared, {counted(one['stored'], 'row')} "
                 f"stored: about {counted(one['calls'], 'request')}"
             )
             continue
         for line in _lines(one):
-            print(line)
+            say(line)
         last = one["after"] or one
         print_rows(
             [

@@ -22,6 +22,7 @@ from sync_pipeline.cli.shared import (
     open_database,
     print_json,
     read_settings,
+    say,
     stopped_politely,
 )
 from sync_pipeline.exit_codes import SUCCESS
@@ -78,7 +79,7 @@ def repair_remap(
         for one in documents:
             rest = f", {one['rows_unreadable']} cannot be read" if one["rows_unreadable"] else ""
             what = f"{one['rows_to_change']} of {one['rows_read']} rows would change"
-            print(f"{one['repo']} {one['job']}: {what}{rest}")
+            say(f"{one['repo']} {one['job']}: {what}{rest}")
     return SUCCESS
 
 

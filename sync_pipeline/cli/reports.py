@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from sync_pipeline.cli.shared import cell
 from sync_pipeline.operations.texts import age, counted, failed_starts, moment
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ _COLOURS = {
     "skipped": "dim",
 }
 _EXPLAINED = 20
+# Columns of a terminal from which on a table can be read.
+_WIDE = 140
 
 
 # doctor -------------------------------------------------------------------------------------------------
@@ -41,19 +44,18 @@ def doctor_rows(document: Mapping[str, Any]) -> list[Row]:
 def doctor_table(document: Mapping[str, Any]) -> Table:
     """The findings for a terminal, the remedy below what was seen."""
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_header=False)
     for style in ("", "bold", ""):
         table.add_column(style=style, overflow="fold")
     for checks in _alike(document["checks"]):
         check, state = checks[0], checks[0]["state"]
-        about = Text(f"{check['subject']}: " if check["subject"] else "", style="cyan")
-        about.append(Text(check["seen"], style="dim" if state == "skipped" else "default"))
+        about = cell(f"{check['subject']}: " if check["subject"] else "", "cyan")
+        about.append(cell(check["seen"], "dim" if state == "skipped" else "default"))
         if check["remedy"]:
-            about.append(Text(f"\n→ {check['remedy']}", style=_COLOURS[state]))
+            about.append("\n").append(cell(f"→ {check['remedy']}", _COLOURS[state]))
         names = "\n".join(one["check"] for one in checks)
-        table.add_row(Text(state, style=_COLOURS[state]), names, about)
+        table.add_row(cell(state, _COLOURS[state]), names, about)
     return table
 
 
@@ -84,7 +86,7 @@ def status_rows(document: Mapping[str, Any]) -> list[Row]:
             "repository": unit["path"],
             **({"instance": unit["instance"]} if several else {}),
             "job_type": unit["job_type"],
-            "covered": _covered(unit["covered"]),
+            "covered": _covered(unit),
             "watermark": unit["watermark"],
             "complete": _lag(unit),
             "gaps": _extent(unit["gaps"]),
@@ -94,16 +96,19 @@ def status_rows(document: Mapping[str, Any]) -> list[Row]:
             "access": unit["access"]["state"],
             "reasons": "; ".join(f"{name}: {line}" for name, line in unit["reasons"].items()),
             "held_back": "; ".join(f"{name}: {line}" for name, line in unit["held_back"].items()),
+            "remedies": "; ".join(f"{name}: {line}" for name, line in unit["remedies"].items()),
         }
         for unit in document["units"]
     ]
 
 
-def status_table(document: Mapping[str, Any]) -> Table:
-    """The same for a terminal, in fewer words; the reasons are explained below it."""
+def status_table(document: Mapping[str, Any], width: int) -> Table:
+    """The same for a terminal of ``width`` columns, in fewer words; the reasons are explained below it. A
+    narrow one has two lines for each (repository, job type) in place of the columns."""
     from rich.table import Table
-    from rich.text import Text
 
+    if width < _WIDE:
+        return _narrow_table(document)
     where = ["instance"] if _several_instances(document) else []
     table = Table(
         *("state", "repository", *where, "job type", "covered", "complete", "missing", "last run", "reasons")
@@ -111,17 +116,45 @@ def status_table(document: Mapping[str, Any]) -> Table:
     for unit in document["units"]:
         verdict, run = unit["verdict"], unit["last_run"]
         table.add_row(
-            Text(verdict, style=_COLOURS[verdict]),
-            Text(unit["path"]),
-            *(Text(unit[name]) for name in where),
-            Text(unit["job_type"]),
-            Text(_covered(unit["covered"])),
-            Text(_lag(unit)),
-            Text(_missing(unit)),
-            Text("none" if run is None else f"{moment(run['started_at'])} {run['status']}"),
-            Text(", ".join((*unit["reasons"], *unit["held_back"]))),
+            cell(verdict, _COLOURS[verdict]),
+            cell(unit["path"]),
+            *(cell(unit[name]) for name in where),
+            cell(unit["job_type"]),
+            cell(_covered(unit)),
+            cell(_lag(unit)),
+            cell(_missing(unit)),
+            cell(_run_in_short(run)),
+            cell(_reasons_in_short(unit)),
         )
     return table
+
+
+def _narrow_table(document: Mapping[str, Any]) -> Table:
+    from rich.table import Table
+
+    several = _several_instances(document)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for unit in document["units"]:
+        colour = _COLOURS[unit["verdict"]]
+        about = cell(unit["path"], "bold")
+        about.append(cell(f" on {unit['instance']}" if several else "")).append(cell(f" {unit['job_type']}"))
+        about.append("\n").append(cell(f"{_covered(unit)}; complete {_lag(unit)}"))
+        for more in (_missing(unit), f"last run {_run_in_short(unit['last_run'])}"):
+            about.append(cell(f"; {more}" if more else ""))
+        if reasons := _reasons_in_short(unit):
+            about.append(cell("; ")).append(cell(reasons, colour))
+        table.add_row(cell(unit["verdict"], colour), about)
+    return table
+
+
+def _run_in_short(run: Mapping[str, Any] | None) -> str:
+    return "none" if run is None else f"{moment(run['started_at'])} {run['status']}"
+
+
+def _reasons_in_short(unit: Mapping[str, Any]) -> str:
+    return ", ".join((*unit["reasons"], *unit["held_back"]))
 
 
 def status_explanations(document: Mapping[str, Any]) -> Iterator[str]:
@@ -130,6 +163,8 @@ def status_explanations(document: Mapping[str, Any]) -> Iterator[str]:
     for unit in unhealthy[:_EXPLAINED]:
         for reason, line in unit["reasons"].items():
             yield f"{unit['path']} {unit['job_type']}: {reason}: {line}"
+            if reason in unit["remedies"]:
+                yield f"  → {unit['remedies'][reason]}"
     if len(unhealthy) > _EXPLAINED:
         yield f"and {len(unhealthy) - _EXPLAINED} more; scm-sync status --json has every reason"
 
@@ -256,9 +291,20 @@ def _numbers(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in counts.items() if number) or "none"
 
 
-def _covered(covered: Mapping[str, Any] | None) -> str:
-    if covered is None:
-        return "nothing yet"
+def _covered(unit: Mapping[str, Any]) -> str:
+    """The range with the origin; what is covered apart from it as well, so that it is no surprise that
+    history was read."""
+    covered, apart = unit["covered"], unit["covered_apart"]
+    if not apart["windows"]:
+        return "nothing yet" if covered is None else _range(covered)
+    others = _windows(apart["first"], apart["windows"])
+    if covered is not None:
+        return f"{_range(covered)}, and apart {others}"
+    origin = unit["origin"]
+    return f"{others}, not yet the origin {f'r{origin}' if isinstance(origin, int) else moment(origin)}"
+
+
+def _range(covered: Mapping[str, Any]) -> str:
     first, last = covered["from"], covered["to"]
     if isinstance(last, int):
         return f"r{first} to r{last}"
@@ -338,7 +384,6 @@ def completeness_rows(document: Mapping[str, Any], by: str) -> list[Row]:
 def completeness_table(document: Mapping[str, Any], by: str) -> Table:
     """The same for a terminal, without the columns that are zero in every line."""
     from rich.table import Table
-    from rich.text import Text
 
     rows = completeness_rows(document, by)
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
@@ -348,8 +393,8 @@ def completeness_table(document: Mapping[str, Any], by: str) -> Table:
     for row in rows:
         if row is rows[-1]:
             table.add_section()
-        cells = (row[name] for name in columns)
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in cells))
+        values = (row[name] for name in columns)
+        table.add_row(*(cell(f"{value:,}" if isinstance(value, int) else value) for value in values))
     return table
 
 

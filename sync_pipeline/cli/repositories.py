@@ -6,7 +6,6 @@ Does not belong here: the groups and memberships that register by themselves (:m
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -27,6 +26,7 @@ from sync_pipeline.cli.shared import (
     print_json,
     print_rows,
     read_settings,
+    say,
     tell,
     visitor_for,
 )
@@ -101,7 +101,7 @@ def repo_add(
             documents.append(_registered_document(result))
             added += [result.repository] if result.repository else []
             if not as_json:
-                print(_registered_line(result))
+                say(_registered_line(result))
         if as_json and not (len(entries) == 1 and failures):
             print_json(documents[0] if file is None and len(entries) == 1 else documents)
         if not dry_run and registration.snapshot_lacks(settings.catalog_file, added):
@@ -205,7 +205,7 @@ def repo_list(
             [{**{name: row[name] for name in shown}, "access": _access(row["access"])} for row in rows]
         )
     else:
-        print("no repositories; add one: scm-sync repo add <spec>", file=sys.stderr)
+        say("no repositories; add one: scm-sync repo add <spec>", error=True)
 
 
 def _access(states: Mapping[str, str]) -> str:
@@ -252,10 +252,10 @@ def repo_show(
         print_json({**facts, "job_types": job_types, "events": events})
         return
     print_facts({name: value for name, value in facts.items() if value not in (None, "")})
-    print()
+    say()
     print_rows([{**row, "covered": ", ".join(map(str, row["covered"]))} for row in job_types])  # type: ignore[arg-type]
     if events:
-        print()
+        say()
         print_rows(events)
 
 
@@ -289,7 +289,7 @@ def repo_retire(
             "retired": "is retired; its rows and assets stay",
             "already_retired": "was retired before",
         }
-        print(f"{repository.spec} {words[result]}")
+        say(f"{repository.spec} {words[result]}")
 
 
 def _repository_row(repository: Repository) -> dict[str, Any]:
@@ -332,4 +332,4 @@ def catalog_export(as_json: AsJson = False) -> None:
             }
         )
     else:
-        print(f"{len(snapshot.repositories)} repositories written to {settings.catalog_file}")
+        say(f"{len(snapshot.repositories)} repositories written to {settings.catalog_file}")

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sync_pipeline.cli.shared import AsJson, actor, open_database, print_json, print_rows, read_settings, tell
+from sync_pipeline.cli.shared import (
+    AsJson,
+    actor,
+    open_database,
+    print_json,
+    print_rows,
+    read_settings,
+    say,
+    tell,
+)
 
 if TYPE_CHECKING:
     from sync_pipeline.operations.rereading import Rereading
@@ -51,4 +60,4 @@ def _queue(what: Rereading, execute: bool, as_json: bool) -> None:
     )
     for one in found.busy:
         tell(f"{one.spec} {one.job_type} {one.window}: a job that does other work has this window")
-    print(found.said() + ("" if execute or not found.pieces else "; --execute queues"))
+    say(found.said() + ("" if execute or not found.pieces else "; --execute queues"))

@@ -17,6 +17,7 @@ from sync_pipeline.cli.shared import (
     print_json,
     print_rows,
     read_settings,
+    say,
     stopped_politely,
     tell,
 )
@@ -64,5 +65,5 @@ def retention_command(
     )
     for error in report.errors:
         tell(error, code)
-    print(report.said() + ("" if execute else "; --execute deletes"))
+    say(report.said() + ("" if execute else "; --execute deletes"))
     return code

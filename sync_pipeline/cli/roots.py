@@ -6,7 +6,6 @@ belong here: single repositories (:mod:`sync_pipeline.cli.repositories`).
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +20,7 @@ from sync_pipeline.cli.shared import (
     print_json,
     print_rows,
     read_settings,
+    say,
     tell,
 )
 from sync_pipeline.errors import ConfigurationError
@@ -85,11 +85,11 @@ def root_add(
         print_json(_added_document(added))
     elif added.root is None:
         for path in added.would_register:
-            print(path)
-        print(f"{added.spec}: {added.listed} projects, {len(added.would_register)} would be registered")
+            say(path)
+        say(f"{added.spec}: {added.listed} projects, {len(added.would_register)} would be registered")
     elif done is not None:
         outcome = "added" if added.created else "was there and has the new patterns"
-        print(f"{added.root} {outcome} as root {added.root.root_id}: {_discovered_line(done)}")
+        say(f"{added.root} {outcome} as root {added.root.root_id}: {_discovered_line(done)}")
     return FAILED if done is not None and done.error is not None else SUCCESS
 
 
@@ -130,7 +130,7 @@ def root_list(
             ]
         )
     else:
-        print("no roots; add one: scm-sync root add gitlab:group:<path>", file=sys.stderr)
+        say("no roots; add one: scm-sync root add gitlab:group:<path>", error=True)
 
 
 @app.command("sync")
@@ -168,7 +168,7 @@ def root_sync(
         if one.error is not None:
             tell(f"{one.root}: {one.error}", FAILED)
         elif not as_json:
-            print(f"{one.root}: {_discovered_line(one)}")
+            say(f"{one.root}: {_discovered_line(one)}")
     failed = sum(one.error is not None for one in done)
     return SUCCESS if not failed else FAILED if failed == len(done) else PARTIAL
 
@@ -194,7 +194,7 @@ def root_retire(name: RootName, as_json: AsJson = False, dry_run: DryRun = False
             "retired": "is retired; its repositories stay",
             "already_retired": "was retired before",
         }
-        print(f"{root} {words[result]}")
+        say(f"{root} {words[result]}")
 
 
 def _root_row(root: Root, repositories: int, vanished: int) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from sync_pipeline.cli.shared import (
     print_json,
     print_rows,
     read_settings,
+    say,
     stopped_politely,
     tell,
     visitor_for,
@@ -236,7 +237,7 @@ def _print_plans(found: Sequence[Plan], as_json: bool) -> int:
         return SUCCESS
     for plan, document in zip(found, documents, strict=True):
         print_rows([_plan_row(chunk) for chunk in document["chunks"]])
-        print(plan_line(plan))
+        say(plan_line(plan))
     return SUCCESS
 
 

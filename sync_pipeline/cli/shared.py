@@ -26,9 +26,12 @@ import typer
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import SUCCESS
+from sync_pipeline.safe_text import one_line, visible, visible_json
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
+    from rich.table import Table
+    from rich.text import Text
 
     from sync_pipeline.operations.registration import ReaderFactory, Visitor
     from sync_pipeline.settings import Settings
@@ -63,12 +66,14 @@ _LONGEST_PAUSE = 365 * 86_400
 _ONE_PRESS = 1.0
 
 
-def group(help_text: str) -> typer.Typer:
-    """A command group that leaves errors and its looks to the program."""
+def group(help_text: str, *, completion: bool = False) -> typer.Typer:
+    """A command group that leaves errors and its looks to the program. Alone it prints its help.
+    ``completion`` adds the options that install the completion of a shell."""
     return typer.Typer(
         help=help_text,
-        no_args_is_help=False,
-        add_completion=False,
+        no_args_is_help=True,
+        add_completion=completion,
+        context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
@@ -214,9 +219,40 @@ def stopped_politely() -> Iterator[threading.Event]:
 
 def print_json(document: object, *, in_line: bool = False) -> None:
     """One document of ``--json``; times as text. ``in_line``: as a line of its own, where others follow."""
-    print(
-        json.dumps(document, indent=None if in_line else 2, default=_plain, ensure_ascii=False), flush=in_line
-    )
+    text = json.dumps(document, indent=None if in_line else 2, default=_plain, ensure_ascii=False)
+    print(visible_json(text), flush=in_line)  # noqa: T201
+
+
+def say(line: str = "", *, flush: bool = False, error: bool = False) -> None:
+    """Print a line for a person, on stdout or as an ``error`` on stderr, so that no text of a source in it is
+    taken for a command by the terminal."""
+    print(visible(line), file=sys.stderr if error else sys.stdout, flush=flush)
+
+
+def print_raw(text: str) -> None:
+    """Print a text of several lines that holds nothing of a source, or is made visible already."""
+    print(text, end="")  # noqa: T201
+
+
+def print_table(table: Table) -> None:
+    """A table on a terminal. Its cells are made by :func:`cell`."""
+    from rich.console import Console
+
+    Console().print(table)
+
+
+def terminal_width() -> int:
+    """The columns of the terminal that stdout is."""
+    from rich.console import Console
+
+    return Console().width
+
+
+def cell(text: object, style: str = "") -> Text:
+    """A text for a table: no markup of rich, and nothing that the terminal takes for a command."""
+    from rich.text import Text
+
+    return Text(visible(str(text)), style=style)
 
 
 def _plain(value: object) -> str:
@@ -231,23 +267,21 @@ def print_rows(rows: Sequence[Row]) -> None:
     cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
     if not sys.stdout.isatty():
         for line in [list(rows[0]), *cells]:
-            print("\t".join(re.sub(r"\s", " ", cell) for cell in line))
+            print("\t".join(visible(re.sub(r"\s", " ", text)) for text in line))  # noqa: T201
         return
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(*rows[0])
     for line in cells:
-        table.add_row(*map(Text, line))
-    Console().print(table)
+        table.add_row(*map(cell, line))
+    print_table(table)
 
 
 def print_facts(facts: Row) -> None:
     """One fact a line."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
-        print(f"{name:<{width}}  {'' if value is None else value}")
+        say(f"{name:<{width}}  {'' if value is None else value}")
 
 
 def finish_runner(document: Mapping[str, Any], as_json: bool, round_at: datetime | None = None) -> int:
@@ -262,7 +296,7 @@ def finish_runner(document: Mapping[str, Any], as_json: bool, round_at: datetime
             what = f"{when}{one['repo']} {one['job']} {one['phase']}: {one['status']}"
             if "total_chunks" in one:
                 what += f", {one['success_chunks']} of {one['total_chunks']} chunks"
-            print(f"{what}; {one['message']}", flush=round_at is not None)
+            say(f"{what}; {one['message']}", flush=round_at is not None)
         if one["exit_code"] and one["error"]:
             tell(f"{one['repo']} {one['job']}: {one['error']}", code)
     return code
@@ -270,7 +304,7 @@ def finish_runner(document: Mapping[str, Any], as_json: bool, round_at: datetime
 
 def tell(message: str, code: int = SUCCESS) -> int:
     """One line on stderr, without what may be a password in a URL; returns ``code``."""
-    line = re.sub(r"(://[^\s/:@]*):[^\s/@]*@", r"\1:***@", " ".join(message.split()))
+    line = re.sub(r"(://[^\s/:@]*):[^\s/@]*@", r"\1:***@", one_line(message))
     with suppress(BrokenPipeError):
-        print(f"scm-sync: {line}", file=sys.stderr)
+        say(f"scm-sync: {line}", error=True)
     return code

@@ -21,6 +21,7 @@ from sync_pipeline.cli.shared import (
     open_database,
     print_json,
     print_rows,
+    say,
     stopped_politely,
     tell,
 )
@@ -120,6 +121,8 @@ def worker_command(
 
         with stopped_politely() as stop:
             done, failed = Worker(database, settings, said=said).run(stop, once=not loop)
+    if as_json and not done:
+        print_json({"dry_run": False, "pool": settings.worker_pool, "jobs": []}, in_line=True)
     tell(f"{counted(done, 'job')}, {failed} of them failed")
     return SUCCESS if not failed else FAILED if failed == done else PARTIAL
 
@@ -179,7 +182,7 @@ def _show(found: Round, database: Database, settings: Settings, as_json: bool, *
                 for d in found.plan.decisions
             ]
         )
-    print(f"{when}{found.said()}", flush=in_line)
+    say(f"{when}{found.said()}", flush=in_line)
 
 
 def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
@@ -210,7 +213,7 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
         print_json({"dry_run": True, "pool": settings.worker_pool, "jobs": rows})
         return SUCCESS
     print_rows(rows)
-    print(f"{counted(len(rows), 'job')} handed out to this pool")
+    say(f"{counted(len(rows), 'job')} handed out to this pool")
     return SUCCESS
 
 
@@ -234,6 +237,6 @@ def _report(report: JobReport, repo: str, as_json: bool) -> None:
         )
         return
     line = f"{now():%Y-%m-%dT%H:%M:%SZ} {repo} {report.job_type} {report.mode}: {report.job_status}"
-    print(f"{line}; {report.counts.read} rows in {report.seconds:.1f} s", flush=True)
+    say(f"{line}; {report.counts.read} rows in {report.seconds:.1f} s", flush=True)
     if report.error is not None:
         tell(f"{report.repo_id} {report.job_type}: {report.error}")

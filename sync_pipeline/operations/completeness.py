@@ -16,7 +16,8 @@ from sync_pipeline import __version__
 from sync_pipeline.model import Access, JobType, Lifecycle
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.health import Judged, Reason
+from sync_pipeline.quality.health import Judged
+from sync_pipeline.quality.reasons import Reason
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import completeness as store
 from sync_pipeline.store import credentials, repos

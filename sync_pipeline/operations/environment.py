@@ -179,8 +179,9 @@ def config_file(name: str) -> Path:
 def environment_variables(settings: Settings) -> dict[str, str]:
     """What ``dagster``, ``psql`` and every child process need to work on the same tables as this one:
     DAGSTER_HOME, SCM_DATABASE_URL, SCM_DAGSTER_STORAGE_URL (read by dagster.yaml), SCM_STATE_DIR,
-    SCM_ENVIRONMENT, SCM_CONFIG where a TOML file is in force, and PATH with our programs in front. Starts
-    the embedded server if that is the one in use."""
+    SCM_ENVIRONMENT, SCM_CONFIG where a TOML file is in force, SCM_EMBEDDED_DATABASE_URL where the database is
+    the embedded one, and PATH with our programs in front. Starts the embedded server if that is the one in
+    use."""
     urls = resolve_urls(settings)
     ours = [str(Path(sys.executable).parent), str(postgresql_programs())]
     path = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder not in ours]
@@ -192,6 +193,8 @@ def environment_variables(settings: Settings) -> dict[str, str]:
         "SCM_ENVIRONMENT": settings.environment,
         "PATH": os.pathsep.join([*ours, *path]),
     }
+    if urls.database_url == embedded_url(settings.state_dir):
+        variables["SCM_EMBEDDED_DATABASE_URL"] = urls.database_url
     if (file := toml_file()) is not None:
         variables["SCM_CONFIG"] = str(file.resolve())
     return variables

@@ -19,6 +19,7 @@ from sync_pipeline import __version__, catalog, exit_codes
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import JobReport, JobRequest, JobType, Repository
 from sync_pipeline.operations.texts import plain_window
+from sync_pipeline.safe_text import visible
 from sync_pipeline.store import aside, repos
 from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import Connection, Database, database_time
@@ -82,14 +83,6 @@ def readable(payload: bytes) -> str:
     with suppress(ValueError, RecursionError):
         text = json.dumps(json.loads(text), indent=2)
     return visible(text, keep="\n\t")
-
-
-def visible(text: str, keep: str = "") -> str:
-    """``text`` with everything that a terminal does not show as a character written out, but for ``keep``."""
-    return "".join(
-        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode("ascii")
-        for one in text
-    )
 
 
 def how(entry: Entry) -> str:

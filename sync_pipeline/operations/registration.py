@@ -339,7 +339,7 @@ def read_list(path: Path) -> tuple[Listed, ...]:
     """The entries of a ``repos.toml``, good and bad. Raises ConfigurationError if the file as a whole is
     unusable; nothing is added then."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         example = environment.config_file("repos.example.toml")
         raise ConfigurationError(f"there is no file {path}; copy {example}") from None

@@ -16,7 +16,7 @@ from sync_pipeline.store.database import Database
 def main() -> None:
     """Print the list."""
     with Database(resolve_urls(load_settings()).database_url) as database, database.connection() as conn:
-        print(objects.document(objects.read(conn)), end="")
+        print(objects.document(objects.read(conn)), end="")  # noqa: T201
 
 
 if __name__ == "__main__":

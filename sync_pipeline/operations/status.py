@@ -31,7 +31,8 @@ from sync_pipeline.operations.scheduling import limits_of
 from sync_pipeline.operations.texts import plain_mark
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.health import Judged
+from sync_pipeline.quality.health import Facts, Judged
+from sync_pipeline.quality.reasons import PASSES, WAITS_FOR_ITSELF, remedies
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import credentials, heartbeats, pauses, pools
 from sync_pipeline.store import status as store
@@ -99,6 +100,7 @@ def status(
         if key in judged and (wanted is None or row["job_type"] in wanted):
             unit = _unit(row, judged[key], tokens, queued[key], running[key])
             unit["held_back"] = held_back.reasons(unit, obstacles, retry_at.get(key))
+            unit["remedies"] |= remedies(unit["held_back"], unit["spec"])
             units.append(unit)
             if held_back.is_due(row, judged[key], when):
                 due.add(key)
@@ -207,15 +209,13 @@ def _unit(
         "job_type": row["job_type"],
         "verdict": verdict_of(judged.health),
         "reasons": judged.health.detail,
-        "access": {
-            "state": str(facts.access),
-            "detail": facts.access_detail,
-            "since": plain_mark(row["access_since"]),
-        },
+        "remedies": remedies((r for r in judged.health.reasons if r not in PASSES), _spec(row)),
+        "access": _access(facts),
         "credential": facts.credential
         and {"problem": facts.credential, "stopped_at": plain_mark(stop.stopped_at if stop else None)},
         "origin": plain_mark(row["origin_time"] if row["origin_rev"] is None else row["origin_rev"]),
         "covered": _covered(row, facts.watermark),
+        "covered_apart": _extent(row["apart"]),
         "watermark": plain_mark(facts.watermark),
         "verified_at": plain_mark(facts.verified_at),
         "visited_at": plain_mark(facts.visited_at),
@@ -231,11 +231,19 @@ def _unit(
     }
 
 
+def _access(facts: Facts) -> Document:
+    """What the last visit found, unless something was noticed since that keeps the source from being read."""
+    state, detail, since = str(facts.access), facts.access_detail, facts.access_since
+    if facts.problem is not None:
+        state, detail, since = str(facts.problem.reason), facts.problem.line, facts.problem.since
+    return {"state": state, "detail": detail, "since": plain_mark(since)}
+
+
 def verdict_of(verdict: health.Health) -> str:
     """One of the three words for a verdict."""
     if verdict.passed:
         return HEALTHY
-    return WAITING if set(verdict.reasons) <= health.WAITS_FOR_ITSELF else UNHEALTHY
+    return WAITING if set(verdict.reasons) <= WAITS_FOR_ITSELF else UNHEALTHY
 
 
 def _covered(row: Mapping[str, Any], watermark: int | datetime | None) -> Document | None:

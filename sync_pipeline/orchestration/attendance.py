@@ -1,44 +1,158 @@
-"""The fleet-wide asset check ``attendance``: whether everything that should tick ticks, and whether every
-repository is taken by a living worker pool.
+"""The fleet-wide asset checks ``attendance``, whether everything that should tick ticks and a living worker
+pool takes every repository, ``servers``, whether every server answers and accepts our token, and
+``held_back``, whether something is paused or a circuit breaker is open.
 
-Belongs here: the check and when it is red. It is done with each run of the schedule ``reconcile``. What is
-silent is said in :mod:`sync_pipeline.store.heartbeats`, what nobody takes in
-:mod:`sync_pipeline.store.pools`. A daemon that does not run checks nothing: for that there is
+Belongs here: the checks and when they are red. The sensor ``scheduler`` reports a change within a tick; each
+run of the schedule ``reconcile`` does them too. Does not belong here: heartbeats, pools and servers that do
+not answer (:mod:`sync_pipeline.store`). A daemon that does not run checks nothing: for that there is
 ``scm-sync health``.
 """
 
 # Dagster looks at the annotations of checks itself, so they cannot be postponed here.
 
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
 import dagster as dg
 
-from sync_pipeline.operations.texts import age
-from sync_pipeline.resources import PostgresResource
-from sync_pipeline.store import heartbeats, pools
+from sync_pipeline.model import Kind, Lifecycle, Repository
+from sync_pipeline.operations.texts import age, counted
+from sync_pipeline.policy.breaker import BreakerState
+from sync_pipeline.quality import credentials
+from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.quality.health import is_certain, reason_of_server
+from sync_pipeline.quality.reasons import Reason, remedy
+from sync_pipeline.resources import GitLabResource, PostgresResource
+from sync_pipeline.safe_text import visible
+from sync_pipeline.store import breakers, heartbeats, pauses, pools, repos, servers
+from sync_pipeline.store.database import Connection
 
-ATTENDANCE = "attendance"
+ATTENDANCE, SERVERS, HELD = "attendance", "servers", "held_back"
 
+_DESCRIPTIONS = {
+    ATTENDANCE: "Sensors, schedules and loops tick, and a living worker pool takes every repository.",
+    SERVERS: "Every server answers and accepts our token.",
+    HELD: "Nothing is paused, and no circuit breaker is open.",
+}
 _SHOWN = 50
 
 
-def attendance_check(asset: dg.AssetKey) -> dg.AssetChecksDefinition:
-    """The check, shown at ``asset``."""
+@dataclass(frozen=True, slots=True)
+class FleetVerdict:
+    """What a fleet-wide check comes to. ``wrong`` names what is not as it has to be, without ages, so that
+    two verdicts can be compared; ``metadata`` is what the page shows."""
 
-    @dg.asset_check(
-        asset=asset,
-        name=ATTENDANCE,
-        description="Sensors, schedules and loops tick, and a living worker pool takes every repository.",
-    )
-    def attendance(postgres: PostgresResource) -> dg.AssetCheckResult:
-        with postgres.database(max_size=1) as database, database.connection() as conn:
-            silent = heartbeats.silent(conn)
-            unserved = pools.unserved(conn)
-        return dg.AssetCheckResult(
-            passed=not silent and not unserved,
-            severity=dg.AssetCheckSeverity.WARN,
-            metadata={
-                "silent": ", ".join(f"{one.name} for {age(one.age)}" for one in silent) or "nothing",
-                "unserved": ", ".join(f"{one.spec} {one.job_type}" for one in unserved[:_SHOWN]) or "nothing",
-            },
+    name: str
+    wrong: tuple[str, ...]
+    severity: dg.AssetCheckSeverity
+    metadata: Mapping[str, str]
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.wrong
+
+    def evaluation(self, asset: dg.AssetKey) -> dg.AssetCheckEvaluation:
+        """As an event of a sensor, shown at ``asset``."""
+        return dg.AssetCheckEvaluation(
+            asset_key=asset,
+            check_name=self.name,
+            passed=self.passed,
+            severity=self.severity,
+            metadata=dict(self.metadata),
         )
 
-    return attendance
+
+def fleet_verdicts(conn: Connection, tokens: Credentials) -> list[FleetVerdict]:
+    """The fleet-wide checks as of now, with the tokens in force."""
+    return [_attendance(conn), _servers(conn, tokens), _held(conn)]
+
+
+def _attendance(conn: Connection) -> FleetVerdict:
+    silent, unserved = heartbeats.silent(conn), pools.unserved(conn)
+    return FleetVerdict(
+        ATTENDANCE,
+        (*(one.name for one in silent), *(f"{one.spec} {one.job_type}" for one in unserved)),
+        dg.AssetCheckSeverity.WARN,
+        {
+            "silent": ", ".join(f"{one.name} for {age(one.age)}" for one in silent) or "nothing",
+            "unserved": ", ".join(f"{one.spec} {one.job_type}" for one in unserved[:_SHOWN]) or "nothing",
+            **{f"{name}: what to do": remedy(name) for name in _names(silent=silent, unserved=unserved)},
+        },
+    )
+
+
+def _servers(conn: Connection, tokens: Credentials) -> FleetVerdict:
+    wrong: list[str] = []
+    metadata: dict[str, str] = {}
+
+    def add(place: str, reason: Reason, line: str) -> None:
+        wrong.append(f"{place} {reason}")
+        metadata[place] = visible(f"{reason}: {line}")
+        metadata[f"{place}: what to do"] = remedy(reason)
+
+    for one in servers.failing(conn):
+        reason = reason_of_server(one.error_code)
+        if reason is not None and is_certain(one.error_code, one.failures):
+            number = counted(one.repositories, "repository", "repositories")
+            since = f"since {one.failed_at:%Y-%m-%d %H:%M:%S} UTC"
+            add(f"{one.kind} {one.instance}", reason, f"{one.error} ({number}, {since})")
+    used = {one.instance for one in repos.list_all(conn) if one.kind is Kind.GITLAB and _is_active(one)}
+    for instance in sorted(used):
+        problem = tokens.problem(instance)
+        if problem is not None:
+            add(f"{Kind.GITLAB} {instance}", Reason.CREDENTIAL, problem)
+    severity = dg.AssetCheckSeverity.ERROR
+    return FleetVerdict(SERVERS, tuple(wrong), severity, metadata or {"servers": "all answer"})
+
+
+def _held(conn: Connection) -> FleetVerdict:
+    """What people have paused, and the circuit breakers that are not closed."""
+    wrong: list[str] = []
+    metadata: dict[str, str] = {}
+    for pause in pauses.active(conn)[:_SHOWN]:
+        name = f"pause {pause.pause_id}"
+        place = pause.instance or pause.tenant or (pause.repo_id and f"repository {pause.repo_id}")
+        end = f"until {pause.until:%Y-%m-%d %H:%M:%S} UTC" if pause.until else "until it is resumed"
+        wrong.append(name)
+        metadata[name] = visible(f"{place or 'everything'} {end} ({pause.actor}: {pause.reason})")
+        metadata["paused: what to do"] = remedy("paused")
+    for one in breakers.read(conn):
+        if one.state != BreakerState.CLOSED:
+            state = "breaker_open" if one.state == BreakerState.OPEN else "half_open"
+            name = f"breaker {one.scope} {one.key}".rstrip()
+            wrong.append(f"{name} {state}")
+            metadata[name] = visible(f"{state} since {one.since:%Y-%m-%d %H:%M:%S} UTC: {one.reason}")
+            metadata[f"{state}: what to do"] = remedy(state)
+    return FleetVerdict(HELD, tuple(wrong), dg.AssetCheckSeverity.WARN, metadata or {"held_back": "nothing"})
+
+
+def _names(**found: Collection[object]) -> list[str]:
+    return [name for name, some in found.items() if some]
+
+
+def _is_active(repository: Repository) -> bool:
+    return repository.lifecycle is Lifecycle.ACTIVE
+
+
+def fleet_checks(asset: dg.AssetKey) -> list[dg.AssetChecksDefinition]:
+    """The checks, shown at ``asset``."""
+    return [_check(asset, name) for name in _DESCRIPTIONS]
+
+
+def _check(asset: dg.AssetKey, name: str) -> dg.AssetChecksDefinition:
+    read: Callable[[Connection, Credentials], FleetVerdict] = {
+        ATTENDANCE: lambda conn, _: _attendance(conn),
+        SERVERS: _servers,
+        HELD: lambda conn, _: _held(conn),
+    }[name]
+
+    @dg.asset_check(asset=asset, name=name, description=_DESCRIPTIONS[name])
+    def check(postgres: PostgresResource, gitlab: GitLabResource) -> dg.AssetCheckResult:
+        with postgres.database(max_size=1) as database, database.connection() as conn:
+            verdict = read(conn, credentials.in_force(conn, gitlab.readers(database)))
+        return dg.AssetCheckResult(
+            passed=verdict.passed, severity=verdict.severity, metadata=dict(verdict.metadata)
+        )
+
+    return check

@@ -22,7 +22,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import CONFIGURATION
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.assets import family_assets
-from sync_pipeline.orchestration.attendance import attendance_check
+from sync_pipeline.orchestration.attendance import fleet_checks
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
 from sync_pipeline.orchestration.partitions import day_partitions, first_day
@@ -39,6 +39,7 @@ from sync_pipeline.orchestration.retention import retention_asset, retention_job
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
+from sync_pipeline.safe_text import one_line, visible
 from sync_pipeline.settings import Settings, load_settings
 
 _IN_PROCESS = ("job execute", "asset materialize")
@@ -77,7 +78,7 @@ def load_defs() -> dg.Definitions:
         if not _is_command():
             raise
         for problem in error.problems:
-            print(f"scm-sync: {' '.join(problem.split())}", file=sys.stderr)
+            print(f"scm-sync: {one_line(problem)}", file=sys.stderr)  # noqa: T201
         sys.exit(CONFIGURATION)
 
 
@@ -87,8 +88,15 @@ def _log_as(settings: Settings) -> None:
     log.setLevel(settings.log_level.upper())
     if not log.handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         log.addHandler(handler)
+
+
+class _Lines(logging.Formatter):
+    """Records that hold no character that a terminal would obey; a traceback keeps its lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record), keep="\n\t")
 
 
 def _is_command() -> bool:
@@ -134,7 +142,7 @@ def build_defs(
                 reconciliation_asset(repositories, days, settings),
                 retention_asset(settings),
             ],
-            asset_checks=[attendance_check(reconciliation_key(settings))],
+            asset_checks=fleet_checks(reconciliation_key(settings)),
             jobs=[*jobs, rediscovery, reconcile, retention, *rereading.values()],
             schedules=[
                 rediscovery_schedule(rediscovery, settings),
@@ -143,7 +151,7 @@ def build_defs(
                 *rereading_schedules(rereading),
             ],
             sensors=[
-                scheduler_sensor(repositories, days, jobs, settings),
+                scheduler_sensor(repositories, days, jobs, settings, reconciliation_key(settings)),
                 reaper_sensor(settings),
                 *changes_sensors(repositories, settings),
             ],

@@ -20,10 +20,12 @@ from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.orchestration.partitions import ensure_blocks
 from sync_pipeline.orchestration.ticks import heartbeat, skips_outages
 from sync_pipeline.quality import credentials
+from sync_pipeline.quality.health import NOT_ASKED, reason_of_server
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource
+from sync_pipeline.safe_text import visible
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import discovery, planning
-from sync_pipeline.store.database import Database
+from sync_pipeline.store import discovery, planning, servers
+from sync_pipeline.store.database import Connection, Database
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +114,7 @@ def _list_newest(
         roots = [root for root in discovery.list_roots(conn) if root.instance == instance]
     root = next((root for root in roots if root.root_id > last), roots[0] if roots else None)
     number = last if root is None else root.root_id
-    what = "the membership" if root is None or root.group_id is None else f"{root.group_path}"
+    what = "the membership" if root is None or root.group_id is None else visible(root.group_path or "")
     if problem is not None:
         return number, f"not asked: {problem}"
     try:
@@ -125,12 +127,24 @@ def _list_newest(
     except SyncError as error:
         with database.connection() as conn:
             credentials.note(conn, readers, instance, error)
+            _note_server(conn, instance, Kind.GITLAB, error)
         return number, f"{what} cannot be listed: {error}"
     with database.connection() as conn:
+        servers.record_answer(conn, instance, Kind.GITLAB)
         known = planning.record_activity(conn, instance, found.projects)
         if root is not None:
             planning.record_listing(conn, root.root_id, found.down_to)
     return number, f"listed {len(found.projects)} of {what}, {known} known"
+
+
+def _note_server(conn: Connection, instance: str, kind: Kind, error: SyncError) -> None:
+    """Write down what a look at a server that failed says about it. One that was not sent says nothing."""
+    if error.code in NOT_ASKED:
+        return
+    if reason_of_server(error.code) is None:
+        servers.record_answer(conn, instance, kind)
+    else:
+        servers.record_failure(conn, instance, kind, error.code, str(error))
 
 
 # SVN ----------------------------------------------------------------------------------------------------
@@ -152,6 +166,8 @@ def _look(
 ) -> tuple[int, str]:
     """Visit as many of ``turn`` as fit the limits; returns the last one looked at, and one line."""
     seen, failed, highest, turned_away = 0, 0, 0, ""
+    latest: SyncError | None = None
+    answered: set[bool] = set()
     for repository in turn[: settings.changes_per_tick]:
         left = deadline - time.monotonic()
         if left < _SHORTEST_LOOK and seen:
@@ -167,16 +183,24 @@ def _look(
                 # Nobody was asked, so nothing is known; his turn is the next tick's.
                 turned_away = f"; {error}"
                 break
-            code, line = error.code, str(error)
+            code, line, latest = error.code, str(error), error
         except Exception as error:
             _log.exception("%s cannot be looked at", repository.spec)
             code, line = "exception", type(error).__name__
         with database.connection() as conn:
             planning.record_hint(conn, repository.repo_id, head_rev=head, error_code=code, error=line)
         last = repository.repo_id
+        answered.add(code is None or reason_of_server(code) is None)
         seen += 1
         failed += code is not None
         highest = max(highest, head or 0)
+    if turn and answered:
+        with database.connection() as conn:
+            if latest is not None and answered == {False}:
+                # None of them answered: it is the server, so that those whose turn comes later are told too.
+                _note_server(conn, turn[0].instance, Kind.SVN, latest)
+            else:
+                servers.record_answer(conn, turn[0].instance, Kind.SVN)
     if highest:
         ensure_blocks(instance, database, highest)
     return last, f"looked at {seen} of {len(turn)}, {failed} failed{turned_away}"

@@ -22,6 +22,7 @@ from sync_pipeline.operations.completeness import completeness
 from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
 from sync_pipeline.policy.sweeping import LeftOut, Unit, share_compared
 from sync_pipeline.quality.sweeping import Swept, limits_of
+from sync_pipeline.safe_text import code
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import completeness as counts
 from sync_pipeline.store import sweeps
@@ -140,12 +141,8 @@ def worst_table(swept: Swept, settings: Settings, by_id: Mapping[int, Repository
 
 
 def _cell(text: str) -> str:
-    """A text as one cell: short, without what ends a cell or makes a link or an element."""
-    line = " ".join(text.split())
-    line = line if len(line) <= _SHORT else line[: _SHORT - 1] + "…"
-    for special in "\\`|<>[]*_":
-        line = line.replace(special, f"\\{special}")
-    return line
+    """A text as one cell: short, and as it is."""
+    return code(text if len(text) <= _SHORT else text[: _SHORT - 1] + "…")
 
 
 # The plot -----------------------------------------------------------------------------------------------

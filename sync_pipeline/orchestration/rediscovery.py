@@ -18,6 +18,7 @@ from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.quality import credentials
 from sync_pipeline.resources import GitLabResource, PostgresResource
+from sync_pipeline.safe_text import visible
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import discovery, repos
 from sync_pipeline.store.database import Database
@@ -135,7 +136,7 @@ def _snapshot_is_old(database: Database, settings: Settings) -> bool:
 
 
 def _name(root: Root) -> str:
-    return f"{root.instance} {root.group_path or 'membership'}"
+    return visible(f"{root.instance} {root.group_path or 'membership'}")
 
 
 def _line(one: Discovered) -> str:

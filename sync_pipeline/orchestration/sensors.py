@@ -7,6 +7,8 @@ hints come from :mod:`sync_pipeline.orchestration.changes`.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -24,6 +26,7 @@ from sync_pipeline.model import (
     Trigger,
 )
 from sync_pipeline.operations import pools, scheduling
+from sync_pipeline.orchestration.attendance import fleet_verdicts
 from sync_pipeline.orchestration.order import (
     ACTOR_TAG,
     MODE_TAG,
@@ -49,13 +52,13 @@ from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.resources import GitLabResource, PostgresResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import planning
-from sync_pipeline.store.database import Database
+from sync_pipeline.store.database import Database, database_time
 from sync_pipeline.store.pools import DEFAULT_POOL
 
 SCHEDULER = "scheduler"
 
 _RUNS_LOOKED_AT = 500
-_VERDICTS_PER_TICK = 50
+_VERDICTS_PER_TICK = 100
 _PATIENCE = 2.0
 # A verdict is shown again after a day, in case the one that was reported got lost.
 _VERDICT_AGE = timedelta(days=1)
@@ -68,8 +71,10 @@ def scheduler_sensor(
     days: dg.DailyPartitionsDefinition,
     jobs: Sequence[UnresolvedAssetJobDefinition | dg.JobDefinition],
     settings: Settings,
+    fleet: dg.AssetKey,
 ) -> dg.SensorDefinition:
-    """The sensor that starts what is due for the repositories of this code location."""
+    """The sensor that starts what is due for the repositories of this code location, and reports changed
+    verdicts; those about the whole are shown at the asset ``fleet``."""
     by_id = {r.repo_id: r for r in repositories}
 
     @dg.sensor(
@@ -94,6 +99,9 @@ def scheduler_sensor(
             taken = UiRequests(context.instance, database, settings, repositories, days).take_over()
             requests, said = _schedule(context.instance, database, settings, by_id, days, tokens)
             events = _changed_verdicts(database, settings, by_id, tokens)
+            of_fleet, cursor = _changed_fleet_verdicts(database, tokens, fleet, context.cursor)
+            context.update_cursor(cursor)
+            events += of_fleet
             said += f"; {len(events)} verdicts" if events else ""
             said += f"; {taken} jobs of requests in the UI" if taken else ""
             say(said)
@@ -214,7 +222,8 @@ def _changed_verdicts(
             if (repository := by_id.get(v.facts.repo_id)) is not None
             and v.facts.job_type in pools.job_types_of(settings, repository)
             and (v.changed or v.shown_at is None or v.judged_at - v.shown_at > _VERDICT_AGE)
-        ][:_VERDICTS_PER_TICK]
+        ]
+        news = _most_telling_first(news, by_id)[:_VERDICTS_PER_TICK]
         for verdict in news:
             show(conn, verdict)
     return [
@@ -223,7 +232,41 @@ def _changed_verdicts(
             check_name=CHECK_NAME,
             passed=v.health.passed,
             severity=severity(v.health),
-            metadata=check_metadata(v),
+            metadata=check_metadata(v, by_id[v.facts.repo_id].spec),
         )
         for v in news
     ]
+
+
+def _most_telling_first(
+    news: Sequence[health.Judged], by_id: Mapping[int, Repository]
+) -> list[health.Judged]:
+    """What turned red before what turned green and what is only shown again, and one of each server before
+    the second of any: the limit of a tick hides no server that is away."""
+    before: Counter[tuple[bool, str]] = Counter()
+    ranked: list[tuple[bool, int, int, health.Judged]] = []
+    for verdict in news:
+        place = verdict.health.passed or not verdict.changed, by_id[verdict.facts.repo_id].instance
+        ranked.append((place[0], before[place], len(ranked), verdict))
+        before[place] += 1
+    return [verdict for *_, verdict in sorted(ranked, key=lambda one: one[:3])]
+
+
+def _changed_fleet_verdicts(
+    database: Database, tokens: Credentials, fleet: dg.AssetKey, cursor: str | None
+) -> tuple[list[dg.AssetCheckEvaluation], str]:
+    """The verdicts about the whole that differ from the last ones reported, which the cursor remembers; each
+    once a day all the same, in case the one that was reported got lost."""
+    with database.connection() as conn:
+        verdicts = fleet_verdicts(conn, tokens)
+        today = database_time(conn).date().isoformat()
+    try:
+        known = json.loads(cursor or "{}")
+    except ValueError:
+        known = {}
+    shown = known.get("shown", {}) if isinstance(known, dict) else {}
+    now = {one.name: [today, *one.wrong] for one in verdicts}
+    # Nothing was said of it, and there is nothing to say.
+    silence = [today]
+    changed = [one.evaluation(fleet) for one in verdicts if shown.get(one.name, silence) != now[one.name]]
+    return changed, json.dumps({"version": 1, "shown": now})

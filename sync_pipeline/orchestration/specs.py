@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 
 from sync_pipeline.model import JobType, Kind, Lifecycle, Repository
+from sync_pipeline.safe_text import code, visible
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.pools import DEFAULT_POOL
 
@@ -52,7 +54,7 @@ def asset_spec(
         partitions_def=partitions,
         group_name=repository.instance_slug,
         kinds={str(repository.kind), "postgres"},
-        description=f"{content} of {web_address(repository)}, in {table}.{retired}",
+        description=f"{content} of {code(web_address(repository))}, in {table}.{retired}",
         tags={"scm/lifecycle": str(repository.lifecycle)},
         metadata={
             "url": link(web_address(repository)),
@@ -79,4 +81,6 @@ def source_page(repository: Repository, job_type: JobType) -> str:
 
 def link(url: str) -> dg.MetadataValue[Any]:
     """A link where a browser can follow it."""
-    return dg.MetadataValue.url(url) if url.startswith("http") else dg.MetadataValue.text(url)
+    if not url.startswith("http"):
+        return dg.MetadataValue.text(visible(url))
+    return dg.MetadataValue.url(quote(url, safe="%/:?=&@+,;~!$'()*[]"))

@@ -54,6 +54,7 @@ from sync_pipeline.policy.families import Family
 from sync_pipeline.policy.windows import hull, merged
 from sync_pipeline.quality import credentials, health
 from sync_pipeline.resources import WatermarkStore
+from sync_pipeline.safe_text import one_line
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import planning
 from sync_pipeline.store.database import Database
@@ -331,7 +332,7 @@ class Step:
                 ensure_blocks(self.context.instance, self.database, report.head)
             self._materialize(piece.repository, report)
         if report is None or not report.succeeded:
-            self.errors.append(f"{piece.name}: {piece.error or 'not finished'}")
+            self.errors.append(one_line(f"{piece.name}: {piece.error or 'not finished'}"))
             if piece.refused is not None:
                 self.refusals.append(piece.refused)
             if len(self.errors) <= _ERROR_LINES:
@@ -364,6 +365,7 @@ class Step:
         }
         if not keys:
             return
+        specs = {repository.repo_id: repository.spec for repository, _ in selected}
         with self.database.connection() as conn:
             verdicts = [
                 verdict
@@ -383,7 +385,7 @@ class Step:
                 check_name=CHECK_NAME,
                 passed=verdict.health.passed,
                 severity=severity(verdict.health),
-                metadata=check_metadata(verdict),
+                metadata=check_metadata(verdict, specs[verdict.facts.repo_id]),
             )
 
     def _move_origins(self, todo: Sequence[_Work]) -> None:

@@ -42,6 +42,7 @@ from sync_pipeline.operations.environment import config_file, environment_variab
 from sync_pipeline.orchestration import code_server
 from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
 from sync_pipeline.orchestration.order import POOLS_VARIABLE
+from sync_pipeline.safe_text import one_line
 from sync_pipeline.settings import Settings, load_settings
 from sync_pipeline.store.connecting import describe
 
@@ -484,16 +485,16 @@ def _name(host: str) -> str:
 def _say(line: str) -> None:
     """For a person; on stdout stands the address only, for scripts."""
     with contextlib.suppress(BrokenPipeError):
-        print(f"scm-sync: {line}", file=sys.stderr, flush=True)
+        print(f"scm-sync: {one_line(line)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _announce(settings: Settings, url: str, secret: str) -> None:
     """The address, for a person with the token. What is no terminal may be a journal or a log that others
     read, so it gets the address alone, and stderr tells where the token is."""
     if sys.stdout.isatty():
-        print(f"{url}/?{TOKEN_PARAMETER}={secret}", flush=True)
+        print(f"{url}/?{TOKEN_PARAMETER}={secret}", flush=True)  # noqa: T201
         return
-    print(url, flush=True)
+    print(url, flush=True)  # noqa: T201
     _say(f"its address with the token: {_address_command(settings, url)}")
 
 

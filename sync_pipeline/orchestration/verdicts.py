@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 
 from sync_pipeline.quality import health
+from sync_pipeline.quality.reasons import WAITS_FOR_ITSELF, remedies
 from sync_pipeline.store import health as store
 from sync_pipeline.store.database import Connection
 
@@ -33,14 +34,18 @@ def show(conn: Connection, verdict: health.Judged) -> None:
 
 def severity(verdict: health.Health) -> dg.AssetCheckSeverity:
     """Red for what is wrong, yellow for what has merely not happened yet."""
-    waits = set(verdict.reasons) <= health.WAITS_FOR_ITSELF
+    waits = set(verdict.reasons) <= WAITS_FOR_ITSELF
     return dg.AssetCheckSeverity.WARN if waits else dg.AssetCheckSeverity.ERROR
 
 
-def check_metadata(verdict: health.Judged) -> Mapping[str, Any]:
-    """The reasons as the UI shows them, one entry each."""
+def check_metadata(verdict: health.Judged, spec: str) -> Mapping[str, Any]:
+    """The reasons as the UI shows them, an entry each and one for what helps against it in the repository
+    ``spec``."""
     facts = verdict.facts
-    found: dict[str, Any] = dict(verdict.health.detail)
+    found: dict[str, Any] = {}
+    for reason, line in remedies(verdict.health.reasons, spec).items():
+        found[reason] = verdict.health.detail[reason]
+        found[f"{reason}: what to do"] = line
     found["reasons"] = ", ".join(verdict.health.reasons) or "none"
     if facts.watermark is not None:
         found["watermark"] = moment_or_number(facts.watermark)

@@ -9,51 +9,80 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from sync_pipeline.model import BEGINNING, Access, JobType, Kind, Lifecycle, RevisionWindow, Window
 from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
 from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.quality.reasons import PASSES, Reason
+from sync_pipeline.safe_text import visible
 from sync_pipeline.store import health as store
 from sync_pipeline.store.database import Connection
 
 _SHOWN_WINDOWS = 5
-
-
-class Reason(StrEnum):
-    """What can be wrong with a (repository, job type)."""
-
-    NEVER_SYNCED = "never_synced"
-    STALE = "stale"
-    GAP = "gap"
-    INCOMPLETE = "incomplete"
-    FAILED_WINDOW = "failed_window"
-    QUARANTINE = "quarantine"
-    OBLIGATION = "obligation"
-    UNREADABLE = "unreadable"
-    DENIED = "denied"
-    GONE = "gone"
-    REPLACED = "replaced"
-    CREDENTIAL = "credential"
-    DISABLED = "disabled"
-    POORER = "poorer"
-    MISMATCH = "mismatch"
-    UNREPAIRED = "unrepaired"
-
 
 _REASON_OF_ACCESS = {
     Access.DENIED: Reason.DENIED,
     Access.GONE: Reason.GONE,
     Access.REPLACED: Reason.REPLACED,
 }
+# How a look at the source failed, and what that says about it.
+_REASON_OF_LOOK = {
+    "denied": Reason.DENIED,
+    "not_found": Reason.GONE,
+    "moved": Reason.MOVED,
+    "replaced": Reason.REPLACED,
+    # Of GitLab, and of svn.
+    **dict.fromkeys(("not_json", "redirected"), Reason.LOGIN_PAGE),
+    **dict.fromkeys(
+        (
+            "certificate",
+            "connection",
+            "timeout",
+            "server_error",
+            "blocked",
+            "redirect",
+            "foreign_host",
+            "incomplete",
+            "malformed",
+            "bad_url",
+            "corrupt",
+            "svn_failed",
+        ),
+        Reason.UNREACHABLE,
+    ),
+}
+# A job asks for much more than a look: only these failures of it are about the server as a whole.
+_REASON_OF_RETRY = {
+    "not_json": Reason.LOGIN_PAGE,
+    **dict.fromkeys(("certificate", "connection", "blocked", "redirect"), Reason.UNREACHABLE),
+}
+NOT_ASKED = frozenset({"throttled", "paused", "rate_limit", "cancelled", "database_down", "no_room"})
+"""How a look ended that says nothing about its server."""
+# A look is cut short, so that a single one that takes too long says nothing yet.
+_SLOW, _SLOW_IN_A_ROW = "timeout", 2
 
 
-# A quick look by the changes sensor that ended so needs a person; other failures show as staleness.
-_REASON_OF_HINT = {"denied": Reason.DENIED, "certificate": Reason.DENIED, "not_found": Reason.GONE}
+def reason_of_server(code: str) -> Reason | None:
+    """What a look that failed with ``code`` says about the server: it is away, or a page for people answers.
+    None: it answers."""
+    reason = _REASON_OF_LOOK.get(code)
+    return reason if reason in (Reason.UNREACHABLE, Reason.LOGIN_PAGE) else None
 
-WAITS_FOR_ITSELF = frozenset({Reason.NEVER_SYNCED, Reason.INCOMPLETE, Reason.MISMATCH})
-"""Reasons that go away without a person, as queued history is read and what differs is repaired."""
+
+def is_certain(code: str, failures: int) -> bool:
+    """True if ``failures`` looks in a row are enough to believe the latest one, which failed with
+    ``code``."""
+    return code != _SLOW or failures >= _SLOW_IN_A_ROW
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What keeps a source from being read now, a line about it, and since when that is known (UTC)."""
+
+    reason: Reason
+    line: str
+    since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +116,12 @@ class Facts:
     """What is known about one (repository, job type). Times are UTC.
 
     ``gap``: before the watermark, not covered, and no job will fill it. ``queued``: likewise, but a job
-    waits for it. ``hint_code``: how a look after the latest visit failed. ``failed``: windows of dead jobs
-    that nobody covered since. ``poorer``: rows of the latest visit that arrived with less than is stored.
-    ``credential``: why nothing can be read from the server with the token in force. ``missing``, ``extra``
-    and ``changed`` are rows that differ from the source, ``unrepaired`` those of them that repairs did not
-    heal.
+    waits for it. ``hint_code``: how a look at the repository after the latest visit failed, ``server_code``:
+    how one at its server did, with the number of ``failures`` in a row; ``retry_code``: how live syncing
+    failed that is tried again. ``failed``: windows of dead jobs that nobody covered since. ``poorer``: rows
+    of the latest visit that arrived with less than is stored. ``credential``: why nothing can be read from
+    the server with the token in force. ``missing``, ``extra`` and ``changed`` are rows that differ from the
+    source, ``unrepaired`` those of them that repairs did not heal.
     """
 
     repo_id: int
@@ -119,6 +149,40 @@ class Facts:
     changed: int = 0
     unrepaired: int = 0
     unreadable: tuple[Unreadable, ...] = ()
+    access_since: datetime | None = None
+    credential_since: datetime | None = None
+    hint_failures: int = 1
+    hint_at: datetime | None = None
+    server_code: str | None = None
+    server_error: str | None = None
+    server_failures: int = 0
+    server_since: datetime | None = None
+    retry_code: str | None = None
+    retry_error: str | None = None
+
+    @property
+    def problem(self) -> Problem | None:
+        """What keeps the source from being read now; None where nothing does. What a visit found out goes
+        before a look, and a refused token before both: with it nobody can look."""
+        if self.credential is not None:
+            return Problem(Reason.CREDENTIAL, self.credential, self.credential_since)
+        if self.access in _REASON_OF_ACCESS:
+            line = self.access_detail or f"the source says: {self.access}"
+            return Problem(_REASON_OF_ACCESS[self.access], line, self.access_since)
+        if self.access is Access.DISABLED:
+            line = self.access_detail or "the project has this switched off"
+            return Problem(Reason.DISABLED, line, self.access_since)
+        if self.hint_code in _REASON_OF_LOOK and is_certain(self.hint_code, self.hint_failures):
+            line = self.hint_error or "the latest look failed"
+            return Problem(_REASON_OF_LOOK[self.hint_code], line, self.hint_at)
+        if self.server_code is not None and is_certain(self.server_code, self.server_failures):
+            away = reason_of_server(self.server_code)
+            if away is not None:
+                return Problem(away, self.server_error or "it does not answer", self.server_since)
+        if self.retry_code in _REASON_OF_RETRY:
+            line = self.retry_error or "the latest job failed"
+            return Problem(_REASON_OF_RETRY[self.retry_code], line, self.visited_at)
+        return None
 
     @property
     def fresh_at(self) -> datetime | None:
@@ -142,16 +206,12 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
     project has switched off, which is no defect; there the reason is told all the same."""
     if facts.lifecycle is Lifecycle.RETIRED:
         return Health(True, (), {})
-    if facts.access is Access.DISABLED and facts.credential is None:
-        line = facts.access_detail or "the project has this switched off"
-        return Health(True, (Reason.DISABLED,), {str(Reason.DISABLED): line})
+    problem = facts.problem
+    if problem is not None and problem.reason in PASSES:
+        return Health(True, (problem.reason,), {str(problem.reason): visible(problem.line)})
     found: dict[Reason, str] = {}
-    if facts.credential is not None:
-        found[Reason.CREDENTIAL] = facts.credential
-    if facts.access in _REASON_OF_ACCESS:
-        found[_REASON_OF_ACCESS[facts.access]] = facts.access_detail or f"the source says: {facts.access}"
-    elif facts.hint_code in _REASON_OF_HINT:
-        found[_REASON_OF_HINT[facts.hint_code]] = facts.hint_error or "the latest quick look failed"
+    if problem is not None:
+        found[problem.reason] = problem.line
     fresh = facts.fresh_at
     if fresh is None:
         found[Reason.NEVER_SYNCED] = "no look at the source has been complete yet"
@@ -183,7 +243,7 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
             "scm-sync reconcile --repair"
         )
     passed = not (found.keys() - {Reason.UNREADABLE}) and all(one.is_unknown for one in facts.unreadable)
-    return Health(passed, tuple(sorted(found)), {str(k): v for k, v in sorted(found.items())})
+    return Health(passed, tuple(sorted(found)), {str(k): visible(v) for k, v in sorted(found.items())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +283,8 @@ def read(
 
 def _facts(row: dict[str, Any], credentials: Credentials) -> Facts:
     in_revs = row["watermark_time"] is None
+    is_gitlab = row["kind"] == Kind.GITLAB
+    stop = credentials.stopped.get(row["instance"]) if is_gitlab else None
     return Facts(
         repo_id=row["repo_id"],
         job_type=JobType(row["job_type"]),
@@ -237,13 +299,23 @@ def _facts(row: dict[str, Any], credentials: Credentials) -> Facts:
         queued=row["queued"],
         hint_code=row["hint_code"],
         hint_error=row["hint_error"],
+        hint_failures=row["hint_failures"] or 0,
+        hint_at=row["hint_at"],
+        server_code=row["server_code"],
+        server_error=row["server_error"],
+        server_failures=row["server_failures"] or 0,
+        server_since=row["server_since"],
+        retry_code=row["retry_code"],
+        retry_error=row["retry_error"],
         failed=row["failed"],
         incremental_dead=row["incremental_dead"],
         last_error=row["last_error"],
         quarantined=row["quarantined"],
         obligations=row["obligations"],
         poorer=row["poorer"],
-        credential=credentials.problem(row["instance"]) if row["kind"] == Kind.GITLAB else None,
+        access_since=row["access_since"],
+        credential=credentials.problem(row["instance"]) if is_gitlab else None,
+        credential_since=None if stop is None else stop.stopped_at,
         missing=row["missing"],
         extra=row["extra"],
         changed=row["changed"],

@@ -18,13 +18,18 @@ from sync_pipeline.store.windows import from_multiranges
 # (or the origin), is not covered, and has no job that will fill it; a failed window is a dead job's window
 # that nobody covered since; what was given up needs nobody. The next incremental of commits reads all that is
 # missing, so they have no gap. Only one incremental is active at a time, so the one made last ended last, and
-# an index leads to it however many there were before.
+# an index leads to it however many there were before. ``retry_...`` is how live syncing failed that is tried
+# again; looks of the changes sensor count until a visit comes after them.
 _FACTS = """
 SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lifecycle,
-       w.access, w.access_detail, w.visited_at, w.verified_at, w.watermark_rev, w.watermark_time, w.head_rev,
+       w.access, w.access_detail, w.access_since, w.visited_at, w.verified_at, w.watermark_rev,
+       w.watermark_time, w.head_rev,
        missing.revs - coalesce(gap.revs, '{}') AS queued_revs,
        missing.period - coalesce(gap.period, '{}') AS queued_time,
-       hint.error_code AS hint_code, hint.error AS hint_error,
+       hint.error_code AS hint_code, hint.error AS hint_error, hint.failures AS hint_failures,
+       hint.observed_at AS hint_at, server.failed_at AS server_since,
+       server.error_code AS server_code, server.error AS server_error, server.failures AS server_failures,
+       retried.code AS retry_code, retried.error AS retry_error,
        coalesce(gap.revs, '{}') AS gap_revs, coalesce(gap.period, '{}') AS gap_time,
        coalesce(dead.revs * int8multirange(int8range(1, w.head_rev + 1)) - w.covered_revs, '{}')
            AS failed_revs,
@@ -48,6 +53,9 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
   LEFT JOIN scm.sync_hints AS hint
     ON hint.repo_id = w.repo_id AND hint.error_code IS NOT NULL
    AND hint.observed_at > coalesce(w.visited_at, '-infinity')
+  LEFT JOIN scm.server_failures AS server
+    ON server.instance = r.instance AND server.kind = r.kind
+   AND server.observed_at > coalesce(w.visited_at, '-infinity')
   CROSS JOIN LATERAL (
        SELECT CASE WHEN w.origin_rev IS NULL THEN '{}' ELSE
                 int8multirange(int8range(1, greatest(w.watermark_rev, w.origin_rev, 1)))
@@ -89,6 +97,12 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
           AND j.status IN ('completed', 'dead')
         ORDER BY j.created_at DESC
         LIMIT 1) AS latest ON TRUE
+  LEFT JOIN LATERAL (
+       SELECT j.last_error_code AS code, j.last_error AS error
+         FROM scm.sync_jobs AS j
+        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.mode = 'incremental'
+          AND j.status IN ('failed', 'running') AND j.last_error_code IS NOT NULL
+        LIMIT 1) AS retried ON TRUE
  WHERE %(repo_ids)s::bigint[] IS NULL OR w.repo_id = ANY (%(repo_ids)s)
  ORDER BY w.repo_id, w.job_type
 """

@@ -216,12 +216,14 @@ UPDATE scm.sync_jobs
 
 # What the changes sensor saw. A failed look keeps the last HEAD that was seen.
 _HINT = """
-INSERT INTO scm.sync_hints AS h (repo_id, head_rev, error_code, error, observed_at)
-VALUES (%(repo_id)s, %(head_rev)s, %(error_code)s, left(%(error)s, 2000), clock_timestamp())
+INSERT INTO scm.sync_hints AS h (repo_id, head_rev, error_code, error, failures, observed_at)
+VALUES (%(repo_id)s, %(head_rev)s, %(error_code)s, left(%(error)s, 2000),
+        (%(error_code)s::text IS NOT NULL)::int, clock_timestamp())
 ON CONFLICT (repo_id) DO UPDATE
    SET head_rev = coalesce(EXCLUDED.head_rev, h.head_rev),
        error_code = EXCLUDED.error_code,
        error = EXCLUDED.error,
+       failures = CASE WHEN EXCLUDED.error_code IS NULL THEN 0 ELSE h.failures + 1 END,
        observed_at = EXCLUDED.observed_at
 """
 
@@ -234,7 +236,7 @@ SELECT r.repo_id, seen.activity_at, clock_timestamp()
     ON r.kind = 'gitlab' AND r.instance = %(instance)s AND r.project_id = seen.project_id
    AND r.lifecycle = 'active'
 ON CONFLICT (repo_id) DO UPDATE
-   SET activity_at = EXCLUDED.activity_at, error_code = NULL, error = NULL,
+   SET activity_at = EXCLUDED.activity_at, error_code = NULL, error = NULL, failures = 0,
        observed_at = EXCLUDED.observed_at
 """
 

@@ -11,18 +11,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.windows import from_multiranges
 
 # One row per (repository, job type): the covered range with the origin, what tells whether a visit is due,
 # and the latest attempt at any job that reads; comparisons have results of their own.
 _UNITS = """
 SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.project_path, r.instance, r.tenant, r.slug,
        r.instance_slug, r.lifecycle, r.created_at AS registered_at, w.origin_rev, w.origin_time,
-       w.access_since, w.activity_at, h.head_rev AS hint_head, h.activity_at AS hint_activity_at,
+       w.activity_at, h.head_rev AS hint_head, h.activity_at AS hint_activity_at,
        h.observed_at AS hint_at, h.error_code IS NOT NULL AS hint_failed, d.listed_at, d.listed_down_to,
        (SELECT lower(covered) FROM unnest(w.covered_revs) AS covered
          WHERE covered @> w.origin_rev) AS covered_from_rev,
        (SELECT lower(covered) FROM unnest(w.covered_time) AS covered
          WHERE covered @> w.origin_time) AS covered_from_time,
+       coalesce((SELECT range_agg(covered) FROM unnest(w.covered_revs) AS covered
+                  WHERE NOT covered @> w.origin_rev), '{}') AS apart_revs,
+       coalesce((SELECT range_agg(covered) FROM unnest(w.covered_time) AS covered
+                  WHERE NOT covered @> w.origin_time), '{}') AS apart_time,
        run.mode AS run_mode, run.status AS run_status, run.started_at AS run_started_at,
        run.finished_at AS run_finished_at, run.rows_read AS run_read, run.inserted AS run_inserted,
        run.updated AS run_updated, run.unchanged AS run_unchanged, run.poorer AS run_poorer,
@@ -67,8 +72,12 @@ SELECT repo_id, job_type, job_id, mode, attempts, claimed_by, claimed_at, claim_
 
 
 def units(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    """The rows of these repositories, or of all; the columns ``run_...`` are NULL where nothing ran yet."""
-    return conn.execute(_UNITS, _params(repo_ids)).fetchall()
+    """The rows of these repositories, or of all; ``apart`` is what is covered beside the range
+    with the origin; the columns ``run_...`` are NULL where nothing ran yet."""
+    rows = conn.execute(_UNITS, _params(repo_ids)).fetchall()
+    for row in rows:
+        row["apart"] = from_multiranges(row.pop("apart_revs"), row.pop("apart_time"))
+    return rows
 
 
 def jobs(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:

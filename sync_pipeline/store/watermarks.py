@@ -15,7 +15,7 @@ from sync_pipeline import __version__
 from sync_pipeline.errors import ConfigurationError, WatermarkSet
 from sync_pipeline.model import Access, JobType, Window
 from sync_pipeline.store.database import Connection
-from sync_pipeline.store.windows import from_multiranges, multirange_params, range_params
+from sync_pipeline.store.windows import from_multiranges, from_ranges, multirange_params, range_params
 
 # Used by the registration of a repository: the row of an origin without any coverage.
 _REGISTER = """
@@ -298,10 +298,8 @@ def record_sweep(conn: Connection, *, repo_id: int, job_type: JobType, sweep_rev
 
 # What a person looks at who wonders how the coverage came about.
 _EVENTS = """
-SELECT event_id, created_at, direction,
-       coalesce(added_revs::text, added_time::text) AS added,
-       coalesce(watermark_rev::text, watermark_time::text) AS watermark,
-       generation, actor, reason, run_id
+SELECT event_id, created_at, direction, added_revs, added_time, watermark_rev, watermark_time, generation,
+       actor, reason, run_id
   FROM scm.sync_watermark_events
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
  ORDER BY event_id DESC
@@ -310,9 +308,20 @@ SELECT event_id, created_at, direction,
 
 
 def events(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> list[dict[str, Any]]:
-    """The newest ``limit`` changes of coverage, newest first: event_id, created_at, direction, added,
-    watermark, generation, actor, reason, run_id."""
-    return conn.execute(_EVENTS, _key(repo_id, job_type) | {"limit": limit}).fetchall()
+    """The newest ``limit`` changes of coverage, newest first: event_id, created_at, direction, added (a
+    window or None), watermark (a revision or a UTC time), generation, actor, reason, run_id."""
+    rows = conn.execute(_EVENTS, _key(repo_id, job_type) | {"limit": limit}).fetchall()
+    return [
+        {
+            "event_id": row["event_id"],
+            "created_at": row["created_at"],
+            "direction": row["direction"],
+            "added": from_ranges(row["added_revs"], row["added_time"]),
+            "watermark": row["watermark_time"] if row["watermark_rev"] is None else row["watermark_rev"],
+            **{name: row[name] for name in ("generation", "actor", "reason", "run_id")},
+        }
+        for row in rows
+    ]
 
 
 # Locks the row for the writing transaction and checks the generation that the job was claimed under.

@@ -23,7 +23,7 @@ from sync_pipeline.operations import quarantine
 from sync_pipeline.operations.quarantine import Filter
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.health import Reason
+from sync_pipeline.quality.reasons import Reason
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
 from sync_pipeline.settings import Settings

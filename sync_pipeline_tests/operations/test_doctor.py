@@ -17,20 +17,24 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sync_pipeline.model import Kind
+from sync_pipeline.model import BEGINNING, Kind
 from sync_pipeline.operations import doctor, registration
 from sync_pipeline.operations.doctor import CHECKS, Finding, State, findings, local, servers
 from sync_pipeline.operations.doctor import database as database_checks
 from sync_pipeline.operations.doctor.database import judge_version
 from sync_pipeline.operations.doctor.examination import DAGSTER_CHECKS
+from sync_pipeline.quality import health
+from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.quality.reasons import remedy
 from sync_pipeline.sandbox.gitlab import RateLimit, Server, faults
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.front import TokenLook
-from sync_pipeline.store import credentials, diagnosis, heartbeats, migrations, pools
+from sync_pipeline.store import credentials, diagnosis, heartbeats, migrations, pools, repos
+from sync_pipeline.store import servers as server_failures
 from sync_pipeline.store.database import Database
 from sync_pipeline.store.heartbeats import Heartbeat
 from sync_pipeline.sync.readers import Readers
-from sync_pipeline_tests.builders import register_project, register_source
+from sync_pipeline_tests.builders import register, register_project, register_source
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 from sync_pipeline_tests.operations.conftest import START, Site
 from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, free_port
@@ -80,6 +84,15 @@ def looked(site: Site, url: str | None = None, token: str | None = None) -> dict
     return {one.check: one for one in found}
 
 
+# All that there is was read just now.
+READ = """
+UPDATE scm.sync_watermarks
+   SET verified_at = now(), visited_at = now(),
+       covered_time = tstzmultirange(tstzrange(%(beginning)s, origin_time + interval '1 day'))
+ WHERE origin_time IS NOT NULL
+"""
+
+
 # The whole ----------------------------------------------------------------------------------------------
 
 
@@ -103,6 +116,7 @@ def test_a_place_where_all_is_well(
     with database.connection() as conn:
         register_project(conn, site.server.url, site.project.id, "platform/api", origin=START)
         register_source(conn, svn_repository().path)
+        conn.execute(READ, {"beginning": BEGINNING})
         heartbeats.beat(conn, "scheduler", seconds=0.1, outcome="nothing is due")
         heartbeats.beat(conn, "up", seconds=0.02, outcome="the code server answers", every=15)
         pools.seen(conn, "default", instances=(), tenants=(), job_types=())
@@ -121,6 +135,22 @@ def test_a_place_where_all_is_well(
         (one.check for one in found), key=CHECKS.index
     )
     assert len(site.asked()) <= 4
+
+
+def test_what_is_wrong_with_an_asset_is_said_in_the_words_of_every_report(database: Database) -> None:
+    with database.connection() as conn:
+        repo_id = register(conn, "paint")
+        server_failures.record_failure(conn, "local", Kind.SVN, "connection", "svn://x cannot be reached")
+        verdicts = health.read(conn, timedelta(hours=1), Credentials(frozenset(), {}, {}))
+        repository = repos.get(conn, repo_id)
+    (finding,) = local.assets(verdicts, [repository])
+    assert finding.state is WARNING
+    assert finding.seen == (
+        "unreachable: 1 asset, such as svn:file:///srv/paint revisions: svn://x cannot be reached"
+    )
+    assert finding.remedy == remedy("unreachable", repository.spec)
+    assert local.assets(None, [])[0].state is SKIPPED
+    assert local.assets([], [])[0].state is OK
 
 
 def test_the_exit_code_is_that_of_the_worst_finding() -> None:

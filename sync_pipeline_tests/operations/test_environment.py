@@ -253,6 +253,24 @@ def test_the_url_that_a_shell_remembers_starts_the_stopped_server(state_folder: 
     assert _ask(environment.resolve_urls(settings).database_url, "SELECT 1") == 1
 
 
+def test_a_shell_with_another_state_folder_has_another_database(
+    state_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.delenv("SCM_DATABASE_URL", raising=False)
+    exported: dict[str, str] = {}
+    urls = []
+    for name in ("demo", "own"):
+        folder = state_folder(name)
+        _start(folder)
+        monkeypatch.setenv("SCM_STATE_DIR", str(folder))
+        exported = environment.environment_variables(load_settings())
+        os.environ.update(exported)
+        urls.append(exported["SCM_DATABASE_URL"])
+    assert len(set(urls)) == 2
+    assert exported["SCM_EMBEDDED_DATABASE_URL"] == urls[1]
+
+
 def test_a_shell_that_evaluates_the_exports_has_working_psql_and_dagster(
     database_url: str, tmp_path: Path
 ) -> None:

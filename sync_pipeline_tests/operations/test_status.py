@@ -149,6 +149,8 @@ def test_the_page_names_every_key(database: Database, project: int) -> None:
     # Those below these are names of things that are counted, and what a window holds.
     free = (
         "units[].reasons.",
+        "units[].remedies.",
+        "units[].covered_apart.",
         "units[].held_back.",
         "summary.units.",
         "summary.jobs.",
@@ -321,15 +323,20 @@ def test_what_a_terminal_shows(database: Database, project: int) -> None:
         cover(conn, paint, JobType.REVISIONS, RevisionWindow(1, 11), RevisionWindow(1001, 1401))
     document = status(database, SETTINGS)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(reports.status_table(document))
+    console.print(reports.status_table(document, 200))
     text = console.export_text()
     assert re.search(
-        r"unhealthy │ file:///srv/paint +│ local +│ revisions +│ r1001 to r1400 +│ 0 s ago +│ 1 gap ", text
+        r"unhealthy │ file:///srv/paint +│ local +│ revisions +│ r1001 to r1400, and apart r1..r10 +"
+        "│ 0 s ago +│ 1 gap ",
+        text,
     )
     assert re.search(r"healthy +│ platform/api +│ git.test +│ commits +│ the beginning to 20", text)
-    (line,) = reports.status_explanations(document)
+    line, help_line = reports.status_explanations(document)
     assert line == (
         "file:///srv/paint revisions: gap: not covered and no job will fill it: r11..r1000 (990 revisions)"
+    )
+    assert help_line == (
+        "  → scm-sync runner backfill --repo svn:file:///srv/paint reads exactly what is missing"
     )
     assert reports.status_summary(document).startswith(
         "2 repositories; units: 1 healthy, 2 waiting, 1 unhealthy; jobs: "
@@ -445,3 +452,42 @@ def test_what_is_due_and_not_started_is_counted_with_its_age(database: Database,
     with database.connection() as conn:
         conn.execute("UPDATE scm.sync_jobs SET claim_expires_at = now() WHERE status = 'running'")
     assert status(database, SETTINGS)["due"]["count"] == 3
+
+
+def test_a_terminal_of_80_columns_shows_the_whole_name_and_the_reason(
+    database: Database, project: int
+) -> None:
+    with database.connection() as conn:
+        paint = builders.register(conn, "a_name_of_thirty_characters_00", origin=1001, head=1400)
+        cover(conn, paint, JobType.REVISIONS, RevisionWindow(1001, 1401))
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(reports.status_table(status(database, SETTINGS), 80))
+    lines = console.export_text().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    first = next(number for number, line in enumerate(lines) if line.startswith("unhealthy"))
+    assert lines[first].split() == [
+        "unhealthy",
+        "file:///srv/a_name_of_thirty_characters_00",
+        "on",
+        "local",
+        "revisions",
+    ]
+    below = " ".join(line.strip() for line in lines[first + 1 : first + 3])
+    assert below.startswith("r1001 to r1400; complete 0 s ago; 1 gap; last run none; gap")
+
+
+def test_what_is_covered_apart_from_the_origin_is_not_called_nothing(database: Database) -> None:
+    with database.connection() as conn:
+        paint = builders.register(conn, "paint", origin=12_001, head=13_000)
+        cover(conn, paint, JobType.REVISIONS, RevisionWindow(1, 12_001))
+    document = status(database, SETTINGS)
+    (unit,) = document["units"]
+    assert unit["covered"] is None
+    assert unit["covered_apart"] == {
+        "windows": 1,
+        "revisions": 12_000,
+        "seconds": 0.0,
+        "from_beginning": True,
+        "first": [{"start_rev": 1, "end_rev": 12_000}],
+    }
+    assert reports.status_rows(document)[0]["covered"] == "r1..r12000, not yet the origin r12001"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import dagster as dg
 from pydantic import SecretStr
 
-from sync_pipeline.catalog import parse_root
+from sync_pipeline.catalog import instance_of, parse_root
 from sync_pipeline.operations import limits
 from sync_pipeline.operations.discovery import add_root
+from sync_pipeline.operations.pauses import Place, pause
+from sync_pipeline.operations.status import status
+from sync_pipeline.quality.reasons import remedy
 from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
 from sync_pipeline.store import credentials, heartbeats
 from sync_pipeline.sync.readers import Readers
-from sync_pipeline_tests.builders import register_source
+from sync_pipeline_tests.builders import register, register_source
 from sync_pipeline_tests.orchestration.conftest import Forge
 from sync_pipeline_tests.svn_fixtures import SvnRepository
 
@@ -180,6 +184,92 @@ def test_a_server_in_trouble_costs_one_request_a_tick_and_no_hint(forge: Forge) 
     assert hints(forge) == []
     with forge.site.database.connection() as conn:
         assert heartbeats.read(conn)[0].outcome == said
+
+
+def checks(forge: Forge) -> dict[str, dg.AssetCheckEvaluation]:
+    """What a tick of the scheduler reports, by job type or name of a fleet-wide check."""
+    found = forge.site.tick("scheduler")
+    assert isinstance(found, dg.SensorResult)
+    events = [one for one in found.asset_events if isinstance(one, dg.AssetCheckEvaluation)]
+    return {one.asset_key.path[-1] if one.check_name == "health" else one.check_name: one for one in events}
+
+
+def test_a_login_page_is_red_within_two_ticks_and_green_again_with_the_next_answer(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    checks(forge)
+    forge.gitlab.faults.add(r"/projects\?", faults.login_page(), times=1)
+    tick(forge)
+    found = checks(forge)
+    assert set(found) == {"commits", "merge_requests", "reviews", "servers"}
+    assert not any(one.passed for one in found.values())
+    reasons = str(found["commits"].metadata["reasons"].value)
+    assert "login_page" in reasons
+    assert "with text/html instead of JSON" in str(found["commits"].metadata["login_page"].value)
+    assert "HTTPS_PROXY" in str(found["commits"].metadata["login_page: what to do"].value)
+    assert found["servers"].severity is dg.AssetCheckSeverity.ERROR
+    assert any("login_page: " in str(value.value) for value in found["servers"].metadata.values())
+    assert checks(forge) == {}, "once"
+    assert tick(forge).startswith("listed 1")
+    found = checks(forge)
+    assert found["servers"].passed
+    assert "login_page" not in str(found["commits"].metadata["reasons"].value)
+
+
+def test_a_revoked_token_is_red_within_two_ticks(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    checks(forge)
+    [token] = forge.gitlab.tokens.values()
+    token.revoked = True
+    tick(forge)
+    found = checks(forge)
+    assert set(found) == {"commits", "merge_requests", "reviews", "servers"}
+    assert "credential" in str(found["reviews"].metadata["reasons"].value)
+    assert "the token is revoked" in str([value.value for value in found["servers"].metadata.values()])
+
+
+def test_a_dead_svn_server_is_red_at_all_its_repositories_though_only_some_were_looked_at(
+    forge: Forge,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with forge.site.database.connection() as conn:
+        for number in range(3):
+            repo_id = register(conn, f"paint{number}")
+            conn.execute(
+                "UPDATE scm.repos SET url = %s, svn_root = %s, instance = %s WHERE repo_id = %s",
+                [*[f"svn://127.0.0.1:{port}/paint{number}"] * 2, f"127.0.0.1:{port}", repo_id],
+            )
+        conn.execute("UPDATE scm.sync_watermarks SET verified_at = now(), visited_at = now()")
+    forge.site.settings = forge.site.settings.model_copy(update={"changes_per_tick": 1})
+    assert all(one.passed for one in checks(forge).values())
+    found = forge.site.tick("changes_local")
+    assert isinstance(found, dg.SkipReason)
+    assert found.skip_message == "looked at 1 of 3, 1 failed"
+    red = checks(forge)
+    assert len(forge.site.rows("SELECT 1 FROM scm.health WHERE reasons = '{unreachable}'")) == 3
+    assert not red["servers"].passed
+    assert "(3 repositories, since " in str(red["servers"].metadata[f"svn 127.0.0.1:{port}"].value)
+    document = status(forge.site.database, forge.site.settings)
+    assert {unit["verdict"] for unit in document["units"]} == {"unhealthy"}
+    assert {unit["access"]["state"] for unit in document["units"]} == {"unreachable"}
+    assert {unit["remedies"]["unreachable"] for unit in document["units"]} == {remedy("unreachable")}
+
+
+def test_a_pause_is_yellow_with_the_next_tick_and_says_how_it_ends(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    checks(forge)
+    pause(
+        forge.site.database,
+        Place(instance=instance_of(forge.server.url)),
+        seconds=None,
+        actor="ann",
+        reason="audit\x1b[2J",
+    )
+    found = checks(forge)["held_back"]
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert str(found.metadata["pause 1"].value).endswith(r" until it is resumed (ann: audit\x1b[2J)")
+    assert "scm-sync admin resume" in str(found.metadata["paused: what to do"].value)
+    assert checks(forge) == {}
 
 
 def test_a_slow_server_ends_the_tick_in_time(forge: Forge) -> None:

@@ -88,7 +88,12 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
         "changes_local",
         "changes_svn_example",
     }
-    assert {key.name for key in found.asset_graph.asset_check_keys} == {"health", "attendance"}
+    assert {key.name for key in found.asset_graph.asset_check_keys} == {
+        "health",
+        "attendance",
+        "servers",
+        "held_back",
+    }
     assert set(steps(found)) == {
         "gitlab_example_commits",
         "gitlab_example_merge_requests",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from sync_pipeline.model import (
     Trigger,
 )
 from sync_pipeline.quality.credentials import Credentials, in_force
-from sync_pipeline.quality.health import Facts, Reason, judge, read
+from sync_pipeline.quality.health import Facts, judge, read
+from sync_pipeline.quality.reasons import CATALOGUE, Reason, held_back_table, remedy, table
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.credentials import stop
 from sync_pipeline.store.database import Connection, Database
@@ -67,6 +69,15 @@ def test_complete_and_fresh_is_healthy() -> None:
         ({"queued": (RevisionWindow(1, 5),)}, Reason.INCOMPLETE),
         ({"hint_code": "denied", "hint_error": "no"}, Reason.DENIED),
         ({"hint_code": "not_found", "hint_error": "no"}, Reason.GONE),
+        ({"hint_code": "connection", "hint_error": "no"}, Reason.UNREACHABLE),
+        ({"hint_code": "certificate", "hint_error": "no"}, Reason.UNREACHABLE),
+        ({"hint_code": "timeout", "hint_failures": 2}, Reason.UNREACHABLE),
+        ({"hint_code": "redirected"}, Reason.LOGIN_PAGE),
+        ({"hint_code": "moved"}, Reason.MOVED),
+        ({"server_code": "connection", "server_failures": 1}, Reason.UNREACHABLE),
+        ({"server_code": "timeout", "server_failures": 2}, Reason.UNREACHABLE),
+        ({"server_code": "not_json", "server_failures": 1}, Reason.LOGIN_PAGE),
+        ({"retry_code": "connection", "retry_error": "no"}, Reason.UNREACHABLE),
         ({"gap": (RevisionWindow(1, 5),)}, Reason.GAP),
         ({"failed": (RevisionWindow(1, 5),), "last_error": "too hard"}, Reason.FAILED_WINDOW),
         ({"incremental_dead": True}, Reason.FAILED_WINDOW),
@@ -85,6 +96,33 @@ def test_each_defect_fails_with_its_own_reason_and_a_line(changes: dict[str, Any
     health = judge(replace(GOOD, **changes), NOW, HOUR)
     assert (health.passed, health.reasons) == (False, (reason,))
     assert health.detail[reason]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hint_code": "timeout", "hint_failures": 1},
+        {"server_code": "timeout", "server_failures": 1},
+        {"hint_code": "exception"},
+        {"retry_code": "window_too_hard"},
+        {"retry_code": "rate_limit"},
+    ],
+)
+def test_what_says_nothing_about_the_source_yet_is_no_reason(changes: dict[str, Any]) -> None:
+    assert judge(replace(GOOD, **changes), NOW, HOUR).passed
+
+
+def test_the_page_has_the_catalogue() -> None:
+    assert set(CATALOGUE) == set(Reason)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
+    assert table() in page, "paste what sync_pipeline.quality.reasons.table() returns"
+    assert held_back_table() in page, "paste what sync_pipeline.quality.reasons.held_back_table() returns"
+
+
+def test_a_remedy_names_the_repository() -> None:
+    assert (
+        remedy("gap", "gitlab:7") == "scm-sync runner backfill --repo gitlab:7 reads exactly what is missing"
+    )
 
 
 def test_several_defects_are_all_named() -> None:

@@ -15,6 +15,7 @@ from sync_pipeline import cli
 from sync_pipeline.model import BEGINNING, Depth, JobReport, JobType, Mode, TimeWindow
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.quality.reasons import Reason
 from sync_pipeline.sandbox.gitlab import GitRepository
 from sync_pipeline.sandbox.gitlab.faults import json_answer, server_error
 from sync_pipeline.store import watermarks
@@ -558,7 +559,7 @@ def test_a_repair_that_does_not_help_is_left_to_a_person_and_not_repeated(comman
         for one in health.read(forge.conn, timedelta(days=3650), Credentials(frozenset(), {}, {}))
         if one.facts.job_type is JobType.MERGE_REQUESTS
     ]
-    assert {health.Reason.MISMATCH, health.Reason.UNREPAIRED} <= set(judged.health.reasons)
+    assert {Reason.MISMATCH, Reason.UNREPAIRED} <= set(judged.health.reasons)
     # A person mended the cause.
     forge.conn.execute("DROP TRIGGER keep ON scm.mrs")
     assert command.document("--job", "mrs", "--repair")["results"][0]["after"]["status"] == "clean"

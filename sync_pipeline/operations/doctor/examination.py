@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from sync_pipeline.operations.doctor.findings import (
     side_by_side,
     skipped,
 )
-from sync_pipeline.quality import credentials
+from sync_pipeline.quality import credentials, health
+from sync_pipeline.quality.health import Judged
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import diagnosis, heartbeats, pools, repos
 from sync_pipeline.store.credentials import Stop
@@ -64,12 +65,17 @@ class _Known:
     stops: dict[str, Stop] = field(default_factory=dict)
     beats: list[Heartbeat] | None = None
     pools: list[Pool] | None = None
+    verdicts: list[Judged] | None = None
     unserved: list[Unserved] = field(default_factory=list)
     hindered: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def listed_now(self) -> list[Repository]:
+        """All repositories, as the database has them, or the snapshot where it does not answer."""
+        return self.listed if self.repositories is None else self.repositories
+
     def active(self, kind: Kind) -> list[Repository]:
-        known = self.listed if self.repositories is None else self.repositories
-        return [r for r in known if r.kind is kind and r.lifecycle is Lifecycle.ACTIVE]
+        return [r for r in self.listed_now if r.kind is kind and r.lifecycle is Lifecycle.ACTIVE]
 
 
 def examine(dagster: DagsterChecks, progress: Progress = lambda _: None) -> Iterator[Finding]:
@@ -113,12 +119,14 @@ def _known(settings: Settings, place: database.Database) -> _Known:
 
 def _asked(settings: Settings, url: str, listed: list[Repository]) -> _Known:
     with diagnosis.connection(url, database.CONNECT_SECONDS) as conn:
+        tokens = credentials.in_force(conn, Readers(settings))
         return _Known(
             listed,
             repositories=repos.list_all(conn),
-            stops=dict(credentials.in_force(conn, Readers(settings)).stopped),
+            stops=dict(tokens.stopped),
             beats=heartbeats.read(conn),
             pools=pools.alive(conn),
+            verdicts=health.read(conn, timedelta(seconds=settings.stale_after), tokens),
             unserved=pools.unserved(conn),
             hindered=limits.hindered(conn, settings),
         )
@@ -138,6 +146,7 @@ def _tasks(settings: Settings, place: database.Database, known: _Known, dagster:
         Task(("code_server",), partial(local.code_server, known.beats)),
         Task(("sensors",), partial(local.sensors, known.beats)),
         Task(("pools",), partial(local.pools, known.pools, known.unserved)),
+        Task(("assets",), partial(local.assets, known.verdicts, known.listed_now)),
         Task(("svn_command",), partial(local.svn_command, known.repositories)),
         *_gitlab(settings, known),
         *_svn(settings, known),

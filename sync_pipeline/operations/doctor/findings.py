@@ -35,6 +35,7 @@ CHECKS = (
     "code_server",
     "sensors",
     "pools",
+    "assets",
     "gitlab",
     "gitlab_version",
     "gitlab_token",

@@ -1,7 +1,7 @@
 """The checks of this machine and of what our own files and tables say.
 
-Belongs here: settings, folders, the catalog snapshot, the ``svn`` command, heartbeats, worker pools. Does not
-belong here: anything that asks a server of others.
+Belongs here: settings, folders, the catalog snapshot, the ``svn`` command, heartbeats, worker pools, health.
+Does not belong here: anything that asks a server of others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sync_pipeline import catalog
@@ -19,6 +19,8 @@ from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.operations import slowness
 from sync_pipeline.operations.doctor.findings import Finding, failed, ok, skipped, told, warning
 from sync_pipeline.operations.texts import age, counted
+from sync_pipeline.quality.health import Judged
+from sync_pipeline.quality.reasons import WAITS_FOR_ITSELF, Reason, remedy
 from sync_pipeline.settings import SECRETS, Settings, config_file, load_settings
 from sync_pipeline.settings_sources import OTHER_VARIABLES, PREFIX
 from sync_pipeline.sources.svn import process
@@ -66,7 +68,7 @@ def _without_unknown() -> Settings | None:
 
 def _is_open_secret(file: Path, settings: Settings) -> bool:
     try:
-        keys = re.findall(r"(?m)^\s*(\w+)\s*=", file.read_text(encoding="utf-8"))
+        keys = re.findall(r"(?m)^\s*(\w+)\s*=", file.read_text(encoding="utf-8-sig"))
         # The URLs of databases hold passwords more often than not.
         secrets = {*SECRETS, "token", "database_url", "dagster_database_url"}
         return bool(secrets & set(keys)) and bool(file.stat().st_mode & 0o004)
@@ -239,6 +241,30 @@ def pools(living: Sequence[Pool] | None, unserved: Sequence[Unserved]) -> list[F
         remedy = "start the pool that takes them, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)"
         return [warning("pools", f"no living pool ({names}) takes {what}", remedy)]
     return [ok("pools", f"{counted(len(living), 'pool')} take every repository: {names}")]
+
+
+def assets(verdicts: Sequence[Judged] | None, repositories: Sequence[Repository]) -> list[Finding]:
+    """The verdicts about the (repository, job type), a finding for each reason that needs a person, with the
+    words and the remedy of every other report; None where they cannot be read."""
+    if verdicts is None:
+        return [skipped("assets", "the database cannot be read")]
+    found: dict[Reason, list[Judged]] = {}
+    for verdict in verdicts:
+        if not verdict.health.passed:
+            for reason in verdict.health.reasons:
+                if reason not in WAITS_FOR_ITSELF:
+                    found.setdefault(reason, []).append(verdict)
+    if not found:
+        return [ok("assets", f"{counted(len(verdicts), 'asset')}, none of them unhealthy")]
+    specs = {repository.repo_id: repository.spec for repository in repositories}
+    return [_unhealthy(reason, some, specs) for reason, some in sorted(found.items())]
+
+
+def _unhealthy(reason: Reason, some: Sequence[Judged], specs: Mapping[int, str]) -> Finding:
+    first = some[0]
+    spec = specs.get(first.facts.repo_id, str(first.facts.repo_id))
+    what = f"{counted(len(some), 'asset')}, such as {spec} {first.facts.job_type}"
+    return warning("assets", f"{reason}: {what}: {first.health.detail[reason]}", remedy(reason, spec))
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -1,0 +1,202 @@
+"""The catalogue of reasons: what can be wrong with a (repository, job type), what each means and what helps.
+
+Belongs here: one entry for each reason, in the words that ``scm-sync status``, ``scm-sync doctor``,
+``scm-sync health``, the asset checks and ``docs/health.md`` share. Does not belong here: when a reason holds
+(:mod:`sync_pipeline.quality.health`), and why a job is not started now (:mod:`sync_pipeline.policy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """What can be wrong with a (repository, job type)."""
+
+    NEVER_SYNCED = "never_synced"
+    STALE = "stale"
+    GAP = "gap"
+    INCOMPLETE = "incomplete"
+    FAILED_WINDOW = "failed_window"
+    QUARANTINE = "quarantine"
+    OBLIGATION = "obligation"
+    UNREADABLE = "unreadable"
+    UNREACHABLE = "unreachable"
+    LOGIN_PAGE = "login_page"
+    MOVED = "moved"
+    DENIED = "denied"
+    GONE = "gone"
+    REPLACED = "replaced"
+    CREDENTIAL = "credential"
+    DISABLED = "disabled"
+    POORER = "poorer"
+    MISMATCH = "mismatch"
+    UNREPAIRED = "unrepaired"
+
+
+WAITS_FOR_ITSELF = frozenset({Reason.NEVER_SYNCED, Reason.INCOMPLETE, Reason.MISMATCH})
+"""Reasons that go away without a person, as queued history is read and what differs is repaired."""
+
+PASSES = frozenset({Reason.DISABLED})
+"""Reasons that are told and are no defect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """``meaning`` and ``remedy`` of a reason, one line each. ``SPEC`` in a remedy stands for the
+    repository."""
+
+    meaning: str
+    remedy: str
+
+
+CATALOGUE: Mapping[Reason, Entry] = {
+    Reason.NEVER_SYNCED: Entry(
+        "no look at the source has been complete yet",
+        "wait for the scheduler, or: scm-sync runner incremental --repo SPEC",
+    ),
+    Reason.INCOMPLETE: Entry(
+        "history is queued and waits to be read",
+        "nothing; it shrinks while scm-sync up runs, or: scm-sync runner backfill --repo SPEC",
+    ),
+    Reason.STALE: Entry(
+        "the last complete look is older than stale_after",
+        "scm-sync status names what is silent, paused or held back; start scm-sync up if it does not run",
+    ),
+    Reason.GAP: Entry(
+        "revisions or days are not covered and no job will read them",
+        "scm-sync runner backfill --repo SPEC reads exactly what is missing",
+    ),
+    Reason.FAILED_WINDOW: Entry(
+        "a job is dead: its attempts are used up or the error was permanent",
+        "remove the cause that the error names, then: scm-sync runner backfill --repo SPEC",
+    ),
+    Reason.UNREACHABLE: Entry(
+        "the server of the source does not answer, or not in a usable way",
+        "start the server or correct its address, then: scm-sync doctor; syncing goes on by itself",
+    ),
+    Reason.LOGIN_PAGE: Entry(
+        "a page for people answers in place of the source: a login or error page of a proxy",
+        "correct the URL or the proxy (SCM_GITLAB_URL, HTTPS_PROXY, NO_PROXY), then: scm-sync doctor",
+    ),
+    Reason.CREDENTIAL: Entry(
+        "the server refuses the token in force (expired, revoked, wrong or without the scope), or there is "
+        "none for it",
+        "create a token with scope read_api and set it (SCM_GITLAB_TOKEN, or its file); it counts at once",
+    ),
+    Reason.DENIED: Entry(
+        "the source refuses us",
+        "SVN: correct SCM_SVN_USERNAME and SCM_SVN_PASSWORD, or the rights on the server. GitLab: give the "
+        "token's user at least the role Reporter. Then: scm-sync runner incremental --repo SPEC",
+    ),
+    Reason.DISABLED: Entry(
+        "green: the project has the feature switched off (repository, or merge requests)",
+        "nothing; it is looked at every hour, and its history waits until it is switched on",
+    ),
+    Reason.MOVED: Entry(
+        "the server says that the source has another address now",
+        "SVN: scm-sync repo relocate SPEC NEW-URL --reason ... keeps what is stored; GitLab: correct the URL "
+        "of the server (SCM_GITLAB_URL)",
+    ),
+    Reason.GONE: Entry(
+        "nothing answers at the address, more than once",
+        "register the correct address, or: scm-sync repo retire SPEC --reason ...",
+    ),
+    Reason.REPLACED: Entry(
+        "another repository answers at the address",
+        "see docs/decisions/replaced-repositories.md; when the old one is back: "
+        "scm-sync runner incremental --repo SPEC",
+    ),
+    Reason.QUARANTINE: Entry(
+        "rows could not be stored",
+        "scm-sync admin quarantine list --repo SPEC; mend the cause, then: "
+        "scm-sync admin quarantine retry --repo SPEC",
+    ),
+    Reason.OBLIGATION: Entry(
+        "a detail could not be read yet",
+        "nothing at first: it is retried by itself; scm.obligations has the error",
+    ),
+    Reason.UNREADABLE: Entry(
+        "the server refuses a kind of detail (approvals, versions, ...) for every merge request of the "
+        "project; green where it does not have such details at all",
+        "give the token's user the right to see it, or nothing: it is tried again once a day, and at once "
+        "with another token; scm.unreadable_details has the error",
+    ),
+    Reason.MISMATCH: Entry(
+        "a comparison found rows that are missing, extra or changed",
+        "nothing at first: a repair is queued, and the next comparison closes it; "
+        "scm-sync reconcile --repo SPEC --no-repair names them",
+    ),
+    Reason.UNREPAIRED: Entry(
+        "three repairs did not heal a difference",
+        "look at scm.discrepancies, quarantine and triggers on our tables; mend the cause, then: "
+        "scm-sync reconcile --repo SPEC --repair",
+    ),
+    Reason.POORER: Entry(
+        "a look saw less than is stored",
+        "give our account on the server its rights back; nothing stored was changed",
+    ),
+}
+"""Every reason, in the order of the page."""
+
+
+HELD_BACK: Mapping[str, Entry] = {
+    "paused": Entry(
+        "somebody has paused it",
+        "scm-sync admin pauses lists the pauses, scm-sync admin resume ID ends one",
+    ),
+    "breaker_open": Entry(
+        "a circuit breaker is open: too many runs of its server or tenant failed",
+        "mend what the runs failed of; it probes by itself, or: scm-sync admin breaker-reset",
+    ),
+    "half_open": Entry(
+        "a circuit breaker lets single probes through to find out whether it may close",
+        "nothing; it closes by itself when the probes succeed",
+    ),
+    "rate_limited": Entry(
+        "no request is sent to the server for a while",
+        "wait, or see: scm-sync admin limits list",
+    ),
+    "waits_for_retry": Entry(
+        "live syncing failed and is tried again later",
+        "nothing; it is tried again by itself, or: scm-sync runner incremental --repo SPEC",
+    ),
+    "unserved": Entry(
+        "no living worker pool takes it",
+        "start the pool that takes it, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)",
+    ),
+    "silent": Entry(
+        "a sensor, schedule or loop misses its ticks",
+        "start scm-sync up, or the loop; what will never tick again: scm-sync health --forget NAME",
+    ),
+}
+"""What keeps jobs from being started, although the copy may be healthy still, in the order of the page."""
+
+
+def remedy(reason: Reason | str, spec: str = "SPEC") -> str:
+    """What helps against ``reason``, with the commands for the repository ``spec``."""
+    entry = HELD_BACK.get(str(reason)) or CATALOGUE[Reason(reason)]
+    return entry.remedy.replace("SPEC", spec)
+
+
+def remedies(reasons: Iterable[Reason | str], spec: str = "SPEC") -> dict[str, str]:
+    """What helps against each of ``reasons``, by its name."""
+    return {str(reason): remedy(reason, spec) for reason in reasons}
+
+
+def table() -> str:
+    """The catalogue as the Markdown table of ``docs/health.md``."""
+    return _table(CATALOGUE)
+
+
+def held_back_table() -> str:
+    """What keeps jobs from being started, as the second table of ``docs/health.md``."""
+    return _table(HELD_BACK)
+
+
+def _table(entries: Mapping[str, Entry] | Mapping[Reason, Entry]) -> str:
+    lines = ["| reason | meaning | what to do |", "|---|---|---|"]
+    lines += [f"| {reason} | {entry.meaning} | {entry.remedy} |" for reason, entry in entries.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,46 @@
+"""Texts of others, made harmless for where they are shown: a terminal, a JSON document, a Markdown page.
+
+Belongs here: the one filter for each of these places. A source controls project paths, branch and user names,
+messages and its error texts; a terminal would take an escape sequence in them for a command, and a page a
+bracket for a link. What is stored stays as it was received.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+_UNSAFE = re.compile(r"[^\n -~]")
+
+
+def visible(text: str, keep: str = "") -> str:
+    """``text`` with each character that a terminal does not show as one written out, such as ``\\x1b``,
+    ``\\n`` or ``\\u202e``. Those in ``keep`` stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode("ascii")
+        for one in text
+    )
+
+
+def one_line(text: str) -> str:
+    """``text`` on one line: white space as single blanks, the rest as :func:`visible` has it."""
+    return visible(" ".join(text.split()))
+
+
+def visible_json(document: str) -> str:
+    """A JSON document that says the same, without a character that a terminal would obey. JSON itself escapes
+    only those below U+0020."""
+
+    def escape(match: re.Match[str]) -> str:
+        return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
+
+    return _UNSAFE.sub(escape, document)
+
+
+def code(text: str) -> str:
+    """``text`` as a piece of code in Markdown, also in a table: neither a link nor an image nor an element
+    begins there. A backtick and a bar, which would end it, become similar characters."""
+    line = one_line(text).replace("`", "'").replace("|", "\N{BROKEN BAR}")
+    return f"`{line}`" if line else ""
