@@ -144,6 +144,11 @@ def _explain(error: Exception) -> int:
         from sync_pipeline.sync.attempt import database_error
 
         return tell(str(database_error(error)), CONFIGURATION if _is_away(error) else FAILED)
+    if type(error).__module__.startswith(("sqlalchemy", "dagster_postgres")):
+        from sync_pipeline.orchestration.storage import storage_problem
+
+        if (problem := storage_problem(error)) is not None:
+            return tell(problem, CONFIGURATION)
     if isinstance(error, typer.Abort):
         return tell("interrupted; nothing was changed", INTERRUPTED)
     # Usage errors of the option parser have a message for people; their class moved between its versions.

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from sync_pipeline.sandbox.gitlab.records import Project
-from sync_pipeline.store.database import describe
+from sync_pipeline.store.connecting import describe
 from sync_pipeline_tests.end_to_end.conftest import Up, commit, midnight, until
 
 pytestmark = pytest.mark.xdist_group("up")
