@@ -147,8 +147,8 @@ def _explain(error: Exception) -> int:
     if type(error).__module__.startswith(("sqlalchemy", "dagster_postgres")):
         from sync_pipeline.orchestration.storage import storage_problem
 
-        if (problem := storage_problem(error)) is not None:
-            return tell(problem, CONFIGURATION)
+        if (line := storage_problem(error)) is not None:
+            return tell(line, CONFIGURATION)
     if isinstance(error, typer.Abort):
         return tell("interrupted; nothing was changed", INTERRUPTED)
     # Usage errors of the option parser have a message for people; their class moved between its versions.
