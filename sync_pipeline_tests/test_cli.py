@@ -22,6 +22,7 @@ from uuid import uuid4
 import psutil
 import psycopg
 import pytest
+from psycopg import sql
 
 from sync_pipeline import __version__, cli
 from sync_pipeline.cli import progress, repositories, roots
@@ -742,6 +743,37 @@ def test_the_runner_syncs_for_real_and_tells_how_it_went(
     assert (failed.code, failed.json["exit_code"], failed.json["status"]) == (2, 2, "failed")
     assert failed.json["error"]
     assert failed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("table", ["event_logs", "runs"])
+def test_a_full_disk_in_dagsters_tables_is_one_line(
+    on_database: Database, repository_url: str, tmp_path: Path, start: Callable[..., Process], table: str
+) -> None:
+    def run() -> Done:
+        process = start("runner", "incremental", "--repo", str(repo))
+        out, err = process.communicate(timeout=120)
+        return Done(process.wait(), out, err)
+
+    with on_database.connection() as conn:
+        repo = builders.register_source(conn, tmp_path / "paint")
+        assert run().code == 0
+        conn.execute(
+            "CREATE FUNCTION dagster.full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "RAISE EXCEPTION 'could not extend file: No space left on device' "
+            "USING ERRCODE = 'disk_full'; END $$"
+        )
+        conn.execute(
+            sql.SQL(
+                "CREATE TRIGGER full_disk BEFORE INSERT ON dagster.{} EXECUTE FUNCTION dagster.full_disk()"
+            ).format(sql.Identifier(table))
+        )
+        failed = run()
+    assert failed.code == 3
+    # The first line says what there is to read.
+    assert failed.err.splitlines()[1:] == [
+        "scm-sync: Dagster's database has no room: could not extend file: No space left on device; "
+        "make room there, then try again"
+    ]
 
 
 def test_a_loop_goes_round_and_on_where_a_round_failed(

@@ -156,6 +156,11 @@ def _explain(error: Exception) -> int:
         from sync_pipeline.sync.attempt import database_error
 
         return tell(str(database_error(error)), CONFIGURATION if _is_away(error) else FAILED)
+    if type(error).__module__.startswith(("sqlalchemy", "dagster_postgres")):
+        from sync_pipeline.orchestration.storage import storage_problem
+
+        if (line := storage_problem(error)) is not None:
+            return tell(line, CONFIGURATION)
     if isinstance(error, typer.Abort):
         return tell("interrupted; nothing was changed", INTERRUPTED)
     # Usage errors of the option parser have a message for people; their class moved between its versions.

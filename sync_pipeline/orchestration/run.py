@@ -47,6 +47,7 @@ from sync_pipeline.orchestration.partitions import (
 from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of, signature
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.step import REFUSED, Observer
+from sync_pipeline.orchestration.storage import explained_storage
 from sync_pipeline.policy.families import by_family
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import repos
@@ -100,6 +101,7 @@ def execute(
         on_report(report)
 
     with (
+        explained_storage(),
         dagster_environment(settings) as variables,
         quiet_dagster(),
         Database(variables["SCM_DATABASE_URL"], max_size=2) as database,

@@ -15,9 +15,9 @@ from typing import ParamSpec, TypeVar
 
 import dagster as dg
 import psycopg
-import sqlalchemy.exc
 
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.orchestration.storage import is_outage, storage_problem
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import heartbeats
 from sync_pipeline.store.database import Database
@@ -50,20 +50,11 @@ def skips_outages(body: Callable[_P, _T]) -> Callable[_P, _T | dg.SkipReason]:
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             return dg.SkipReason(f"the database went away: {_first_line(error)}")
         except Exception as error:
-            if not _is_of_storage(error):
+            if not is_outage(error):
                 raise
-            return dg.SkipReason("Dagster's database does not answer")
+            return dg.SkipReason(storage_problem(error))
 
     return tick
-
-
-def _is_of_storage(error: Exception) -> bool:
-    if isinstance(error, sqlalchemy.exc.OperationalError | sqlalchemy.exc.InterfaceError):
-        return True
-    # Not needed to load a code location.
-    from dagster_postgres.utils import DagsterPostgresException
-
-    return isinstance(error, DagsterPostgresException)
 
 
 def _first_line(error: Exception) -> str:

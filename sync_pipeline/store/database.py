@@ -25,7 +25,7 @@ from sync_pipeline.store.connecting import connect, describe, options, refuse_po
 Connection = psycopg.Connection[dict[str, Any]]
 
 # Server-side limits, so that a lost client or a forgotten transaction frees its locks by itself.
-_SESSION = {
+_SESSION: dict[str, str | int] = {
     "timezone": "UTC",
     "statement_timeout": 600_000,
     "lock_timeout": 60_000,

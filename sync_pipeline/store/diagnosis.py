@@ -87,7 +87,7 @@ def look(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> Server:
 def connection(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> Iterator[Connection]:
     """A connection of one's own whose statements end after ``seconds``. Raises as :func:`look`."""
     if variable == "SCM_DATABASE_URL":
-        settings = {"timezone": "UTC", "statement_timeout": seconds * 1000}
+        settings: dict[str, str | int] = {"timezone": "UTC", "statement_timeout": seconds * 1000}
         with connect(url, seconds=seconds, name=_NAME, settings=settings, row_factory=dict_row) as conn:
             yield conn
         return

@@ -23,7 +23,7 @@ from dagster._grpc.client import DagsterGrpcClient
 
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab.records import Project
-from sync_pipeline.store.database import describe
+from sync_pipeline.store.connecting import describe
 from sync_pipeline_tests.end_to_end.conftest import Up, commit, midnight, until
 
 pytestmark = pytest.mark.xdist_group("up")

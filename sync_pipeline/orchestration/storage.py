@@ -1,0 +1,54 @@
+"""Failures of the database in which Dagster keeps its tables.
+
+Belongs here: telling such a failure from others, as one line without the statement. Does not belong here:
+failures of our own tables (:func:`sync_pipeline.sync.attempt.database_error`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy.exc
+
+from sync_pipeline.errors import ConfigurationError
+
+
+def storage_problem(error: BaseException) -> str | None:
+    """What went wrong with Dagster's tables, and the remedy where it is known; None for every other error.
+
+    SQLAlchemy's own text is the whole statement with its values. Only what the server said is kept.
+    """
+    # Not needed to load a code location.
+    from dagster_postgres.utils import DagsterPostgresException
+
+    if isinstance(error, DagsterPostgresException):
+        return "Dagster's database does not answer"
+    if not isinstance(error, sqlalchemy.exc.DBAPIError):
+        return None
+    said = (str(error.orig).strip().splitlines() or [""])[0]
+    state = getattr(error.orig, "pgcode", None) or ""
+    if state.startswith("53"):
+        return f"Dagster's database has no room: {said}; make room there, then try again"
+    if state:
+        return f"Dagster's database refused: {said}"
+    return "Dagster's database does not answer"
+
+
+@contextmanager
+def explained_storage() -> Iterator[None]:
+    """Raise ConfigurationError with one line for a failure of Dagster's tables in the block."""
+    try:
+        yield
+    except Exception as error:
+        if (problem := storage_problem(error)) is None:
+            raise
+        raise ConfigurationError(problem) from None
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the same may work later, once somebody has looked after the database."""
+    return storage_problem(error) is not None and (
+        not isinstance(error, sqlalchemy.exc.DBAPIError)
+        or isinstance(error, sqlalchemy.exc.OperationalError | sqlalchemy.exc.InterfaceError)
+    )
