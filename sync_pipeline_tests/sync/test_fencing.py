@@ -142,6 +142,9 @@ EDGES = frozenset(
 # References that are no calls: chosen here, called in a fenced transaction a few lines below.
 INDIRECT = frozenset({"merge_requests.note_asked", "reviews.note_asked"})
 
+# Copies rows to temporary tables to compare them, and stores nothing.
+STAGING = frozenset({"facts.changes"})
+
 _PACKAGE = Path(sync_pipeline.__file__).parent
 _WRITES = re.compile(r"\b(INSERT\s+INTO|UPDATE\s+[a-z_{]|DELETE\s+FROM|COPY\s+[a-z])")
 
