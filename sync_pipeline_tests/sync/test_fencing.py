@@ -230,12 +230,9 @@ def _uses() -> Iterator[tuple[str, str, bool]]:
         parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         for node in ast.walk(tree):
             name = _named(node, imports, None)
-            if (
-                not isinstance(node, ast.expr)
-                or name is None
-                or not writes.get(name)
-                or isinstance(parents[node], ast.Attribute)
-            ):
+            if not isinstance(node, ast.expr) or name is None or name in STAGING:
+                continue
+            if not writes.get(name) or isinstance(parents[node], ast.Attribute):
                 continue
             call = parents[node]
             fenced = name in INDIRECT
