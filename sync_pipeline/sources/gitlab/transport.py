@@ -34,6 +34,7 @@ import urllib3
 
 from sync_pipeline.errors import AccessDenied, Cancelled, ConfigurationError, Permanent, SyncError, Transient
 from sync_pipeline.model import Traffic
+from sync_pipeline.sources.certificates import remedy
 from sync_pipeline.sources.gitlab import answers, bodies
 from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
 from sync_pipeline.sources.proxies import VARIABLES, proxy_for
@@ -653,9 +654,11 @@ def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncE
     def met(*kinds: type[BaseException]) -> bool:
         return any(isinstance(item, kinds) for item in chain)
 
-    if met(ssl.SSLCertVerificationError):
+    untrusted = next((item for item in chain if isinstance(item, ssl.SSLCertVerificationError)), None)
+    if untrusted is not None:
         return Permanent(
-            f"{where}: the certificate is not trusted; set SCM_CA_FILE to the PEM file of its authority",
+            f"{where}: the certificate is not trusted ({untrusted.verify_message.rstrip('.')}); "
+            f"{remedy(untrusted)}",
             code="certificate",
         )
     names = " ".join(str(item) for item in chain)

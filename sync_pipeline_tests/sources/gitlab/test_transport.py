@@ -730,6 +730,25 @@ def test_an_unknown_authority_is_permanent_and_one_file_makes_it_known(certifica
         assert server.tokens == [TOKEN]
 
 
+@pytest.mark.parametrize(
+    ("name", "expired", "says"),
+    [
+        ("DNS:gitlab.example.test", False, "use the name that the certificate is for"),
+        ("IP:127.0.0.1", True, "renew the certificate on the server"),
+    ],
+)
+def test_a_certificate_that_is_wrong_says_what_is_wrong(
+    tmp_path: Path, name: str, expired: bool, says: str
+) -> None:
+    """It is known, so SCM_CA_FILE would not help."""
+    known = servers.self_signed(tmp_path, name, expired=expired)
+    with scripted(OK, certificate=known) as server:
+        error = failure(connect(server.url, ca_file=known[0]))
+        assert (error.code, server.asked) == ("certificate", [])
+        assert says in str(error)
+        assert "SCM_CA_FILE" not in str(error)
+
+
 def test_a_ca_file_that_is_none_is_a_matter_of_configuration(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("no certificate")
