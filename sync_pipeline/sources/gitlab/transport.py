@@ -51,6 +51,8 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_HOPS = 3
 # A refused token is not sent again for so many seconds: repeated refusals get the address banned.
 _REFUSED_SECONDS = 60.0
+# Seconds that one request waits altogether for a server that says again and again when to come back.
+_REFUSED_AT_MOST = 300.0
 # Seconds after which a try that failed is worth a line.
 _LONG_TRY = 5.0
 # Errors that asking again within seconds cannot help.
@@ -396,6 +398,16 @@ class _Session(requests.Session):
         """Send ``request`` and whatever follows from it; a JSON answer with status 2xx comes back."""
         clock = self._instance.monotonic
         started = clock()
+        failures = 0
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            nonlocal failures
+            error = state.outcome.exception() if state.outcome else None
+            if self._client.attempts > 1 and _says_when(error):
+                # A server that says each time when to come back is no failure, as long as that is soon.
+                return state.idle_for >= _REFUSED_AT_MOST
+            failures += 1
+            return failures >= self._client.attempts
 
         def tell(state: tenacity.RetryCallState) -> None:
             nonlocal started
@@ -404,17 +416,16 @@ class _Session(requests.Session):
             level = logging.WARNING if clock() - started >= _LONG_TRY else logging.INFO
             _log.log(
                 level,
-                "%s; try %d of %d after %.0f s, the next one in %.0f s",
+                "%s; try %d after %.0f s, the next one in %.0f s",
                 error,
                 state.attempt_number,
-                self._client.attempts,
                 clock() - started,
                 state.upcoming_sleep,
             )
             started = clock() + state.upcoming_sleep
 
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(self._client.attempts),
+            stop=is_over,
             wait=self._wait,
             retry=tenacity.retry_if_exception(self._again),
             sleep=self._client.pause,
@@ -612,6 +623,10 @@ def seconds_to_wait(attempt: int, asked: float | None, longest: float, chance: f
     released at the same instant. ``chance`` is from 0 to 1."""
     grown = min(2.0 ** (attempt - 1), longest) * (0.5 + chance / 2)
     return grown if asked is None else max(grown, asked + min(0.1 * asked + 0.1, 5.0) * chance)
+
+
+def _says_when(error: BaseException | None) -> bool:
+    return isinstance(error, Transient) and error.code == "rate_limit" and error.retry_after is not None
 
 
 def _shown(request: requests.PreparedRequest) -> str:

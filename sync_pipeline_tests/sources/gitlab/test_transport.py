@@ -499,6 +499,22 @@ def test_a_long_wait_is_left_to_the_caller_and_clamped(asked: str, told: float) 
     assert (error.code, error.retry_after, clock.slept) == ("rate_limit", told, [])
 
 
+def test_a_server_that_says_each_time_when_to_come_back_is_waited_for() -> None:
+    """More often than a server that fails; but not for ever."""
+    clock = Clock()
+    with scripted(*[_throttled(Retry_After="2")] * 6, OK) as server:
+        assert connect(server.url, clock).get("/projects/1").data == [{"id": 1}]
+        assert len(server.asked) == 7
+    clock = Clock()
+    with scripted(_throttled(Retry_After="0")) as server:
+        assert failure(connect(server.url, clock)).code == "rate_limit"
+        assert len(server.asked) < 20
+        assert 300 <= sum(clock.slept) < 400
+    with scripted(_throttled()) as server:
+        assert failure(connect(server.url)).code == "rate_limit"
+        assert len(server.asked) == 4
+
+
 def test_json_rate_limits_and_gateways_count_as_rate_limits() -> None:
     limited = [
         answer({"message": {"error": "This endpoint has been requested too many times."}}, "429 Too Many"),
