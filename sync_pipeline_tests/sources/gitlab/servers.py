@@ -258,20 +258,9 @@ def self_signed(folder: Path, name: str = "IP:127.0.0.1", *, expired: bool = Fal
     made += ["-subj", "/CN=test", "-addext", f"subjectAltName={name}", "-days", "2"]
     subprocess.run([*made, "-keyout", key, "-out", pem], check=True, capture_output=True)
     if expired:
-        again = [
-            "openssl",
-            "x509",
-            "-in",
-            pem,
-            "-signkey",
-            key,
-            "-days",
-            "-1",
-            "-out",
-            folder / "expired.pem",
-        ]
-        subprocess.run(again, check=True, capture_output=True)
+        signed = ["openssl", "x509", "-in", str(pem), "-signkey", str(key), "-days", "-1"]
         pem = folder / "expired.pem"
+        subprocess.run([*signed, "-out", pem], check=True, capture_output=True)
     return str(pem), str(key)
 
 
