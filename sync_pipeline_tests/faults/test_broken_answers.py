@@ -173,7 +173,7 @@ def test_each_long_try_is_told_and_quick_ones_are_not(caplog: pytest.LogCaptureF
         assert failure(instance.client()).code == "timeout"
         told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert len(told) == 2
-        assert "/projects/1: no answer in time; try 1 of 3 after" in told[0]
+        assert "/projects/1: no answer in time; try 1 after" in told[0]
         caplog.clear()
         assert failure(instance.client(patience=120.0)).code == "timeout"
         assert caplog.records == []

@@ -24,6 +24,7 @@ from sync_pipeline.model import Repository
 from sync_pipeline.operations.doctor.findings import Finding, State, failed, ok, skipped, told, warning
 from sync_pipeline.operations.texts import age, counted
 from sync_pipeline.settings import GitLabServer, Settings
+from sync_pipeline.sources.certificates import remedy
 from sync_pipeline.sources.gitlab.front import TokenLook, look_at_token
 from sync_pipeline.sources.gitlab.transport import Answer, Client, Feedback, Instance
 from sync_pipeline.sources.proxies import proxy_for
@@ -355,20 +356,11 @@ def certificate(
         why = f"not trusted: {error.verify_message}"
         if accepted:
             return [
-                warning(name, f"{why}; SCM_SVN_TRUST_FAILURES accepts {accepted}", _trust(error), subject)
+                warning(name, f"{why}; SCM_SVN_TRUST_FAILURES accepts {accepted}", remedy(error), subject)
             ]
-        return [failed(name, why, _trust(error), subject)]
+        return [failed(name, why, remedy(error), subject)]
     except (OSError, UnicodeError):
         return [skipped(name, "no TLS connection to look at it", subject)]
-
-
-def _trust(error: ssl.SSLCertVerificationError) -> str:
-    # X509_V_ERR_CERT_HAS_EXPIRED and the two kinds of mismatch of a name.
-    if error.verify_code == 10:
-        return "renew the certificate on the server"
-    if error.verify_code in (62, 64):
-        return "use the name that the certificate is for, or have the name added to it"
-    return "set SCM_CA_FILE to the PEM file of its authority"
 
 
 def _valid(shown: Mapping[str, Any], subject: str, now: datetime) -> Finding:

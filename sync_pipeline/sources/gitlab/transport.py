@@ -35,6 +35,7 @@ import urllib3
 from sync_pipeline.catalog import without_credentials
 from sync_pipeline.errors import AccessDenied, Cancelled, ConfigurationError, Permanent, SyncError, Transient
 from sync_pipeline.model import Traffic
+from sync_pipeline.sources.certificates import remedy
 from sync_pipeline.sources.gitlab import answers, bodies
 from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
 from sync_pipeline.sources.proxies import VARIABLES, proxy_for
@@ -51,6 +52,8 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_HOPS = 3
 # A refused token is not sent again for so many seconds: repeated refusals get the address banned.
 _REFUSED_SECONDS = 60.0
+# Seconds that one request waits altogether for a server that says again and again when to come back.
+_REFUSED_AT_MOST = 300.0
 # Seconds after which a try that failed is worth a line.
 _LONG_TRY = 5.0
 # Errors that asking again within seconds cannot help.
@@ -401,6 +404,16 @@ class _Session(requests.Session):
         """Send ``request`` and whatever follows from it; a JSON answer with status 2xx comes back."""
         clock = self._instance.monotonic
         started = clock()
+        failures = 0
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            nonlocal failures
+            error = state.outcome.exception() if state.outcome else None
+            if self._client.attempts > 1 and _says_when(error):
+                # A server that says each time when to come back is no failure, as long as that is soon.
+                return state.idle_for >= _REFUSED_AT_MOST
+            failures += 1
+            return failures >= self._client.attempts
 
         def tell(state: tenacity.RetryCallState) -> None:
             nonlocal started
@@ -409,17 +422,16 @@ class _Session(requests.Session):
             level = logging.WARNING if clock() - started >= _LONG_TRY else logging.INFO
             _log.log(
                 level,
-                "%s; try %d of %d after %.0f s, the next one in %.0f s",
+                "%s; try %d after %.0f s, the next one in %.0f s",
                 error,
                 state.attempt_number,
-                self._client.attempts,
                 clock() - started,
                 state.upcoming_sleep,
             )
             started = clock() + state.upcoming_sleep
 
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(self._client.attempts),
+            stop=is_over,
             wait=self._wait,
             retry=tenacity.retry_if_exception(self._again),
             sleep=self._client.pause,
@@ -619,6 +631,10 @@ def seconds_to_wait(attempt: int, asked: float | None, longest: float, chance: f
     return grown if asked is None else max(grown, asked + min(0.1 * asked + 0.1, 5.0) * chance)
 
 
+def _says_when(error: BaseException | None) -> bool:
+    return isinstance(error, Transient) and error.code == "rate_limit" and error.retry_after is not None
+
+
 def _shown(request: requests.PreparedRequest) -> str:
     """The request for a person: without its query."""
     url = request.url or ""
@@ -659,9 +675,11 @@ def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncE
     def met(*kinds: type[BaseException]) -> bool:
         return any(isinstance(item, kinds) for item in chain)
 
-    if met(ssl.SSLCertVerificationError):
+    untrusted = next((item for item in chain if isinstance(item, ssl.SSLCertVerificationError)), None)
+    if untrusted is not None:
         return Permanent(
-            f"{where}: the certificate is not trusted; set SCM_CA_FILE to the PEM file of its authority",
+            f"{where}: the certificate is not trusted ({untrusted.verify_message.rstrip('.')}); "
+            f"{remedy(untrusted)}",
             code="certificate",
         )
     names = " ".join(str(item) for item in chain)

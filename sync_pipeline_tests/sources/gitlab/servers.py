@@ -251,12 +251,16 @@ class Clock:
 Sleep = Callable[[float], None]
 
 
-def self_signed(folder: Path, name: str = "IP:127.0.0.1") -> tuple[str, str]:
+def self_signed(folder: Path, name: str = "IP:127.0.0.1", *, expired: bool = False) -> tuple[str, str]:
     """Files with a certificate for ``name`` that nobody else vouches for, and with its key."""
     pem, key = folder / "server.pem", folder / "server.key"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     made += ["-subj", "/CN=test", "-addext", f"subjectAltName={name}", "-days", "2"]
     subprocess.run([*made, "-keyout", key, "-out", pem], check=True, capture_output=True)
+    if expired:
+        signed = ["openssl", "x509", "-in", str(pem), "-signkey", str(key), "-days", "-1"]
+        pem = folder / "expired.pem"
+        subprocess.run([*signed, "-out", pem], check=True, capture_output=True)
     return str(pem), str(key)
 
 

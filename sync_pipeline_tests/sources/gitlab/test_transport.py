@@ -499,6 +499,22 @@ def test_a_long_wait_is_left_to_the_caller_and_clamped(asked: str, told: float) 
     assert (error.code, error.retry_after, clock.slept) == ("rate_limit", told, [])
 
 
+def test_a_server_that_says_each_time_when_to_come_back_is_waited_for() -> None:
+    """More often than a server that fails; but not for ever."""
+    clock = Clock()
+    with scripted(*[_throttled(Retry_After="2")] * 6, OK) as server:
+        assert connect(server.url, clock).get("/projects/1").data == [{"id": 1}]
+        assert len(server.asked) == 7
+    clock = Clock()
+    with scripted(_throttled(Retry_After="0")) as server:
+        assert failure(connect(server.url, clock)).code == "rate_limit"
+        assert len(server.asked) < 20
+        assert 300 <= sum(clock.slept) < 400
+    with scripted(_throttled()) as server:
+        assert failure(connect(server.url)).code == "rate_limit"
+        assert len(server.asked) == 4
+
+
 def test_json_rate_limits_and_gateways_count_as_rate_limits() -> None:
     limited = [
         answer({"message": {"error": "This endpoint has been requested too many times."}}, "429 Too Many"),
@@ -728,6 +744,25 @@ def test_an_unknown_authority_is_permanent_and_one_file_makes_it_known(certifica
         assert "SCM_CA_FILE" in str(error)
         assert connect(server.url, ca_file=certificate[0]).get("/projects/1").data
         assert server.tokens == [TOKEN]
+
+
+@pytest.mark.parametrize(
+    ("name", "expired", "says"),
+    [
+        ("DNS:gitlab.example.test", False, "use the name that the certificate is for"),
+        ("IP:127.0.0.1", True, "renew the certificate on the server"),
+    ],
+)
+def test_a_certificate_that_is_wrong_says_what_is_wrong(
+    tmp_path: Path, name: str, expired: bool, says: str
+) -> None:
+    """It is known, so SCM_CA_FILE would not help."""
+    known = servers.self_signed(tmp_path, name, expired=expired)
+    with scripted(OK, certificate=known) as server:
+        error = failure(connect(server.url, ca_file=known[0]))
+        assert (error.code, server.asked) == ("certificate", [])
+        assert says in str(error)
+        assert "SCM_CA_FILE" not in str(error)
 
 
 def test_a_ca_file_that_is_none_is_a_matter_of_configuration(tmp_path: Path) -> None:
