@@ -1,3 +1,4 @@
+DROP TABLE scm.project_looks;
 DROP TABLE scm.dagster_requests;
 DELETE FROM scm.job_events WHERE action = 'join';
 ALTER TABLE scm.job_events DROP CONSTRAINT job_events_action_check;

@@ -36,3 +36,21 @@ COMMENT ON COLUMN scm.dagster_requests.skipped_count IS 'Partitions without a jo
 COMMENT ON COLUMN scm.dagster_requests.assets_done IS 'Assets whose jobs are made; a long request takes several ticks.';
 COMMENT ON COLUMN scm.dagster_requests.status IS 'What Dagster called it at the last look.';
 COMMENT ON COLUMN scm.dagster_requests.ended_at IS 'When the scheduler saw that Dagster is done with it; what is left is the ledger''s alone from then on.';
+
+CREATE TABLE scm.project_looks (
+    repo_id     bigint      PRIMARY KEY REFERENCES scm.repos,
+    fingerprint text        NOT NULL,
+    job_types   text[]      NOT NULL,
+    raw         jsonb       NOT NULL,
+    escaped     boolean     NOT NULL,
+    server_date timestamptz,
+    looked_at   timestamptz NOT NULL
+);
+COMMENT ON TABLE scm.project_looks IS 'The latest look at each GitLab project. Visits of its other job types use it for a minute, so that a round asks once.';
+COMMENT ON COLUMN scm.project_looks.repo_id IS 'The repository.';
+COMMENT ON COLUMN scm.project_looks.fingerprint IS 'The token of the look, as in scm.credential_stops; with another one the answer may differ.';
+COMMENT ON COLUMN scm.project_looks.job_types IS 'Job types that have used the look; each uses it once.';
+COMMENT ON COLUMN scm.project_looks.raw IS 'The project as the server gave it, without its secrets.';
+COMMENT ON COLUMN scm.project_looks.escaped IS 'True where raw is escaped, as in scm.mrs.';
+COMMENT ON COLUMN scm.project_looks.server_date IS 'The server''s clock at the look; NULL where it did not say.';
+COMMENT ON COLUMN scm.project_looks.looked_at IS 'When, by the database''s clock.';

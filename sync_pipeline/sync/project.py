@@ -14,10 +14,12 @@ from sync_pipeline.errors import AccessDenied, LeaseLost, Permanent, SourceRepla
 from sync_pipeline.model import BEGINNING, Access, TimeWindow
 from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import credentials, repos, watermarks
+from sync_pipeline.store import credentials, project_looks, repos, watermarks
 from sync_pipeline.store.database import database_time
 from sync_pipeline.sync.attempt import Attempt
 
+# Commits and merge requests of a round are visited at the same time, by two runs.
+_LOOK_SECONDS = 60.0
 _MOVED_SHOWS = timedelta(days=1)
 _WAS = "it was "
 # The lowest level of access to a project that shows everything that is read.
@@ -48,14 +50,24 @@ class ProjectVisit:
         return self._fingerprint
 
     def look(self) -> front.ProjectLook:
-        """Look at the front door. Raises as the transport does; SourceGone where the project is not found
-        this once, SourceReplaced where another one has its number."""
+        """Look at the front door, or take the look that another job type's visit took a moment ago. Raises as
+        the transport does; SourceGone where the project is not found this once, SourceReplaced where another
+        one has its number."""
+        job_types = [attempt.job_type for attempt in self._attempts]
+        repo_id = self._repo.repo_id
         with self._database.connection() as conn:
             self.looked_at = database_time(conn)
-            self.before = {
-                a.job_type: watermarks.get(conn, a.repo.repo_id, a.job_type) for a in self._attempts
-            }
-        self.project = look = front.look_at_project(self._client, self.project_id)
+            self.before = {one: watermarks.get(conn, repo_id, one) for one in job_types}
+            known = None
+            if all(attempt.is_incremental for attempt in self._attempts):
+                known = project_looks.recent(
+                    conn, repo_id, self._fingerprint, job_types, seconds=_LOOK_SECONDS
+                )
+        if known is None:
+            self.project = look = front.look_at_project(self._client, self.project_id)
+        else:
+            self.project = look = front.project_look(known.raw, known.server_date)
+            self.looked_at = known.looked_at
         with self._attempts[0].fenced() as conn:
             created = repos.source_created_at(conn, self._repo.repo_id, look.created_at)
             if look.created_at is not None and created != look.created_at:
@@ -75,6 +87,11 @@ class ProjectVisit:
                 actor=self._attempts[0].claim.actor,
             )
             credentials.clear(conn, self._repo.instance, self._fingerprint)
+            if known is None:
+                fresh = project_looks.StoredLook(look.raw, look.date, self.looked_at)
+                project_looks.put(conn, repo_id, self._fingerprint, job_types, fresh)
+            else:
+                project_looks.used(conn, repo_id, job_types, known)
         if "moved" in changed:
             self._moved = f"{_WAS}{self._repo.project_path}, it is {look.path} now"
         return look

@@ -62,6 +62,23 @@ def test_a_merge_request_arrives_with_its_commits_versions_and_review(
         assert row(forge, job_type).verified_at is not None
 
 
+def test_a_round_over_all_job_types_asks_for_the_project_once(forge: Forge, opened: MergeRequest) -> None:
+    for _ in range(2):
+        forge.tick()
+        forge.asked()
+        assert all(report.succeeded for report in (forge.commits(), *forge.both()))
+        project = f"/projects/{forge.project.id}"
+        assert [path for path in forge.asked(project) if path.endswith(project)] == [
+            f"/gitlab/api/v4{project}"
+        ]
+    # Each look serves a job type once: nothing is called fresh by an old answer.
+    forge.asked()
+    forge.both()
+    assert [path for path in forge.asked(project) if path.endswith(project)] == [f"/gitlab/api/v4{project}"]
+    verified = {row(forge, job_type).verified_at for job_type in (JobType.COMMITS, MR)}
+    assert len(verified) == 2
+
+
 def test_both_job_types_share_one_list_and_an_unchanged_merge_request_costs_nothing(
     forge: Forge, opened: MergeRequest
 ) -> None:

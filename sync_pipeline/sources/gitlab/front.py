@@ -66,7 +66,7 @@ def look_at_project(client: Client, project: int | str) -> ProjectLook:
     SourceGone with code ``not_found`` where the token sees no such project this once."""
     path = project_path(project) if isinstance(project, int) else f"/projects/{_quoted(project)}"
     answer = client.get(path)
-    return _project(answer.data, answer.date)
+    return project_look(answer.data, answer.date)
 
 
 def projects_of(group_id: int | None) -> tuple[str, dict[str, str]]:
@@ -85,10 +85,11 @@ def list_projects(client: Client, group_id: int | None) -> Iterator[ProjectLook]
         query["pagination"] = "keyset"
     for answer in pages(client, path, query | {"order_by": "id", "sort": "asc"}):
         for row in answer.data:
-            yield _project(row, answer.date)
+            yield project_look(row, answer.date)
 
 
-def _project(data: Any, date: datetime | None) -> ProjectLook:
+def project_look(data: Any, date: datetime | None) -> ProjectLook:
+    """A project as the server gave it at ``date``. Raises as :class:`Fields` does."""
     fields = Fields(data)
     enabled = fields.boolean("merge_requests_enabled")
     level = fields.text("merge_requests_access_level")
