@@ -294,6 +294,7 @@ class MergeRequestWork:
                     server_now=batch.date,
                     begun=self._visit.looked_at,
                     distrusted=self._distrusted,
+                    sees_internal=self._visit.sees_internal_notes(),
                 )
 
             attempt.write_rows(
