@@ -252,7 +252,8 @@ class ReviewSet:
 
     ``whole`` names the origins that were read to their end: a stored event of such an origin that is not in
     ``events`` is missing at the source. ``approvals`` and ``reviewers`` are the sets in force, None where
-    they could not be read. ``mr_id`` is the number of the merge request within the instance, None where it is
+    they could not be read. ``notes_counted`` is how many comments the server counts, also those that it does
+    not show. ``mr_id`` is the number of the merge request within the instance, None where it is
     not known."""
 
     mr_iid: int
@@ -263,3 +264,12 @@ class ReviewSet:
     quarantined: tuple[QuarantinedRow, ...] = ()
     obligations: tuple[Obligation, ...] = ()
     mr_id: int | None = None
+    notes_counted: int | None = None
+
+    @property
+    def notes_hidden(self) -> int | None:
+        """How many comments the server counts and does not show; None where it does not say."""
+        if self.notes_counted is None or Origin.NOTE not in self.whole:
+            return None
+        came = sum(event.origin is Origin.NOTE and not event.is_system for event in self.events)
+        return max(0, self.notes_counted - came)

@@ -1,4 +1,6 @@
 -- Forgets merge requests whose numbers other ones took, with their reviews.
+ALTER TABLE scm.mr_reviews DROP COLUMN hidden_notes;
+ALTER TABLE scm.reconciliations DROP COLUMN hidden;
 ALTER TABLE scm.repos DROP COLUMN marked_for_deletion_on;
 UPDATE scm.sync_watermarks SET access = 'ok' WHERE access = 'pending_deletion';
 ALTER TABLE scm.sync_watermarks

@@ -96,3 +96,9 @@ ALTER TABLE scm.repo_events
     ADD CONSTRAINT repo_events_event_check
         CHECK (event IN ('registered', 'moved', 'tenant', 'default_branch', 'archived', 'unarchived', 'pending_deletion',
                          'restored', 'vanished', 'returned', 'retired', 'reactivated'));
+
+-- Notes that the token may not see are no difference.
+ALTER TABLE scm.mr_reviews ADD COLUMN hidden_notes bigint;
+COMMENT ON COLUMN scm.mr_reviews.hidden_notes IS 'Comments that the server counts and does not show to the token, as of the last reading that showed all others; NULL: not known.';
+ALTER TABLE scm.reconciliations ADD COLUMN hidden bigint NOT NULL DEFAULT 0;
+COMMENT ON COLUMN scm.reconciliations.hidden IS 'Stored rows that the token may not see now; nothing is known of them.';

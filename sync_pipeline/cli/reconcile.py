@@ -193,6 +193,8 @@ def _result(one: Mapping[str, Any]) -> str:
         words.append(f"{one['newer']:,} newer than the latest visit")
     if one["unreadable"]:
         words.append(f"{one['unreadable']:,} unreadable")
+    if one["hidden"]:
+        words.append(f"{one['hidden']:,} hidden from the token and not compared")
     words.append(f"{_window(one['window'])}, {counted(one['calls'], 'request')}, {age(one['seconds'])}")
     return "; ".join(words)
 

@@ -139,7 +139,7 @@ class Result:
     sums: dict[str, int]
 
 
-COUNTED = ("expected", "stored", "missing", "extra", "changed", "newer", "unreadable")
+COUNTED = ("expected", "stored", "missing", "extra", "changed", "newer", "unreadable", "hidden")
 
 
 def worst(states: Collection[str]) -> str:

@@ -202,6 +202,11 @@ SELECT s.iid
                                       AND e.origin = 'note' AND NOT e.is_system AND e.deleted_at IS NULL))
 """
 
+_HIDDEN_NOTES = """
+SELECT mr_iid, hidden_notes FROM scm.mr_reviews
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0 AND hidden_notes > 0
+"""
+
 # Commits as the source has them, with the names of the columns that differ. Numbers of lines and parents that
 # the source does not tell are no difference, nor is a stored row that waits to be read with its parents.
 _COMMITS = """
@@ -433,6 +438,12 @@ def reviews_that_differ(conn: Connection, repo_id: int, rows: Sequence[MergeRequ
         for row in rows
     )
     return {row["iid"] for row in conn.execute(_REVIEWS_DIFFER, {"repo_id": repo_id, "rows": listed})}
+
+
+def hidden_notes(conn: Connection, repo_id: int, iids: Collection[int]) -> dict[int, int]:
+    """How many comments of these merge requests the token may not see, as far as that is known."""
+    rows = conn.execute(_HIDDEN_NOTES, {"repo_id": repo_id, "iids": list(iids)})
+    return {row["mr_iid"]: row["hidden_notes"] for row in rows}
 
 
 def compare_reviews(

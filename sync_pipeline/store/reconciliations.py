@@ -22,10 +22,11 @@ _NEXT = "SELECT nextval(pg_get_serial_sequence('scm.reconciliations', 'reconcili
 
 _ADD = """
 INSERT INTO scm.reconciliations (reconciliation_id, repo_id, job_type, revs, period, depth, status, expected,
-                                 stored, missing, extra, changed, newer, unreadable, calls, detail, run_id)
+                                 stored, missing, extra, changed, newer, unreadable, hidden, calls, detail,
+                                 run_id)
 OVERRIDING SYSTEM VALUE
 VALUES (%(number)s, %(repo_id)s, %(job_type)s, %(revs)s, %(period)s, %(depth)s, %(status)s, %(expected)s,
-        %(stored)s, %(missing)s, %(extra)s, %(changed)s, %(newer)s, %(unreadable)s, %(calls)s,
+        %(stored)s, %(missing)s, %(extra)s, %(changed)s, %(newer)s, %(unreadable)s, %(hidden)s, %(calls)s,
         left(%(detail)s, 2000), %(run_id)s)
 """
 
@@ -122,6 +123,7 @@ def add(
     changed: int,
     newer: int,
     unreadable: int,
+    hidden: int = 0,
     calls: int,
     detail: str | None,
     run_id: UUID,
@@ -142,6 +144,7 @@ def add(
             "changed": changed,
             "newer": newer,
             "unreadable": unreadable,
+            "hidden": hidden,
             "calls": calls,
             "detail": detail,
             "run_id": run_id,

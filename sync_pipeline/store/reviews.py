@@ -142,9 +142,19 @@ RETURNING (xmax = 0) AS inserted
 # What is stored of the reviews of a page; compared with what came, so that no plan of a join can go wrong.
 _STORED = """
 SELECT id, mr_iid || ':' || source_event_id AS key, mr_iid, origin,
-       missing_since IS NOT NULL OR deleted_at IS NOT NULL AS gone
+       missing_since IS NOT NULL OR deleted_at IS NOT NULL AS gone,
+       is_internal, deleted_at IS NULL AND NOT is_system AND NOT is_internal AS shown
   FROM scm.review_events
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(current)s) AND replaced_id = 0
+"""
+
+# How many comments the token may not see. Where one that it saw before did not come, hidden ones are not told
+# from deleted ones: then the number stays.
+_HIDDEN = """
+UPDATE scm.mr_reviews AS r SET hidden_notes = s.hidden
+  FROM json_to_recordset(%(hidden)s) AS s (mr_iid bigint, hidden bigint, is_whole boolean)
+ WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = 0
+   AND r.hidden_notes IS DISTINCT FROM s.hidden AND (s.is_whole OR r.hidden_notes IS NULL)
 """
 
 # An older copy changes no content, but it shows that an event which was missing is there.
@@ -302,12 +312,14 @@ def store_reviews(
     server_now: datetime | None = None,
     begun: datetime | None = None,
     distrusted: Collection[str] = (),
+    sees_internal: bool = True,
 ) -> Counts:
     """Write reviews, each with the ``updated_at`` of its merge request; returns what that changed, counted by
     the database. ``server_now`` is the server's clock at its answer, and ``begun`` the database's before the
     server was asked. With ``distrusted`` these reviews win over what is stored, whatever its age, and so do
     those of their events that have one of these keys, whatever was noted of their content. The stored review
-    of another merge request with the same number is gone: it keeps its rows.
+    of another merge request with the same number is gone: it keeps its rows. Internal notes that do not come
+    are missing only to a token that ``sees_internal`` ones.
 
     Counts are events. Besides those that came, each counts once as read and updated that went missing, and
     each approval and reviewer that is new, changed or gone (new ones not at the first reading of a review:
@@ -337,7 +349,7 @@ def store_reviews(
     written = [row["inserted"] for row in conn.execute(_UPSERT, params)]
     # An earlier look that comes late says nothing about what is there now.
     current = [one for one in found if one.mr_iid in first]
-    returned, missing = _compare(conn, params, current, events)
+    returned, missing = _compare(conn, params, current, events, sees_internal)
     beside += missing
     beside += _store_set(conn, _CLOSE_APPROVALS, _PUT_APPROVALS, params, first, approvals_of(current))
     beside += _store_set(conn, _CLOSE_REVIEWERS, _PUT_REVIEWERS, params, first, reviewers_of(current))
@@ -395,19 +407,35 @@ def with_discussions(conn: Connection, repo_id: int, sets: Sequence[ReviewSet]) 
 
 
 def _compare(
-    conn: Connection, params: dict[str, Any], current: Sequence[ReviewSet], events: Collection[str]
+    conn: Connection,
+    params: dict[str, Any],
+    current: Sequence[ReviewSet],
+    events: Collection[str],
+    sees_internal: bool,
 ) -> tuple[int, int]:
     """Mark what is missing and lift the mark of what is not; returns how many returned and went missing."""
     unreadable = {row.natural_key for one in current for row in one.quarantined}
     whole = {(one.mr_iid, origin) for one in current for origin in complete_origins(one)}
     returned: list[int] = []
     missing: list[int] = []
+    lacking: set[int] = set()
     for row in conn.execute(_STORED, params | {"current": [one.mr_iid for one in current]}):
         if row["key"] in events:
             if row["gone"]:
                 returned.append(row["id"])
+        elif row["is_internal"] and not sees_internal:
+            continue
         elif not row["gone"] and (row["mr_iid"], row["origin"]) in whole and row["key"] not in unreadable:
             missing.append(row["id"])
+        if row["shown"] and row["key"] not in events and row["origin"] == Origin.NOTE:
+            lacking.add(row["mr_iid"])
+    hidden = [
+        {"mr_iid": one.mr_iid, "hidden": one.notes_hidden, "is_whole": one.mr_iid not in lacking}
+        for one in current
+        if one.notes_hidden is not None
+    ]
+    if hidden:
+        conn.execute(_HIDDEN, params | {"hidden": recordset(hidden)})
     if returned:
         conn.execute(_RETURNED, params | {"ids": returned})
     if missing:

@@ -189,7 +189,8 @@ class MergeRequestComparison:
         with self._database.connection() as conn:
             parts = comparison.compare_reviews(conn, self._repo_id, sets, gone)
         places = {row.iid: row.updated_at for row in rows} | gone
-        short = self._short(rows, sets)
+        short = self._short(sets)
+        hidden: list[str] = []
         found: list[Difference] = []
         newer = len(newer_ones)
         for one in parts:
@@ -199,7 +200,10 @@ class MergeRequestComparison:
                 # It came while the list was read already: the merge request will be listed again.
                 newer += 1
                 continue
-            if one.extra and one.origin is not None and not self._is_gone(one, gone, short):
+            if one.extra and self._is_hidden(one, gone, short):
+                hidden.append(one.natural_key)
+                continue
+            if one.extra and one.origin is not None and not self._is_gone(one, gone):
                 # It is there, and the list does not give it.
                 unread.append(one.natural_key)
                 continue
@@ -215,24 +219,32 @@ class MergeRequestComparison:
         stored = sum(not one.missing for one in parts)
         unread += [owed.natural_key for one in sets for owed in one.obligations]
         unread += [row.natural_key for one in sets for row in one.quarantined]
-        return Compared(part, expected, stored, tuple(found), newer, unread=tuple(dict.fromkeys(unread)))
+        return Compared(
+            part,
+            expected,
+            stored,
+            tuple(found),
+            newer,
+            unread=tuple(dict.fromkeys(unread)),
+            hidden=tuple(hidden),
+        )
 
-    def _short(self, rows: Sequence[MergeRequestRow], sets: Sequence[ReviewSet]) -> set[int]:
-        """Those of which fewer comments came than the merge request counts: some were withheld."""
-        expected = {row.iid: row.user_notes_count or 0 for row in rows}
-        return {
-            one.mr_iid
-            for one in sets
-            if sum(e.origin is Origin.NOTE and not e.is_system for e in one.events) < expected[one.mr_iid]
-        }
+    def _short(self, sets: Sequence[ReviewSet]) -> set[int]:
+        """Those of which fewer comments came than the merge request counts, without those that the token
+        never saw: some were withheld."""
+        with self._database.connection() as conn:
+            known = comparison.hidden_notes(conn, self._repo_id, [one.mr_iid for one in sets])
+        return {one.mr_iid for one in sets if (one.notes_hidden or 0) > known.get(one.mr_iid, 0)}
 
-    def _is_gone(self, one: comparison.ComparedPart, gone: Collection[int], short: Collection[int]) -> bool:
+    def _is_hidden(self, one: comparison.ComparedPart, gone: Collection[int], short: Collection[int]) -> bool:
+        """True if the token may not see a stored note: nothing is known of it."""
+        if one.origin is not Origin.NOTE or one.iid in gone:
+            return False
+        return one.iid in short or (one.is_internal and not self._visit.sees_internal_notes())
+
+    def _is_gone(self, one: comparison.ComparedPart, gone: Collection[int]) -> bool:
         if one.iid in gone:
             return True
-        if one.origin is Origin.NOTE and one.iid in short:
-            return False
-        if one.is_internal and not self._visit.sees_internal_notes():
-            return False
         assert one.origin is not None
         self._asked += 1
         # Of more than these the others are asked for when these are tombstones.

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import psycopg
 
@@ -297,6 +298,7 @@ class MergeRequestWork:
                     server_now=batch.date,
                     begun=self._visit.looked_at,
                     distrusted=self._distrusted,
+                    sees_internal=self._visit.sees_internal_notes(),
                 )
 
             attempt.write_rows(
@@ -368,8 +370,9 @@ class MergeRequestWork:
             return comparison.other_merge_requests(conn, self._repo.repo_id, list(iids), _PROBED)
 
     def _ask(self, job_type: JobType, iid: int, detail: str) -> Refusal | None:
-        reader = self._review_reader if job_type is JobType.REVIEWS else self._reader
-        return reader.ask(iid, detail)
+        if job_type is JobType.REVIEWS:
+            return self._review_reader.ask(iid, detail)
+        return self._reader.ask(iid, detail)
 
     def _load_refusals(self, readable: TimeWindow) -> None:
         """Nobody asks for what was refused before; live syncing finds out once a day whether it still is."""
@@ -399,8 +402,8 @@ class MergeRequestWork:
             if error.code not in OWN_ERRORS:
                 raise
             is_known = False
-        key = {"repo_id": self._repo.repo_id, "job_type": attempt.job_type}
-        how = {"fingerprint": self._visit.fingerprint, "pause": _PROBE_EVERY}
+        key: dict[str, Any] = {"repo_id": self._repo.repo_id, "job_type": attempt.job_type}
+        how: dict[str, Any] = {"fingerprint": self._visit.fingerprint, "pause": _PROBE_EVERY}
 
         def store(conn: Connection, batch_id: int) -> Counts:
             if not is_known:

@@ -52,8 +52,9 @@ _KEPT = 10_000
 class Compared:
     """A piece of a window after its comparison: ``window`` begins where the piece before it ended. Counts are
     rows. ``newer`` are differences that arose after what was read last, and no mismatch. ``unread`` are the
-    keys of rows that could not be compared, and ``unreadable`` is how many others there are: nothing is known
-    of them, so what was found of them earlier stays open."""
+    keys of rows that could not be compared, and ``unreadable`` is how many others there are; ``hidden`` are
+    those that the token may not see. Nothing is known of them, so what was found of them earlier stays
+    open."""
 
     window: Window
     expected: int
@@ -62,6 +63,7 @@ class Compared:
     newer: int = 0
     unreadable: int = 0
     unread: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
 
 
 class Comparison(Protocol):
@@ -111,6 +113,7 @@ class _Part:
     stored: int = 0
     newer: int = 0
     unreadable: int = 0
+    hidden: int = 0
     unread: set[str] = field(default_factory=set)
     by_kind: dict[DifferenceKind, int] = field(default_factory=lambda: dict.fromkeys(DifferenceKind, 0))
 
@@ -125,7 +128,8 @@ class _Part:
         self.stored += piece.stored
         self.newer += piece.newer
         self.unreadable += piece.unreadable + len(piece.unread)
-        self.unread.update(piece.unread)
+        self.hidden += len(piece.hidden)
+        self.unread.update(piece.unread, piece.hidden)
         for one in piece.differences:
             self.by_kind[one.kind] += 1
 
@@ -266,6 +270,7 @@ class ProbeWork:
                 changed=part.by_kind[DifferenceKind.CHANGED],
                 newer=part.newer,
                 unreadable=part.unreadable,
+                hidden=part.hidden,
                 calls=self._comparison.traffic.calls,
                 detail=detail,
                 run_id=self._attempt.claim.run_id,

@@ -176,6 +176,7 @@ class ReviewReader:
             frozenset(got.whole),
             tuple(got.aside),
             mr_id=merge_request.mr_id,
+            notes_counted=merge_request.user_notes_count,
         )
 
     def _notes(self, path: str, merge_request: MergeRequestRow, got: _Gathered) -> list[Hole]:
