@@ -29,6 +29,7 @@ _SECRET = re.compile(
 _USERINFO = re.compile(r"(://)[^/?#\s]*@")
 # What PostgreSQL text and jsonb refuse.
 _REFUSED = re.compile("[\x00\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPABLE = re.compile("[\\\\\x00\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(?:\\|u([0-9a-f]{4}))")
 _NUMBERS = {"\\NaN": math.nan, "\\Infinity": math.inf, "\\-Infinity": -math.inf}
@@ -44,7 +45,7 @@ def storable(text: str | None) -> str | None:
     """``text`` as a text column takes it: a visible mark in the place of NUL and of half a surrogate pair."""
     if text is None or (text.isascii() and "\0" not in text):
         return text
-    return text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\0", "\N{SYMBOL FOR NULL}"))
 
 
 def payload(raw: Mapping[str, Any], *, escaped: bool = False) -> tuple[Jsonb, bool]:

@@ -288,7 +288,9 @@ class RevisionWork:
         for batch in self._source.read(window):
             for row in batch.rows:
                 fields = asdict(replace(row, paths=tuple(islice(row.paths, _PATHS_SET_ASIDE))))
-                payload = json.dumps(fields, default=str, ensure_ascii=False).encode("utf-8", "replace")
+                payload = json.dumps(fields, default=str, ensure_ascii=False).encode(
+                    "utf-8", "backslashreplace"
+                )
         detail = str(database_error(refused))
         entry = QuarantinedRow(str(window.first), "unstorable", detail, payload[:_PAYLOAD_BYTES])
         return Batch(window, (), window, (entry,))

@@ -135,9 +135,9 @@ def test_nasty_texts_and_dates_are_stored_and_flagged(database: Database) -> Non
         assert store(conn, repo, nasty) == Counts(read=1, unchanged=1)
         row = one(conn, "a")
         assert row["title"] == "a\N{SYMBOL FOR NULL}b"
-        assert row["message"] == 'half ? "quoted" \\back\t\n\x7f'
+        assert row["message"] == 'half \N{REPLACEMENT CHARACTER} "quoted" \\back\t\n\x7f'
         assert (row["author_raw"], row["authored_at"], row["ts"], row["additions"]) == (
-            "?",
+            "\N{REPLACEMENT CHARACTER}",
             old,
             far,
             2**63 - 1,

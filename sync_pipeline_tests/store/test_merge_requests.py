@@ -120,7 +120,7 @@ def test_every_field_is_stored_with_64_bit_numbers_and_nasty_texts(database: Dat
             "mr_id": f"{repo}:{BIG}",
             "gitlab_id": BIG,
             "title": f"a{mark}b",
-            "description": "?",
+            "description": "\N{REPLACEMENT CHARACTER}",
             "author_id": BIG,
             "author_name": f"J{mark}",
             "merged_by_id": None,

@@ -129,7 +129,7 @@ def test_every_field_is_stored_with_64_bit_numbers_and_nasty_texts(database: Dat
             "reviewer_id": BIG,
             "reviewer_username": "jo\N{SYMBOL FOR NULL}",
             "ts": None,
-            "body": "half ? and \N{SYMBOL FOR NULL}",
+            "body": "half \N{REPLACEMENT CHARACTER} and \N{SYMBOL FOR NULL}",
             "is_internal": True,
             "resolved_by_username": "kim",
             "resolved_at": later(3),
