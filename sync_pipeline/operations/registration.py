@@ -91,6 +91,7 @@ def add_repository(
     reader_factory: ReaderFactory,
     client_of: ClientOf | None = None,
     dry_run: bool = False,
+    second_copy: bool = False,
 ) -> Registered:
     """Register ``spec``: its row, its coverage with the origin (SVN: the start of the block that holds HEAD;
     GitLab: some days ago), and the older history as backfill jobs, all or nothing. ``client_of`` makes
@@ -98,6 +99,7 @@ def add_repository(
 
     A retired repository that is still the same one (UUID and root, or number of the project) is taken up
     again with its rows and its assets. Twice, also at once, is harmless: one wins, the others are told.
+    An SVN repository whose UUID is known under another address is refused unless ``second_copy``.
     Raises ConfigurationError for what a person has to change (address, credentials), Transient if the source
     does not answer now.
     """
@@ -111,6 +113,15 @@ def add_repository(
     # No connection is held while the network is used.
     visit = visit_source(spec.address, reader_factory)
     prefix = catalog.svn_prefix_of(spec.address, visit.root)
+    with database.connection() as conn:
+        copies = () if second_copy else repos.copies(conn, svn_uuid=visit.uuid, svn_prefix=prefix)
+    for known in copies:
+        raise ConfigurationError(
+            f"{spec.address} has the UUID of repository {known.repo_id} ({known.url}); if that has moved, "
+            f"keep its rows: scm-sync repo relocate {known.repo_id} {spec.address} --reason TEXT; for a "
+            "second copy with rows of its own add --second-copy",
+            code="known_uuid",
+        )
     origin = catalog.block_of(visit.head).first
     history = tuple(catalog.blocks(RevisionWindow(1, origin)))
     if dry_run:
@@ -361,6 +372,7 @@ def add_listed(
     reader_factory: ReaderFactory,
     client_of: ClientOf | None = None,
     dry_run: bool = False,
+    second_copy: bool = False,
 ) -> Iterator[tuple[Listed, Registered | SyncError]]:
     """Register each entry and yield what became of it; a bad one does not stop the others."""
     client_of = client_of or Readers(settings, database).gitlab
@@ -379,6 +391,7 @@ def add_listed(
                     reader_factory=reader_factory,
                     client_of=client_of,
                     dry_run=dry_run,
+                    second_copy=second_copy,
                 ),
             )
         except SyncError as error:
