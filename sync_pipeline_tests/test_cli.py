@@ -52,6 +52,7 @@ COMMANDS = (
     "repo add",
     "repo list",
     "repo show",
+    "repo relocate",
     "repo retire",
     "root add",
     "root list",
@@ -204,6 +205,7 @@ def test_every_command_that_prints_data_can_print_json(scm: Scm, command: str) -
         "db migrate",
         "db rollback",
         "repo add",
+        "repo relocate",
         "repo retire",
         "root add",
         "root retire",
@@ -450,6 +452,30 @@ def test_a_repository_is_added_listed_shown_and_retired(
     assert scm("repo", "list", "--json").json == []
     assert scm("repo", "list", "--all", "--json").json[0]["lifecycle"] == "retired"
     scm("runner", "incremental", "--repo", spec).refused(3, "is retired")
+
+
+def test_a_repository_whose_server_moved_is_relocated(
+    scm: Scm, on_database: Database, told: list[str], repository_url: str, tmp_path: Path
+) -> None:
+    number = scm("repo", "add", f"svn:{repository_url}", "--json").json["repo_id"]
+    assert scm("runner", "incremental", "--repo", str(number)).code == 0
+    (tmp_path / "paint").rename(tmp_path / "moved")
+    new = f"file://{tmp_path}/moved"
+    scm("repo", "add", f"svn:{new}").refused(3, f"scm-sync repo relocate {number} {new} --reason TEXT")
+    relocate = ("repo", "relocate", str(number), new, "--reason", "new disk")
+    tried = scm(*relocate, "--dry-run").out
+    assert tried == (
+        f"repository {number} would be relocated: {new}, HEAD r3, 3 stored revisions are the same\n"
+    )
+    assert told == ["told"]
+    done = scm(*relocate, "--json").json
+    assert (done["result"], done["old_url"], done["url"]) == ("relocated", repository_url, new)
+    assert told == ["told", "told"]
+    assert "is there already" in scm(*relocate).out
+    shown = scm("repo", "show", str(number), "--json").json
+    assert (shown["svn_root"], shown["events"][-1]["reason"]) == (new, "new disk")
+    snapshot = json.loads((tmp_path / "state" / "catalog.json").read_text())
+    assert snapshot["repositories"][0]["url"] == new
 
 
 @pytest.fixture

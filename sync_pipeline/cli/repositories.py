@@ -54,6 +54,10 @@ def repo_add(
     tenant: Annotated[
         str | None, typer.Option("--tenant", help="Owner; default: first segment of the path.")
     ] = None,
+    second_copy: Annotated[
+        bool,
+        typer.Option("--second-copy", help="Also an SVN repository that is known at another address."),
+    ] = False,
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
@@ -91,6 +95,7 @@ def repo_add(
             actor=actor(),
             reader_factory=visitor_for(settings, database),
             dry_run=dry_run,
+            second_copy=second_copy,
         ):
             if isinstance(result, SyncError):
                 failures.append(result)
@@ -290,6 +295,65 @@ def repo_retire(
             "already_retired": "was retired before",
         }
         say(f"{repository.spec} {words[result]}")
+
+
+@app.command("relocate")
+def repo_relocate(
+    repo: RepoArgument,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The new address of the same SVN repository.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Give an SVN repository a new address. Its rows, assets and coverage stay."""
+    from sync_pipeline.catalog import instance_of
+    from sync_pipeline.operations import registration, relocation
+    from sync_pipeline.sync.limiter import svn_limiter
+    from sync_pipeline.sync.readers import svn_reader
+    from sync_pipeline.sync.source import RevisionSource
+
+    settings = read_settings()
+    with open_database(settings) as database:
+
+        def source_of(address: str, prefix: str) -> RevisionSource:
+            limiter = svn_limiter(database, settings, instance_of(address))
+            return svn_reader(settings, address, prefix, limiter=limiter)
+
+        done = relocation.relocate_repository(
+            database,
+            settings,
+            registration.find_repository(database, repo),
+            url,
+            reason=reason,
+            actor=actor(),
+            source_of=source_of,
+            dry_run=dry_run,
+        )
+        if done.changed and not dry_run:
+            after_catalog_change(settings, database)
+    result = "already_there" if not done.changed else "would_relocate" if dry_run else "relocated"
+    if as_json:
+        print_json(
+            {
+                "repo_id": done.repository.repo_id,
+                "result": result,
+                "old_url": done.repository.url,
+                "url": done.url,
+                "svn_uuid": done.repository.svn_uuid,
+                "head": done.head,
+                "revisions_compared": done.compared,
+            }
+        )
+        return
+    words = {
+        "already_there": "is there already",
+        "would_relocate": "would be relocated",
+        "relocated": "is relocated; its rows, assets and coverage stay",
+    }
+    compared = (
+        f"{done.compared} stored revisions are the same" if done.compared else "no revision is stored yet"
+    )
+    print(f"repository {done.repository.repo_id} {words[result]}: {done.url}, HEAD r{done.head}, {compared}")
 
 
 def _repository_row(repository: Repository) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def add_repository(
     reader_factory: ReaderFactory,
     client_of: ClientOf | None = None,
     dry_run: bool = False,
+    second_copy: bool = False,
 ) -> Registered:
     """Register ``spec``, as :func:`_add` does. A ``tenant`` that is given becomes that of a repository which
     is registered already, too."""
@@ -121,6 +122,7 @@ def _add(
 
     A retired repository that is still the same one (UUID and root, or number of the project) is taken up
     again with its rows and its assets. Twice, also at once, is harmless: one wins, the others are told.
+    An SVN repository whose UUID is known under another address is refused unless ``second_copy``.
     Raises ConfigurationError for what a person has to change (address, credentials), Transient if the source
     does not answer now.
     """
@@ -134,6 +136,15 @@ def _add(
     # No connection is held while the network is used.
     visit = visit_source(spec.address, reader_factory)
     prefix = catalog.svn_prefix_of(spec.address, visit.root)
+    with database.connection() as conn:
+        copies = () if second_copy else repos.copies(conn, svn_uuid=visit.uuid, svn_prefix=prefix)
+    for known in copies:
+        raise ConfigurationError(
+            f"{spec.address} has the UUID of repository {known.repo_id} ({known.url}); if that has moved, "
+            f"keep its rows: scm-sync repo relocate {known.repo_id} {spec.address} --reason TEXT; for a "
+            "second copy with rows of its own add --second-copy",
+            code="known_uuid",
+        )
     origin = catalog.block_of(visit.head).first
     history = tuple(catalog.blocks(RevisionWindow(1, origin)))
     if dry_run:
@@ -384,6 +395,7 @@ def add_listed(
     reader_factory: ReaderFactory,
     client_of: ClientOf | None = None,
     dry_run: bool = False,
+    second_copy: bool = False,
 ) -> Iterator[tuple[Listed, Registered | SyncError]]:
     """Register each entry and yield what became of it; a bad one does not stop the others."""
     client_of = client_of or Readers(settings, database).gitlab
@@ -402,6 +414,7 @@ def add_listed(
                     reader_factory=reader_factory,
                     client_of=client_of,
                     dry_run=dry_run,
+                    second_copy=second_copy,
                 ),
             )
         except SyncError as error:

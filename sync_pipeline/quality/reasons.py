@@ -97,12 +97,13 @@ CATALOGUE: Mapping[Reason, Entry] = {
     ),
     Reason.MOVED: Entry(
         "the server says that the source has another address now",
-        "SVN: scm-sync repo relocate SPEC NEW-URL --reason ... keeps what is stored; GitLab: correct the URL "
+        "SVN: scm-sync repo relocate SPEC URL --reason ... keeps what is stored; GitLab: correct the URL "
         "of the server (SCM_GITLAB_URL)",
     ),
     Reason.GONE: Entry(
         "nothing answers at the address, more than once",
-        "register the correct address, or: scm-sync repo retire SPEC --reason ...",
+        "SVN: scm-sync repo relocate SPEC URL --reason ... if it has another address now; else: "
+        "scm-sync repo retire SPEC --reason ...",
     ),
     Reason.REPLACED: Entry(
         "another repository answers at the address",

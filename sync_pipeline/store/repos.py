@@ -105,6 +105,31 @@ UPDATE scm.repos
 RETURNING *
 """
 
+# The new address of a repository; its asset key, tenant, rows and coverage stay.
+_RELOCATE = """
+UPDATE scm.repos
+   SET url = %(url)s, instance = %(instance)s, svn_root = %(svn_root)s, updated_at = now()
+ WHERE repo_id = %(repo_id)s AND kind = 'svn' AND lifecycle = 'active' AND url = %(old_url)s
+RETURNING repo_id
+"""
+
+# What was wrong at the old address says nothing about the new one.
+_FORGET_ACCESS = """
+UPDATE scm.sync_watermarks
+   SET access = 'ok', access_detail = NULL, access_since = now()
+ WHERE repo_id = %(repo_id)s AND access IN ('denied', 'moved', 'gone', 'replaced')
+"""
+
+# Neither does what the sensor saw there.
+_FORGET_HINT = "DELETE FROM scm.sync_hints WHERE repo_id = %(repo_id)s"
+
+# Active repositories that are the same one, or copies of each other.
+_COPIES = """
+SELECT * FROM scm.repos
+ WHERE kind = 'svn' AND lifecycle = 'active' AND svn_uuid = %(svn_uuid)s AND svn_prefix = %(svn_prefix)s
+ ORDER BY repo_id
+"""
+
 # The same for a project, which its number tells. Discovery takes up only what it retired itself.
 _REACTIVATE_GITLAB = """
 UPDATE scm.repos
@@ -149,13 +174,13 @@ UPDATE scm.repos SET tenant = %(tenant)s, updated_at = now()
 
 # Something happened to a repository as a whole.
 _EVENT = """
-INSERT INTO scm.repo_events (repo_id, event, old_value, new_value, actor)
-VALUES (%(repo_id)s, %(event)s, %(old)s, %(new)s, %(actor)s)
+INSERT INTO scm.repo_events (repo_id, event, old_value, new_value, actor, reason)
+VALUES (%(repo_id)s, %(event)s, %(old)s, %(new)s, %(actor)s, %(reason)s)
 """
 
 # What happened to a repository, oldest first, for a person.
 _EVENTS = """
-SELECT event, old_value, new_value, actor, created_at FROM scm.repo_events
+SELECT event, old_value, new_value, actor, reason, created_at FROM scm.repo_events
  WHERE repo_id = %(repo_id)s
  ORDER BY event_id
 """
@@ -340,11 +365,44 @@ def set_tenant(conn: Connection, repo_id: int, tenant: str, *, actor: str) -> No
         record_event(conn, repo_id, "tenant", actor=actor, old=before, new=tenant)
 
 
+def relocate_svn(
+    conn: Connection, repo_id: int, *, old_url: str, url: str, instance: str, svn_root: str
+) -> bool:
+    """Give an active SVN repository its new address and forget what was seen of the old one; False, and no
+    change, if it is not at ``old_url`` any more."""
+    params = {
+        "repo_id": repo_id,
+        "old_url": old_url,
+        "url": url,
+        "instance": instance,
+        "svn_root": svn_root,
+    }
+    if conn.execute(_RELOCATE, params).fetchone() is None:
+        return False
+    conn.execute(_FORGET_ACCESS, params)
+    conn.execute(_FORGET_HINT, params)
+    return True
+
+
+def copies(conn: Connection, *, svn_uuid: str, svn_prefix: str) -> list[Repository]:
+    """The active repositories with this UUID of which the same part is registered."""
+    rows = conn.execute(_COPIES, {"svn_uuid": svn_uuid, "svn_prefix": svn_prefix})
+    return [_repository(row) for row in rows]
+
+
 def record_event(
-    conn: Connection, repo_id: int, event: str, *, actor: str, old: str | None = None, new: str | None = None
+    conn: Connection,
+    repo_id: int,
+    event: str,
+    *,
+    actor: str,
+    old: str | None = None,
+    new: str | None = None,
+    reason: str | None = None,
 ) -> None:
     """Write down what happened to a repository as a whole; ``event`` is one of those that the table knows."""
-    conn.execute(_EVENT, {"repo_id": repo_id, "event": event, "old": old, "new": new, "actor": actor})
+    params = {"repo_id": repo_id, "event": event, "old": old, "new": new, "actor": actor, "reason": reason}
+    conn.execute(_EVENT, params)
 
 
 def events(conn: Connection, repo_id: int) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ class Door:
     """A front door with a known HEAD, where a real repository of that many revisions would be slow."""
 
     def __init__(self, head: int = 0, *, root: str = ROOT, error: SyncError | None = None) -> None:
-        self.answer = Visit("a-uuid", root, head)
+        self.answer = Visit(f"uuid of {root}", root, head)
         self.error = error
 
     def visit(self) -> Visit:
@@ -107,7 +107,7 @@ def test_what_the_catalog_knows_follows_from_address_and_visit(database: Databas
     assert (repository.instance, repository.instance_slug) == ("h:3691", "h_3691")
     assert (repository.tenant, repository.slug) == ("paint", f"paint_trunk_a_{repository.repo_id}")
     assert (repository.svn_root, repository.svn_prefix) == ("svn://h:3691/paint", "Trunk A")
-    assert repository.svn_uuid == "a-uuid"
+    assert repository.svn_uuid == "uuid of svn://h:3691/paint"
     assert add(database, spec=parse_spec("svn:svn://h/x"), tenant="owner").repository.tenant == "owner"  # type: ignore[union-attr]
 
 

@@ -308,7 +308,7 @@ def test_a_server_that_is_down_is_asked_once_however_much_there_is_to_read(
 
     settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval": 0.001})
     syncer = Syncer(database, settings, hindered(obstacle))
-    wanted = {}
+    wanted: dict[str, Any] = {}
     with database.connection() as conn:
         repo = add(conn, place)
         if work == "gaps":
