@@ -135,7 +135,7 @@ class CommitWork:
                     f"the server lists no {kind}, yet has the {kind} {one.name!r}", code="incomplete"
                 )
 
-    def _cover(self, listing: RefListing, given_up: set[str]) -> tuple[TimeWindow | None, Collection[str]]:
+    def _cover(self, listing: RefListing, given_up: set[str]) -> tuple[TimeWindow | None, set[str]]:
         """Read what the refs of ``listing`` reach; returns the time that is covered then. None where the
         server does not give the history of some tips, which come with it; those of ``given_up`` are not tried
         again, and their refs are set aside.
@@ -209,7 +209,7 @@ class CommitWork:
         without_history = [ref for ref in ordered if ref.tip in given_up and ref.covered_tip != ref.tip]
         self._set_aside(without_history, readable)
         self._conclude(readable, known, deleted, [ref.tip for ref in ordered], whole=not without_history)
-        return readable, ()
+        return readable, set()
 
     def _set_aside(self, without_history: Sequence[refs.StoredRef], readable: TimeWindow) -> None:
         """Put the refs whose history the server does not give into quarantine, and take the others out."""

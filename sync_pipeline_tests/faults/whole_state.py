@@ -18,7 +18,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "svn_changed_paths": (),
     "svn_revision_versions": ("batch_id", "seen_from", "seen_until"),
     "svn_path_versions": (),
-    "git_commits": ("git_commit_id", "batch_id", "walk_id", "first_seen_at", "stored_at"),
+    "git_commits": ("git_commit_id", "batch_id", "walk_id", "parents_asked_at", "first_seen_at", "stored_at"),
     "refs": ("batch_id", "first_seen_at", "moved_at"),
     "ref_events": ("event_id", "batch_id", "created_at", "observed_at"),
     "mrs": ("mr_id", "batch_id", "first_seen_at", "stored_at", "read_at"),

@@ -248,9 +248,17 @@ def test_an_older_copy_settles_nothing_that_is_owed(database: Database) -> None:
         assert len(aside.due(conn, repo, MR, 9)) == 1
 
 
-def test_a_state_that_nobody_knows_is_refused_and_nothing_is_written(database: Database) -> None:
+def test_a_state_that_nobody_knows_is_stored_as_it_comes(database: Database) -> None:
     with database.connection() as conn:
         repo = project(conn)
+        assert store(conn, repo, whole(1, state="archived")) == Counts(read=1, inserted=1)
+        assert one(conn)["status"] == "archived"
+
+
+def test_a_row_that_the_database_refuses_leaves_nothing_behind(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        conn.execute("ALTER TABLE scm.mrs ADD CHECK (status <> 'draft')")
         with pytest.raises(psycopg.errors.CheckViolation):
             store(conn, repo, whole(1), whole(2, state="draft"))
         assert everything(conn) == []

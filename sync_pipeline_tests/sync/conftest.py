@@ -52,6 +52,7 @@ _OURS = frozenset(
         "stored_at",
         "first_seen_at",
         "walk_id",
+        "parents_asked_at",
         "git_commit_id",
         "id",
         "read_at",

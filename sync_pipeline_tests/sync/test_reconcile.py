@@ -362,6 +362,7 @@ def test_a_commit_that_the_server_cleaned_away_becomes_a_tombstone_and_comes_bac
     assert flagged["unreachable_since"] is not None
     # No ref reaches it, but the server still has it.
     assert proof.found(JobType.COMMITS) == {}
+    forge.git.forget_hidden()
     forge.git.prune()
     gone = proof.found(JobType.COMMITS)
     assert gone[lost] == "extra"

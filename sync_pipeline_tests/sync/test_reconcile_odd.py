@@ -257,7 +257,7 @@ def _spoilt(body: bytes, seed: int) -> bytes:
     for row in data if isinstance(data, list) else []:
         for one in (row, *row.get("notes", ())):
             chance = random.Random(f"{seed} {one.get('id')}")
-            # Another time or name would be another truth. A row without parents is read by its name.
+            # Another time or name would be another truth, and a row without parents is read by its name.
             keys = sorted(one.keys() - {"updated_at", "name", "iid", "id", "notes", "parent_ids"})
             for _ in range(chance.choice([0, 1, 2, 4])):
                 one[chance.choice(keys)] = chance.choice(_NASTY)

@@ -38,7 +38,15 @@ NASTY = "a\0b \ud83d \\u0041 \\\\ 'quoted' \N{PILE OF POO} \u202e"
 
 # What the source alone can say, and what tells one version from another.
 _KEPT = {
-    "git_commits": {"repo_id", "commit_sha", "raw", "walk_id", "unreachable_since", "deleted_at"},
+    "git_commits": {
+        "repo_id",
+        "commit_sha",
+        "raw",
+        "walk_id",
+        "unreachable_since",
+        "deleted_at",
+        "parents_asked_at",
+    },
     "mrs": {"repo_id", "iid", "raw", "children_head", "children_target", "read_at", "deleted_at"}
     | {"base_sha", "start_sha", "changes_count"},
     "mr_versions": {"repo_id", "mr_iid", "version_id", "raw"},
@@ -275,6 +283,7 @@ def test_a_raw_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(
     # One of another merge request, and one in a state that the table refuses.
     forge.conn.execute("UPDATE scm.mrs SET raw = jsonb_set(raw, '{iid}', '77') WHERE iid = 1")
     forge.conn.execute("""UPDATE scm.mrs SET raw = jsonb_set(raw, '{state}', '"odd"') WHERE iid = 2""")
+    forge.conn.execute("ALTER TABLE scm.mrs ADD CHECK (status <> 'odd')")
     forge.conn.execute("UPDATE scm.review_events SET raw = '[]' WHERE source_event_id = %s", (event["id"],))
     reports = [remapped(forge, job_type) for job_type in TYPES]
     assert [report.job_status for report in reports] == [JobStatus.COMPLETED] * 3

@@ -264,6 +264,12 @@ class GitRepository:
         lines = "".join(f"update {ref} {sha}\n" for ref, sha in refs.items())
         self._run("update-ref", "--stdin", stdin=lines.encode())
 
+    def forget_hidden(self) -> None:
+        """Delete every ref that is neither a branch nor a tag."""
+        for ref in self._run("for-each-ref", "--format=%(refname)").decode().split():
+            if not ref.startswith(("refs/heads/", "refs/tags/")):
+                self.set_ref(ref, None)
+
     def tag(self, name: str, sha: str, *, message: str | None = None, date: str = "1714989731 +0000") -> None:
         """Make a tag: annotated with a message, lightweight without."""
         target = sha

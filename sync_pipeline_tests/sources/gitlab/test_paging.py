@@ -109,13 +109,12 @@ def _commits(page: int) -> list[dict[str, Any]]:
 def test_a_history_without_an_end_is_an_error() -> None:
     # A hundred new commits with each answer, which links to the page that was asked for.
     answers = [_page(_commits(0), "page=2"), *(_page(_commits(n), "page=2") for n in range(1, 30))]
-    for read in (
-        lambda reader: reader.read_tip(f"{0:040x}"),
-        lambda reader: reader.read_days(TimeWindow(T0, T0 + timedelta(days=1))),
-    ):
+    days = TimeWindow(T0, T0 + timedelta(days=1))
+    for of_days in (False, True):
         with scripted(*answers) as server:
+            reader = CommitReader(client(server.url), 1)
             with pytest.raises(Transient) as caught:
-                list(read(CommitReader(client(server.url), 1)))
+                list(reader.read_days(days) if of_days else reader.read_tip(f"{0:040x}"))
             assert caught.value.code == "paging_loop"
             assert len(server.asked) == 2
 
