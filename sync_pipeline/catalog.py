@@ -411,8 +411,7 @@ def _replace(path: Path, content: object) -> None:
 
 def load_snapshot(path: Path) -> Snapshot:
     """As :func:`read_snapshot`, but where the file is damaged, what its copy has, with a line in the log.
-    Every
-    run reads the file, so a damaged one would stop all of them."""
+    Every run reads the file, so a damaged one would stop all of them."""
     try:
         return read_snapshot(path)
     except ConfigurationError as error:

@@ -56,6 +56,24 @@ hypothesis.settings.register_profile("long", max_examples=100_000, print_blob=Tr
 hypothesis.settings.load_profile("default")
 
 
+# --- Long tests -------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--long``: also the tests that are marked ``long``."""
+    parser.addoption("--long", action="store_true", help="also the tests that take many minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes many minutes, unless it is asked for."""
+    if config.getoption("--long"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
 # --- The run ----------------------------------------------------------------------------------------------
 
 

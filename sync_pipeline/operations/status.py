@@ -130,7 +130,9 @@ def status(
 def _run_starts(settings: Settings, database: Database) -> Document | None:
     """How the newest runs of Dagster's began; None where it has no tables, or they cannot be read."""
     found = run_starts.look(settings, database.url)
-    return found and {
+    if found is None:
+        return None
+    return {
         "runs": found.runs,
         "failed": found.failed,
         "reason": found.reason,

@@ -6,6 +6,7 @@ fails. Building them reads the catalog snapshot file and nothing else: no networ
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import warnings
@@ -20,12 +21,14 @@ from dagster import BetaWarning, PreviewWarning, SupersessionWarning
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import CONFIGURATION
+from sync_pipeline.model import Kind
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.assets import family_assets
 from sync_pipeline.orchestration.attendance import fleet_checks
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
-from sync_pipeline.orchestration.partitions import day_partitions, first_day
+from sync_pipeline.orchestration.order import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG
+from sync_pipeline.orchestration.partitions import block_window, day_partitions, first_day, parse_day
 from sync_pipeline.orchestration.reaper import reaper_sensor
 from sync_pipeline.orchestration.reconciliation import (
     reconciliation_asset,
@@ -38,6 +41,7 @@ from sync_pipeline.orchestration.rereading import rereading_jobs, rereading_sche
 from sync_pipeline.orchestration.retention import retention_asset, retention_job, retention_schedule
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
+from sync_pipeline.policy.families import Family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.safe_text import one_line, visible
 from sync_pipeline.settings import Settings, load_settings
@@ -73,6 +77,7 @@ def load_defs() -> dg.Definitions:
                 f"there is no catalog snapshot {settings.catalog_file}; run: scm-sync catalog export, "
                 "or correct SCM_STATE_DIR"
             )
+        _check_partitions()
         return build_defs(settings=settings)
     except ConfigurationError as error:
         if not _is_command():
@@ -103,6 +108,26 @@ def _is_command() -> bool:
     """Whether a command of ``dagster`` is being carried out that loads the definitions in its own process."""
     context = click.get_current_context(silent=True)
     return context is not None and context.command_path.endswith(_IN_PROCESS)
+
+
+def _check_partitions() -> None:
+    """Refuse a partition of ``dagster job execute`` that is none, such as 2019-99-06: Dagster would print a
+    call stack of its own after our line. Whether there is such a partition is checked in the run."""
+    context = click.get_current_context(silent=True)
+    if context is None or not _is_command() or not context.params.get("tags"):
+        return
+    try:
+        tags = json.loads(context.params["tags"])
+    except ValueError:
+        return  # Dagster's own line about that is good.
+    families = {family.job_name: family for family in Family}
+    family = families.get(context.params.get("job_name") or "")
+    if family is None or not isinstance(tags, dict):
+        return
+    check = block_window if family.kind is Kind.SVN else parse_day
+    for name in (PARTITION_TAG, RANGE_START_TAG, RANGE_END_TAG):
+        if isinstance(tags.get(name), str):
+            check(tags[name])
 
 
 def build_defs(

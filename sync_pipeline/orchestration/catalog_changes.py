@@ -42,7 +42,8 @@ def after_catalog_change(settings: Settings, database: Database) -> None:
         return
     try:
         if there.code_server is not None:
-            code_server.reload(there.code_server)
+            if not code_server.reload(there.code_server):
+                _log.warning("%s is still loading the change, and shows it when that is done", there.url)
         else:
             _reload_page(there.url, ui.token(settings))
     except Exception as error:

@@ -35,6 +35,7 @@ from typing import Any
 
 import grpc
 import psutil
+from dagster import DagsterInstance
 from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
 from dagster._core.remote_representation.grpc_server_registry import ServerRegistryEntry
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
@@ -43,12 +44,19 @@ from dagster._grpc.__generated__ import dagster_api_pb2
 from dagster._grpc.client import DEFAULT_GRPC_TIMEOUT, DagsterGrpcClient
 from dagster._grpc.proxy_server import DagsterProxyApiServicer
 from dagster._grpc.server import DagsterGrpcServer, GrpcServerProcess
-from dagster._grpc.types import ListRepositoriesResponse, StartRunResult
-from dagster._serdes import deserialize_value
-from dagster._utils.error import SerializableErrorInfo, serializable_error_info_from_exc_info
+from dagster._grpc.types import (
+    CancelExecutionRequest,
+    CancelExecutionResult,
+    ListRepositoriesResponse,
+    StartRunResult,
+)
+from dagster._serdes import deserialize_value, serialize_value
+from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster._utils.interrupts import setup_interrupt_handlers
+from dagster_shared.error import SerializableErrorInfo
 
 from sync_pipeline.orchestration.code_server import LOCATION_NAME, one_line
+from sync_pipeline.orchestration.processes import interrupt
 
 _MODULE = "sync_pipeline.definitions"
 # The process that loses its proxy ends after so many seconds, once its runs have ended. Less than a busy
@@ -107,8 +115,12 @@ class _Loaded:
         return self.lives and not self.told_to_end
 
 
-class CodeServer(DagsterProxyApiServicer):  # type: ignore[misc]
+class CodeServer(DagsterProxyApiServicer):
     """Dagster's proxy with the promises of this module."""
+
+    # None in Dagster's constructor, and so None for ever to whoever reads only that.
+    _client: Any
+    _load_error: Any
 
     def __init__(self, **options: Any) -> None:
         self._loaded: _Loaded | None = None
@@ -156,13 +168,27 @@ class CodeServer(DagsterProxyApiServicer):  # type: ignore[misc]
         that breaks off may have started it: then the queue of Dagster tries again later, if it has not."""
         while True:
             loaded = self._serving()
-            reply = super().StartRun(request, context)
+            reply = super().StartRun(request, context)  # type: ignore[no-untyped-call]
             if self._over.is_set() or self._shutdown_once_executions_finish_event.is_set():
                 return reply
             result = deserialize_value(reply.serialized_start_run_result, StartRunResult)
             if loaded is None or result.success or _TOLD_TO_END not in (result.message or ""):
                 return reply
             loaded.told_to_end = True
+
+    def CancelExecution(self, request: Any, context: grpc.ServicerContext) -> Any:
+        """Stop a run, also one whose process was started by a process that is gone."""
+        reply = super().CancelExecution(request, context)  # type: ignore[no-untyped-call]
+        result = deserialize_value(reply.serialized_cancel_execution_result, CancelExecutionResult)
+        if result.success:
+            return reply
+        asked = deserialize_value(request.serialized_cancel_execution_request, CancelExecutionRequest)
+        with DagsterInstance.get() as instance:
+            run = instance.get_run_by_id(asked.run_id)
+            if run is None or not interrupt(run):
+                return reply
+        done = CancelExecutionResult(success=True, message=None, serializable_error_info=None)
+        return dagster_api_pb2.CancelExecutionReply(serialized_cancel_execution_result=serialize_value(done))
 
     # Every other call goes through one of these two.
     def _query(self, api_name: str, request: Any, context: Any, timeout: int = DEFAULT_GRPC_TIMEOUT) -> Any:
@@ -178,7 +204,7 @@ class CodeServer(DagsterProxyApiServicer):  # type: ignore[misc]
     def cleanup(self) -> None:
         """End everything; called by Dagster's server."""
         self._over.set()
-        super().cleanup()
+        super().cleanup()  # type: ignore[no-untyped-call]
 
     # The process behind it ------------------------------------------------------------------------------
 
@@ -190,7 +216,7 @@ class CodeServer(DagsterProxyApiServicer):  # type: ignore[misc]
         assert isinstance(entry, ServerRegistryEntry)
         process = entry.process
         try:
-            client = process.create_client()
+            client = process.create_client()  # type: ignore[no-untyped-call]
             answer = deserialize_value(
                 client.list_repositories(), (ListRepositoriesResponse, SerializableErrorInfo)
             )
@@ -356,7 +382,7 @@ def main() -> None:
         logger=_log,
     )
     with contextlib.suppress(KeyboardInterrupt):
-        server.serve()
+        server.serve()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

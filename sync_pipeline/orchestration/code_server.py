@@ -14,7 +14,7 @@ from sync_pipeline.errors import SyncError
 LOCATION_NAME = "sync_pipeline"
 """Name of the code location; Dagster keeps the state of sensors by it."""
 
-RELOAD_SECONDS = 300
+RELOAD_SECONDS = 60
 """How long a caller waits for a reload. It goes on where nobody waits any more."""
 
 
@@ -24,9 +24,10 @@ def command(place: Path, log: Path) -> list[str]:
     return [sys.executable, "-m", "sync_pipeline.orchestration.code_proxy", str(place), str(log)]
 
 
-def reload(place: str) -> None:
-    """Load the definitions again in the code server on the socket ``place``; page and daemon notice. Raises
-    SyncError with one line if they cannot be loaded, and then the former ones stay, or if it is away."""
+def reload(place: str) -> bool:
+    """Load the definitions again in the code server on the socket ``place``; page and daemon notice. False
+    where that still goes on after RELOAD_SECONDS. Raises SyncError with one line if they cannot be loaded,
+    and then the former ones stay, or if it is away."""
     import grpc
     from dagster._core.errors import DagsterUserCodeUnreachableError
     from dagster._grpc.client import DagsterGrpcClient
@@ -35,8 +36,11 @@ def reload(place: str) -> None:
         DagsterGrpcClient(socket=place).reload_code(timeout=RELOAD_SECONDS)
     except DagsterUserCodeUnreachableError as error:
         cause = error.__cause__
+        if isinstance(cause, grpc.Call) and cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return False
         told = cause.details() if isinstance(cause, grpc.Call) else None
         raise SyncError(one_line(told or str(error))) from None
+    return True
 
 
 def answers(place: Path) -> bool:

@@ -7,6 +7,8 @@ that is started again from the page of an old one gets its tags, and must not be
 
 from __future__ import annotations
 
+import os
+import signal
 from enum import StrEnum
 
 import dagster as dg
@@ -41,6 +43,19 @@ def process_of(run: dg.DagsterRun) -> Process:
     if run_id != run.run_id or _machine(identity) != _machine(process_identity()):
         return Process.UNKNOWN
     return Process.GONE if is_gone(identity) else Process.LIVES
+
+
+def interrupt(run: dg.DagsterRun) -> bool:
+    """Ask the process that signed the run to stop between two batches, as Dagster asks one of its children;
+    False where it is not known to live."""
+    if process_of(run) is not Process.LIVES:
+        return False
+    _, pid, _ = run.tags[PROCESS_TAG].rsplit(" ", 2)
+    try:
+        os.kill(int(pid), signal.SIGINT)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _machine(identity: str) -> str:

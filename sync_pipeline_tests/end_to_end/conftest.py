@@ -325,7 +325,8 @@ def running(made: Installation) -> Iterator[Up]:
         yield Up(made, process, line.strip(), (made.folder / "state" / "ui.token").read_text().strip())
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        # Each of its children has half a minute to end, and needs it on a busy machine.
+        process.wait(300)
         assert process.stdout is not None
         process.stdout.close()
 

@@ -201,10 +201,16 @@ def test_a_day_of_gitlab_syncs_and_a_wrong_one_touches_nothing(shared: Installat
         ),
     ]
     job = "sync_merge_requests"
+    none = shared.job_execute({"dagster/partition": "2019-99-06"}, job)
     for process, line in [(shared.job_execute(tags, job), line) for tags, line in wrong]:
         code, output = finish(process)
         assert code == 1
         assert line in output
+    # What is no day at all is refused before anything runs, and our line is the last.
+    code, output = finish(none)
+    assert code == 3
+    last = "scm-sync: '2019-99-06' is no day; write year, month and day, such as 2024-01-31"
+    assert output.strip().splitlines()[-1] == last
     assert shared.rows(jobs, id=repo_id) == before
     tags = {"dagster/asset_partition_range_start": ago(9), "dagster/asset_partition_range_end": ago(1)}
     code, output = finish(shared.job_execute(tags, job))

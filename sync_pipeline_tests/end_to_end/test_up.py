@@ -365,7 +365,8 @@ def definitions(up: Up) -> list[psutil.Process]:
 
 def in_use(up: Up) -> psutil.Process:
     """The process with the definitions, once it is the only one."""
-    return until(lambda: len(found := definitions(up)) == 1 and found[0], "one process has the definitions")
+    until(lambda: len(definitions(up)) == 1, "one process has the definitions")
+    return definitions(up)[0]
 
 
 def said(up: Up, words: str) -> bool:
@@ -430,6 +431,20 @@ def test_no_run_is_lost_when_the_code_server_ends_or_is_told_to_end(up: Up) -> N
     up.slow.unlink()
     assert ended(up, launch(up, second, KEYS[0:1])) == "COMPLETED_SUCCESS"
     assert ended(up, working) == "COMPLETED_SUCCESS"
+    # Such a run can still be stopped.
+    _, fourth_id, fourth = register(up, "fourth_survivor", 1100)
+    up.slow.touch()
+    working = launch(up, fourth, KEYS[0:2])
+    until(lambda: up.installation.stored(fourth_id), "a run works")
+    in_use(up).kill()
+    up.graphql(CANCEL, id=working)
+    # The call that the run waits for is not waited for.
+    assert ended(up, working) == "CANCELED"
+    up.slow.unlink()
+    jobs = "SELECT 1 FROM scm.sync_jobs WHERE repo_id = %(id)s AND status = 'running'"
+    until(lambda: not up.installation.rows(jobs, id=fourth_id), "nobody works on it any more")
+    query = "SELECT status FROM scm.sync_runs WHERE repo_id = %(id)s AND status = 'interrupted'"
+    assert up.installation.rows(query, id=fourth_id), "it was told, and stopped between two batches"
     never = "SELECT run_id FROM dagster.runs WHERE status = 'FAILURE' AND start_time IS NULL"
     assert up.installation.rows(never) == []
 

@@ -65,7 +65,7 @@ def test_status_and_doctor_are_told_by_the_heartbeat_and_a_stop_takes_it_back(
     stop = threading.Event()
     thread = slowness.keep_writing(database_url, settings, answers, stop)
     try:
-        beats = []
+        beats: list[heartbeats.Heartbeat] = []
         while not beats:
             with database.connection() as conn:
                 beats = heartbeats.read(conn)

@@ -137,7 +137,8 @@ def test_runs_that_failed_before_they_began_are_counted_and_say_why(settings: Se
             "Run timed out due to taking longer than 900 seconds to start."
         )
         for _ in range(12):
-            fail(instance, DagsterLaunchFailedError("Tried to start a run\x1b[31m on a server"))
+            error = DagsterLaunchFailedError("Tried to start a run\x1b[31m on a server")  # type: ignore[no-untyped-call]
+            fail(instance, error)
         fine.execute_in_process(instance=instance)
     found = looked(settings)["dagster_runs"]
     assert found.state is FAILED
