@@ -159,8 +159,8 @@ def _explain(error: Exception) -> int:
     if type(error).__module__.startswith(("sqlalchemy", "dagster_postgres")):
         from sync_pipeline.orchestration.storage import storage_problem
 
-        if (line := storage_problem(error)) is not None:
-            return tell(line, CONFIGURATION)
+        if (problem_line := storage_problem(error)) is not None:
+            return tell(problem_line, CONFIGURATION)
     if isinstance(error, typer.Abort):
         return tell("interrupted; nothing was changed", INTERRUPTED)
     # Usage errors of the option parser have a message for people; their class moved between its versions.

@@ -353,7 +353,7 @@ def repo_relocate(
     compared = (
         f"{done.compared} stored revisions are the same" if done.compared else "no revision is stored yet"
     )
-    print(f"repository {done.repository.repo_id} {words[result]}: {done.url}, HEAD r{done.head}, {compared}")
+    say(f"repository {done.repository.repo_id} {words[result]}: {done.url}, HEAD r{done.head}, {compared}")
 
 
 def _repository_row(repository: Repository) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def add_repository(
 ) -> Registered:
     """Register ``spec``, as :func:`_add` does. A ``tenant`` that is given becomes that of a repository which
     is registered already, too."""
-    found = _add(database, settings, spec, tenant, actor, reader_factory, client_of, dry_run)
+    found = _add(database, settings, spec, tenant, actor, reader_factory, client_of, dry_run, second_copy)
     known = found.repository
     if tenant is None or known is None or known.tenant == tenant:
         return found
@@ -115,6 +115,7 @@ def _add(
     reader_factory: ReaderFactory,
     client_of: ClientOf | None,
     dry_run: bool,
+    second_copy: bool,
 ) -> Registered:
     """Register ``spec``: its row, its coverage with the origin (SVN: the start of the block that holds HEAD;
     GitLab: some days ago), and the older history as backfill jobs, all or nothing. ``client_of`` makes

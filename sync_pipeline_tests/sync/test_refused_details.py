@@ -14,6 +14,7 @@ from sync_pipeline.operations.completeness import completeness
 from sync_pipeline.operations.status import status
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.quality.reasons import Reason
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_merge_request_trouble import make
@@ -115,7 +116,7 @@ def test_what_is_refused_everywhere_is_one_state_that_ends_with_all_of_it_read(
     synced(forge)
     assert asked(forge) == {}
     assert forge.state() == whole(forge)
-    assert health.Reason.UNREADABLE not in judged(forge, job_type).health.reasons
+    assert Reason.UNREADABLE not in judged(forge, job_type).health.reasons
 
 
 def whole(forge: Forge) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def test_the_state_is_told_in_the_same_words_everywhere(forge: Forge) -> None:
     refuse(forge, "approvals")
     synced(forge)
     one = judged(forge, REVIEWS)
-    assert (one.health.passed, one.health.reasons) == (False, (health.Reason.UNREADABLE,))
+    assert (one.health.passed, one.health.reasons) == (False, (Reason.UNREADABLE,))
     text = one.health.detail["unreadable"]
     assert text.startswith("approvals not readable since 2")
     assert text.endswith("; tried again once a day")
@@ -152,7 +153,7 @@ def test_what_the_server_does_not_have_at_all_is_told_and_is_no_defect(forge: Fo
     refuse(forge, "approvals", _NO_ROUTE)
     synced(forge)
     one = judged(forge, REVIEWS)
-    assert (one.health.passed, one.health.reasons) == (True, (health.Reason.UNREADABLE,))
+    assert (one.health.passed, one.health.reasons) == (True, (Reason.UNREADABLE,))
 
 
 def test_a_refusal_of_one_merge_request_is_owed_by_that_one(forge: Forge) -> None:

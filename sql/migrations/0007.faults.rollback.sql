@@ -1,3 +1,27 @@
+-- Allows the statements again.
+DROP TRIGGER sync_jobs_keep_unfinished ON scm.sync_jobs;
+DROP TRIGGER sync_jobs_no_truncate ON scm.sync_jobs;
+DROP FUNCTION scm.refuse_delete_of_job();
+DROP TRIGGER sync_locks_no_delete ON scm.sync_locks;
+DROP TRIGGER sync_locks_no_truncate ON scm.sync_locks;
+DROP FUNCTION scm.refuse_delete_of_lease();
+
+-- Forgets why repositories were changed; the events stay.
+ALTER TABLE scm.repo_events DROP COLUMN reason;
+
+-- Forgets which servers do not answer; the next looks find out again.
+DROP TABLE scm.server_failures;
+ALTER TABLE scm.sync_hints DROP COLUMN failures;
+
+DROP TABLE scm.project_looks;
+DROP TABLE scm.dagster_requests;
+DELETE FROM scm.job_events WHERE action = 'join';
+ALTER TABLE scm.job_events DROP CONSTRAINT job_events_action_check;
+ALTER TABLE scm.job_events ADD CONSTRAINT job_events_action_check CHECK (action IN ('reset', 'drop', 'release'));
+COMMENT ON COLUMN scm.job_events.action IS 'reset: tried again at once; drop: given up; release: taken from whoever worked on it.';
+COMMENT ON COLUMN scm.sync_jobs.generation IS 'Generation of the watermark when the job was made.';
+ALTER TABLE scm.sync_jobs DROP COLUMN reread_requested;
+
 -- Forgets merge requests whose numbers other ones took, with their reviews.
 ALTER TABLE scm.mr_reviews DROP COLUMN hidden_notes;
 ALTER TABLE scm.reconciliations DROP COLUMN hidden;
@@ -50,3 +74,28 @@ COMMENT ON COLUMN scm.mrs.gitlab_id IS 'Number within the instance.';
 COMMENT ON COLUMN scm.mrs.mr_id IS '<repo_id>:<iid>.';
 COMMENT ON COLUMN scm.mrs.source_id IS 'mr:<repo_id>:<iid>.';
 COMMENT ON COLUMN scm.review_events.mr_id IS '<repo_id>:<iid>, as in scm.mrs.';
+
+-- Forgets the commits whose parents are not known; merge requests still list them.
+DELETE FROM scm.git_commits WHERE parents IS NULL;
+DROP INDEX scm.git_commits_without_parents;
+ALTER TABLE scm.git_commits
+    DROP COLUMN parents_asked_at,
+    ALTER COLUMN is_merge SET NOT NULL,
+    ALTER COLUMN parents SET NOT NULL;
+COMMENT ON TABLE scm.git_commits IS 'One row per commit that any branch or tag ever reached.';
+COMMENT ON COLUMN scm.git_commits.parents IS 'Names of the parents, in order; none for a root.';
+COMMENT ON COLUMN scm.git_commits.is_merge IS 'True with more than one parent.';
+
+-- Rows with other words stay; new ones are refused again.
+ALTER TABLE scm.mrs
+    ADD CONSTRAINT mrs_status_check CHECK (status IN ('open', 'closed', 'merged', 'locked')) NOT VALID;
+COMMENT ON COLUMN scm.mrs.status IS 'open, closed, merged or locked (while it is being merged).';
+ALTER TABLE scm.svn_changed_paths
+    ADD CONSTRAINT svn_changed_paths_action_check CHECK (action IN ('A', 'D', 'M', 'R')) NOT VALID,
+    ADD CONSTRAINT svn_changed_paths_kind_check CHECK (kind IN ('file', 'dir')) NOT VALID;
+COMMENT ON COLUMN scm.svn_changed_paths.action IS 'A added, D deleted, M modified, R replaced.';
+COMMENT ON COLUMN scm.svn_changed_paths.kind IS 'file or dir; NULL where the server did not say.';
+
+-- Forgets the changed paths of earlier versions; the versions and what is stored now stay.
+DROP TABLE scm.svn_path_versions;
+COMMENT ON COLUMN scm.svn_revisions.flags IS 'What had to be mended to store it: invalid_utf8, control_characters, nul, bad_date.';
