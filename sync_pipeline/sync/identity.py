@@ -59,7 +59,10 @@ def replaced(
     if visit.uuid != known_uuid:
         return f"{url} has another UUID than before ({visit.uuid}, was {known_uuid}); {_REMEDY}"
     if visit.root.rstrip("/") != known_root.rstrip("/"):
-        return f"{url} is below another root than before ({visit.root}, was {known_root}); {_REMEDY}"
+        return (
+            f"{url} is below another root than before ({visit.root}, was {known_root}); if the server moved: "
+            f"`scm-sync repo relocate`; else {_REMEDY}"
+        )
     if known_head is not None and visit.head < known_head:
         return f"{url} was rolled back: HEAD is r{visit.head}, r{known_head} was seen before; {_REMEDY}"
     return None
