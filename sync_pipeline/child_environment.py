@@ -1,9 +1,9 @@
 """The environment of the programs that we start.
 
-Belongs here: which variables a child process gets. Does not belong here: starting it. A child gets what it
-needs and nothing else, because everybody who may look at a process may read its environment: passwords,
-tokens and connection URLs stay with us. The code server, the daemon, the UI and the runs of ``scm-sync up``
-are no such children: they are this program again and need its configuration
+Belongs here: which variables a child process gets. Does not belong here: starting it. A child gets only the
+variables that it needs, because everybody who may look at a process may read its environment. Passwords,
+tokens and connection URLs are not passed on. The code server, the daemon, the UI and the runs of ``scm-sync
+up`` are no such children: they are this program again and need its configuration
 (:mod:`sync_pipeline.orchestration.ui`).
 """
 
@@ -19,7 +19,7 @@ NETWORK = (
     *("KRB5CCNAME", "KRB5_CONFIG", "KRB5_CLIENT_KTNAME"),
     *("OPENSSL_CONF", "SSL_CERT_FILE", "SSL_CERT_DIR", "SASL_PATH", "SASL_CONF_PATH"),
 )
-"""What programs need beside the usual that log in at servers: agents, tickets, certificate authorities."""
+"""Further variables for programs that log in at servers: agents, tickets, certificate authorities."""
 
 
 def child_environment(also: Iterable[str] = (), **values: str) -> Mapping[str, str]:

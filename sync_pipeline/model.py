@@ -108,13 +108,13 @@ class Trigger(StrEnum):
 
 
 class Access(StrEnum):
-    """What the last visit found at the source, per (repository, job type).
+    """The access that the last visit found at the source, per (repository, job type).
 
-    ``pending_deletion``: the server deletes the project in some days unless a person restores it; until then
-    it is read as ever.
+    ``pending_deletion``: the server deletes the project in some days unless a person restores it. Until then
+    it is read as before.
 
-    ``replaced``: another repository answers at the known place (other UUID or root, a HEAD that went back, or
-    other content under a stored revision number). Nothing is written until a person decides.
+    ``replaced``: another repository answers at the known address. It has another UUID or root, a smaller
+    HEAD, or other content under a stored revision number. Nothing is written until a person decides.
     """
 
     OK = "ok"

@@ -1,8 +1,8 @@
 """Texts of others, made harmless for where they are shown: a terminal, a JSON document, a Markdown page.
 
 Belongs here: the one filter for each of these places. A source controls project paths, branch and user names,
-messages and its error texts; a terminal would take an escape sequence in them for a command, and a page a
-bracket for a link. What is stored stays as it was received.
+messages and its error texts. A terminal would execute an escape sequence in them, and a page would show a
+bracket as a link. Stored texts stay as they were received.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def db_migrate(as_json: AsJson = False, dry_run: DryRun = False) -> None:
 def db_check(as_json: AsJson = False) -> None:
     """Say whether the schema fits this program and nothing of it was lost; exit code 3 if not.
 
-    What restores lost or changed indexes, constraints, triggers, functions and columns is printed as SQL that
-    psql can run.
+    Prints the SQL that restores lost or changed indexes, constraints, triggers, functions and columns; psql
+    can run it.
     """
     from sync_pipeline.operations import environment
     from sync_pipeline.store import migrations, objects
@@ -82,13 +82,11 @@ def db_check(as_json: AsJson = False) -> None:
         for damage in damages:
             say(f"-- {damage.problem}\n{damage.statement}")
     elif fits:
-        say("the schema is up to date, and nothing of it is lost")
+        say("the schema is up to date, and every object is as migrated")
     if damages:
         shown = "; ".join(damage.problem for damage in damages[:3])
         more = f" and {len(damages) - 3} more" if len(damages) > 3 else ""
-        raise ConfigurationError(
-            f"{shown}{more}; look at the statements that restore it, and run them with psql"
-        )
+        raise ConfigurationError(f"{shown}{more}; check the printed statements, then run them with psql")
     if not fits:
         raise ConfigurationError(state.problem)
 

@@ -46,7 +46,7 @@ def health_command(
     ] = None,
     assets: Annotated[
         bool,
-        typer.Option("--assets", help="Judge every (repository, job type): exit code 1 if one is unhealthy."),
+        typer.Option("--assets", help="Check every asset: exit code 1 if one is unhealthy."),
     ] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -56,7 +56,7 @@ def health_command(
     settings = read_settings()
     if assets:
         if part is not None or max_age is not None or forget is not None:
-            raise ConfigurationError("--assets goes with no other question; ask one at a time")
+            raise ConfigurationError("--assets cannot be combined with --for, --max-age or --forget")
         return _judge_assets(settings, as_json)
     if forget is not None:
         return _forget(forget)

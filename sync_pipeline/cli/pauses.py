@@ -144,7 +144,7 @@ def breakers_command(as_json: AsJson = False) -> None:
         ]
     )
     if not document["breakers"]:
-        say("no breaker was judged yet; all are closed")
+        say("no breaker has been evaluated yet; all are closed")
     for event in document["events"]:
         say(
             f"{event['created_at']:%Y-%m-%d %H:%M:%S} {event['scope']} {event['key']}: "

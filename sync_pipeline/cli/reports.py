@@ -292,8 +292,7 @@ def _numbers(counts: Mapping[str, int]) -> str:
 
 
 def _covered(unit: Mapping[str, Any]) -> str:
-    """The range with the origin; what is covered apart from it as well, so that it is no surprise that
-    history was read."""
+    """The range with the origin, and ranges that are covered apart from it."""
     covered, apart = unit["covered"], unit["covered_apart"]
     if not apart["windows"]:
         return "nothing yet" if covered is None else _range(covered)
@@ -399,7 +398,7 @@ def completeness_table(document: Mapping[str, Any], by: str) -> Table:
 
 
 def unreadable_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """What the servers refuse for every row of a repository, a line each."""
+    """One line for each detail that a server refuses for every row of a repository."""
     for one in document["unreadable"][:_UNREADABLE_SHOWN]:
         yield f"{one['spec']} {one['job_type']}: {one['text']}"
     left = len(document["unreadable"]) - _UNREADABLE_SHOWN

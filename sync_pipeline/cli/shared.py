@@ -67,7 +67,7 @@ _ONE_PRESS = 1.0
 
 
 def group(help_text: str, *, completion: bool = False) -> typer.Typer:
-    """A command group that leaves errors and its looks to the program. Alone it prints its help.
+    """A command group that leaves errors and formatting to the program. Alone it prints its help.
     ``completion`` adds the options that install the completion of a shell."""
     return typer.Typer(
         help=help_text,
@@ -224,8 +224,8 @@ def print_json(document: object, *, in_line: bool = False) -> None:
 
 
 def say(line: str = "", *, flush: bool = False, error: bool = False) -> None:
-    """Print a line for a person, on stdout or as an ``error`` on stderr, so that no text of a source in it is
-    taken for a command by the terminal."""
+    """Print a line for a person on stdout, or as an ``error`` on stderr. Escape sequences in it do not reach
+    the terminal."""
     print(visible(line), file=sys.stderr if error else sys.stdout, flush=flush)
 
 

@@ -31,10 +31,10 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is known of one (repository, job type). ``denied``: nothing can be read from its source now.
-    ``unreadable`` has a line for each detail that the server refuses for every row.
-    ``unstored`` are quarantined rows of which nothing is stored. ``windows`` were never complete, and of
-    Subversion are so many ``revisions``. ``verified_at`` is when all of it was last compared with its source
+    """The counts of one (repository, job type). ``denied``: nothing can be read from its source now.
+    ``unreadable`` has a line for each detail that the server refuses for every row. ``unstored`` are
+    quarantined rows of which nothing is stored. ``windows`` were never complete; for Subversion ``revisions``
+    is their number of revisions. ``verified_at`` is when all of it was last compared with its source
     (UTC)."""
 
     repo_id: int

@@ -177,7 +177,7 @@ def config_file(name: str) -> Path:
 
 
 def environment_variables(settings: Settings) -> dict[str, str]:
-    """What ``dagster``, ``psql`` and every child process need to work on the same tables as this one:
+    """The variables with which ``dagster``, ``psql`` and every child process use the same tables:
     DAGSTER_HOME, SCM_DATABASE_URL, SCM_DAGSTER_STORAGE_URL (read by dagster.yaml), SCM_STATE_DIR,
     SCM_ENVIRONMENT, SCM_CONFIG where a TOML file is in force, SCM_EMBEDDED_DATABASE_URL where the database is
     the embedded one, and PATH with our programs in front. Starts the embedded server if that is the one in
@@ -464,7 +464,7 @@ def _reachable(place: _Place) -> bool:
             psycopg.connect(url, connect_timeout=5).close()
             return True
         except psycopg.OperationalError as error:
-            # A server that is starting is worth the wait, one that refuses for another reason is not.
+            # Wait only for a server that is starting, not for one that refuses for another reason.
             if time.monotonic() > deadline or not may_start(error):
                 raise ConfigurationError(
                     f"the embedded PostgreSQL runs, but {explained(error, url)} ({place.log})",

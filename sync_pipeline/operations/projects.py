@@ -53,7 +53,7 @@ _MOST_YEARS_APART = 90
 _NO_GITLAB = frozenset({"not_json", "redirect"})
 
 ESTIMATE_SECONDS = 10.0
-"""How long a server may take for an answer that only an estimate needs."""
+"""Longest wait for an answer that only an estimate needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,8 @@ def oldest_merge_request(client: Client, project_id: int) -> datetime | None:
 
 
 def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
-    """What reading all of a project takes, with ``parallel`` requests at a time. Takes two or three
-    requests. Raises as the transport does, Transient where one takes longer than :data:`ESTIMATE_SECONDS`."""
+    """Estimate what reading all of a project takes, with ``parallel`` requests at a time. Sends two or three
+    requests. Raises as the transport does; Transient where one takes longer than :data:`ESTIMATE_SECONDS`."""
     client = client.instance.client(patience=ESTIMATE_SECONDS)
     clock, asked = client.instance.monotonic, client.calls
     started = clock()

@@ -94,8 +94,8 @@ def add_repository(
     dry_run: bool = False,
     second_copy: bool = False,
 ) -> Registered:
-    """Register ``spec``, as :func:`_add` does. A ``tenant`` that is given becomes that of a repository which
-    is registered already, too."""
+    """Register ``spec``, as :func:`_add` does. A given ``tenant`` also replaces that of a registered
+    repository."""
     found = _add(database, settings, spec, tenant, actor, reader_factory, client_of, dry_run, second_copy)
     known = found.repository
     if tenant is None or known is None or known.tenant == tenant:
@@ -117,13 +117,13 @@ def _add(
     dry_run: bool,
     second_copy: bool,
 ) -> Registered:
-    """Register ``spec``: its row, its coverage with the origin (SVN: the start of the block that holds HEAD;
-    GitLab: some days ago), and the older history as backfill jobs, all or nothing. ``client_of`` makes
-    clients of GitLab servers, by default those of the settings.
+    """Register ``spec``: its row, its coverage and the older history as backfill jobs, all or nothing. The
+    coverage begins at the origin (SVN: the start of the block that holds HEAD; GitLab: some days ago).
+    ``client_of`` makes clients of GitLab servers, by default those of the settings.
 
-    A retired repository that is still the same one (UUID and root, or number of the project) is taken up
-    again with its rows and its assets. Twice, also at once, is harmless: one wins, the others are told.
-    An SVN repository whose UUID is known under another address is refused unless ``second_copy``.
+    A retired repository is taken up again with its rows and its assets if UUID and root, or the number of the
+    project, are still the same. Two calls, also at once, are harmless: one registers, the others find it
+    registered. An SVN repository whose UUID is known under another address is refused unless ``second_copy``.
     Raises ConfigurationError for what a person has to change (address, credentials), Transient if the source
     does not answer now.
     """

@@ -1,8 +1,8 @@
 """An SVN repository whose server has another address now.
 
-Belongs here: what ``scm-sync repo relocate`` does: the proof that the new address has the known repository,
-and the change of the catalog. Does not belong here: registering
-(:mod:`sync_pipeline.operations.registration`), what Dagster has to be told afterwards, printing.
+Belongs here: the check of ``scm-sync repo relocate`` that the new address has the known repository, and the
+change of the catalog. Does not belong here: registering (:mod:`sync_pipeline.operations.registration`), what
+Dagster has to be told afterwards, printing.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ SourceFactory = Callable[[str, str], RevisionSource]
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """What relocating did, or with ``dry_run`` would do. ``repository`` is as it was before. ``compared``:
-    how many stored revisions were compared with the new address. ``changed`` is False if the repository
-    was there already."""
+    """The result of relocating; with ``dry_run``, what would change. ``repository`` is as it was before.
+    ``compared``: how many stored revisions were compared with the new address. ``changed`` is False if the
+    repository was there already."""
 
     repository: Repository
     url: str
@@ -64,14 +64,14 @@ def relocate_repository(
     dry_run: bool = False,
 ) -> Relocated:
     """Give a repository its new address; its number, rows, assets and coverage stay. Raises
-    ConfigurationError, and changes nothing, without a reason, where another repository answers (UUID,
-    registered part, HEAD, content of the stored revisions), or where the address belongs to another
-    repository of the catalog; Transient if the new server does not answer now."""
+    ConfigurationError, and changes nothing, without a ``reason``, or where the address belongs to another
+    repository of the catalog. So it does where another repository answers (UUID, registered part, HEAD,
+    content of the stored revisions). Raises Transient if the new server does not answer now."""
     if not reason.strip():
-        raise ConfigurationError("say why the repository is relocated: --reason TEXT")
+        raise ConfigurationError("give the reason for the new address: --reason TEXT")
     if repository.kind is not Kind.SVN or repository.lifecycle is not Lifecycle.ACTIVE:
         raise ConfigurationError(
-            f"{repository.spec} is no active SVN repository, and only such a one is relocated; see: "
+            f"{repository.spec} is no active SVN repository, so it cannot be relocated; see: "
             f"scm-sync repo show {repository.repo_id}"
         )
     spec = catalog.parse_spec(url if url.lower().startswith("svn:") and "://" in url[4:] else f"svn:{url}")

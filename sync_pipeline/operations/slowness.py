@@ -1,7 +1,7 @@
-"""What is slow on the machine of ``scm-sync up``: measured there, read by status and doctor.
+"""Measurements of how slow the machine of ``scm-sync up`` is, for status and doctor.
 
-Belongs here: the measurement, its lines, and the heartbeat that carries them, so that everybody who asks the
-database is told the same. Nothing is ended or started because of it: a busy machine gets nothing more to do.
+Belongs here: the measurement, its lines, and the heartbeat that stores them, so that every report shows the
+same. No process is ended or started because of it, because that would add to the load.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ UP = "up"
 """The heartbeat of ``scm-sync up``: ``seconds`` is how long the code server took to answer."""
 
 SLOW_SECONDS = 5.0
-"""An answer of the code server that takes so long is called slow; usual are a few milliseconds."""
+"""An answer of the code server that takes so long is slow; a few milliseconds are usual."""
 
 ASK_SECONDS = 5.0
 _BEAT_SECONDS = 15.0
-# Some waiting for a processor is the usual state of a machine that is used well.
+# A well used machine usually has some processes that wait for a processor.
 _LOAD_PER_CORE = 1.5
 _MARK = "slow: "
 
 
 def lines(waiting: float, load: float, cores: int) -> list[str]:
-    """What is slow, a line each: ``waiting`` is how many seconds an answer of the code server takes, ``load``
-    how many processes work or want to."""
+    """One line for each thing that is slow. ``waiting`` is how many seconds an answer of the code server
+    takes, ``load`` how many processes run or wait for a processor."""
     found = []
     if waiting >= SLOW_SECONDS:
         found.append(f"the code server answers slowly: {waiting:.0f} s")
@@ -83,8 +83,8 @@ class Answers:
 
 
 def keep_writing(url: str, settings: Settings, answers: Answers, stop: threading.Event) -> threading.Thread:
-    """Write the heartbeat of ``scm-sync up`` in a thread until ``stop``, then take it back: what was stopped
-    is not silent. While the database is away nothing is written."""
+    """Write the heartbeat of ``scm-sync up`` in a thread until ``stop``, then remove it, so that a stopped
+    one is not reported as silent. While the database is away nothing is written."""
     name = heartbeats.named(UP, settings.worker_pool)
 
     def write(database: Database) -> None:
@@ -119,6 +119,6 @@ def of_up(beats: Iterable[Heartbeat]) -> Sequence[Heartbeat]:
 
 
 def told(beats: Iterable[Heartbeat]) -> list[str]:
-    """What is slow now, a line each."""
+    """One line for each thing that is slow now."""
     said = [beat.outcome for beat in of_up(beats) if beat.outcome.startswith(_MARK)]
     return [line for outcome in said for line in outcome.removeprefix(_MARK).split("; ")]

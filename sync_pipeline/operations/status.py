@@ -1,7 +1,7 @@
 """The status report: what is complete, how fresh it is, and what still waits, per (repository, job type).
 
 Belongs here: the document, which ``docs/status.md`` describes key by key, and its order. It reads our own
-tables and Dagster's, no source and no token of the shell it runs in, so it tells the same to everybody. Does
+tables and Dagster's, no source and no token of the shell it runs in, so it shows the same to everybody. Does
 not belong here: the verdict, which is that of :mod:`sync_pipeline.quality.health`, and how the report looks
 on a terminal.
 """
@@ -141,8 +141,7 @@ def _run_starts(settings: Settings, database: Database) -> Document | None:
 
 
 def _attendance(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
-    """Who works on the fleet: the living pools, what none of them takes, and what has fallen silent or is
-    slow."""
+    """The living worker pools, the assets that none of them takes, and what is silent or slow."""
     beats = heartbeats.read(conn)
     return {
         "pools": [pool_document(pool) for pool in pools.alive(conn)],
@@ -234,7 +233,7 @@ def _unit(
 
 
 def _access(facts: Facts) -> Document:
-    """What the last visit found, unless something was noticed since that keeps the source from being read."""
+    """The result of the last visit, unless a later look showed that the source cannot be read."""
     state, detail, since = str(facts.access), facts.access_detail, facts.access_since
     if facts.problem is not None:
         state, detail, since = str(facts.problem.reason), facts.problem.line, facts.problem.since

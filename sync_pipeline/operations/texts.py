@@ -33,7 +33,8 @@ def counted(number: int, thing: str, things: str = "") -> str:
 
 
 def failed_starts(runs: int, failed: int, reason: str | None) -> str:
-    """That of the last ``runs`` runs ``failed`` failed before they began, and why the last of them did."""
+    """One line: ``failed`` of the last ``runs`` runs failed before they began, and why the newest of them
+    did."""
     return f"{failed} of the last {counted(runs, 'run')} failed before they began: {reason}"
 
 

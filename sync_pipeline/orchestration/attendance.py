@@ -1,6 +1,8 @@
-"""The fleet-wide asset checks ``attendance``, whether everything that should tick ticks and a living worker
-pool takes every repository, ``servers``, whether every server answers and accepts our token, and
-``held_back``, whether something is paused or a circuit breaker is open.
+"""The fleet-wide asset checks ``attendance``, ``servers`` and ``held_back``.
+
+``attendance``: sensors, schedules and loops tick, and a living worker pool takes every repository.
+``servers``: every server answers and accepts our token. ``held_back``: nothing is paused, and no circuit
+breaker is open.
 
 Belongs here: the checks and when they are red. The sensor ``scheduler`` reports a change within a tick; each
 run of the schedule ``reconcile`` does them too. Does not belong here: heartbeats, pools and servers that do
@@ -39,8 +41,8 @@ _SHOWN = 50
 
 @dataclass(frozen=True, slots=True)
 class FleetVerdict:
-    """What a fleet-wide check comes to. ``wrong`` names what is not as it has to be, without ages, so that
-    two verdicts can be compared; ``metadata`` is what the page shows."""
+    """The result of a fleet-wide check. ``wrong`` names each defect without its age, so that two verdicts can
+    be compared; ``metadata`` is what the page shows."""
 
     name: str
     wrong: tuple[str, ...]
@@ -107,7 +109,7 @@ def _servers(conn: Connection, tokens: Credentials) -> FleetVerdict:
 
 
 def _held(conn: Connection) -> FleetVerdict:
-    """What people have paused, and the circuit breakers that are not closed."""
+    """The pauses in force, and the circuit breakers that are not closed."""
     wrong: list[str] = []
     metadata: dict[str, str] = {}
     for pause in pauses.active(conn)[:_SHOWN]:

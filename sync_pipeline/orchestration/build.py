@@ -98,7 +98,7 @@ def _log_as(settings: Settings) -> None:
 
 
 class _Lines(logging.Formatter):
-    """Records that hold no character that a terminal would obey; a traceback keeps its lines."""
+    """Log records without control characters for the terminal; a traceback keeps its lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record), keep="\n\t")
@@ -111,7 +111,7 @@ def _is_command() -> bool:
 
 
 def _check_partitions() -> None:
-    """Refuse a partition of ``dagster job execute`` that is none, such as 2019-99-06: Dagster would print a
+    """Refuse an invalid partition of ``dagster job execute``, such as 2019-99-06. Otherwise Dagster prints a
     call stack of its own after our line. Whether there is such a partition is checked in the run."""
     context = click.get_current_context(silent=True)
     if context is None or not _is_command() or not context.params.get("tags"):

@@ -138,7 +138,7 @@ def _list_newest(
 
 
 def _note_server(conn: Connection, instance: str, kind: Kind, error: SyncError) -> None:
-    """Write down what a look at a server that failed says about it. One that was not sent says nothing."""
+    """Record a failed look at a server. A look that was not sent changes nothing."""
     if error.code in NOT_ASKED:
         return
     if reason_of_server(error.code) is None:
@@ -197,7 +197,7 @@ def _look(
     if turn and answered:
         with database.connection() as conn:
             if latest is not None and answered == {False}:
-                # None of them answered: it is the server, so that those whose turn comes later are told too.
+                # None of them answered, so the server is the cause; its other repositories show that too.
                 _note_server(conn, turn[0].instance, Kind.SVN, latest)
             else:
                 servers.record_answer(conn, turn[0].instance, Kind.SVN)

@@ -59,8 +59,8 @@ from sync_pipeline.orchestration.code_server import LOCATION_NAME, one_line
 from sync_pipeline.orchestration.processes import interrupt
 
 _MODULE = "sync_pipeline.definitions"
-# The process that loses its proxy ends after so many seconds, once its runs have ended. Less than a busy
-# machine may keep the proxy waiting would end it beside a living proxy.
+# A process that loses its proxy ends after so many seconds, once its runs have ended. On a busy machine a
+# shorter time would end it although its proxy lives.
 _ORPHAN_SECONDS = 120
 # Threads that wait: for the process behind it, and there for runs that start and ticks that go on. Dagster's
 # number is by processors; with two of them six calls made every further one look slow.
@@ -70,7 +70,7 @@ _STILL_LOOKS = 120
 _LONGEST_PAUSE = 60.0
 _WAIT_SECONDS = 0.2
 _WAITS = 1200
-# What Dagster's process answers that ends once its runs have ended. It has no other mark.
+# The error of a Dagster process that ends once its runs have ended. It has no other mark.
 _TOLD_TO_END = "after telling it to shut down"
 
 _log = logging.getLogger("dagster.code_server")
@@ -78,16 +78,16 @@ _log = logging.getLogger("dagster.code_server")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is seen of a process that does not answer: the processor time it has used so far, in seconds, and
-    whether it sleeps, which neither one that waits for a processor or a disk nor a stopped one does."""
+    """One look at a process that does not answer: its processor time so far, in seconds, and whether it
+    sleeps. A process that waits for a processor or a disk does not sleep, nor does a stopped one."""
 
     cpu: float
     sleeps: bool
 
 
 def hangs(looks: Sequence[Look]) -> bool:
-    """True if a process that was asked all the time will never answer: it only slept and used no processor.
-    Counted in looks, so that a machine that was suspended, or that lets nobody look, proves nothing."""
+    """True if a process will never answer: it was asked all the time, only slept and used no processor. Looks
+    are counted, not seconds, because a suspended machine proves nothing."""
     return len(looks) >= _STILL_LOOKS and all(look.sleeps and look.cpu == looks[0].cpu for look in looks)
 
 
@@ -116,9 +116,9 @@ class _Loaded:
 
 
 class CodeServer(DagsterProxyApiServicer):
-    """Dagster's proxy with the promises of this module."""
+    """Dagster's proxy with the rules of this module."""
 
-    # None in Dagster's constructor, and so None for ever to whoever reads only that.
+    # Dagster's constructor sets None, from which a type checker would infer None for ever.
     _client: Any
     _load_error: Any
 
@@ -165,7 +165,7 @@ class CodeServer(DagsterProxyApiServicer):
 
     def StartRun(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Start a run; one that a process refuses because it was told to end is started in the next. A call
-        that breaks off may have started it: then the queue of Dagster tries again later, if it has not."""
+        that breaks off may have started the run. If it has not, Dagster's queue tries again later."""
         while True:
             loaded = self._serving()
             reply = super().StartRun(request, context)  # type: ignore[no-untyped-call]
@@ -234,8 +234,8 @@ class CodeServer(DagsterProxyApiServicer):
             _end(former)
 
     def _serving(self) -> _Loaded | None:
-        """The process in use. While it is being replaced, wait for the next one: a caller that is told that
-        the server is away does something about it, and that is work too."""
+        """The process in use. While it is being replaced, wait for the next one: a caller that gets an error
+        repeats work, which adds to the load."""
         for _ in range(_WAITS):
             loaded = self._loaded
             if (loaded is not None and loaded.serves) or self._over.wait(_WAIT_SECONDS):
@@ -243,8 +243,8 @@ class CodeServer(DagsterProxyApiServicer):
         return self._loaded
 
     def _look_after(self) -> None:
-        """Replace the process when it ended, was told to end, or hangs. Nothing else starts one but a reload,
-        so that a process that does not start costs one attempt a minute."""
+        """Replace the process when it ended, was told to end, or hangs. Only this and a reload start a
+        process, so a process that does not start costs one attempt a minute."""
         pause = _LOOK_SECONDS
         while not self._over.wait(pause):
             pause = _LOOK_SECONDS
@@ -303,8 +303,8 @@ def _hangs(loaded: _Loaded) -> bool:
 
 
 def _end(loaded: _Loaded) -> None:
-    """Tell the process to end once its runs have ended. One that does not answer hears it later, or ends
-    because no heartbeat comes: nobody waits for that."""
+    """Tell the process to end once its runs have ended. A process that does not answer gets the call later,
+    or ends because no heartbeat comes. This method does not wait for that."""
     loaded.replaced.set()
     threading.Thread(target=loaded.process.shutdown_server, daemon=True).start()
 

@@ -19,8 +19,8 @@ RELOAD_SECONDS = 60
 
 
 def command(place: Path, log: Path) -> list[str]:
-    """The command that serves the definitions on the socket ``place``. What runs print is added to ``log``;
-    its own lines for a person go to stderr."""
+    """The command that serves the definitions on the socket ``place``. The output of runs is added to
+    ``log``; its own lines for a person go to stderr."""
     return [sys.executable, "-m", "sync_pipeline.orchestration.code_proxy", str(place), str(log)]
 
 

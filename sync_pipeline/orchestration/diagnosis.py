@@ -54,11 +54,11 @@ def _runs(settings: Settings, database_url: str | None) -> Finding:
     if starts is None:
         return skipped(name, "Dagster's tables cannot be read")
     if not starts.runs:
-        return skipped(name, "none began in the last day")
+        return skipped(name, "Dagster had no run in the last day")
     if not starts.failed:
         return ok(name, f"each of the last {starts.runs} began")
     seen = failed_starts(starts.runs, starts.failed, starts.reason)
-    remedy = "mend what the reason names; runs.log in the state folder and Runs in the UI say more"
+    remedy = "remove the cause that the reason names; see runs.log in the state folder, and Runs in the UI"
     return (failed if 2 * starts.failed >= starts.runs else warning)(name, seen, remedy)
 
 

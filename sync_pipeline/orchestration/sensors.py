@@ -241,8 +241,8 @@ def _changed_verdicts(
 def _most_telling_first(
     news: Sequence[health.Judged], by_id: Mapping[int, Repository]
 ) -> list[health.Judged]:
-    """What turned red before what turned green and what is only shown again, and one of each server before
-    the second of any: the limit of a tick hides no server that is away."""
+    """The order of reports: first what turned red, then what turned green, then what is only shown again. One
+    of each server comes before the second of any, so that the limit of a tick hides no unavailable server."""
     before: Counter[tuple[bool, str]] = Counter()
     ranked: list[tuple[bool, int, int, health.Judged]] = []
     for verdict in news:

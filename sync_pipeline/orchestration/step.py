@@ -150,7 +150,7 @@ class Step:
 
     @property
     def requests(self) -> Requests:
-        """What the order of this run asks the engine for."""
+        """The request of this run to the engine."""
         return Requests(self.family, self.order, self.days, self.watermarks, self.context.run.run_id)
 
     def execute(self, selected: Selected) -> Iterator[dg.AssetCheckResult]:

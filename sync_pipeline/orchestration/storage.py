@@ -15,9 +15,10 @@ from sync_pipeline.errors import ConfigurationError
 
 
 def storage_problem(error: BaseException) -> str | None:
-    """What went wrong with Dagster's tables, and the remedy where it is known; None for every other error.
+    """One line about an error in Dagster's tables, with the remedy where it is known; None for every other
+    error.
 
-    SQLAlchemy's own text is the whole statement with its values. Only what the server said is kept.
+    SQLAlchemy's text holds the whole statement with its values, so only the server's message is kept.
     """
     # Not needed to load a code location.
     from dagster_postgres.utils import DagsterPostgresException

@@ -1,7 +1,8 @@
-"""The Dagster web page behind its guard, and the whole of it with daemon and code server.
+"""The Dagster web page behind its guard, alone or with daemon and code server.
 
 Belongs here: what ``scm-sync ui`` and ``scm-sync up`` start, the token, and the note ``ui.json`` that tells
-other commands where it runs. What is let through is decided in :mod:`sync_pipeline.orchestration.guard`.
+other commands where it runs. Does not belong here: which requests are let through
+(:mod:`sync_pipeline.orchestration.guard`).
 
 ``up`` runs three children: the code server (so that one reload reaches page and daemon alike), the daemon
 with the sensors, and the page. The code server executes whatever it is sent, so it listens on a socket in a
@@ -221,7 +222,7 @@ def _only_one(settings: Settings) -> Iterator[None]:
             lock.seek(0)
             there = running(settings)
             pid = lock.read().strip() or "unknown"
-            # This line is kept by whoever starts us, so it tells where the token is and not which.
+            # Programs that start us may log this line, so it says where the token is, not what it is.
             where = f"and is just starting (process {pid})"
             if there is not None:
                 address = _address_command(settings, there.url)
@@ -311,7 +312,7 @@ class _Children:
         for child in children:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.0, deadline - time.monotonic()))
-            # Whatever is left of the group: nobody watches it any more.
+            # End the rest of the process group, which has no parent now.
             _signal(child, signal.SIGKILL)
             child.wait()
         for orphan in psutil.wait_procs(self._orphans, max(0.0, deadline - time.monotonic()))[1]:
@@ -361,7 +362,7 @@ def _keep_running(children: _Children, answers: slowness.Answers, stop: threadin
             slow = not slow
             if slow:
                 told = "; ".join(slowness.lines(waiting, *slowness.machine()))
-                _say(f"{told}; waiting for it, nothing has to be done")
+                _say(f"{told}; scm-sync up waits for it; you need not do anything")
             else:
                 _say("the code server answers again")
 
@@ -489,8 +490,8 @@ def _say(line: str) -> None:
 
 
 def _announce(settings: Settings, url: str, secret: str) -> None:
-    """The address, for a person with the token. What is no terminal may be a journal or a log that others
-    read, so it gets the address alone, and stderr tells where the token is."""
+    """Print the address, on a terminal with the token. Other outputs may be a journal or a log that others
+    read. They get the address alone, and stderr says where the token is."""
     if sys.stdout.isatty():
         print(f"{url}/?{TOKEN_PARAMETER}={secret}", flush=True)  # noqa: T201
         return

@@ -1,12 +1,11 @@
-"""What people asked for in the Dagster UI, taken over into the ledger.
+"""Takes requests of people in the Dagster UI over into the ledger.
 
 Belongs here: reading Dagster's backfills and runs, and making the jobs that their steps would make. A
-backfill whose code location is away, or whose runs cannot start, would otherwise leave no trace in the
-ledger, and nothing would try it again. Does not belong here: the work (:mod:`~.step`), the plan
-(:mod:`~.sensors`).
+backfill whose code location is away, or whose runs cannot start, would otherwise leave no job in the ledger
+and never be retried. Does not belong here: the work (:mod:`~.step`), the plan (:mod:`~.sensors`).
 
-Jobs are left to Dagster's own runs while it makes them. When Dagster is done with a request, what is left of
-it is the ledger's: started by the plan, or given up where the request was canceled or wholly done.
+Jobs are left to Dagster's own runs while it makes them. When Dagster is done with a request, the ledger owns
+its remaining jobs. The plan starts them, or they are given up where the request was canceled or completed.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 _UI_TAG = "dagster/from_ui"
 _BACKFILL_TAG = "dagster/backfill"
-# Requests that nobody looked at for so long were given up by their people.
+# A request that is older than this is ignored, because people have given it up.
 _LOOK_BACK = timedelta(days=7)
 _LOOKED_AT = 50
 # The tick has other work; what is left is taken over at the next one.
@@ -61,7 +60,7 @@ _Wanted = Callable[[Repository, JobType], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What one request wants of one repository: the orders of its runs, for these job types."""
+    """One request for one repository: the orders of its runs, for these job types."""
 
     repository: Repository
     family: Family
@@ -143,7 +142,7 @@ class UiRequests:
             store.put(conn, self._pool, replace(request, status=status.value, ended=ended))
 
     def _of_backfill(self, backfill: PartitionBackfill) -> Iterator[_Asked]:
-        """What a backfill wants of each repository, cut as Dagster cuts it into runs."""
+        """The parts of a backfill for each repository, cut into runs as Dagster cuts it."""
         order = Order(
             mode=Mode.BACKFILL,
             trigger=Trigger.UI,

@@ -1,4 +1,4 @@
-"""How long a failed job waits before its next attempt, and what is dead or refused before the next look.
+"""How long a failed job waits before its next attempt, and a dead or refused asset before its next look.
 
 Belongs here: the table of base waits, the growth, and which errors no further attempt can mend. Does not
 belong here: the seconds that a client waits inside one call.
@@ -52,7 +52,6 @@ def ends_the_job(error: SyncError, mode: Mode) -> bool:
 def wait_before_next_look(
     troubled_since: timedelta | None, shortest: timedelta, longest: timedelta
 ) -> timedelta:
-    """How long something that does not work is left alone after the last try: as long as it has not worked by
-    then, so that the wait doubles from ``shortest`` to ``longest``. Where nobody knows how long that is, it
-    is ``longest``."""
+    """The wait after the last try of something that fails. It is as long as the failure has lasted by then,
+    so that it doubles from ``shortest`` to ``longest``. If that time is unknown, it is ``longest``."""
     return longest if troubled_since is None else min(max(troubled_since, shortest), longest)

@@ -98,13 +98,14 @@ class Unit:
     """One (repository, job type) as the plan sees it. Times are UTC.
 
     ``watermark`` is the first revision not yet complete, or the end of the complete time. ``hint_*`` is what
-    the changes sensor last saw of the repository; ``activity_at`` and ``hint_activity_at`` are the source's
-    time of its last activity, at the last visit that succeeded and in the hint. ``listed_at`` is when the
-    sensor last listed the newest activity of the repository's discovery root, ``listed_down_to`` how far back
-    in the source's time that listing went (None: to its end); both are None without a root. ``dead_at`` is
-    when the latest incremental job died, None if the latest did not; ``dead_since`` when the first one died
-    after the last visit that succeeded. ``access_since`` is when ``access`` became what it is. ``configured``
-    is False where the settings have no such server, ``in_pool`` where this pool does not take it.
+    the changes sensor last saw of the repository. ``activity_at`` is the source's time of its last activity
+    at the last visit that succeeded; ``hint_activity_at`` is that time in the hint. ``listed_at`` is when the
+    sensor last listed the newest activity of the repository's discovery root. ``listed_down_to`` is how far
+    back in the source's time that listing went (None: to its end). Both are None without a root. ``dead_at``
+    is when the latest incremental job died, None if the latest did not. ``dead_since`` is when the first one
+    died after the last visit that succeeded. ``access_since`` is when ``access`` became what it is.
+    ``configured`` is False where the settings have no such server, ``in_pool`` where this pool does not take
+    it.
     """
 
     repo_id: int

@@ -58,14 +58,14 @@ _REASON_OF_RETRY = {
     **dict.fromkeys(("certificate", "connection", "blocked", "redirect"), Reason.UNREACHABLE),
 }
 NOT_ASKED = frozenset({"throttled", "paused", "rate_limit", "cancelled", "database_down", "no_room"})
-"""How a look ended that says nothing about its server."""
-# A look is cut short, so that a single one that takes too long says nothing yet.
+"""Codes of failed looks that say nothing about the server."""
+# Looks have a short time limit, so a single time-out proves nothing.
 _SLOW, _SLOW_IN_A_ROW = "timeout", 2
 
 
 def reason_of_server(code: str) -> Reason | None:
-    """What a look that failed with ``code`` says about the server: it is away, or a page for people answers.
-    None: it answers."""
+    """The reason that a look which failed with ``code`` gives about the server: it does not answer, or a
+    login page does. None: it answers."""
     reason = _REASON_OF_LOOK.get(code)
     return reason if reason in (Reason.UNREACHABLE, Reason.LOGIN_PAGE) else None
 
@@ -78,7 +78,7 @@ def is_certain(code: str, failures: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What keeps a source from being read now, a line about it, and since when that is known (UTC)."""
+    """The reason why a source cannot be read now, a line about it, and since when it is known (UTC)."""
 
     reason: Reason
     line: str
@@ -113,11 +113,11 @@ def _minute(moment: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known about one (repository, job type). Times are UTC.
+    """The facts about one (repository, job type). Times are UTC.
 
-    ``gap``: before the watermark, not covered, and no job will fill it. ``queued``: likewise, but a job
-    waits for it. ``hint_code``: how a look at the repository after the latest visit failed, ``server_code``:
-    how one at its server did, with the number of ``failures`` in a row; ``retry_code``: how live syncing
+    ``gap``: before the watermark, not covered, and no job will fill it. ``queued``: likewise, but a job waits
+    for it. ``hint_code``: how a look at the repository after the latest visit failed. ``server_code``: how a
+    look at its server failed. Both have the number of ``failures`` in a row. ``retry_code``: how live syncing
     failed that is tried again. ``failed``: windows of dead jobs that nobody covered since. ``poorer``: rows
     of the latest visit that arrived with less than is stored. ``credential``: why nothing can be read from
     the server with the token in force. ``missing``, ``extra`` and ``changed`` are rows that differ from the
@@ -162,8 +162,8 @@ class Facts:
 
     @property
     def problem(self) -> Problem | None:
-        """What keeps the source from being read now; None where nothing does. What a visit found out goes
-        before a look, and a refused token before both: with it nobody can look."""
+        """The reason why the source cannot be read now; None if it can. A visit's result goes before a
+        look's. A refused token goes before both, because no request can be sent with it."""
         if self.credential is not None:
             return Problem(Reason.CREDENTIAL, self.credential, self.credential_since)
         if self.access in _REASON_OF_ACCESS:

@@ -1,4 +1,5 @@
-"""The catalogue of reasons: what can be wrong with a (repository, job type), what each means and what helps.
+"""The catalogue of reasons why a (repository, job type) is not healthy, with the meaning and the remedy of
+each.
 
 Belongs here: one entry for each reason, in the words that ``scm-sync status``, ``scm-sync doctor``,
 ``scm-sync health``, the asset checks and ``docs/health.md`` share. Does not belong here: when a reason holds
@@ -13,7 +14,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """What can be wrong with a (repository, job type)."""
+    """A reason why a (repository, job type) is not healthy."""
 
     NEVER_SYNCED = "never_synced"
     STALE = "stale"
@@ -40,7 +41,7 @@ WAITS_FOR_ITSELF = frozenset({Reason.NEVER_SYNCED, Reason.INCOMPLETE, Reason.MIS
 """Reasons that go away without a person, as queued history is read and what differs is repaired."""
 
 PASSES = frozenset({Reason.DISABLED})
-"""Reasons that are told and are no defect."""
+"""Reasons that are reported and are no defect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,17 +174,17 @@ HELD_BACK: Mapping[str, Entry] = {
         "start scm-sync up, or the loop; what will never tick again: scm-sync health --forget NAME",
     ),
 }
-"""What keeps jobs from being started, although the copy may be healthy still, in the order of the page."""
+"""Reasons why jobs are not started, although the copy may still be healthy, in the order of the page."""
 
 
 def remedy(reason: Reason | str, spec: str = "SPEC") -> str:
-    """What helps against ``reason``, with the commands for the repository ``spec``."""
+    """The remedy for ``reason``, with the commands for the repository ``spec``."""
     entry = HELD_BACK.get(str(reason)) or CATALOGUE[Reason(reason)]
     return entry.remedy.replace("SPEC", spec)
 
 
 def remedies(reasons: Iterable[Reason | str], spec: str = "SPEC") -> dict[str, str]:
-    """What helps against each of ``reasons``, by its name."""
+    """The remedy for each of ``reasons``, by its name."""
     return {str(reason): remedy(reason, spec) for reason in reasons}
 
 
@@ -193,7 +194,7 @@ def table() -> str:
 
 
 def held_back_table() -> str:
-    """What keeps jobs from being started, as the second table of ``docs/health.md``."""
+    """Reasons why jobs are not started, as the second table of ``docs/health.md``."""
     return _table(HELD_BACK)
 
 

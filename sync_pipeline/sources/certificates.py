@@ -1,4 +1,4 @@
-"""What to do about a certificate that is not trusted.
+"""Remedies for a certificate that is not trusted.
 
 Belongs here: the remedy for each reason that OpenSSL gives. Does not belong here: connecting.
 """
@@ -12,7 +12,7 @@ _NOT_YET, _EXPIRED, _OTHER_NAME = 9, 10, frozenset({62, 64})
 
 
 def remedy(error: ssl.SSLCertVerificationError) -> str:
-    """What a person has to do."""
+    """The remedy, as one line."""
     if error.verify_code == _EXPIRED:
         return "renew the certificate on the server"
     if error.verify_code == _NOT_YET:

@@ -72,7 +72,7 @@ SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
 """
 
-# What was owed and set aside of rows that are gone from their source. All that belongs to a merge request
+# Obligations and quarantine of rows that are gone from their source. All that belongs to a merge request
 # begins with its number.
 _SETTLE_OWED = """
 UPDATE scm.obligations SET resolved_at = now()
@@ -217,8 +217,8 @@ def resolve(conn: Connection, ids: Sequence[int]) -> None:
 def settle_gone(
     conn: Connection, repo_id: int, job_types: Sequence[JobType], keys: Sequence[int | str]
 ) -> None:
-    """Nothing is owed of these rows any more, and nothing of them is set aside: they are gone from their
-    source. The key of a merge request is its number, and stands for all that belongs to it."""
+    """End the obligations and the quarantine of these rows, which are gone from their source. The key of a
+    merge request is its number, and stands for all that belongs to it."""
     if not keys:
         return
     params = {
@@ -234,8 +234,8 @@ def settle_gone(
 def settle_unstored(
     conn: Connection, *, repo_id: int, job_type: JobType, iid: int, looks: int, time: timedelta
 ) -> None:
-    """The source says now that there is no such merge request. Nothing is owed of it any more where no row
-    of it is stored and it was asked for ``looks`` times, over ``time`` at least."""
+    """The source says now that there is no such merge request. Its obligations end if no row of it is stored
+    and it was requested ``looks`` times, over ``time`` at least."""
     params = {"repo_id": repo_id, "job_type": str(job_type), "iid": iid, "looks": looks, "time": time}
     if conn.execute(_UNSTORED, params).fetchone() is not None:
         settle_gone(conn, repo_id, [job_type], [iid])

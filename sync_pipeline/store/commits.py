@@ -154,7 +154,7 @@ UPDATE scm.git_commits SET content_hash = '', batch_id = 0
 """
 
 # Commits that merge requests list and that have no row: squashed, or of a branch that was deleted before the
-# first visit. What is in quarantine was tried already.
+# first visit. Commits in quarantine were tried already.
 _OF_MERGE_REQUESTS = """
 SELECT DISTINCT ON (m.commit_sha) m.commit_sha, m.flags, m.raw
   FROM scm.mr_commits AS m
@@ -168,7 +168,8 @@ SELECT DISTINCT ON (m.commit_sha) m.commit_sha, m.flags, m.raw
  LIMIT %(limit)s
 """
 
-# Commits whose parents are to be read: not asked for yet, or a while ago. What is owed is tried as such.
+# Commits whose parents are to be read: not asked for yet, or a while ago. Commits with an open obligation are
+# retried through it.
 _WITHOUT_PARENTS = """
 SELECT c.commit_sha FROM scm.git_commits AS c
  WHERE c.repo_id = %(repo_id)s AND c.parents IS NULL AND c.deleted_at IS NULL
@@ -350,7 +351,7 @@ def without_parents(conn: Connection, repo_id: int, again: timedelta, limit: int
 
 
 def note_parents_asked(conn: Connection, repo_id: int, shas: Sequence[str]) -> None:
-    """The server was asked for these commits and does not have them, so nobody can tell their parents."""
+    """The server was asked for these commits and does not have them, so their parents stay unknown."""
     conn.execute(_PARENTS_ASKED, {"repo_id": repo_id, "shas": list(shas)})
 
 

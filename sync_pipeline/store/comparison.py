@@ -208,7 +208,7 @@ SELECT mr_iid, hidden_notes FROM scm.mr_reviews
 """
 
 # Commits as the source has them, with the names of the columns that differ. Numbers of lines and parents that
-# the source does not tell are no difference, nor is a stored row that waits to be read with its parents.
+# the source does not give are no difference. Nor is a stored row whose parents are still to be read.
 _COMMITS = """
 WITH source AS (
     SELECT * FROM json_to_recordset(%(rows)s)

@@ -74,8 +74,8 @@ _PLACE = re.compile(r"postgres(?:ql)?://(?:[^@/]*@)?[^/?]*/?([^?]*)", re.DOTALL)
 def parse(url: str, variable: str = "SCM_DATABASE_URL") -> dict[str, str]:
     """The parts of a libpq URL or of ``key=value`` pairs, by libpq's names.
 
-    Raises ConfigurationError, which names ``variable`` and never repeats the URL, when libpq cannot read it
-    or would take a part of a password for something else.
+    Raises ConfigurationError when libpq cannot read it, or would read a part of a password as something else.
+    The error names ``variable`` and never repeats the URL.
     """
     try:
         found = conninfo.conninfo_to_dict(url)
@@ -116,9 +116,9 @@ def options(url: str, settings: Mapping[str, str | int]) -> str:
 
 
 def refuse_poolers(conn: psycopg.Connection[Any]) -> None:
-    """Raise OperationalError where the settings of :func:`options` did not reach the server. A pooler that is
-    told to ignore them would run statements without time limits, and temporary tables and session settings
-    would be another client's."""
+    """Raise OperationalError where the settings of :func:`options` did not reach the server. A pooler that
+    ignores them would run statements without time limits, and would share temporary tables and session
+    settings with other clients."""
     row = conn.cursor(row_factory=tuple_row).execute(_IS_DIRECT, {"name": _DIRECT}).fetchone()
     if row is None or not row[0]:
         raise psycopg.OperationalError("FATAL: a connection pooler ignores our session settings")
@@ -156,8 +156,8 @@ def connect(
 def explained(
     error: psycopg.OperationalError, url: str, variable: str = "SCM_DATABASE_URL"
 ) -> ConfigurationError:
-    """What a failed connection means, as one line with the remedy, which may be to correct ``variable``. Its
-    code is ``database_down`` where waiting may help."""
+    """The error of a failed connection, as one line with the remedy, which may be to correct ``variable``.
+    Its code is ``database_down`` where waiting may help."""
     said, where = _refusal(error), describe(url)
     for words, what, remedy in _REFUSALS if said else _FAILURES:
         if any(word in (said or str(error)).lower() for word in words):

@@ -1,8 +1,8 @@
-"""What people asked for in the Dagster UI, as the ledger keeps it: ``scm.dagster_requests``.
+"""Requests of people in the Dagster UI, as the ledger keeps them: ``scm.dagster_requests``.
 
-Belongs here: which requests were taken over, and what becomes of their jobs when Dagster is done with them.
-Jobs of a request are those that it made: trigger ``ui``, and the request named in the reason. Does not belong
-here: reading Dagster's records (:mod:`sync_pipeline.orchestration.ui_requests`).
+Belongs here: which requests were taken over, and their jobs when Dagster is done with them. The jobs of a
+request have the trigger ``ui`` and name the request in their reason. Does not belong here: reading Dagster's
+records (:mod:`sync_pipeline.orchestration.ui_requests`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SELECT 1 FROM scm.sync_jobs
  LIMIT 1
 """
 
-# Jobs of people that were put down with their run lately. Who did that, only Dagster knows.
+# Jobs of people that ended recently with their run. Only Dagster knows who ended the run.
 _PUT_DOWN = """
 SELECT job_id, dagster_run_id FROM scm.sync_jobs
  WHERE status = 'dead' AND last_error_code = 'cancelled' AND trigger = 'ui' AND dagster_run_id IS NOT NULL
@@ -148,5 +148,5 @@ def put_down(conn: Connection, lately: timedelta, limit: int) -> dict[UUID, str]
 
 
 def revive(conn: Connection, job_ids: Collection[UUID]) -> int:
-    """Let jobs wait again that nobody stopped; returns how many."""
+    """Let jobs wait again that no person stopped; returns how many."""
     return conn.execute(_REVIVE, {"job_ids": list(job_ids)}).rowcount

@@ -60,9 +60,10 @@ COPY stage_revisions (rev_num, author_raw, ts, message, visibility, richness, pa
 FROM STDIN
 """
 
-# How stored revisions differ from staged ones, where all of both can be seen. Old servers do not say of which
-# kind a path is and what was modified, and over http a TAB in a path may come as a space: neither is a
-# difference. The hash was made when the stored paths were read, so rows damaged here are none either.
+# How stored revisions differ from staged ones, where all of both can be seen. Two things are no difference:
+# the kind of a path and its modifications, which old servers do not send, and a space for a TAB in a path,
+# which http may cause. The hash was made when the stored paths were read, so rows that were damaged in this
+# database are no difference either.
 _CHANGES = """
 SELECT r.rev_num, s.ts, r.ts AS stored_ts, r.first_seen_at, now() AS seen_at,
        r.message IS DISTINCT FROM s.message AS message_differs,

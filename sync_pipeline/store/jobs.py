@@ -294,10 +294,9 @@ SELECT r.*, extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.st
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to work on a job. ``generation`` is that of the watermark when the job was claimed;
-    ``failures`` is how many attempts before failed; ``share`` of
-    the usual sizes are the pieces to work in, at most 1, and ``step`` is how much time a list is read at once
-    at first, None without a limit."""
+    """The right to work on a job. ``generation`` is that of the watermark when the job was claimed.
+    ``failures`` is how many earlier attempts failed. ``share`` is the size of pieces as a part of the usual
+    size, at most 1. ``step`` is how much time of a list is read at once at first, None without a limit."""
 
     job_id: UUID
     token: UUID

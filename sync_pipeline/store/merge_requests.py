@@ -252,10 +252,10 @@ def store_merge_requests(
 
     A changed set of versions or commits is an update of the merge request. ``owed`` are the details of these
     rows that could not be read. ``server_now`` is the server's clock at its answer, and ``begun`` the
-    database's before the server was asked. Of those whose keys are ``distrusted`` the copy wins over what is
-    stored, whatever its age. One that comes twice is one row, the newer copy. A stored merge request with the
-    number of one of these and another ``gitlab_id`` is gone: it keeps its rows and counts as read and
-    updated. Raises psycopg.Error where the database refuses a row.
+    database's before the server was asked. For keys in ``distrusted`` the copy replaces the stored row,
+    whatever its age. A merge request that comes twice is one row, the newer copy. A stored merge request with
+    the same number and another ``gitlab_id`` is gone: it keeps its rows and counts as read and updated.
+    Raises psycopg.Error where the database refuses a row.
     """
     once: dict[int, MergeRequestRow] = {}
     for row in rows:

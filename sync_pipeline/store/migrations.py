@@ -95,10 +95,10 @@ def migrate(url: str, environment: str) -> list[str]:
     """Apply what is missing and return its ids; the first time, mark the database for ``environment``.
 
     Each migration is one transaction together with its record, so a failure or a crash leaves either all of
-    it or nothing. It waits for locks a moment at a time, so that nobody waits behind it for longer. Two at
-    once are harmless: the second waits and finds nothing left to do. Raises ConfigurationError when the
-    database is marked for another environment, is newer than this program, does not answer, refuses a
-    migration, or somebody keeps a lock.
+    it or nothing. It waits for locks in short tries, so that other sessions do not wait behind it for long.
+    Two at once are harmless: the second waits and finds nothing left to do. Raises ConfigurationError when
+    the database is marked for another environment, is newer than this program, does not answer, or refuses a
+    migration. So it does when another session keeps a lock.
     """
     with _backend(url) as backend:
         _refuse(_compare(backend.connection, environment))
@@ -247,10 +247,10 @@ class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
         return True
 
     def patiently(self, what: str, action: Callable[[], _T]) -> _T:
-        """Do ``action``, a transaction, again and again where it does not get its locks.
+        """Repeat ``action``, a transaction, while it does not get its locks.
 
-        Between two tries the statements that queue behind it get their turn. Raises ConfigurationError, which
-        names who keeps the lock, after the last try, or with the first other error.
+        Between two tries the statements that queue behind it run. Raises ConfigurationError after the last
+        try, which names the session that keeps the lock, or with the first other error.
         """
         for _ in range(LOCK_TRIES - 1):
             try:
@@ -294,7 +294,7 @@ class _Locked(ConfigurationError):
 
 @contextmanager
 def _watch(url: str, pid: int) -> Iterator[list[str]]:
-    """Whom the session ``pid`` waited for last during the block, a line each; empty if for nobody."""
+    """The sessions that ``pid`` waited for last during the block, a line each; empty if there were none."""
     blockers: list[str] = []
     stop = threading.Event()
 

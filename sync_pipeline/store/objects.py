@@ -1,8 +1,8 @@
-"""What the schema is made of, against what the migrations make.
+"""Compares the objects of the schema with those that the migrations make.
 
-Belongs here: the list of tables, columns, functions, constraints, indexes, views and triggers, and what of
-it is lost or different. Migrations are in :mod:`sync_pipeline.store.migrations`; this looks at a schema that
-has all of them, and from which a person dropped something later.
+Belongs here: the list of tables, columns, functions, constraints, indexes, views and triggers, and which of
+them are lost or different. The schema has all migrations (:mod:`sync_pipeline.store.migrations`); a person
+dropped or changed something later.
 
 ``sql/objects.json`` holds the list as the migrations make it. ``python -m
 sync_pipeline.operations.schema_objects`` prints it for the database of the settings; a test keeps it current.
@@ -21,8 +21,8 @@ Objects = Mapping[str, Mapping[str, str]]
 """By kind and name, what an object is. Kinds are in the order in which their objects can be made. Names of
 constraints and triggers are those of their table and their own."""
 
-# Every object of ours. What PostgreSQL makes by itself is left out, such as the index of a constraint.
-# Versions of PostgreSQL write the query of a view differently, so a view is known by its columns.
+# Every object of ours. Objects that PostgreSQL makes by itself are left out, such as the index of a
+# constraint. Versions of PostgreSQL write the query of a view differently, so a view is known by its columns.
 _OBJECTS = """
 WITH tables AS (
     SELECT c.oid, c.relkind, format('%%I.%%I', n.nspname, c.relname) AS name
@@ -106,12 +106,12 @@ class Damage:
 
     @property
     def problem(self) -> str:
-        """What is wrong, without the remedy."""
+        """The damage in one line, without the remedy."""
         return f"{self.kind} {self.name} is {self.state}"
 
 
 def read(conn: Connection) -> dict[str, dict[str, str]]:
-    """What the database has."""
+    """The objects of the database."""
     found: dict[str, dict[str, str]] = {}
     with conn.transaction():
         conn.execute(_NO_SEARCH_PATH)
@@ -121,7 +121,7 @@ def read(conn: Connection) -> dict[str, dict[str, str]]:
 
 
 def expected() -> Objects:
-    """What the migrations of this program make."""
+    """The objects that the migrations of this program make."""
     known: Objects = json.loads((sql_folder() / "objects.json").read_text(encoding="utf-8"))
     return known
 
@@ -132,15 +132,15 @@ def document(found: Objects) -> str:
 
 
 def check(conn: Connection) -> list[Damage]:
-    """What is lost or different in a database that has all migrations."""
+    """The lost or different objects of a database that has all migrations."""
     return damages(expected(), read(conn))
 
 
 def damages(wanted: Objects, found: Objects) -> list[Damage]:
-    """What of ``wanted`` is not there or not the same, in the order in which it can be restored.
+    """The objects of ``wanted`` that are lost or different, in the order in which they can be restored.
 
-    Objects that somebody added are no damage. A lost table is one: what it had comes back with it, from a
-    backup.
+    Objects that somebody added are no damage. A lost table is one damage: its columns and indexes come back
+    with it, from a backup.
     """
     lost = tuple(name for name in wanted["table"] if name not in found.get("table", {}))
     result = [

@@ -28,8 +28,8 @@ _JOBS_LOOKED_AT = 4000
 _SAMPLES_LOOKED_AT = 20_000
 
 # Every (repository, job type) with its coverage, its hint, and whether its latest incremental job is dead,
-# and since when. A job that a refused token killed says nothing about the repository: the stop of the token
-# holds it back.
+# and since when. A job that ended because of a refused token is not counted: the stop of the token holds it
+# back.
 _UNITS = """
 SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.tenant, r.lifecycle, w.access,
        w.visited_at, w.watermark_rev, w.watermark_time, w.head_rev AS head, w.activity_at,

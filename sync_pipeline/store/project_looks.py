@@ -39,8 +39,8 @@ UPDATE scm.project_looks SET job_types = job_types || %(job_types)s::text[]
 
 @dataclass(frozen=True, slots=True)
 class StoredLook:
-    """What a look showed: the project as the server gave it, without its secrets, the server's clock, and the
-    database's at the look (UTC)."""
+    """The result of a look: the project as the server gave it, without its secrets, and the clocks of server
+    and database at the look (UTC)."""
 
     raw: Mapping[str, Any]
     server_date: datetime | None

@@ -160,7 +160,7 @@ UPDATE scm.git_commits AS c SET unreachable_since = CASE WHEN w.lost THEN now() 
 """
 
 # Parents that are not stored. Where every ref is covered these are rows that the server could not give, or
-# that are in quarantine. What no ref reaches may come from anywhere.
+# that are in quarantine. Commits that no ref reaches may come from anywhere.
 _MISSING_PARENTS = """
 SELECT DISTINCT p.sha
   FROM scm.git_commits AS c
@@ -228,7 +228,7 @@ class StoredRef:
 
     @property
     def full_name(self) -> str:
-        """What git calls it: this name means nothing else."""
+        """The full name in git, which means nothing else."""
         return f"refs/{'heads' if self.kind is RefKind.BRANCH else 'tags'}/{self.name}"
 
 
@@ -438,9 +438,9 @@ def mark_unreachable(conn: Connection, repo_id: int) -> int:
 
 
 def missing(conn: Connection, repo_id: int, limit: int) -> list[str]:
-    """At most ``limit`` commits that are known by a child or as the tip of a covered ref, and are not stored,
-    or not with their parents. Where there is one, nobody can say what is reached through it. Only right while
-    the whole history of every ref is stored."""
+    """At most ``limit`` commits that are known by a child or as the tip of a covered ref, but are not stored,
+    or not with their parents. Behind such a commit it is unknown which commits are reachable. Only right
+    while the whole history of every ref is stored."""
     params = {"repo_id": repo_id, "limit": limit}
     queries = (_MISSING_TIPS, _MISSING_PARENTS, _UNKNOWN_PARENTS)
     found = {row["sha"] for query in queries for row in conn.execute(query, params)}

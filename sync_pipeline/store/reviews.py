@@ -148,8 +148,8 @@ SELECT id, mr_iid || ':' || source_event_id AS key, mr_iid, origin,
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(current)s) AND replaced_id = 0
 """
 
-# How many comments the token may not see. Where one that it saw before did not come, hidden ones are not told
-# from deleted ones: then the number stays.
+# How many comments the token may not see. Where a comment that it saw before did not come, it may be hidden
+# or deleted; then the number stays.
 _HIDDEN = """
 UPDATE scm.mr_reviews AS r SET hidden_notes = s.hidden
   FROM json_to_recordset(%(hidden)s) AS s (mr_iid bigint, hidden bigint, is_whole boolean)
@@ -316,15 +316,14 @@ def store_reviews(
 ) -> Counts:
     """Write reviews, each with the ``updated_at`` of its merge request; returns what that changed, counted by
     the database. ``server_now`` is the server's clock at its answer, and ``begun`` the database's before the
-    server was asked. With ``distrusted`` these reviews win over what is stored, whatever its age, and so do
-    those of their events that have one of these keys, whatever was noted of their content. The stored review
-    of another merge request with the same number is gone: it keeps its rows. Internal notes that do not come
-    are missing only to a token that ``sees_internal`` ones.
+    server was asked. With ``distrusted`` these reviews replace the stored ones, whatever their age. So do
+    their events with one of these keys, whatever hash is stored. The stored review of another merge request
+    with the same number is gone: it keeps its rows. Internal notes that do not come are missing only to a
+    token that ``sees_internal`` ones.
 
-    Counts are events. Besides those that came, each counts once as read and updated that went missing, and
-    each approval and reviewer that is new, changed or gone (new ones not at the first reading of a review:
-    they belong to it). A review that comes twice is one, the later. Raises psycopg.Error where the database
-    refuses a row.
+    Counts are events. Each event that went missing also counts once as read and updated. So does each
+    approval and reviewer that is new, changed or gone, except new ones at the first reading of a review. A
+    review that comes twice is one, the later. Raises psycopg.Error where the database refuses a row.
     """
     once = {one.mr_iid: (one, updated_at) for one, updated_at in sets}
     if not once:
@@ -568,7 +567,7 @@ def _store_set(
 
 
 def part_of(detail: str) -> str:
-    """What ``scm.mr_reviews.whole`` calls a detail: an origin of events, or a set of people."""
+    """The name of a detail in ``scm.mr_reviews.whole``: an origin of events, or a set of people."""
     return next((str(origin) for origin, name in _DETAILS.items() if name == detail), detail)
 
 

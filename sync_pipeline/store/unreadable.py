@@ -24,7 +24,8 @@ SELECT detail, since, readable_at, error,
  ORDER BY detail
 """
 
-# The state begins once. What is owed of it is known without a row for each merge request.
+# A repeated refusal keeps ``since``. Open obligations for the detail end, because this one row replaces those
+# of each merge request.
 _REFUSED = """
 INSERT INTO scm.unreadable_details AS u
        (repo_id, job_type, detail, error_code, error, fingerprint, probe_at)

@@ -208,11 +208,11 @@ class Attempt:
 
     @contextmanager
     def fenced(self, lease: leases.Lease | None = None) -> Iterator[Connection]:
-        """A transaction that only the owner of the job can write in: the one way in which work writes.
+        """A transaction in which only the owner of the job can write. All work writes through it.
 
-        Facts need the ``lease`` too; what a visit found does not. Raises LeaseLost after the lease was lost,
-        ClaimLost after a take-over of the job, WatermarkSet after a person set the watermark. The same holds
-        where the new owner ended the transaction.
+        Facts need the ``lease`` too; the result of a visit does not. Raises LeaseLost after the lease was
+        lost, ClaimLost after a take-over of the job, WatermarkSet after a person set the watermark. The same
+        holds where the new owner ended the transaction.
         """
         try:
             with self._transaction() as conn:
@@ -399,7 +399,7 @@ class Attempt:
             _log.warning("job %s could not be finished: %s", self.claim.job_id, failure)
             return self._report(error, JobStatus.FAILED, RunStatus.FAILED)
         if not owned:
-            # Whatever we did, the job is somebody else's, and its end too.
+            # The job belongs to another attempt, which also ends it.
             return self._report(error, JobStatus.FAILED, RunStatus.FAILED)
         return self._report(error, job_status, run_status)
 

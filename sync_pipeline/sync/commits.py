@@ -49,7 +49,8 @@ _PARENTS_AT_ONCE = 20
 _PARENTS_AGAIN = timedelta(days=7)
 # Errors of one commit, which stays owed; everything else is an error of the job.
 _STILL_OWED = OWN_ERRORS | {"no_object"}
-# Errors of the history of one ref: the others are read all the same. Of more refs they are the server's.
+# Errors of the history of one ref: the others are read anyway. If more refs have them, the server is the
+# cause.
 _OF_ONE_REF = OWN_ERRORS - {"denied"}
 _MOST_FAILED_REFS = 2
 # Keys of quarantine that are of refs.
@@ -136,11 +137,11 @@ class CommitWork:
                 )
 
     def _cover(self, listing: RefListing, given_up: set[str]) -> tuple[TimeWindow | None, set[str]]:
-        """Read what the refs of ``listing`` reach; returns the time that is covered then. None where the
-        server does not give the history of some tips, which come with it; those of ``given_up`` are not tried
-        again, and their refs are set aside.
+        """Read what the refs of ``listing`` reach; returns the time that is covered then. Returns None, with
+        the tips, where the server does not give the history of some. Tips in ``given_up`` are not tried
+        again, and their refs are quarantined.
 
-        What goes wrong with the history of one ref is raised after those of the others were read."""
+        An error in the history of one ref is raised after those of the others were read."""
         readable = self._visit.readable(listing.date)
         stored, deleted = self._record(listing, readable)
         ordered = sorted(stored, key=lambda r: (not r.is_default, r.kind is RefKind.TAG, r.name))
@@ -447,8 +448,8 @@ class CommitWork:
         *,
         whole: bool,
     ) -> None:
-        """Every ref is covered: say so, judge what moved, and flag what no ref reaches any more. Not
-        ``whole``: the history of some tip could not be read."""
+        """Every ref is covered: record that, judge which refs moved, and flag commits that no ref reaches.
+        Not ``whole``: the history of some tip could not be read."""
         before = self._visit.before[self._attempt.job_type]
         main = tips[0] if tips else None
         changed = self._attempt.done.batches > 0

@@ -43,7 +43,7 @@ class MergeRequestComparison:
         self._repo_id = attempt.repo.repo_id
         self._parallel = attempt.settings.gitlab_parallel
         self._of_reviews = attempt.job_type is JobType.REVIEWS
-        # What the server refuses for every merge request is compared of none.
+        # Details that the server refuses for every merge request are not compared.
         self._refusals = Refusals(self._stored_others)
         self._reviews = ReviewReader(
             client, visit.project_id, parallel=self._parallel, refusals=self._refusals
@@ -237,7 +237,7 @@ class MergeRequestComparison:
         return {one.mr_iid for one in sets if (one.notes_hidden or 0) > known.get(one.mr_iid, 0)}
 
     def _is_hidden(self, one: comparison.ComparedPart, gone: Collection[int], short: Collection[int]) -> bool:
-        """True if the token may not see a stored note: nothing is known of it."""
+        """True if the token may not see a stored note, so that its state at the source is unknown."""
         if one.origin is not Origin.NOTE or one.iid in gone:
             return False
         return one.iid in short or (one.is_internal and not self._visit.sees_internal_notes())

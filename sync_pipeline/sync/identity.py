@@ -14,7 +14,8 @@ from sync_pipeline.model import Visibility, Visit
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What tells at a glance that a revision may have changed: its date and its changed paths."""
+    """A short mark of a revision: its date and its changed paths. Another mark means that it may have
+    changed."""
 
     rev_num: int
     ts: datetime | None

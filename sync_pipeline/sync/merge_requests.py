@@ -375,7 +375,8 @@ class MergeRequestWork:
         return self._reader.ask(iid, detail)
 
     def _load_refusals(self, readable: TimeWindow) -> None:
-        """Nobody asks for what was refused before; live syncing finds out once a day whether it still is."""
+        """Details that were refused before are not requested. Live syncing tests once a day whether they
+        still are."""
         for attempt in self._attempts:
             refusals = self._refusals[attempt.job_type]
             with self._database.connection() as conn:

@@ -50,9 +50,9 @@ class ProjectVisit:
         return self._fingerprint
 
     def look(self) -> front.ProjectLook:
-        """Look at the front door, or take the look that another job type's visit took a moment ago. Raises as
-        the transport does; SourceGone where the project is not found this once, SourceReplaced where another
-        one has its number."""
+        """Request the project, or use the look of another job type's visit a moment ago. Raises as the
+        transport does; SourceGone where the project is not found this once, SourceReplaced where another one
+        has its number."""
         job_types = [attempt.job_type for attempt in self._attempts]
         repo_id = self._repo.repo_id
         with self._database.connection() as conn:
@@ -72,9 +72,9 @@ class ProjectVisit:
             created = repos.source_created_at(conn, self._repo.repo_id, look.created_at)
             if look.created_at is not None and created != look.created_at:
                 raise SourceReplaced(
-                    f"{look.path} was created {look.created_at:%Y-%m-%dT%H:%M:%SZ}, the project that we know "
-                    f"as {self.project_id} {created:%Y-%m-%dT%H:%M:%SZ}: another one has its number; nothing "
-                    "is written until a person decides: restore the old one, or register the new one with "
+                    f"{look.path} was created {look.created_at:%Y-%m-%dT%H:%M:%SZ}, but the registered "
+                    f"project {self.project_id} {created:%Y-%m-%dT%H:%M:%SZ}: another project has its "
+                    "number now, and nothing is written; restore the old one, or register the new one with "
                     "`scm-sync repo retire` and `scm-sync repo add`"
                 )
             changed = repos.record_look(

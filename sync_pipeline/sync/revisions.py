@@ -185,7 +185,7 @@ class RevisionWork:
         return look
 
     def end_if_silent(self, hard: WindowTooHard) -> None:
-        """After a time-out, raise what a look raises where the server does not answer that either: then a
+        """After a time-out, look at the server and raise the error of the look: if it does not answer, a
         smaller window does not help."""
         if hard.code == "timeout":
             self._source.visit()
@@ -229,8 +229,8 @@ class RevisionWork:
         )
 
     def _read_windows(self, windows: Iterable[Window]) -> None:
-        """Window by window, chunk by chunk. A chunk that fails is a gap and the others go on; a server that
-        is down, or several failures in a row, end it all: the ledger's wait helps more."""
+        """Read window by window, chunk by chunk. A chunk that fails is a gap, and the others go on. A server
+        that is down, or several failures in a row, end the job, because a retry later helps more."""
         base = self._settings.chunk_revisions
         failed_in_a_row = 0
         for window in windows:
@@ -356,7 +356,7 @@ class RevisionWork:
             self._check_history(changed)
 
     def _check_history(self, changed: Sequence[dict[str, Any]], doubtful: Collection[int] = ()) -> None:
-        """Raises SourceReplaced where the changed revisions are others than the stored ones. What is stored
+        """Raises SourceReplaced where the changed revisions are others than the stored ones. The stored rows
         of ``doubtful`` ones may have been damaged here, so only their paths count."""
         found = (identity.Change(**row) for row in changed)
         why = identity.rewritten(
@@ -385,7 +385,7 @@ class RevisionWork:
         first = before.sweep_rev if before.sweep_rev < recent.first else 1
         older = RevisionWindow(first, max(first, min(first + SWEEP_BLOCK, recent.first)))
         with self._database.connection() as conn:
-            # What was never read is not swept but backfilled.
+            # Revisions that were never read are backfilled, not swept.
             whole = [
                 window
                 for window in (older, recent)

@@ -193,11 +193,11 @@ def code_server(beats: Sequence[Heartbeat] | None) -> list[Finding]:
         return [skipped(name, "the database cannot be read")]
     up = slowness.of_up(beats)
     if not up:
-        return [skipped(name, "no scm-sync up was heard of lately")]
+        return [skipped(name, "no scm-sync up has reported lately")]
     slow = slowness.told(beats)
     if slow:
         remedy = (
-            "nothing is lost, it is only late; start fewer runs at once (max_concurrent_runs in "
+            "no data is lost, syncing is only late; start fewer runs at once (max_concurrent_runs in "
             "dagster.yaml), or give the machine more cores"
         )
         return [warning(name, "; ".join(slow), remedy)]
@@ -244,8 +244,8 @@ def pools(living: Sequence[Pool] | None, unserved: Sequence[Unserved]) -> list[F
 
 
 def assets(verdicts: Sequence[Judged] | None, repositories: Sequence[Repository]) -> list[Finding]:
-    """The verdicts about the (repository, job type), a finding for each reason that needs a person, with the
-    words and the remedy of every other report; None where they cannot be read."""
+    """One finding for each reason that needs a person, with the line and the remedy that every report shows.
+    ``verdicts`` is None where they cannot be read."""
     if verdicts is None:
         return [skipped("assets", "the database cannot be read")]
     found: dict[Reason, list[Judged]] = {}

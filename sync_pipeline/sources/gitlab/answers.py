@@ -43,8 +43,8 @@ _SECRETS = (
         r"""(?ix) (["']?\b(?:private[-_]token|job[-_]token|access[-_]token|refresh[-_]token|authorization
         |password|client_secret|token)["']?\s*[=:]\s*["']?) [^\s&"',;<>]+"""
     ),
-    # The credentials of a URL. What follows a colon there and is no port is a password, whatever it holds.
-    # Without the scheme, and with a limit: either would take time by the square of a long text.
+    # The credentials of a URL. A text after a colon that is no port is a password. The scheme is not matched,
+    # and the length is limited: otherwise the time would grow with the square of the length.
     re.compile(
         r"""(?ix) (://)
         (?: [^/\s@?\#:]* : (?! [0-9]* (?:[/?\#\s"'<>]|$)) [^\s"'<>]{0,256} | [^/\s@?\#]+ ) @"""

@@ -12,7 +12,7 @@ import zlib
 import urllib3
 
 ENCODINGS = "gzip"
-"""What the requests accept: the only packing that is unpacked here."""
+"""The packing that requests accept; this module unpacks no other."""
 
 _READ_BYTES = 64 * 1024
 # zlib reads both the gzip and the zlib format.

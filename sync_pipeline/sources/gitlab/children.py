@@ -1,4 +1,4 @@
-"""Details of merge requests: asked for side by side, and owed where one cannot be read.
+"""Details of merge requests: requested in parallel, with an obligation where one cannot be read.
 
 Belongs here: which errors of a detail are its own, what the server refuses for every merge request, and
 running several requests at once. Does not belong here: what the details are."""
@@ -35,8 +35,8 @@ REFUSED = frozenset({"denied", "no_object", "no_route"})
 
 # So many details of one page that cannot be read are no accident of single rows.
 _TOO_MANY = 20
-# What else the token may not see (approvals, the code of a project whose merge requests are public) keeps
-# nobody from the rest. Without notes there is no review.
+# What else the token may not see (approvals, the code of a project whose merge requests are public) does not
+# keep the rest from being read. Without notes there is no review.
 _ESSENTIAL = "notes"
 # So many merge requests that are refused, and none that is not, stand for all.
 _ENOUGH = 3
@@ -56,7 +56,7 @@ class Refusals:
         self._unsaved: dict[str, Refusal] = {}
 
     def load(self, details: Iterable[str]) -> None:
-        """These were refused at an earlier visit; nobody asks for them."""
+        """Details that were refused at an earlier visit and are not requested."""
         for detail in details:
             self._refused[detail] = Refusal(detail, "denied", "refused before")
 
@@ -66,7 +66,7 @@ class Refusals:
         self._readable.add(detail)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Nobody asks for this detail any more; :attr:`unsaved` has it."""
+        """Do not request this detail again in this job; :attr:`unsaved` has it."""
         self._refused[refusal.detail] = self._unsaved[refusal.detail] = refusal
 
     def note_readable(self, detail: str) -> None:
@@ -88,7 +88,7 @@ class Refusals:
 
     @property
     def unsaved(self) -> tuple[Refusal, ...]:
-        """What was refused in this job and is to be written down."""
+        """The details that were refused in this job and are to be recorded."""
         return tuple(self._unsaved.values())
 
     def saved(self, refusals: Iterable[Refusal]) -> None:
@@ -114,8 +114,8 @@ def refusal_of(client: Client, path: str, detail: str) -> Refusal | None:
 
 
 class Owing:
-    """Collects what one page owes. ``attempt`` may be called by several threads. With ``refusals``, what the
-    server refuses for every merge request is not owed by each of them."""
+    """Collects what one page owes. ``attempt`` may be called by several threads. With ``refusals``, a detail
+    that the server refuses for every merge request gets no obligation for each."""
 
     def __init__(self, refusals: Refusals | None = None) -> None:
         self._refusals = refusals
@@ -125,8 +125,8 @@ class Owing:
         self._failed = 0
 
     def attempt(self, natural_key: str, detail: str, read: Callable[[], T]) -> T | None:
-        """What ``read`` returns, or None with an obligation where the detail cannot be read. Raises what is
-        no matter of this detail, and the error itself once a page owes too much."""
+        """The result of ``read``, or None with an obligation where the detail cannot be read. Raises errors
+        that do not concern this detail, and any error once a page owes too much."""
         if self._refusals is not None:
             if detail in self._refusals:
                 return None

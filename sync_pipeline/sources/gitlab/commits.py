@@ -46,15 +46,15 @@ class CommitReader:
         whole: Callable[[], tuple[int, bool]] = lambda: (1, False),
         names: Sequence[str] = (),
     ) -> Iterator[CommitBatch]:
-        """Everything reachable from ``tip`` but not from ``covered``; from ``first_page`` on, where an
-        interrupted walk goes on (``tip_read`` as its last batch said).
+        """Everything reachable from ``tip`` but not from ``covered``. An interrupted walk goes on at
+        ``first_page``, with ``tip_read`` of its last batch.
 
-        Where the answer about the range cannot be believed, because the server no longer has ``covered`` (or
-        ``tip`` is reachable from it), the whole of ``tip`` is read; ``whole`` then tells where that goes on.
-        Where a branch or tag is named like the id ``tip``, ``names`` are the full names of refs that lead to
-        ``tip``: the server may take the id for the name, and then it is asked by one of these.
-        The last batch is ``complete``. Raises SourceGone with code ``no_commit`` where the server does not
-        give the history of ``tip``.
+        The answer about the range cannot be believed if the server does not have ``covered``, or if ``tip``
+        is reachable from it. Then the whole of ``tip`` is read, and ``whole`` says where that goes on. Where
+        a branch or tag is named like the id ``tip``, the server may take the id for the name. ``names`` are
+        then the full names of refs that lead to ``tip``, and are requested after the id. The last batch is
+        ``complete``. Raises SourceGone with code ``no_commit`` where the server does not give the history of
+        ``tip``.
         """
         for base in (covered, None) if covered is not None else (None,):
             if base is None and covered is not None:

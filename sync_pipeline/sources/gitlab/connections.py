@@ -100,7 +100,7 @@ class _Answer(http.client.HTTPResponse):
 
 
 def _connected(connect: Callable[[], socket.socket], connection: HTTPConnection) -> socket.socket:
-    """What ``connect`` gives within the time-out of ``connection``."""
+    """The socket that ``connect`` returns within the time-out of ``connection``."""
     go_on = getattr(_asked, "go_on", None)
     longest = connection.timeout
     if go_on is None or not isinstance(longest, int | float):

@@ -142,8 +142,8 @@ def look_at_token(client: Client) -> TokenLook | None:
 
 
 def access(look: ProjectLook, job_type: JobType) -> Access:
-    """What a look means for one job type: a switched-off feature comes before a project that waits to be
-    deleted, and that before an archived or empty one."""
+    """The access state of one job type after a look. A switched-off feature goes before a project that waits
+    to be deleted, and that goes before an archived or empty one."""
     feature = look.repository_access if job_type is JobType.COMMITS else look.merge_requests_access
     if feature == "disabled":
         return Access.DISABLED

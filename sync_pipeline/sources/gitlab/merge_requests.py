@@ -54,8 +54,8 @@ versions and commits are stored."""
 
 class MergeRequestReader:
     """Reads the merge requests of one project. One instance serves one job; ``parallel`` requests at once.
-    Without ``children`` their versions and commits are never asked for. What ``refusals`` has is not asked
-    for."""
+    Without ``children`` their versions and commits are never asked for. Details in ``refusals`` are not
+    requested."""
 
     def __init__(
         self,

@@ -3,11 +3,11 @@
 Belongs here: which page is asked for next and when a list is over. Does not belong here: what the rows are,
 and how a request is sent (:mod:`sync_pipeline.sources.gitlab.transport`).
 
-A list ordered by ``updated_at`` moves: a row that is edited goes to the end, and every row behind it one
-place forward, over the edge of a page that was already read. So only the first page of each question counts,
-and the next question begins at the last time seen. Only rows that share one time, more than a page of them,
-are read by page number, pass after pass: until the rows of all passes are as many as the server counts, or
-until two passes agree. A row that leaves meanwhile shows itself by either.
+A list ordered by ``updated_at`` moves. A row that is edited goes to the end, and every row behind it moves
+one place forward, into a page that was already read. So only the first page of each question counts, and the
+next question begins at the last time seen. Rows that share one time, more than a page of them, are read by
+page number, pass after pass. That ends when the rows of all passes are as many as the server counts, or when
+two passes agree. Both show a row that leaves meanwhile.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class Progress:
         self._empty = 0
 
     def check(self, answer: Answer, page: int | None) -> None:
-        """``answer``, which announces another page, is that to page ``page`` (None: pages have no numbers).
-        Raises Transient where its link leads back to that page or to one before it, where the same page came
-        before, and where there are too many empty pages in a row."""
+        """Check ``answer``, which announces another page. It is the answer to page ``page`` (None: pages have
+        no numbers). Raises Transient where its link leads back to that page or to one before it, or the same
+        page came before. Raises Transient too after too many empty pages in a row."""
         following = _number(answer.next_query or {}, None)
         if page is not None and following is not None and following <= page:
             raise self._loop(f"the server links from page {page} to page {following}")
@@ -138,13 +138,13 @@ def rows(answer: Answer, path: str) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the reading of a list by time stands, and the question to ask next: rows updated from ``after``
-    to ``before``, both inclusive, page ``page``.
+    """The state of reading a list by time. The next question is for rows updated from ``after`` to
+    ``before``, both inclusive, page ``page``.
 
     ``seen`` are the versions that the next answers may repeat. ``tie`` is set while more rows than a page
     share one time; then ``read`` are the versions of this pass and ``last_pass`` those of the one before.
-    ``found`` are the numbers of the rows that came since the server last counted another ``total``, and
-    ``begun`` both as they were when the pass began.
+    ``found`` are the numbers of the rows that came since the server last counted another ``total``. ``begun``
+    are both as they were when the pass began.
     """
 
     after: datetime

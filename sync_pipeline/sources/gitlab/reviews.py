@@ -116,8 +116,8 @@ class _Gathered:
 
 
 class ReviewReader:
-    """Reads the reviews of one project. One instance serves one job; ``parallel`` requests at once. What
-    ``refusals`` has is not asked for."""
+    """Reads the reviews of one project. One instance serves one job; ``parallel`` requests at once. Details
+    in ``refusals`` are not requested."""
 
     def __init__(
         self, client: Client, project_id: int, *, parallel: int = 4, refusals: Refusals | None = None

@@ -203,7 +203,7 @@ class Instance:
         self, cancelled: Callable[[], bool] = lambda: False, *, patience: float | None = None
     ) -> Client:
         """A client for one job; ``cancelled`` tells whether to stop. With ``patience`` each request is sent
-        once, and its answer may take so many seconds: for what is nice to know."""
+        once, and its answer may take so many seconds: for optional requests."""
         return Client(self, cancelled, patience)
 
     def close(self) -> None:
@@ -418,7 +418,7 @@ class _Session(requests.Session):
         def tell(state: tenacity.RetryCallState) -> None:
             nonlocal started
             error = state.outcome.exception() if state.outcome else None
-            # A person who waits hears of each try; quick ones would only be noise.
+            # Long tries are warnings, for a person who waits; quick ones are not.
             level = logging.WARNING if clock() - started >= _LONG_TRY else logging.INFO
             _log.log(
                 level,

@@ -98,10 +98,10 @@ class Client:
     ``max_memory_bytes``: the largest address space of one command (on Linux). ``aliases``: URLs of other
     servers that may get the password when the server of the URL redirects there.
 
-    Every method raises ClientError when svn refuses, WindowTooHard (codes ``timeout``, ``too_large`` and
-    ``out_of_memory``) when a limit is reached, Transient (code ``no_room``) when this machine is full and
-    ConfigurationError when svn is not installed. The password goes to the scheme, host and port of the URL
-    and to the aliases only, whatever they redirect to.
+    Every method raises ClientError when svn refuses, and WindowTooHard (codes ``timeout``, ``too_large`` and
+    ``out_of_memory``) when a limit is reached. It raises Transient (code ``no_room``) when this machine is
+    full, and ConfigurationError when svn is not installed. Only the scheme, host and port of the URL, and the
+    aliases, get the password.
     """
 
     def __init__(
@@ -437,8 +437,8 @@ class Client:
         return answer.file.read(0, answer.file.size)
 
     def raw_log(self, url: str, *, timeout: float | None = None) -> RawLog | None:
-        """What asks the web server of ``url`` for raw logs; None where there is none, or svn may get to it in
-        ways of its own: a proxy, certificates that are trusted nevertheless, a folder of settings."""
+        """A reader of raw logs from the web server of ``url``. None where ``url`` has no web server, or svn
+        may reach it by settings of its own: a proxy, trusted certificate failures, a configuration folder."""
         own = bool(self._config_dir) and not self._is_private
         server = server_of(url)
         if server is None or server.scheme not in ("http", "https"):
@@ -529,7 +529,7 @@ class Client:
             raise Cancelled("svn was not started because the work was cancelled")
 
     def _prompts(self, password: str, where: str) -> Prompts:
-        """Who answers svn: the password is for the server of ``where`` and its aliases."""
+        """Replies to svn's questions. Only the server of ``where`` and its aliases get the password."""
         server = server_of(where)
         servers = {server, *self.aliases} if server else set()
         return Prompts(password, servers, self._trust.split(","))

@@ -167,7 +167,7 @@ def place(url: str) -> str:
 
 
 def moved(url: str, target: str) -> Permanent:
-    """What to raise where the server of ``url`` sends us to ``target``, which may be unknown."""
+    """The error where the server of ``url`` redirects to ``target``, which may be unknown."""
     return Permanent(
         f"{place(url)} has moved{_to(target)}; if that is right, use that address: scm-sync repo relocate",
         code=Meaning.MOVED.value,

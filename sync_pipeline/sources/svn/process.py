@@ -1,8 +1,9 @@
 """One run of the ``svn`` command: its environment, its limits, its end.
 
-Belongs here: starting the command that plumbum finds, passing questions and replies, watching clock, size,
-memory and cancel, killing the whole process group, and the answer as a temporary file. Does not belong here:
-what the arguments mean, what is replied (:mod:`~sync_pipeline.sources.svn.prompts`), what the answer says.
+Belongs here: starting the command that plumbum finds, passing questions and replies, and killing the whole
+process group. Also watching clock, size, memory and cancel, and the answer as a temporary file. Does not
+belong here: what the arguments mean, the replies (:mod:`~sync_pipeline.sources.svn.prompts`), parsing the
+answer.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one command may use: seconds of wall clock, bytes of answer, bytes of memory (address space)."""
+    """Limits of one command: seconds of wall clock, bytes of answer, bytes of memory (address space)."""
 
     seconds: float
     answer_bytes: int
@@ -112,8 +113,8 @@ class Limits:
 
 
 def environment(*, tunnel: bool) -> Mapping[str, str]:
-    """The environment of the command: UTF-8, English, and nobody who could ask a question. Without ``tunnel``
-    it cannot start ssh: a web server's redirect must not log us in elsewhere."""
+    """The environment of the command: UTF-8, English, and no program that could ask a question. Without
+    ``tunnel`` it cannot start ssh: a web server's redirect must not log us in elsewhere."""
     ssh = (os.environ.get("SVN_SSH") or "ssh -q") if tunnel else "false"
     if Path(ssh.split()[0]).name == "ssh" and "BatchMode" not in ssh:
         ssh += " -o BatchMode=yes"
@@ -143,10 +144,10 @@ def run(
 
     ``reply`` gets what the command wrote to its standard error since the last reply, and returns what to
     write to its standard input: None for nothing yet, empty for its end. Without ``reply`` the standard input
-    is empty. Whatever goes wrong, also an interrupt or an exception of ``reply``, the whole process group is
+    is empty. On every error, also an interrupt or an exception of ``reply``, the whole process group is
     killed and reaped. Raises ConfigurationError when the command is not installed, WindowTooHard (code
-    ``timeout``, ``too_large`` or ``out_of_memory``), Cancelled, and Transient (code ``no_room``) when this
-    machine has no room for another file or process.
+    ``timeout``, ``too_large`` or ``out_of_memory``), and Cancelled. Raises Transient (code ``no_room``) when
+    this machine has no room for another file or process.
     """
     try:
         answer = AnswerFile()
@@ -272,7 +273,7 @@ class _Watch:
             os.close(self._ending)
 
     def read(self) -> bytes:
-        """What there is, without waiting."""
+        """The bytes that are there, without waiting."""
         parts = []
         with suppress(BlockingIOError):
             while part := os.read(self._stderr, STDERR_CAP):

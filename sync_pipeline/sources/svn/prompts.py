@@ -1,9 +1,9 @@
-"""What ``svn`` asks on its standard error, and what it is told.
+"""The questions of ``svn`` on its standard error, and the replies.
 
 Belongs here: the servers that may get the password, and the reply to each question. Does not belong here:
-running the command. svn follows redirects to any scheme, host and port, and a password on its command line or
-its standard input goes to whichever server asks for one. So svn asks us, names the server in its question,
-and gets a reply for the servers that the password is for.
+running the command. svn follows redirects to any scheme, host and port. It sends a password of its command
+line or its standard input to any server that asks for one. So svn is made to ask; its question names the
+server, and only the servers that may get the password get a reply.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ END_OF_INPUT = b""
 
 _PORTS = {"http": 80, "https": 443, "svn": 3690}
 
-# The name of the realm and of the user may hold anything but a line end, so a server can write no question in
-# the name of another one: the text has to match from its beginning to its end.
+# A server chooses the names of realm and user, which may hold anything but a line end. The text has to match
+# from its beginning to its end, so that no server can imitate the question of another one.
 _LOCALE = r"(?:svn: warning: (?:cannot set|environment variable|please check) [^\n]*\n)*"
 _PASSWORD = re.compile(
     _LOCALE + r"Authentication realm: <([^\n>]*)>[^\n]*\n(Password for '[^\n]*': |Username: )\Z"
@@ -43,7 +43,7 @@ _FAILURES = {
 
 
 class Server(NamedTuple):
-    """What a login is for: a scheme, a host and a port. ``port`` is 0 where the scheme has no usual one."""
+    """The server of a login: a scheme, a host and a port. ``port`` is 0 where the scheme has no usual one."""
 
     scheme: str
     host: str
@@ -79,9 +79,9 @@ class Prompts:
         self._told: set[str] = set()
 
     def reply(self, text: str) -> bytes | None:
-        """What to write to svn, which has written ``text`` since the last reply; None while that is no
-        question. Raises ClientError where svn must not go on: another server asks (``target`` is that
-        server), the password is wrong, or the certificate is not trusted."""
+        """The reply to ``text``, which svn has written since the last reply; None while that is no question.
+        Raises ClientError where svn must not go on: another server asks (``target`` is that server), the
+        password is wrong, or the certificate is not trusted."""
         if match := _PASSWORD.search(text):
             self._check_server(match[1])
             if match[0] in self._told or match[2] == "Username: ":

@@ -1,10 +1,10 @@
-"""The log of a web server as its bytes are: what the XML reader of svn changes in it.
+"""The raw log of a web server, for the characters that the XML reader of svn changes.
 
 Belongs here: the question for the log (a ``REPORT``), its answer, and which texts and paths in it hold a CR
 or a TAB. Does not belong here: everything else of a log, which svn reads.
 
-mod_dav_svn writes both characters as they are. An XML reader turns a CR into a line feed, and either of them
-into a space where it stands in an attribute, as the source of a copy does.
+mod_dav_svn writes both characters as they are. An XML reader turns a CR into a line feed. In an attribute,
+such as the source of a copy, it turns either into a space.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _SILENCE_SECONDS = 60.0
 
 @dataclass
 class Altered:
-    """What svn shows otherwise of one revision: exact ``texts`` by the name of the property; by the path as
-    svn shows it, the exact path and source of its copy."""
+    """The exact values of one revision that svn shows changed: ``texts`` by the name of the property, and the
+    path and source of its copy by the path as svn shows it."""
 
     texts: dict[str, bytes] = field(default_factory=dict)
     paths: dict[str, tuple[str, str | None]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class RawLog:
         max_bytes: int,
         cancelled: Callable[[], bool],
     ) -> None:
-        # requests would send a user name of the URL to whoever answers.
+        # requests would send a user name of the URL to any server that answers.
         self._url = re.sub(r"(?<=://)[^/@]*@", "", url)
         self._login = (username, password) if username else None
         self._timeout = timeout

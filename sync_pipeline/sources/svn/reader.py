@@ -46,7 +46,7 @@ PAYLOAD_CAP = 1 << 20
 
 LINE_ENDS_UNSURE = "line_ends_unsure"
 PATHS_UNSURE = "paths_unsure"
-"""Flags of rows in which an XML reader may have put a line feed or a space in the place of a CR or a TAB."""
+"""Flags of rows in which an XML reader may have replaced a CR or a TAB by a line feed or a space."""
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
@@ -271,8 +271,8 @@ class SvnReader:
         return True
 
     def _unaltered(self, window: RevisionWindow) -> Mapping[int, Altered] | None:
-        """What the XML reader of svn changed in the revisions of the window, which it only does to answers of
-        web servers; None where that cannot be known."""
+        """The texts and paths of the window that the XML reader of svn changed; None where that cannot be
+        known. It changes answers of web servers only."""
         if self._raw_log is None:
             return None if self._is_web else {}
         self._client.permit()
@@ -402,7 +402,7 @@ class SvnReader:
         except WindowTooHard as error:
             owed.append(Obligation(str(window.first), "message", f"{error.code}: {error}"))
         altered = self._unaltered(window)
-        # Without its paths nobody knows whether the revision concerns the prefix, so it stays.
+        # Without its paths it is unknown whether the revision concerns the prefix, so it stays.
         if obligations:
             row: RevisionRow | None = self._mended(self._tolerant_row(entry, exact), altered)
         else:
