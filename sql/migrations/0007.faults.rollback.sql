@@ -14,6 +14,8 @@ DROP TABLE scm.server_failures;
 ALTER TABLE scm.sync_hints DROP COLUMN failures;
 
 DROP TABLE scm.project_looks;
+DROP INDEX scm.sync_jobs_put_down;
+DROP INDEX scm.sync_jobs_of_requests;
 DROP TABLE scm.dagster_requests;
 DELETE FROM scm.job_events WHERE action = 'join';
 ALTER TABLE scm.job_events DROP CONSTRAINT job_events_action_check;

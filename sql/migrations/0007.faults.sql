@@ -2,6 +2,14 @@
 -- requests made in the Dagster UI, servers that do not answer, rows that are not deleted by hand. Every row is kept.
 -- depends: 0006.operators
 
+-- All locks first, in the order in which a writing job takes them. A migration that has begun to rewrite tables
+-- then waits for nobody, and meets no job that waits for it.
+LOCK TABLE scm.sync_jobs, scm.sync_locks, scm.sync_watermarks, scm.repos, scm.repo_events, scm.job_events,
+           scm.svn_revisions, scm.svn_changed_paths, scm.git_commits, scm.mrs, scm.mr_versions, scm.mr_commits,
+           scm.review_events, scm.mr_reviews, scm.mr_approvals, scm.mr_reviewers, scm.reconciliations,
+           scm.sync_hints
+    IN ACCESS EXCLUSIVE MODE;
+
 -- The changed paths of earlier versions of revisions, and what the flags of a revision mean now. Additive.
 
 CREATE TABLE scm.svn_path_versions (
@@ -183,6 +191,7 @@ CREATE TABLE scm.dagster_requests (
     job_count   integer     NOT NULL,
     skipped_count integer   NOT NULL,
     assets_done integer     NOT NULL,
+    complete    boolean     NOT NULL,
     status      text        NOT NULL,
     ended_at    timestamptz,
     PRIMARY KEY (request_id, pool)
@@ -197,8 +206,14 @@ COMMENT ON COLUMN scm.dagster_requests.actor IS 'Who launched it, as far as Dags
 COMMENT ON COLUMN scm.dagster_requests.job_count IS 'Jobs that were made or found for it.';
 COMMENT ON COLUMN scm.dagster_requests.skipped_count IS 'Partitions without a job: of retired repositories, or of partitions that there are none of.';
 COMMENT ON COLUMN scm.dagster_requests.assets_done IS 'Assets whose jobs are made; a long request takes several ticks.';
+COMMENT ON COLUMN scm.dagster_requests.complete IS 'True once all its jobs are made.';
 COMMENT ON COLUMN scm.dagster_requests.status IS 'What Dagster called it at the last look.';
 COMMENT ON COLUMN scm.dagster_requests.ended_at IS 'When the scheduler saw that Dagster is done with it; what is left is the ledger''s alone from then on.';
+
+-- Jobs of one request. A hash, because a reason may be longer than an ordered index takes.
+CREATE INDEX sync_jobs_of_requests ON scm.sync_jobs USING hash (reason) WHERE trigger = 'ui';
+CREATE INDEX sync_jobs_put_down ON scm.sync_jobs (finished_at)
+    WHERE status = 'dead' AND last_error_code = 'cancelled' AND trigger = 'ui';
 
 CREATE TABLE scm.project_looks (
     repo_id     bigint      PRIMARY KEY REFERENCES scm.repos,

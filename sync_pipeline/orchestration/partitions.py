@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Protocol
@@ -65,6 +66,20 @@ class Partitions(Protocol):
     def parse(self, text: str) -> tuple[Window, ...]:
         """The jobs that a window of the runner is cut into. Raises ConfigurationError."""
         ...
+
+
+def windows_of(known: Partitions, keys: Iterable[str]) -> list[Window]:
+    """The windows of those of ``keys`` that there is a partition of, in the order of the keys."""
+    have = set(known.known) if isinstance(known, Blocks) else None
+    found: list[Window] = []
+    for key in keys:
+        if have is not None:
+            if key in have:
+                found.append(block_window(key))
+            continue
+        with suppress(ConfigurationError):
+            found += known.between(key, key)
+    return found
 
 
 def partitions_of(

@@ -96,7 +96,7 @@ def scheduler_sensor(
             with database.connection() as conn:
                 pools.say_alive(conn, settings)
                 tokens = credentials.in_force(conn, gitlab.readers(database))
-            taken = UiRequests(context.instance, database, settings, repositories, days).take_over()
+            taken, refused = UiRequests(context.instance, database, settings, repositories, days).take_over()
             requests, said = _schedule(context.instance, database, settings, by_id, days, tokens)
             events = _changed_verdicts(database, settings, by_id, tokens)
             of_fleet, cursor = _changed_fleet_verdicts(database, tokens, fleet, context.cursor)
@@ -104,6 +104,7 @@ def scheduler_sensor(
             events += of_fleet
             said += f"; {len(events)} verdicts" if events else ""
             said += f"; {taken} jobs of requests in the UI" if taken else ""
+            said += f"; {refused} requests in the UI failed, see the log" if refused else ""
             say(said)
         return dg.SensorResult(
             run_requests=requests,

@@ -13,10 +13,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+import psycopg
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.execution.backfill import (
     BULK_ACTION_TERMINAL_STATUSES,
@@ -30,9 +32,10 @@ from sync_pipeline.model import JobType, Kind, Lifecycle, Mode, Repository, Trig
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.assets import BLOCKS_PER_RUN, DAYS_PER_RUN
 from sync_pipeline.orchestration.order import Order, read_order
-from sync_pipeline.orchestration.partitions import Partitions, partitions_of
+from sync_pipeline.orchestration.partitions import Partitions, partitions_of, windows_of
 from sync_pipeline.orchestration.requests import Requests
 from sync_pipeline.orchestration.specs import asset_key
+from sync_pipeline.orchestration.storage import is_outage
 from sync_pipeline.policy.families import FAMILY_OF, Family, by_family
 from sync_pipeline.policy.windows import bounds
 from sync_pipeline.resources import WatermarkStore
@@ -53,6 +56,7 @@ _LOOKED_AT = 50
 _SECONDS = 5.0
 # A run that was put down is asked about for so long.
 _PUT_DOWN_LATELY = timedelta(hours=1)
+_TAKEN_BACK = {BulkActionStatus.CANCELING, BulkActionStatus.CANCELED}
 _DONE = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 
 _Wanted = Callable[[Repository, JobType], Sequence[str]]
@@ -87,15 +91,32 @@ class UiRequests:
         self._days = days
         self._pool = settings.worker_pool
         self._repositories = repositories
+        self._known: dict[Family, Partitions] = {}
+        self._failures = 0
         self._deadline = time.monotonic() + _SECONDS
         self._now = datetime.now(UTC)
 
-    def take_over(self) -> int:
-        """Make jobs for everything that is new, and settle what Dagster is done with; returns the number of
-        jobs that were made or found."""
+    def take_over(self) -> tuple[int, int]:
+        """Make jobs for everything that is new, and settle what Dagster is done with. Returns the number of
+        jobs that were made or found, and how many requests failed in an unforeseen way: they are in the log,
+        and hold up neither the others nor the plan. Raises where a database is away."""
+        self._failures = 0
         made = self._take_over_backfills() + self._take_over_failed_runs()
-        self._revive()
-        return made
+        with self._isolated("jobs that were put down"):
+            self._revive()
+        return made, self._failures
+
+    @contextmanager
+    def _isolated(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (ConfigurationError, psycopg.OperationalError, psycopg.InterfaceError):
+            raise
+        except Exception as error:
+            if is_outage(error):
+                raise
+            self._failures += 1
+            _log.exception("%s cannot be taken over", what)
 
     # -- backfills ----------------------------------------------------------------------------------------
 
@@ -106,30 +127,34 @@ class UiRequests:
             known = store.known(conn, self._pool, [one.backfill_id for one in found])
         made = 0
         for backfill in sorted(found, key=lambda one: one.backfill_timestamp):
-            request = known.get(backfill.backfill_id)
-            if request is not None and request.ended:
-                continue
-            status = backfill.status
-            if status in (BulkActionStatus.CANCELING, BulkActionStatus.CANCELED) and request is None:
-                continue  # taken back before the ledger knew it
-            if status in _DONE and request is None:
-                continue  # its steps made the jobs
-            request = request or store.Request(
-                backfill.backfill_id,
-                "backfill",
-                datetime.fromtimestamp(backfill.backfill_timestamp, UTC),
-                backfill.user or str(Trigger.UI),
-                status.value,
-            )
-            if status not in (BulkActionStatus.CANCELING, BulkActionStatus.CANCELED, *_DONE):
-                before = request.job_count
-                request = self._record(request, self._of_backfill(backfill))
-                made += request.job_count - before
-            self._settle(request, status)
+            with self._isolated(f"backfill {backfill.backfill_id}"):
+                made += self._take_over_backfill(backfill, known.get(backfill.backfill_id))
         return made
+
+    def _take_over_backfill(self, backfill: PartitionBackfill, request: store.Request | None) -> int:
+        status = backfill.status
+        # Taken back before the ledger knew it, or done by its own runs.
+        is_over = status in _TAKEN_BACK or status in _DONE
+        if request.ended if request is not None else is_over:
+            return 0
+        request = request or store.Request(
+            backfill.backfill_id,
+            "backfill",
+            datetime.fromtimestamp(backfill.backfill_timestamp, UTC),
+            backfill.user or str(Trigger.UI),
+            status.value,
+        )
+        before = request.job_count
+        if not is_over and not request.complete:
+            request = self._record(request, self._of_backfill(backfill))
+        self._settle(request, status)
+        return request.job_count - before
 
     def _settle(self, request: store.Request, status: BulkActionStatus) -> None:
         ended = status in BULK_ACTION_TERMINAL_STATUSES
+        if status is not BulkActionStatus.CANCELED and status not in _DONE:
+            # A long request is taken over in several ticks, also when Dagster has given it up.
+            ended = ended and request.complete
         reason = f"backfill {request.request_id}"
         with self._database.connection() as conn, conn.transaction():
             if status is BulkActionStatus.CANCELED:
@@ -153,13 +178,12 @@ class UiRequests:
         wanted = self._partitions_wanted(backfill)
         for repository in self._repositories:
             for family, job_types in by_family(pools.job_types_of(self._settings, repository)):
-                known = partitions_of(family, self._instance, self._days)
                 by_keys: dict[tuple[str, ...], list[JobType]] = {}
                 for job_type in job_types:
                     if keys := wanted(repository, job_type):
                         by_keys.setdefault(tuple(sorted(keys)), []).append(job_type)
                 for keys, chosen in by_keys.items():
-                    windows = [w for key in keys for w in _window(known, key)]
+                    windows = windows_of(self._partitions(family), keys)
                     size = 1
                     if backfill.is_asset_backfill:
                         size = BLOCKS_PER_RUN if family.kind is Kind.SVN else DAYS_PER_RUN
@@ -176,7 +200,9 @@ class UiRequests:
             names, job_name = tuple(backfill.partition_names or ()), backfill.job_name
             return lambda _, job_type: names if FAMILY_OF[job_type].job_name == job_name else ()
         data = backfill.asset_backfill_data
-        assert data is not None
+        if data is None:
+            # Written by a Dagster before 1.13, which needs the graph of that time.
+            raise ValueError("the form of this backfill is not known")
         # Some forms of a subset ask the instance which partitions there are.
         with partition_loading_context(dynamic_partitions_store=self._instance):
             by_key = {
@@ -218,14 +244,14 @@ class UiRequests:
             if request.ended:
                 continue
             before = request.job_count
-            asked = list(self._of_run(run))
-            request = self._record(request, iter(asked))
+            with self._isolated(f"run {run.run_id}"):
+                asked = list(self._of_run(run))
+                request = self._record(request, iter(asked))
+                with self._database.connection() as conn:
+                    for reason in {order.reason for one in asked for order in one.orders}:
+                        store.undispatch(conn, reason)
+                    store.put(conn, self._pool, replace(request, ended=request.complete))
             made += request.job_count - before
-            with self._database.connection() as conn:
-                for reason in {order.reason for one in asked for order in one.orders}:
-                    store.undispatch(conn, reason)
-                done = request.assets_done >= len(asked)
-                store.put(conn, self._pool, replace(request, ended=done))
         return made
 
     def _of_run(self, run: dg.DagsterRun) -> Iterator[_Asked]:
@@ -241,7 +267,7 @@ class UiRequests:
                 if not chosen:
                     continue
                 try:
-                    order = read_order(run.tags, partitions_of(family, self._instance, self._days))
+                    order = read_order(run.tags, self._partitions(family))
                 except ConfigurationError:
                     continue  # its step would refuse it too
                 order = replace(order, reason=f"{order.reason} (run {run.run_id})")
@@ -252,10 +278,10 @@ class UiRequests:
     def _record(self, request: store.Request, asked: Iterator[_Asked]) -> store.Request:
         """Make the jobs of a request, as far as the time of this tick suffices."""
         for number, one in enumerate(asked):
+            if time.monotonic() > self._deadline:
+                return request
             if number < request.assets_done:
                 continue
-            if time.monotonic() > self._deadline:
-                break
             made, skipped = self._enqueue(one)
             request = replace(
                 request,
@@ -265,7 +291,12 @@ class UiRequests:
             )
             with self._database.connection() as conn:
                 store.put(conn, self._pool, request)
-        return request
+        return replace(request, complete=True)
+
+    def _partitions(self, family: Family) -> Partitions:
+        if family not in self._known:
+            self._known[family] = partitions_of(family, self._instance, self._days)
+        return self._known[family]
 
     def _enqueue(self, asked: _Asked) -> tuple[int, int]:
         if asked.repository.lifecycle is not Lifecycle.ACTIVE:
@@ -285,8 +316,9 @@ class UiRequests:
                                     config_hash=settings_hash(self._settings),
                                 )
                             )
-                        except LeaseHeld:
-                            # A repair of the same window: it reads what was asked for.
+                        except (LeaseHeld, LookupError):
+                            # A repair of the same window reads what was asked for; a repository that is not
+                            # in the database (was that restored?) has nothing to read.
                             continue
         with self._database.connection() as conn:
             store.dispatched(conn, made)
@@ -320,11 +352,3 @@ def in_runs(windows: Sequence[Window], size: int) -> list[tuple[Window, ...]]:
         else:
             found.append([window])
     return [tuple(part) for part in found]
-
-
-def _window(known: Partitions, key: str) -> tuple[Window, ...]:
-    """The window of a partition; none for a key that there is no partition of."""
-    try:
-        return known.between(key, key)
-    except ConfigurationError:
-        return ()

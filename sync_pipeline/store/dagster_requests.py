@@ -19,7 +19,7 @@ from sync_pipeline.store.windows import range_params
 
 # Of these requests, and of all that are open: what this pool has taken over so far.
 _KNOWN = """
-SELECT request_id, kind, requested_at, actor, job_count, skipped_count, assets_done, status,
+SELECT request_id, kind, requested_at, actor, job_count, skipped_count, assets_done, complete, status,
        ended_at IS NOT NULL AS ended
   FROM scm.dagster_requests
  WHERE pool = %(pool)s AND (ended_at IS NULL OR request_id = ANY (%(request_ids)s))
@@ -27,12 +27,14 @@ SELECT request_id, kind, requested_at, actor, job_count, skipped_count, assets_d
 
 _PUT = """
 INSERT INTO scm.dagster_requests
-       (request_id, pool, kind, requested_at, actor, job_count, skipped_count, assets_done, status, ended_at)
+       (request_id, pool, kind, requested_at, actor, job_count, skipped_count, assets_done, complete, status,
+        ended_at)
 VALUES (%(request_id)s, %(pool)s, %(kind)s, %(requested_at)s, %(actor)s, %(job_count)s, %(skipped_count)s,
-        %(assets_done)s, %(status)s, CASE WHEN %(ended)s THEN clock_timestamp() END)
+        %(assets_done)s, %(complete)s, %(status)s, CASE WHEN %(ended)s THEN clock_timestamp() END)
 ON CONFLICT (request_id, pool) DO UPDATE
    SET job_count = EXCLUDED.job_count, skipped_count = EXCLUDED.skipped_count,
-       assets_done = EXCLUDED.assets_done, status = EXCLUDED.status, ended_at = EXCLUDED.ended_at
+       assets_done = EXCLUDED.assets_done, complete = EXCLUDED.complete, status = EXCLUDED.status,
+       ended_at = EXCLUDED.ended_at
 """
 
 # Dagster makes runs for these jobs now, so the plan leaves them alone for a while.
@@ -55,35 +57,47 @@ UPDATE scm.sync_jobs
  WHERE trigger = 'ui' AND reason = %(reason)s AND status IN ('pending', 'failed')
 """
 
-# Whether the ledger has done this part of a request already.
+# Whether completed jobs of a request hold all of a window; Dagster's runs may have cut it otherwise.
 _IS_DONE = """
-SELECT 1 FROM scm.sync_jobs
+SELECT coalesce(range_agg(revs) @> %(revs)s::int8range, range_agg(period) @> %(period)s::tstzrange, FALSE)
+       AS done
+  FROM scm.sync_jobs
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s AND status = 'completed'
    AND trigger = 'ui' AND reason = %(reason)s
-   AND revs IS NOT DISTINCT FROM %(revs)s::int8range AND period IS NOT DISTINCT FROM %(period)s::tstzrange
- LIMIT 1
 """
 
-# Jobs of people that ended recently with their run. Only Dagster knows who ended the run.
+# Jobs of people whose latest attempt ended with its run. A job that a person has dropped since, or whose
+# repository was retired, has another error than that attempt. Only Dagster knows who ended the run.
 _PUT_DOWN = """
-SELECT job_id, dagster_run_id FROM scm.sync_jobs
- WHERE status = 'dead' AND last_error_code = 'cancelled' AND trigger = 'ui' AND dagster_run_id IS NOT NULL
-   AND finished_at > clock_timestamp() - %(lately)s AND NOT from_raw AND quarantine_ids IS NULL
-   AND mode <> 'probe'
- ORDER BY finished_at DESC
+SELECT j.job_id, j.dagster_run_id
+  FROM scm.sync_jobs AS j
+ WHERE j.status = 'dead' AND j.last_error_code = 'cancelled' AND j.trigger = 'ui'
+   AND j.dagster_run_id IS NOT NULL AND NOT j.from_raw AND j.quarantine_ids IS NULL AND j.mode <> 'probe'
+   AND j.finished_at > clock_timestamp() - %(lately)s
+   AND EXISTS (
+       SELECT FROM scm.sync_runs AS r
+        WHERE r.job_id = j.job_id AND r.attempt = j.attempts AND r.status = 'interrupted'
+          AND r.error = j.last_error)
+   AND NOT EXISTS (
+       SELECT FROM scm.dagster_requests AS q
+        WHERE q.kind = 'backfill' AND q.status = 'CANCELED' AND j.reason = 'backfill ' || q.request_id)
+ ORDER BY j.finished_at DESC
  LIMIT %(limit)s
 """
 
-# Nobody stopped them: they wait again, unless the same work was asked for anew.
+# No person stopped these jobs: they wait again and have an attempt left. Not so where the same work waits or
+# was asked for again.
 _REVIVE = """
 UPDATE scm.sync_jobs AS j
-   SET status = 'pending', finished_at = NULL, not_before = NULL, planned_at = NULL, updated_at = now()
+   SET status = 'pending', finished_at = NULL, not_before = NULL, planned_at = NULL, updated_at = now(),
+       max_attempts = greatest(max_attempts, attempts + 1)
  WHERE j.job_id = ANY (%(job_ids)s) AND j.status = 'dead' AND j.last_error_code = 'cancelled'
    AND NOT EXISTS (
        SELECT FROM scm.sync_jobs AS other
         WHERE other.repo_id = j.repo_id AND other.job_type = j.job_type AND other.mode = j.mode
           AND other.revs IS NOT DISTINCT FROM j.revs AND other.period IS NOT DISTINCT FROM j.period
-          AND other.created_at > j.created_at)
+          AND other.job_id <> j.job_id
+          AND (other.created_at > j.created_at OR other.status IN ('pending', 'running', 'failed')))
 """
 
 
@@ -101,6 +115,7 @@ class Request:
     job_count: int = 0
     skipped_count: int = 0
     assets_done: int = 0
+    complete: bool = False
     ended: bool = False
 
 
@@ -131,14 +146,15 @@ def give_up(conn: Connection, reason: str, *, code: str, error: str) -> int:
 
 
 def is_done(conn: Connection, request: JobRequest) -> bool:
-    """True if a job of the same request, with the same window, is completed."""
+    """True if completed jobs of the same request hold all of its window."""
     params: dict[str, Any] = {
         "repo_id": request.repo_id,
         "job_type": str(request.job_type),
         "mode": str(request.mode),
         "reason": request.reason,
     }
-    return conn.execute(_IS_DONE, params | range_params(request.window)).fetchone() is not None
+    row = conn.execute(_IS_DONE, params | range_params(request.window)).fetchone()
+    return row is not None and bool(row["done"])
 
 
 def put_down(conn: Connection, lately: timedelta, limit: int) -> dict[UUID, str]:

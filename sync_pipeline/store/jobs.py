@@ -61,7 +61,11 @@ WITH joined AS (
     UPDATE scm.sync_jobs
        SET priority = least(priority, %(priority)s),
            reread = reread OR (%(reread)s AND status <> 'running'),
-           reread_requested = status = 'running' AND (reread_requested OR (%(reread)s AND NOT reread)),
+           -- An attempt that rereads may have passed what a person has just changed. The runs of one backfill
+           -- are one request.
+           reread_requested = status = 'running' AND (reread_requested OR (%(reread)s AND (
+               NOT reread OR (%(trigger)s IN ('ui', 'ci', 'runner')
+                              AND NOT (reason = %(reason)s AND starts_with(reason, 'backfill ')))))),
            updated_at = now()
      WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s
        AND revs IS NOT DISTINCT FROM %(revs)s::int8range

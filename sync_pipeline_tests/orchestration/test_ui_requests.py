@@ -175,14 +175,8 @@ def test_a_run_of_a_person_that_failed_before_it_began_is_done_by_the_ledger(sit
     assert len(rows(site)) == 1
 
 
-@pytest.mark.parametrize(
-    ("status", "again"), [(dg.DagsterRunStatus.FAILURE, True), (dg.DagsterRunStatus.CANCELED, False)]
-)
-def test_a_job_whose_run_no_person_ended_waits_again(
-    site: Site, paint: int, status: dg.DagsterRunStatus, again: bool
-) -> None:
-    launch(site, BLOCKS[0])
-    site.schedule()
+def stop(site: Site, status: dg.DagsterRunStatus) -> None:
+    """The only job of the UI is at work in a run, which is interrupted and ends as ``status``."""
     run = create_run_for_test(site.instance, job_name="sync_revisions", status=status)
     with site.database.connection() as conn:
         [row] = conn.execute("SELECT job_id FROM scm.sync_jobs WHERE trigger = 'ui'").fetchall()
@@ -196,8 +190,87 @@ def test_a_job_whose_run_no_person_ended_waits_again(
             error_code="cancelled",
             error="stopped",
         )
+
+
+@pytest.mark.parametrize(
+    ("status", "again"), [(dg.DagsterRunStatus.FAILURE, True), (dg.DagsterRunStatus.CANCELED, False)]
+)
+def test_a_job_whose_run_no_person_ended_waits_again(
+    site: Site, paint: int, status: dg.DagsterRunStatus, again: bool
+) -> None:
+    launch(site, BLOCKS[0])
+    site.schedule()
+    site.execute("UPDATE scm.sync_jobs SET max_attempts = 1 WHERE trigger = 'ui'")
+    stop(site, status)
     site.schedule()
     assert [row["status"] for row in rows(site)] == ["pending" if again else "dead"]
+    if again:
+        with site.database.connection() as conn:
+            [row] = conn.execute("SELECT job_id FROM scm.sync_jobs WHERE trigger = 'ui'").fetchall()
+            assert jobs.claim(conn, row["job_id"], worker="w", process="p", length=60, dagster_run_id=None)
+
+
+def test_a_job_that_a_person_took_back_after_its_run_failed_stays_so(site: Site, paint: int) -> None:
+    backfill = launch(site, BLOCKS[0])
+    site.schedule()
+    stop(site, dg.DagsterRunStatus.FAILURE)
+    becomes(site, backfill, BulkActionStatus.CANCELED)
+    for _ in range(2):
+        site.schedule()
+        assert [row["status"] for row in rows(site)] == ["dead"]
+
+
+def test_a_job_that_was_dropped_or_retired_after_its_run_failed_stays_so(site: Site, paint: int) -> None:
+    launch(site, BLOCKS[0])
+    site.schedule()
+    stop(site, dg.DagsterRunStatus.FAILURE)
+    site.schedule()
+    with site.database.connection() as conn:
+        assert jobs.cancel_pending(conn, paint, "retired by ann") == 1
+    site.schedule()
+    assert [row["status"] for row in rows(site)] == ["dead"]
+
+
+def test_a_job_that_waits_already_is_not_woken_a_second_time(site: Site, paint: int) -> None:
+    launch(site, BLOCKS[0])
+    site.schedule()
+    stop(site, dg.DagsterRunStatus.FAILURE)
+    site.execute(
+        "INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, trigger, actor, reason, generation,"
+        " code_version, created_at)"
+        " SELECT repo_id, job_type, mode, revs, 'runner', 'ann', 'earlier', generation, '0',"
+        " created_at - interval '1 hour' FROM scm.sync_jobs WHERE trigger = 'ui'"
+    )
+    site.schedule()
+    assert [row["status"] for row in rows(site)] == ["dead"]
+
+
+def test_a_request_that_cannot_be_read_holds_up_neither_the_others_nor_the_plan(
+    site: Site, paint: int
+) -> None:
+    broken = launch(site, BLOCKS[0], backfill_id="broken")
+    site.instance.update_backfill(
+        broken._replace(asset_backfill_data=None, serialized_asset_backfill_data="{")
+    )
+    launch(site, BLOCKS[1], backfill_id="sound")
+    site.execute("UPDATE scm.sync_watermarks SET visited_at = NULL")
+    [request] = site.schedule()
+    assert request.tags["scm/mode"] == "incremental"
+    assert [row["reason"] for row in rows(site)] == ["backfill sound"]
+    [beat] = site.rows("SELECT outcome FROM scm.heartbeats WHERE name = 'scheduler'")
+    assert "1 requests in the UI failed" in beat["outcome"]
+
+
+def test_a_long_request_is_taken_over_although_dagster_gave_it_up(
+    site: Site, paint: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    becomes(site, launch(site, *BLOCKS), BulkActionStatus.FAILED)
+    with monkeypatch.context() as patch:
+        patch.setattr("sync_pipeline.orchestration.ui_requests._SECONDS", -1.0)
+        site.schedule()
+    assert rows(site) == []
+    site.schedule()
+    assert len(rows(site)) == len(BLOCKS)
 
 
 def test_the_jobs_of_a_backfill_are_those_that_its_runs_make(forge: Forge) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import psycopg
@@ -59,9 +60,29 @@ def test_a_reread_asked_for_while_a_job_runs_is_done_after_it(database: Database
         again = claim(conn, job)
         assert again is not None
         assert (running.reread, again.reread) == (False, True)
-        assert jobs.enqueue(conn, request(repo, Mode.BACKFILL, window=(1, 1001), reread=True)) == job
         assert jobs.finish(conn, again, job_status=JobStatus.COMPLETED, run_status=RunStatus.COMPLETED)
         assert jobs.report(conn, job).job_status is JobStatus.COMPLETED
+
+
+def test_a_second_reread_is_done_after_the_first_and_runs_of_one_backfill_are_one(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        ours = request(
+            repo, Mode.BACKFILL, window=(1, 1001), reread=True, trigger=Trigger.UI, reason="backfill abc"
+        )
+        job = jobs.enqueue(conn, ours)
+        for asked, status in (
+            (ours, JobStatus.COMPLETED),
+            (replace(ours, reason="edited"), JobStatus.PENDING),
+        ):
+            running = claim(conn, job)
+            assert running is not None
+            # What the person changed may lie before the place that the attempt has reached.
+            assert jobs.enqueue(conn, asked) == job
+            jobs.finish(conn, running, job_status=JobStatus.COMPLETED, run_status=RunStatus.COMPLETED)
+            assert jobs.report(conn, job).job_status is status
+            if status is JobStatus.COMPLETED:
+                job = jobs.enqueue(conn, ours)
 
 
 @pytest.mark.parametrize("end", ["taken over", "judged complete", "stopped for good"])
