@@ -191,7 +191,7 @@ def test_a_group_alone_says_which_commands_it_has(scm: Scm, group: str) -> None:
 def test_a_shell_may_ask_for_completion(tmp_path: Path) -> None:
     asked = {"_SCM_SYNC_COMPLETE": "complete_bash", "COMP_WORDS": "scm-sync repo re", "COMP_CWORD": "2"}
     done = subprocess.run(["scm-sync"], capture_output=True, text=True, env=_with_our_path() | asked)
-    assert (done.returncode, done.stdout.split()) == (0, ["retire"])
+    assert (done.returncode, done.stdout.split()) == (0, ["retire", "relocate"])
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("", "ui", "up", "env", "db stop")])
@@ -1165,6 +1165,8 @@ def test_no_text_of_a_source_reaches_the_terminal_as_a_command(
     if is_terminal:
         monkeypatch.setenv("TERM", "xterm-256color")
         monkeypatch.setenv("COLUMNS", "400")
+        # It keeps the environment of its import, which may be that of another test.
+        monkeypatch.setattr("rich.console.Console._environ", os.environ)
         for stream in (sys.stdout, sys.stderr):
             monkeypatch.setattr(stream, "isatty", lambda: True)
     for command in READING:

@@ -13,6 +13,7 @@ their reviews, an approval that was withdrawn, a pending backfill; and twelve Su
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,14 +207,16 @@ def test_after_an_upgrade_nothing_is_read_as_changed_and_what_was_missing_arrive
 # A migration while jobs run ------------------------------------------------------------------------------
 
 _LATER = """#!/bin/sh
-# Stands before svn; in front of the third log somebody migrates the database to a later version.
+# Stands before svn, which gets no variables of ours. In front of the third log somebody migrates the database
+# to a later version.
+folder={folder}
 case " $* " in *" log "*)
-    echo log >>"$SCM_TEST_FOLDER/logs"
-    if [ "$(wc -l <"$SCM_TEST_FOLDER/logs")" -eq 3 ] && mkdir "$SCM_TEST_FOLDER/later" 2>/dev/null; then
-        psql -q -v ON_ERROR_STOP=1 -f "$SCM_TEST_FOLDER/later.sql" "$SCM_DATABASE_URL" || exit 1
+    echo log >>"$folder/logs"
+    if [ "$(wc -l <"$folder/logs")" -eq 3 ] && mkdir "$folder/later" 2>/dev/null; then
+        psql -q -v ON_ERROR_STOP=1 -f "$folder/later.sql" {url} || exit 1
     fi ;;
 esac
-PATH=$SCM_TEST_PATH exec svn "$@"
+PATH={path} exec svn "$@"
 """
 
 
@@ -229,7 +232,10 @@ def test_a_job_outlives_a_migration_and_the_next_one_is_refused(
     (tmp_path / "later.sql").write_text("\n".join(["BEGIN;", *later, "COMMIT;"]))
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "svn").write_text(_LATER)
+    values = {"folder": str(tmp_path), "url": database.url, "path": os.environ["PATH"]}
+    (programs / "svn").write_text(
+        _LATER.format(**{name: shlex.quote(value) for name, value in values.items()})
+    )
     (programs / "svn").chmod(0o755)
     variables = {
         **os.environ,
@@ -237,8 +243,6 @@ def test_a_job_outlives_a_migration_and_the_next_one_is_refused(
         "SCM_ENVIRONMENT": ENVIRONMENT,
         "SCM_STATE_DIR": str(tmp_path / "state"),
         "PATH": f"{programs}:{os.environ['PATH']}",
-        "SCM_TEST_PATH": os.environ["PATH"],
-        "SCM_TEST_FOLDER": str(tmp_path),
     }
     command = ("runner", "backfill", "--repo", str(repo_id), "--start-rev", "1", "--json")
     done = warm.run("sync_pipeline", *command, env=variables, cwd=tmp_path)

@@ -19,6 +19,7 @@ from sync_pipeline.cli.shared import (
     DryRun,
     group,
     print_json,
+    print_raw,
     read_settings,
     say,
 )
@@ -80,7 +81,8 @@ def db_check(as_json: AsJson = False) -> None:
         )
     elif damages:
         for damage in damages:
-            say(f"-- {damage.problem}\n{damage.statement}")
+            # For psql: the statements are those of our migrations, and keep their lines.
+            print_raw(f"-- {damage.problem}\n{damage.statement}\n")
     elif fits:
         say("the schema is up to date, and every object is as migrated")
     if damages:

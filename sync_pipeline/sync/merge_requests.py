@@ -590,8 +590,15 @@ class MergeRequestWork:
 
     def _not_listed(self, attempt: Attempt, iid: int, details: Sequence[str], readable: TimeWindow) -> None:
         """The details of a merge request that did not come stay owed, unless it is gone."""
-        is_gone = SingleReader(self._client, self._visit.project_id).is_gone(iid)
-        error = "the server no longer has the merge request" if is_gone else "the server does not list it"
+        is_gone = False
+        error = "the server does not list it"
+        try:
+            is_gone = SingleReader(self._client, self._visit.project_id).is_gone(iid)
+            error = "the server no longer has the merge request" if is_gone else error
+        except SyncError as failure:
+            if failure.code not in _STILL_OWED:
+                raise
+            error = str(failure)
         owed = [Obligation(str(iid), detail, error) for detail in details]
         with attempt.lease() as lease:
             attempt.write(lease, lambda conn, batch_id: Counts(), window=readable, obligations=owed)

@@ -35,14 +35,16 @@ from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 from sync_pipeline_tests.warm import Process, Starter
 
 _SLOW_SVN = """#!/bin/sh
-# Stands before svn; from the third log on it waits as long as the file exists in which it counts them.
+# Stands before svn, which gets no variables of ours. From the third log on it waits as long as the file exists
+# in which it counts them.
+slow={slow}
 case "$*" in *"log "*|"log"*)
-    if [ -e "$SCM_TEST_SLOW" ]; then
-        echo log >>"$SCM_TEST_SLOW"
-        while [ -e "$SCM_TEST_SLOW" ] && [ "$(wc -l <"$SCM_TEST_SLOW")" -gt 2 ]; do sleep 0.1; done
+    if [ -e "$slow" ]; then
+        echo log >>"$slow"
+        while [ -e "$slow" ] && [ "$(wc -l <"$slow")" -gt 2 ]; do sleep 0.1; done
     fi ;;
 esac
-exec "$SCM_TEST_REAL_SVN/svn" "$@"
+exec {svn} "$@"
 """
 
 
@@ -60,14 +62,13 @@ def slow_svn(folder: Path) -> dict[str, str]:
     ``slow`` in ``folder``."""
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)
-    (programs / "svn").write_text(_SLOW_SVN)
+    real = shutil.which("svn")
+    assert real is not None
+    (programs / "svn").write_text(
+        _SLOW_SVN.format(slow=shlex.quote(str(folder / "slow")), svn=shlex.quote(real))
+    )
     (programs / "svn").chmod(0o755)
-    real = str(Path(shutil.which("svn") or "svn").parent)
-    return {
-        "PATH": f"{programs}:{os.environ['PATH']}",
-        "SCM_TEST_SLOW": str(folder / "slow"),
-        "SCM_TEST_REAL_SVN": real,
-    }
+    return {"PATH": f"{programs}:{os.environ['PATH']}"}
 
 
 @dataclass

@@ -334,7 +334,7 @@ def test_no_log_and_no_process_list_has_a_secret(up: Up) -> None:
     texts = [*commands, (up.installation.folder / "up.log").read_text()]
     texts += [path.read_text() for path in (state / "runs.log", state / "ui.json", state / "sockets")]
     assert not [secret for secret in secrets for text in texts if secret in text]
-    assert not [command for command in commands if "postgres" in command]
+    assert not [command for command in commands if "postgresql:" in command]
 
 
 def test_what_runs_print_and_where_they_listen_is_for_the_owner_only(up: Up) -> None:

@@ -69,7 +69,8 @@ def test_a_row_that_spoils_every_page_it_is_on_holds_up_no_other(
         forge.tick(minutes=1)
         forge.gitlab.edit(made[20], title=f"Edited {number}")
         forge.tick(minutes=2)
-        assert all(report.succeeded for report in forge.both())
+        reports = forge.both()
+        assert all(report.succeeded for report in reports), [report.error for report in reports]
         assert f"Edited {number}" in titles(forge)
     forge.gitlab.faults.clear()
     for _ in range(2):

@@ -332,7 +332,7 @@ def test_a_moved_repository_says_where_it_is(
         repo_id = register_source(conn, code.path)
         conn.execute("UPDATE scm.repos SET url = %s, svn_root = %s", (here, here))
     report = syncer(database, settings).run(request(repo_id))
-    assert (report.job_status, report.error_code) == (JobStatus.DEAD, "moved")
+    assert (report.job_status, report.error_code) == (JobStatus.FAILED, "moved")
     assert report.error is not None
     assert f"{here} has moved to {there}; " in report.error
     with database.connection() as conn:

@@ -147,7 +147,7 @@ def test_every_kind_of_difference_and_of_unknown_is_told_where_it_is(fleet: Forg
         "reviews": [3, 2, 0, 0, 0, 0],
         "revisions": [13, 12, 0, 0, 0, 0],
     }
-    nothing = {"denied": 0, "never_read": 0, "hidden": 0, "quarantined": 0, "owed": 0}
+    nothing = {"denied": 0, "never_read": 0, "hidden": 0, "quarantined": 0, "owed": 0, "unreadable": 0}
     covered = {"units": 0, "windows": 0, "revisions": 0}
     assert {one["job_type"]: one["unknown"] for one in document["job_types"]} == {
         "commits": nothing | {"denied": 1, "quarantined": 3, "uncovered": covered},
@@ -217,7 +217,7 @@ def test_the_page_names_every_key(database: Database) -> None:
     with database.connection() as conn:
         register_project(conn, "https://git.test", 7, "platform/api", origin=datetime(2024, 5, 1, tzinfo=UTC))
     named = set(re.findall(r"(?m)^\| `([^`]+)` \|", PAGE.read_text()))
-    lists = ("instances", "tenants", "job_types", "groups")
+    lists = ("instances", "tenants", "job_types", "groups", "unreadable")
     below = tuple(f"{name}[]." for name in lists)
     found = {key for key in keys(stated(database)) if not key.startswith(below)}
     assert named == found - {*lists}

@@ -137,7 +137,11 @@ def test_new_projects_enter_and_renamed_ones_keep_number_slug_and_rows(
     assert (paths(done.moved), paths(done.registered)) == (["base/core"], ["base/api"])
     assert done.changed
     after = row(database, "base/core")
-    assert {name for name in before if before[name] != after[name]} == {"project_path", "updated_at"}
+    assert {name for name in before if before[name] != after[name]} == {
+        "project_path",
+        "tenant",
+        "updated_at",
+    }
     assert events(database, done.moved[0]) == ["registered", "moved", "archived"]
     with database.connection() as conn:
         assert store.get_root(conn, 1).group_path == "base"

@@ -159,11 +159,12 @@ def test_a_look_writes_down_what_changed_and_nothing_else(database: Database) ->
 
         assert look("a/b", "main") == []
         assert look(None, None) == []
-        assert look("c/b", "trunk", True) == ["moved", "default_branch", "archived"]
+        assert look("c/b", "trunk", True) == ["moved", "tenant", "default_branch", "archived"]
         assert look("c/b", None, True) == []
         assert look("c/b", "trunk") == ["unarchived"]
         assert [(e["event"], e["old_value"], e["new_value"]) for e in repos.events(conn, made.repo_id)] == [
             ("moved", "a/b", "c/b"),
+            ("tenant", "a", "c"),
             ("default_branch", "main", "trunk"),
             ("archived", None, None),
             ("unarchived", None, None),
