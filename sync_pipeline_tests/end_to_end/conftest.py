@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -35,8 +36,8 @@ from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 from sync_pipeline_tests.warm import Process, Starter
 
 _SLOW_SVN = """#!/bin/sh
-# Stands before svn, which gets no variables of ours. From the third log on it waits as long as the file exists
-# in which it counts them.
+# Stands before svn, which gets no variables of ours. From the third log on it waits as long as the file in
+# which it counts them exists.
 slow={slow}
 case "$*" in *"log "*|"log"*)
     if [ -e "$slow" ]; then

@@ -142,7 +142,7 @@ def test_new_projects_enter_and_renamed_ones_keep_number_slug_and_rows(
         "tenant",
         "updated_at",
     }
-    assert events(database, done.moved[0]) == ["registered", "moved", "archived"]
+    assert events(database, done.moved[0]) == ["registered", "moved", "tenant", "archived"]
     with database.connection() as conn:
         assert store.get_root(conn, 1).group_path == "base"
     assert not visit(database, site).changed
