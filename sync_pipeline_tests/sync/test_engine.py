@@ -768,6 +768,35 @@ def test_a_filtered_history_overwrites_nothing_however_it_is_found(
         assert watermarks.get(conn, repo, REVISIONS).access == "ok"
 
 
+def test_a_server_that_fails_while_the_whole_history_is_read_proves_nothing(
+    database: Database, tmp_path: Path
+) -> None:
+    place = tmp_path / "r"
+    create_repository(place).load(with_a_secret(35))
+    syncer = Syncer(database, SMALL)
+
+    def slow(window: RevisionWindow) -> None:
+        if window.first == 1:
+            raise Transient("too slow", code="timeout")
+
+    with database.connection() as conn:
+        repo = add(conn, place)
+        assert syncer.run(request(repo)).succeeded
+        shutil.copytree(place, tmp_path / "original")
+        filtered(place)
+        reread = request(repo, Mode.BACKFILL, window=(1, 35), reread=True)
+        assert syncer.run(reread).error_code == "replaced"
+        for source in (place, tmp_path / "original"):
+            if source != place:
+                shutil.rmtree(place)
+                shutil.move(source, place)
+            report = Syncer(database, SMALL, hindered(slow)).run(request(repo))
+            assert (report.succeeded, report.error_code) == (False, "timeout"), report
+            assert watermarks.get(conn, repo, REVISIONS).access == "replaced"
+        assert syncer.run(request(repo)).succeeded
+        assert watermarks.get(conn, repo, REVISIONS).access == "ok"
+
+
 def test_a_history_filtered_out_of_a_registered_folder_makes_no_tombstone(
     database: Database, tmp_path: Path
 ) -> None:
