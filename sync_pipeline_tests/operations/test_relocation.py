@@ -123,8 +123,7 @@ def test_a_replaced_repository_that_is_relocated_has_to_prove_its_whole_history(
         conn.execute("UPDATE scm.sync_watermarks SET access = 'replaced', access_detail = 'another one'")
         # Another history, older than what relocating compares.
         conn.execute("UPDATE scm.svn_changed_paths SET path = '/other' WHERE rev_num = 3")
-        wrong = "paths_hash = '\\x00', content_hash = '\\x00'"
-        conn.execute(f"UPDATE scm.svn_revisions SET {wrong} WHERE rev_num = 3")
+        conn.execute("UPDATE scm.svn_revisions SET paths_hash = '', content_hash = '' WHERE rev_num = 3")
     done = relocate(database, old, moved(tmp_path).url)
     assert (done.changed, done.stays_replaced) == (True, True)
     with database.connection() as conn:
