@@ -354,6 +354,11 @@ def repo_relocate(
         f"{done.compared} stored revisions are the same" if done.compared else "no revision is stored yet"
     )
     say(f"repository {done.repository.repo_id} {words[result]}: {done.url}, HEAD r{done.head}, {compared}")
+    if done.stays_replaced:
+        say(
+            "its state stays 'replaced' until all stored revisions are compared: "
+            f"scm-sync runner incremental --repo {done.repository.repo_id}"
+        )
 
 
 def _repository_row(repository: Repository) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError, Permanent, WindowTooHard
 from sync_pipeline.model import (
+    Access,
     JobRequest,
     JobType,
     Kind,
@@ -41,7 +42,8 @@ SourceFactory = Callable[[str, str], RevisionSource]
 class Relocated:
     """The result of relocating; with ``dry_run``, what would change. ``repository`` is as it was before.
     ``compared``: how many stored revisions were compared with the new address. ``changed`` is False if the
-    repository was there already."""
+    repository was there already. ``stays_replaced``: the state ``replaced`` stays until an incremental has
+    read everything that is covered again."""
 
     repository: Repository
     url: str
@@ -50,6 +52,7 @@ class Relocated:
     compared: int
     changed: bool
     dry_run: bool
+    stays_replaced: bool = False
 
 
 def relocate_repository(
@@ -99,7 +102,14 @@ def relocate_repository(
     if why is not None:
         raise ConfigurationError(why)
     done = Relocated(
-        repository, spec.address, visit.root, visit.head, len(stored), spec.address != repository.url, dry_run
+        repository,
+        spec.address,
+        visit.root,
+        visit.head,
+        compared=len(stored),
+        changed=spec.address != repository.url,
+        dry_run=dry_run,
+        stays_replaced=before.access is Access.REPLACED,
     )
     if done.changed and not dry_run:
         _store(database, settings, done, reason.strip(), actor)

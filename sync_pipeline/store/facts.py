@@ -25,7 +25,8 @@ from sync_pipeline.store.raw import recordset, storable
 _STAGE = """
 CREATE TEMP TABLE IF NOT EXISTS stage_revisions (
     rev_num bigint, author_raw text, ts timestamptz, message text, visibility text, richness smallint,
-    path_count integer, flags text[], meta_json jsonb, content_hash bytea, paths_hash bytea
+    sure_richness smallint, path_count integer, flags text[], meta_json jsonb, content_hash bytea,
+    paths_hash bytea
 ) ON COMMIT DELETE ROWS;
 CREATE TEMP TABLE IF NOT EXISTS stage_paths (
     rev_num bigint, path_no integer, path text, action text, kind text, copyfrom_path text,
@@ -55,8 +56,8 @@ SELECT EXISTS (SELECT 1 FROM scm.svn_revisions
 """
 
 _COPY_REVISIONS = """
-COPY stage_revisions (rev_num, author_raw, ts, message, visibility, richness, path_count, flags, meta_json,
-                      content_hash, paths_hash)
+COPY stage_revisions (rev_num, author_raw, ts, message, visibility, richness, sure_richness, path_count,
+                      flags, meta_json, content_hash, paths_hash)
 FROM STDIN
 """
 
@@ -74,8 +75,8 @@ SELECT r.rev_num, s.ts, r.ts AS stored_ts, r.first_seen_at, now() AS seen_at,
                UNION ALL
                SELECT path, action, copyfrom_path, copyfrom_rev, -1
                  FROM scm.svn_changed_paths WHERE repo_id = r.repo_id AND rev_num = r.rev_num) AS p
-            GROUP BY translate(path, E'\\t\\r\\n', '   '), action,
-                     translate(copyfrom_path, E'\\t\\r\\n', '   '), copyfrom_rev
+            GROUP BY regexp_replace(path, E'\\r\\n|[\\t\\r\\n]', ' ', 'g'), action,
+                     regexp_replace(copyfrom_path, E'\\r\\n|[\\t\\r\\n]', ' ', 'g'), copyfrom_rev
            HAVING sum(side) <> 0) AS paths_differ
   FROM stage_revisions AS s
   JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
@@ -156,6 +157,30 @@ SELECT count(*) AS read,
   FROM stage_revisions AS s
   LEFT JOIN stage_written AS w USING (rev_num)
   LEFT JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+"""
+
+# Copies that are poorer only because http may have changed a CR or TAB of them, and else show what is stored.
+# In a text all line ends count as equal, in a path also TAB and space.
+_ONLY_IN_DOUBT = r"""
+SELECT count(*) AS number
+  FROM stage_revisions AS s
+  JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+ WHERE s.content_hash <> r.content_hash AND s.richness < r.richness AND s.sure_richness >= r.richness
+   AND s.ts IS NOT DISTINCT FROM r.ts AND s.visibility = r.visibility AND s.path_count = r.path_count
+   AND regexp_replace(s.author_raw, E'\r\n?', E'\n', 'g')
+       IS NOT DISTINCT FROM regexp_replace(r.author_raw, E'\r\n?', E'\n', 'g')
+   AND regexp_replace(s.message, E'\r\n?', E'\n', 'g')
+       IS NOT DISTINCT FROM regexp_replace(r.message, E'\r\n?', E'\n', 'g')
+   AND regexp_replace((s.meta_json -> 'revprops')::text, '\\r(\\n)?', '\\n', 'g')
+       IS NOT DISTINCT FROM regexp_replace((r.meta_json -> 'revprops')::text, '\\r(\\n)?', '\\n', 'g')
+   AND (s.paths_hash = r.paths_hash OR NOT EXISTS (
+       SELECT regexp_replace(path, E'\r\n|[\t\r\n]', ' ', 'g'), action,
+              regexp_replace(copyfrom_path, E'\r\n|[\t\r\n]', ' ', 'g'), copyfrom_rev
+         FROM stage_paths WHERE rev_num = s.rev_num
+       EXCEPT ALL
+       SELECT regexp_replace(path, E'\r\n|[\t\r\n]', ' ', 'g'), action,
+              regexp_replace(copyfrom_path, E'\r\n|[\t\r\n]', ' ', 'g'), copyfrom_rev
+         FROM scm.svn_changed_paths WHERE repo_id = r.repo_id AND rev_num = r.rev_num))
 """
 
 # A row that could be stored after all leaves quarantine; a detail that was read is no longer owed.
@@ -327,6 +352,10 @@ def store_revisions(
         conn.execute(_INSERT_PATHS, params)
     conn.execute(_RESOLVE, params)
     counts: dict[str, int] = dict(counted)
+    if counts["poorer"]:
+        doubted = conn.execute(_ONLY_IN_DOUBT, params).fetchone()
+        assert doubted is not None
+        counts["poorer"] -= doubted["number"]
     return Counts(
         **counts,
         unchanged=counts["read"] - counts["inserted"] - counts["updated"] - counts["poorer"],
@@ -380,6 +409,7 @@ def _stage_paths(copy: Copy, row: RevisionRow, lead: str) -> tuple[Any, ...]:
         stored["message"],
         stored["visibility"],
         richness(row),
+        richness_of(row.visibility, (flag for flag in row.flags if not flag.endswith("_unsure"))),
         stored["path_count"],
         stored["flags"],
         Jsonb(stored["meta_json"]),

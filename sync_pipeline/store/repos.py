@@ -113,11 +113,12 @@ UPDATE scm.repos
 RETURNING repo_id
 """
 
-# What was wrong at the old address says nothing about the new one.
+# What was wrong at the old address says nothing about the new one. But a repository that was replaced needs
+# the proof of its whole history, and relocating compares only the newest revisions.
 _FORGET_ACCESS = """
 UPDATE scm.sync_watermarks
    SET access = 'ok', access_detail = NULL, access_since = now()
- WHERE repo_id = %(repo_id)s AND access IN ('denied', 'moved', 'gone', 'replaced')
+ WHERE repo_id = %(repo_id)s AND access IN ('denied', 'moved', 'gone')
 """
 
 # Neither does what the sensor saw there.

@@ -421,6 +421,10 @@ class Attempt:
         ):
             # One look is no proof; the attempts of a job are spread over minutes.
             access = Access.GONE
+        if access not in (None, Access.REPLACED):
+            known = watermarks.get(conn, self.repo.repo_id, self.job_type).access
+            # Only the proof of its whole history lifts that, and another trouble is none.
+            access = None if known is Access.REPLACED else access
         if access is not None:
             watermarks.record_visit(
                 conn,

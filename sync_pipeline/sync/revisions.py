@@ -102,6 +102,9 @@ class RevisionWork:
         self.done.head = visit.head
         if before.access is Access.REPLACED:
             self._read_covered_again(before, visit)
+            if self.done.failures:
+                # Nothing is proved, so the state stays.
+                return
         target = self._target(before, visit)
         if target is not None:
             with self._database.connection() as conn:

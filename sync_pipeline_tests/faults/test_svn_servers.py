@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from sync_pipeline.errors import AccessDenied, SourceGone, SyncError, Transient
+from sync_pipeline.errors import AccessDenied, Permanent, SourceGone, SyncError, Transient
 from sync_pipeline.model import (
     Access,
     Batch,
@@ -46,8 +46,9 @@ from sync_pipeline.sync.readers import Readers, svn_reader
 from sync_pipeline_tests.builders import register_source, request
 from sync_pipeline_tests.faults import apache as web
 from sync_pipeline_tests.faults.apache import PASSWORD, USER, Apache, Middleman
+from sync_pipeline_tests.sources.gitlab.servers import kept_alive
 from sync_pipeline_tests.sources.truth import assert_equal
-from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, create_repository
+from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, create_repository, free_port
 
 apache = web.apache
 
@@ -215,7 +216,8 @@ def test_where_the_raw_log_cannot_be_had_the_doubt_is_flagged(
         assert doubted[3] == ("win\ndows <&>\n", ["line_ends_unsure", "paths_unsure"])
         for settings, updated in ((SMALL, 5), (unsure, 0)):
             window = request(repo, Mode.BACKFILL, window=(1, 7), reread=True)
-            assert Syncer(database, settings).run(window).counts.updated == updated
+            counts = Syncer(database, settings).run(window).counts
+            assert (counts.updated, counts.poorer) == (updated, 0)
             rows = {row["rev_num"]: (row["message"], row["flags"]) for row in conn.execute(messages)}
             assert (rows[1], rows[2]) == (("plain", []), ("ret\rurn\n", []))
 
@@ -397,6 +399,43 @@ def test_an_alias_of_the_server_is_followed(apache: Apache, code: SvnRepository)
         visit = reader.visit()
         assert (visit.root, visit.head) == (url, 40)
         assert len(rows_of(reader, 41)) == 40
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_alias_that_is_down_is_no_move(scheme: str) -> None:
+    to = f"{scheme}://127.0.0.1:{free_port()}"
+    with _Server(f"{to}/here", asks=False) as server:
+        url = f"http://ann@localhost:{server.port}"
+        with pytest.raises(Transient, match="cannot reach") as caught:
+            reader_of(f"{url}/here", aliases=[to]).visit()
+        assert caught.value.code == "connection"
+        for here, aliases in ((f"{url}/here", []), (f"{url}/other", [to])):
+            with pytest.raises(Permanent, match=f"has moved to {to}/here"):
+                reader_of(here, aliases=aliases).visit()
+
+
+@pytest.mark.parametrize(
+    ("words", "code_"),
+    [
+        ("see http://help.example/svn", "connection"),
+        ("E170013: Unable to connect to a repository at URL 'http://help.example/x'", "connection"),
+        ("no\nsvn: E170013: Unable to connect to a repository at URL 'http://help.example/x'", "connection"),
+        ("no\nsvn: E170011: Repository moved permanently to 'http://help.example/x'", "redirected"),
+    ],
+)
+def test_an_address_in_the_words_of_a_server_is_no_move(words: str, code_: str) -> None:
+    namespaces = 'xmlns:D="DAV:" xmlns:m="http://apache.org/dav/xmlns"'
+    text = f'<m:human-readable errcode="175002">{words}</m:human-readable>'
+    body = f'<?xml version="1.0"?><D:error {namespaces}>{text}</D:error>'.encode()
+    head = f'HTTP/1.1 500 X\r\nContent-Type: text/xml; charset="utf-8"\r\nContent-Length: {len(body)}\r\n\r\n'
+
+    def talk(link: socket.socket, number: int) -> None:
+        link.sendall(head.encode() + body)
+
+    with kept_alive(talk) as url, pytest.raises(Transient) as caught:
+        reader_of(f"{url}/here").visit()
+    assert caught.value.code == code_
+    assert "help.example" not in str(caught.value)
 
 
 def test_a_certificate_is_accepted_for_its_own_server_only(apache: Apache, code: SvnRepository) -> None:

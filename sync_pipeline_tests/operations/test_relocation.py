@@ -116,6 +116,22 @@ def test_a_relocated_repository_goes_on_where_it_was(
     assert not relocate(database, now, place.url).changed
 
 
+def test_a_replaced_repository_that_is_relocated_has_to_prove_its_whole_history(
+    database: Database, tmp_path: Path, old: Repository
+) -> None:
+    with database.connection() as conn:
+        conn.execute("UPDATE scm.sync_watermarks SET access = 'replaced', access_detail = 'another one'")
+        # Another history, older than what relocating compares.
+        conn.execute("UPDATE scm.svn_changed_paths SET path = '/other' WHERE rev_num = 3")
+        conn.execute("UPDATE scm.svn_revisions SET paths_hash = '', content_hash = '' WHERE rev_num = 3")
+    done = relocate(database, old, moved(tmp_path).url)
+    assert (done.changed, done.stays_replaced) == (True, True)
+    with database.connection() as conn:
+        assert watermarks.get(conn, old.repo_id, JobType.REVISIONS).access is Access.REPLACED
+        assert Syncer(database, SETTINGS).run(request(old.repo_id)).error_code == "replaced"
+        assert watermarks.get(conn, old.repo_id, JobType.REVISIONS).access is Access.REPLACED
+
+
 def _other(tmp_path: Path) -> str:
     return create_repository(tmp_path / "other").load(growing(30)).url
 

@@ -96,6 +96,62 @@ def test_a_poorer_look_never_blanks_a_richer_one_and_is_counted(
         assert everything(conn) == before
 
 
+DOUBT = ("line_ends_unsure", "paths_unsure")
+
+
+def test_a_copy_in_doubt_that_shows_what_is_stored_is_not_poorer(database: Database) -> None:
+    exact = revision(
+        1,
+        "a\r\nb\rc",
+        author_raw="d\rev",
+        revprops={"build": "a\rb\r\nc \\r"},
+        paths=(change("/cr\r\nname"), change("/copied", "A", copyfrom_path="/tab\tname", copyfrom_rev=1)),
+    )
+    shown = revision(
+        1,
+        "a\nb\nc",
+        author_raw="d\nev",
+        revprops={"build": "a\nb\nc \\r"},
+        paths=(change("/cr\nname"), change("/copied", "A", copyfrom_path="/tab name", copyfrom_rev=1)),
+        flags=DOUBT,
+    )
+    with database.connection() as conn:
+        repo = register(conn)
+        store(conn, repo, exact, revision(2, "two\nlines"), revision(3, None, visibility=Visibility.PARTIAL))
+        before = everything(conn)
+        others = (
+            revision(2, "two\nlines", flags=DOUBT),
+            revision(3, None, visibility=Visibility.PARTIAL, flags=DOUBT),
+        )
+        assert facts.changes(conn, repo, [shown])[0]["paths_differ"] is False
+        assert store(conn, repo, shown, *others) == Counts(read=3, unchanged=3)
+        assert everything(conn) == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"message": "other\nlines"},
+        {"author_raw": "ann"},
+        {"revprops": {"k": "v"}},
+        {"paths": (change("/a"), change("/b"))},
+        {"paths": (change("/trunk/1", "A"),)},
+        {"flags": (*DOUBT, "message_unread")},
+        {"visibility": Visibility.PARTIAL, "message": None},
+    ],
+)
+def test_a_copy_in_doubt_that_shows_something_else_is_poorer(
+    database: Database, other: dict[str, Any]
+) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        store(conn, repo, revision(1, "two\nlines"))
+        before = everything(conn)
+        copy = replace(revision(1, "two\nlines", flags=DOUBT), **other)
+        assert store(conn, repo, copy) == Counts(read=1, poorer=1)
+        assert everything(conn) == before
+
+
 def test_a_richer_look_replaces_a_poorer_one(database: Database) -> None:
     with database.connection() as conn:
         repo = register(conn)

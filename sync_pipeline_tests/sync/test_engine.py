@@ -17,7 +17,14 @@ from uuid import UUID
 import pytest
 
 from sync_pipeline import catalog
-from sync_pipeline.errors import Cancelled, ConfigurationError, Transient, WindowTooHard
+from sync_pipeline.errors import (
+    AccessDenied,
+    Cancelled,
+    ConfigurationError,
+    SyncError,
+    Transient,
+    WindowTooHard,
+)
 from sync_pipeline.model import (
     Batch,
     Counts,
@@ -765,6 +772,36 @@ def test_a_filtered_history_overwrites_nothing_however_it_is_found(
         shutil.move(tmp_path / "original", place)
         report = syncer.run(request(repo))
         assert (report.succeeded, report.counts.changed) == (True, 0), report
+        assert watermarks.get(conn, repo, REVISIONS).access == "ok"
+
+
+@pytest.mark.parametrize("failure", [Transient("too slow", code="timeout"), AccessDenied("refused")])
+def test_a_server_that_fails_while_the_whole_history_is_read_proves_nothing(
+    database: Database, tmp_path: Path, failure: SyncError
+) -> None:
+    place = tmp_path / "r"
+    create_repository(place).load(with_a_secret(35))
+    syncer = Syncer(database, SMALL)
+
+    def fails(window: RevisionWindow) -> None:
+        if window.first == 1:
+            raise failure
+
+    with database.connection() as conn:
+        repo = add(conn, place)
+        assert syncer.run(request(repo)).succeeded
+        shutil.copytree(place, tmp_path / "original")
+        filtered(place)
+        reread = request(repo, Mode.BACKFILL, window=(1, 35), reread=True)
+        assert syncer.run(reread).error_code == "replaced"
+        for source in (place, tmp_path / "original"):
+            if source != place:
+                shutil.rmtree(place)
+                shutil.move(source, place)
+            report = Syncer(database, SMALL, hindered(fails)).run(request(repo))
+            assert (report.succeeded, report.error_code) == (False, failure.code), report
+            assert watermarks.get(conn, repo, REVISIONS).access == "replaced"
+        assert syncer.run(request(repo)).succeeded
         assert watermarks.get(conn, repo, REVISIONS).access == "ok"
 
 

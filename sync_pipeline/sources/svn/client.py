@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -26,7 +26,7 @@ from sync_pipeline.errors import Cancelled, WindowTooHard
 from sync_pipeline.sources.svn import process
 from sync_pipeline.sources.svn.answer import JudgedLog, property_bytes, raw_plain, raw_properties
 from sync_pipeline.sources.svn.process import Answer, AnswerFile, Limits
-from sync_pipeline.sources.svn.prompts import RELOCATED, UNTRUSTED, Prompts, server_of
+from sync_pipeline.sources.svn.prompts import RELOCATED, UNTRUSTED, Prompts, Server, server_of
 from sync_pipeline.sources.svn.raw_log import RawLog
 from sync_pipeline.sources.svn.types import (
     ClientError,
@@ -82,9 +82,8 @@ _PROXY = re.compile(r"^\s*http-proxy-host\s*[=:]", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^svn: (?:warning: )?[EW](\d{6}): ?(.*)$")
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _PASSWORD = re.compile(r"^([^:/]+://[^:/@]*):[^/]*@")
-_HTTP_URL = re.compile(r"https?://[^\s'/]+")
-_CONNECTED = re.compile(r"E170013: Unable to connect to a repository at URL '([^'\n]*)'")
-_MOVED = re.compile(r"E170011: Repository moved (?:permanently|temporarily) to '([^'\n]*)'")
+_CONNECTED = re.compile(r"svn: E170013: Unable to connect to a repository at URL '(.*)'$")
+_MOVED = re.compile(r"svn: E170011: Repository moved (?:permanently|temporarily) to '(.*)'")
 _USER_INFO = re.compile(r"(?<=://)[^/\s@']*@")
 
 
@@ -481,7 +480,7 @@ class Client:
                     answer = self._once(arguments, timeout)
                     if answer.status == 0:
                         return answer
-                    error = _client_error(answer, arguments[-1])
+                    error = _client_error(answer, arguments[-1], self.aliases)
                 except ClientError as refused:
                     error = refused
                 tries += 1
@@ -622,38 +621,42 @@ def _revision(revision: Revision) -> Sequence[str]:
     return ["-r", text] if text else []
 
 
-def _client_error(answer: Answer, where: str) -> ClientError:
-    errors: list[tuple[str, int]] = []
-    said = _USER_INFO.sub("", answer.stderr)
-    for line in said.splitlines():
-        match = _ERROR_LINE.match(line)
-        if match:
-            errors.append((match[2], int(match[1])))
-    target = _sent_to(said, where)
-    if target:
-        # svn followed a redirect before it failed; it has no code of its own for that.
+def _client_error(answer: Answer, where: str, aliases: Collection[Server]) -> ClientError:
+    lines = _USER_INFO.sub("", answer.stderr).splitlines()
+    errors = [(match[2], int(match[1])) for match in map(_ERROR_LINE.match, lines) if match]
+    first = next((line for line in lines if line.startswith("svn: E")), "")
+    target, relocated = _redirected(first, where, aliases)
+    if relocated:
+        # svn has no code of its own for that.
         errors.append(("redirected", RELOCATED))
-    elif match := _MOVED.search(said):
-        target = match[1]
     if not errors:
         errors = [(f"svn ended with exit status {answer.status}", 0)]
     return ClientError("\n".join(message for message, _ in errors), errors, target=target)
 
 
-def _sent_to(said: str, where: str) -> str:
-    """The address in svn's error text that is on another server than ``where``, or that svn connected to in
-    its place; empty where there is none."""
+def _redirected(line: str, where: str, aliases: Collection[Server]) -> tuple[str, bool]:
+    """Where a redirect led svn or would have led it, empty where there was none, and whether that is another
+    repository than ``where``: one of another server, which is no alias, or one that svn connected to and
+    that has another path. ``line`` is svn's first error: those behind it may have the words of a server."""
     server = server_of(where)
     if server is None or server.scheme not in ("http", "https"):
-        return ""
-    for found in _CONNECTED.findall(said):
-        if server_of(found + "/") != server or unquote(found) != unquote(_without_peg(where)):
-            return str(found)
-    return next((found for found in _HTTP_URL.findall(said) if server_of(found + "/") != server), "")
+        return "", False
+    if match := _CONNECTED.match(line):
+        same_path = _parts(match[1]) in (_parts(where), _parts(_without_peg(where)))
+        stayed = server_of(match[1] + "/") in {server, *aliases} and same_path
+        return ("", False) if stayed else (match[1], True)
+    if match := _MOVED.match(line):
+        return match[1], server_of(match[1] + "/") not in {server, *aliases}
+    return "", False
+
+
+def _parts(url: str) -> Sequence[str]:
+    """The names that the path of ``url`` consists of."""
+    return [name for name in unquote(url.partition("://")[2]).split("/")[1:] if name]
 
 
 def _without_peg(where: str) -> str:
-    return as_url(where).rpartition("@")[0].rstrip("/") if "@" in where.rpartition("/")[2] else where
+    return as_url(where).rpartition("@")[0] if "@" in where.rpartition("/")[2] else where
 
 
 def _xml(answer: Answer) -> Any:

@@ -19,7 +19,10 @@ from pathlib import Path
 
 import requests
 from requests.auth import HTTPDigestAuth
+from urllib3.exceptions import HTTPError
 
+from sync_pipeline.errors import Cancelled
+from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
 from sync_pipeline.sources.svn.answer import raw_plain
 
 _QUESTION = """<?xml version="1.0" encoding="utf-8"?>\
@@ -52,7 +55,8 @@ class Altered:
 class RawLog:
     """Asks one server for raw logs. The login goes to the host and port of ``url`` only, no redirect is
     followed, and by Basic only where the server asks for that. ``timeout`` is the wall clock limit of a
-    question in seconds, ``max_bytes`` the largest answer."""
+    question in seconds, ``max_bytes`` the largest answer. ``cancelled`` is called every second or so while it
+    waits for the network."""
 
     def __init__(
         self,
@@ -73,6 +77,8 @@ class RawLog:
         self._cancelled = cancelled
         self._session = requests.Session()
         self._session.trust_env = False
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, AskingAdapter())
         # The authorities that svn knows: those of the system, or the one file.
         self._session.verify = (
             str(authorities) if (authorities := ca_file or ssl.get_default_verify_paths().cafile) else True
@@ -80,14 +86,21 @@ class RawLog:
 
     def altered(self, first: int, end: int) -> Mapping[int, Altered] | None:
         """The revisions of ``[first, end)`` that svn shows otherwise than they are; None where the server
-        does not let us look, or not now."""
+        does not let us look, or not now. Raises Cancelled."""
         deadline = time.monotonic() + self._timeout
+
+        def go_on() -> None:
+            if self._cancelled():
+                raise Cancelled("the question for the raw log was cancelled")
+            if time.monotonic() > deadline:
+                raise TimeoutError
+
         try:
-            with self._ask(first, end) as response:
+            with asking(go_on), self._ask(first, end) as response:
                 if response.status_code != requests.codes.ok:
                     return None
-                return dict(_items(self._blocks(response, deadline)))
-        except (requests.RequestException, OSError, ValueError):
+                return dict(_items(self._blocks(response, go_on)))
+        except (requests.RequestException, HTTPError, OSError, ValueError):
             return None
 
     def _ask(self, first: int, end: int) -> requests.Response:
@@ -97,7 +110,11 @@ class RawLog:
         response.close()
         schemes = {part.strip().split(" ")[0].lower() for part in _challenges(response)}
         if "digest" in schemes:
-            return self._send(first, end, {}, HTTPDigestAuth(*self._login))
+            try:
+                return self._send(first, end, {}, HTTPDigestAuth(*self._login))
+            except (KeyError, TypeError, AttributeError):
+                # The challenge has no realm or no nonce.
+                return response
         if "basic" not in schemes:
             return response
         login = b64encode(":".join(self._login).encode()).decode()
@@ -117,11 +134,12 @@ class RawLog:
             timeout=(_CONNECT_SECONDS, min(_SILENCE_SECONDS, self._timeout)),
         )
 
-    def _blocks(self, response: requests.Response, deadline: float) -> Iterator[bytes]:
+    def _blocks(self, response: requests.Response, go_on: Callable[[], None]) -> Iterator[bytes]:
         size = 0
         for block in response.iter_content(_BLOCK):
+            go_on()
             size += len(block)
-            if size > self._max_bytes or time.monotonic() > deadline or self._cancelled():
+            if size > self._max_bytes:
                 raise ValueError("too long")
             yield block
 
