@@ -20,7 +20,7 @@ from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.orchestration.partitions import ensure_blocks
 from sync_pipeline.orchestration.ticks import heartbeat, skips_outages
 from sync_pipeline.quality import credentials
-from sync_pipeline.quality.health import NOT_ASKED, reason_of_server
+from sync_pipeline.quality.health import ANSWERS, NOT_ASKED, reason_of_server
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource
 from sync_pipeline.safe_text import visible
 from sync_pipeline.settings import Settings
@@ -127,7 +127,7 @@ def _list_newest(
     except SyncError as error:
         with database.connection() as conn:
             credentials.note(conn, readers, instance, error)
-            _note_server(conn, instance, Kind.GITLAB, error)
+            _note_server(conn, instance, Kind.GITLAB, [error])
         return number, f"{what} cannot be listed: {error}"
     with database.connection() as conn:
         servers.record_answer(conn, instance, Kind.GITLAB)
@@ -137,14 +137,15 @@ def _list_newest(
     return number, f"listed {len(found.projects)} of {what}, {known} known"
 
 
-def _note_server(conn: Connection, instance: str, kind: Kind, error: SyncError) -> None:
-    """Record a failed look at a server. A look that was not sent changes nothing."""
-    if error.code in NOT_ASKED:
-        return
-    if reason_of_server(error.code) is None:
+def _note_server(conn: Connection, instance: str, kind: Kind, looks: Sequence[SyncError | None]) -> None:
+    """Record what looks at a server said about it: how each failed, None where it did not. One answer is
+    enough. What says nothing about the server changes nothing."""
+    if any(error is None or error.code in ANSWERS for error in looks):
         servers.record_answer(conn, instance, kind)
-    else:
-        servers.record_failure(conn, instance, kind, error.code, str(error))
+        return
+    away = [error for error in looks if error is not None and reason_of_server(error.code) is not None]
+    if away:
+        servers.record_failure(conn, instance, kind, away[-1].code, str(away[-1]))
 
 
 # SVN ----------------------------------------------------------------------------------------------------
@@ -166,15 +167,13 @@ def _look(
 ) -> tuple[int, str]:
     """Visit as many of ``turn`` as fit the limits; returns the last one looked at, and one line."""
     seen, failed, highest, turned_away = 0, 0, 0, ""
-    latest: SyncError | None = None
-    answered: set[bool] = set()
+    looks: list[SyncError | None] = []
     for repository in turn[: settings.changes_per_tick]:
         left = deadline - time.monotonic()
         if left < _SHORTEST_LOOK and seen:
             break
         head: int | None = None
-        code: str | None = None
-        line: str | None = None
+        failure: SyncError | None = None
         try:
             # Half of what is left: one slow repository leaves time for the next.
             head = svn.visit(database, repository, timeout=max(left / 2, _SHORTEST_LOOK)).head
@@ -183,24 +182,28 @@ def _look(
                 # Nobody was asked, so nothing is known; his turn is the next tick's.
                 turned_away = f"; {error}"
                 break
-            code, line, latest = error.code, str(error), error
+            failure = error
         except Exception as error:
             _log.exception("%s cannot be looked at", repository.spec)
-            code, line = "exception", type(error).__name__
-        with database.connection() as conn:
-            planning.record_hint(conn, repository.repo_id, head_rev=head, error_code=code, error=line)
+            failure = SyncError(type(error).__name__, code="exception")
+        if failure is None or failure.code not in NOT_ASKED:
+            with database.connection() as conn:
+                planning.record_hint(
+                    conn,
+                    repository.repo_id,
+                    head_rev=head,
+                    error_code=failure and failure.code,
+                    error=failure and str(failure),
+                )
         last = repository.repo_id
-        answered.add(code is None or reason_of_server(code) is None)
+        looks.append(failure)
         seen += 1
-        failed += code is not None
+        failed += failure is not None
         highest = max(highest, head or 0)
-    if turn and answered:
+    if turn:
         with database.connection() as conn:
-            if latest is not None and answered == {False}:
-                # None of them answered, so the server is the cause; its other repositories show that too.
-                _note_server(conn, turn[0].instance, Kind.SVN, latest)
-            else:
-                servers.record_answer(conn, turn[0].instance, Kind.SVN)
+            # Where none of them answered, the server is the cause; its other repositories show that too.
+            _note_server(conn, turn[0].instance, Kind.SVN, looks)
     if highest:
         ensure_blocks(instance, database, highest)
     return last, f"looked at {seen} of {len(turn)}, {failed} failed{turned_away}"

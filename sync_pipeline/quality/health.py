@@ -45,9 +45,18 @@ _REASON_OF_LOOK = {
             "foreign_host",
             "incomplete",
             "malformed",
-            "bad_url",
+            "truncated",
+            "missing_revisions",
+            "control_characters",
+            "invalid_utf8",
+            "content_too_large",
+            "too_large",
+            "out_of_memory",
+            "window_too_hard",
             "corrupt",
             "svn_failed",
+            # Among others a proxy that asks for credentials, and an svn command that is not there.
+            "configuration",
         ),
         Reason.UNREACHABLE,
     ),
@@ -57,16 +66,53 @@ _REASON_OF_RETRY = {
     "not_json": Reason.LOGIN_PAGE,
     **dict.fromkeys(("certificate", "connection", "blocked", "redirect"), Reason.UNREACHABLE),
 }
-NOT_ASKED = frozenset({"throttled", "paused", "rate_limit", "cancelled", "database_down", "no_room"})
-"""Codes of failed looks that say nothing about the server."""
+NOT_ASKED = frozenset(
+    {
+        "throttled",
+        "paused",
+        "rate_limit",
+        "cancelled",
+        "database_busy",
+        "database_down",
+        "database_full",
+        "database_refused",
+        "no_room",
+    }
+)
+"""Codes of failed looks that say nothing about the source: nobody was asked, or we had no room for what it
+said. They change nothing that is recorded."""
+ANSWERS = frozenset(
+    {
+        "bad_request",
+        "corrupt",
+        "credential",
+        "denied",
+        "graphql",
+        "moved",
+        "no_commit",
+        "no_object",
+        "no_repository",
+        "no_route",
+        "no_such_revision",
+        "not_found",
+        "paging_ceiling",
+        "paging_loop",
+        "replaced",
+        "scope",
+        "unordered",
+        "unreadable",
+        "unstable",
+    }
+)
+"""Codes of failed looks with which a server answers about a single repository."""
 # Looks have a short time limit, so a single time-out proves nothing.
 _SLOW, _SLOW_IN_A_ROW = "timeout", 2
 
 
 def reason_of_server(code: str) -> Reason | None:
     """The reason that a look which failed with ``code`` gives about the server: it does not answer, or a
-    login page does. None: it answers."""
-    reason = _REASON_OF_LOOK.get(code)
+    login page does. None: the code gives none; only those of ``ANSWERS`` say that the server answers."""
+    reason = None if code in ANSWERS else _REASON_OF_LOOK.get(code)
     return reason if reason in (Reason.UNREACHABLE, Reason.LOGIN_PAGE) else None
 
 

@@ -12,13 +12,16 @@ import dagster as dg
 from pydantic import SecretStr
 
 from sync_pipeline.catalog import instance_of, parse_root
+from sync_pipeline.errors import SyncError
+from sync_pipeline.model import Kind
 from sync_pipeline.operations import limits
 from sync_pipeline.operations.discovery import add_root
 from sync_pipeline.operations.pauses import Place, pause
 from sync_pipeline.operations.status import status
+from sync_pipeline.orchestration import changes
 from sync_pipeline.quality.reasons import remedy
 from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
-from sync_pipeline.store import credentials, heartbeats
+from sync_pipeline.store import credentials, heartbeats, servers
 from sync_pipeline.sync.readers import Readers
 from sync_pipeline_tests.builders import register, register_source
 from sync_pipeline_tests.orchestration.conftest import Forge
@@ -213,6 +216,36 @@ def test_a_login_page_is_red_within_two_ticks_and_green_again_with_the_next_answ
     found = checks(forge)
     assert found["servers"].passed
     assert "login_page" not in str(found["commits"].metadata["reasons"].value)
+
+
+def test_a_proxy_that_asks_for_credentials_is_no_answer_of_the_server(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    checks(forge)
+    forge.gitlab.faults.add(r"/projects\?", faults.server_error(503), times=1)
+    tick(forge)
+    assert not checks(forge)["servers"].passed
+    forge.gitlab.faults.add(r"/projects\?", faults.Answer(407), times=1)
+    assert "asks for credentials" in tick(forge)
+    assert checks(forge) == {}, "as red as before"
+    with forge.site.database.connection() as conn:
+        assert [one.error_code for one in servers.failing(conn)] == ["configuration"]
+    assert tick(forge).startswith("listed 1")
+    assert checks(forge)["servers"].passed
+
+
+def test_a_look_that_failed_for_a_reason_of_ours_changes_nothing(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    instance = instance_of(forge.server.url)
+    with forge.site.database.connection() as conn:
+        servers.record_failure(conn, instance, Kind.GITLAB, "connection", "cannot be reached")
+        for code in ("database_busy", "no_room", "exception", "a_word_of_tomorrow"):
+            changes._note_server(conn, instance, Kind.GITLAB, [SyncError("x", code=code)])
+        [failure] = servers.failing(conn)
+        assert (failure.error_code, failure.failures) == ("connection", 1)
+        changes._note_server(
+            conn, instance, Kind.GITLAB, [SyncError("x", code="connection"), SyncError("x", code="denied")]
+        )
+        assert servers.failing(conn) == []
 
 
 def test_a_revoked_token_is_red_within_two_ticks(forge: Forge) -> None:
