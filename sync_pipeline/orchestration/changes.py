@@ -167,7 +167,8 @@ def _look(
 ) -> tuple[int, str]:
     """Visit as many of ``turn`` as fit the limits; returns the last one looked at, and one line."""
     seen, failed, highest, turned_away = 0, 0, 0, ""
-    looks: list[SyncError | None] = []
+    # By server: a relocated repository keeps its sensor and has another one.
+    looks: dict[str, list[SyncError | None]] = {}
     for repository in turn[: settings.changes_per_tick]:
         left = deadline - time.monotonic()
         if left < _SHORTEST_LOOK and seen:
@@ -196,14 +197,14 @@ def _look(
                     error=failure and str(failure),
                 )
         last = repository.repo_id
-        looks.append(failure)
+        looks.setdefault(repository.instance, []).append(failure)
         seen += 1
         failed += failure is not None
         highest = max(highest, head or 0)
-    if turn:
-        with database.connection() as conn:
+    with database.connection() as conn:
+        for server, said in looks.items():
             # Where none of them answered, the server is the cause; its other repositories show that too.
-            _note_server(conn, turn[0].instance, Kind.SVN, looks)
+            _note_server(conn, server, Kind.SVN, said)
     if highest:
         ensure_blocks(instance, database, highest)
     return last, f"looked at {seen} of {len(turn)}, {failed} failed{turned_away}"

@@ -288,6 +288,25 @@ def test_a_dead_svn_server_is_red_at_all_its_repositories_though_only_some_were_
     assert {unit["remedies"]["unreachable"] for unit in document["units"]} == {remedy("unreachable")}
 
 
+def test_servers_that_share_a_sensor_after_a_relocation_are_judged_apart(
+    forge: Forge, svn_repository: Callable[..., SvnRepository]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        away = f"127.0.0.1:{listener.getsockname()[1]}"
+    with forge.site.database.connection() as conn:
+        register_source(conn, svn_repository().url)
+        moved = register(conn, "paint")
+        conn.execute(
+            "UPDATE scm.repos SET url = %s, svn_root = %s, instance = %s WHERE repo_id = %s",
+            [*[f"svn://{away}/paint"] * 2, away, moved],
+        )
+        servers.record_failure(conn, "local", Kind.SVN, "connection", "it was away")
+        found = forge.site.tick("changes_local")
+        assert isinstance(found, dg.SkipReason)
+        assert found.skip_message == "looked at 2 of 2, 1 failed"
+        assert [(one.instance, one.error_code) for one in servers.failing(conn)] == [(away, "connection")]
+
+
 def test_a_pause_is_yellow_with_the_next_tick_and_says_how_it_ends(forge: Forge) -> None:
     forge.git_project("app", "2026-01-01")
     checks(forge)
