@@ -203,8 +203,8 @@ def _look(
                     conn,
                     repository.repo_id,
                     head_rev=head,
-                    error_code=failure and failure.code,
-                    error=failure and str(failure),
+                    error_code=None if failure is None else failure.code,
+                    error=None if failure is None else str(failure),
                 )
         last = repository.repo_id
         if not cut:
