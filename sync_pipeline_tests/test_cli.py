@@ -26,12 +26,12 @@ from psycopg import sql
 
 from sync_pipeline import __version__, cli
 from sync_pipeline.cli import progress, repositories, roots
-from sync_pipeline.model import Counts, JobRequest, JobStatus, JobType, Mode, Trigger
+from sync_pipeline.model import Counts, JobRequest, JobStatus, JobType, Kind, Mode, Trigger
 from sync_pipeline.operations import registration
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
 from sync_pipeline.settings import Settings, load_settings
-from sync_pipeline.store import jobs, leases
+from sync_pipeline.store import jobs, leases, servers
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.worker import process_identity
@@ -414,6 +414,23 @@ def test_what_cannot_be_registered_leaves_no_trace(
     scm("repo", "add", spec).refused(3, part)
     assert scm("repo", "list", "--all", "--json").json == []
     assert told == []
+
+
+def test_the_catalog_shows_access_in_the_words_of_the_status_report(
+    scm: Scm, on_database: Database, told: list[str], repository_url: str
+) -> None:
+    number = scm("repo", "add", f"svn:{repository_url}", "--json").json["repo_id"]
+    [listed] = scm("repo", "list", "--json").json
+    assert listed["access"] == {"revisions": "ok"}
+    with on_database.connection() as conn:
+        servers.record_failure(conn, listed["instance"], Kind.SVN, "connection", "cannot be reached")
+    [listed] = scm("repo", "list", "--json").json
+    [shown] = scm("repo", "show", str(number), "--json").json["job_types"]
+    [reported] = scm("status", "--json").json["units"]
+    assert listed["access"] == {"revisions": "unreachable"}
+    assert (shown["access"], shown["access_detail"]) == ("unreachable", "cannot be reached")
+    assert reported["access"]["state"] == "unreachable"
+    assert "unreachable" in scm("repo", "list").out
 
 
 def test_a_host_that_does_not_answer_is_one_line(scm: Scm, on_database: Database) -> None:

@@ -189,17 +189,23 @@ def repo_list(
     as_json: AsJson = False,
 ) -> None:
     """List the catalog."""
+    from sync_pipeline.operations.status import accesses
     from sync_pipeline.store import discovery, repos
 
-    with open_database(read_settings()) as database, database.connection() as conn:
-        roots, access = discovery.roots_of_repositories(conn), repos.access(conn)
+    settings = read_settings()
+    with open_database(settings) as database, database.connection() as conn:
+        repositories = repos.list_all(conn, retired=everything)
+        roots = discovery.roots_of_repositories(conn)
+        states: dict[int, dict[str, str]] = {}
+        for (repo_id, job_type), access in sorted(accesses(conn, settings, repositories).items()):
+            states.setdefault(repo_id, {})[job_type] = access["state"]
         rows = [
             {
                 **_repository_row(repository),
-                "access": access.get(repository.repo_id, {}),
+                "access": states.get(repository.repo_id, {}),
                 "root": roots.get(repository.repo_id),
             }
-            for repository in repos.list_all(conn, retired=everything)
+            for repository in repositories
         ]
     if as_json:
         print_json(rows)
@@ -228,11 +234,14 @@ def repo_show(
     """Show one repository and what of it is complete."""
     from sync_pipeline.model import JOB_TYPES_OF_KIND
     from sync_pipeline.operations.registration import find_repository
+    from sync_pipeline.operations.status import accesses
     from sync_pipeline.store import discovery, repos, watermarks
 
-    with open_database(read_settings()) as database:
+    settings = read_settings()
+    with open_database(settings) as database:
         repository = find_repository(database, repo)
         with database.connection() as conn:
+            access = accesses(conn, settings, [repository])
             root = discovery.roots_of_repositories(conn).get(repository.repo_id)
             events = repos.events(conn, repository.repo_id)
             known = [
@@ -248,8 +257,8 @@ def repo_show(
             "covered": [str(window) for window in row.covered],
             "head_rev": row.head_rev,
             "verified_at": row.verified_at,
-            "access": str(row.access),
-            "access_detail": row.access_detail,
+            "access": access[repository.repo_id, str(row.job_type)]["state"],
+            "access_detail": access[repository.repo_id, str(row.job_type)]["detail"],
         }
         for row in known
     ]
@@ -258,7 +267,7 @@ def repo_show(
         return
     print_facts({name: value for name, value in facts.items() if value not in (None, "")})
     say()
-    print_rows([{**row, "covered": ", ".join(map(str, row["covered"]))} for row in job_types])  # type: ignore[arg-type]
+    print_rows([{**row, "covered": ", ".join(map(str, row["covered"]))} for row in job_types])
     if events:
         say()
         print_rows(events)

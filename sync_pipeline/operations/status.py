@@ -9,7 +9,7 @@ on a terminal.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -61,9 +61,7 @@ def status(
         now = database_time(conn)
         rows = store.units(conn, repo_ids)
         stale_after = timedelta(seconds=settings.stale_after)
-        # As our tables know them: which tokens there are now only those know who hold them.
-        refused = {stop.instance: stop for stop in credentials.unanswered(conn)}
-        tokens = Credentials(frozenset(row["instance"] for row in rows), refused, {})
+        tokens = _tokens(conn, {row["instance"] for row in rows})
         verdicts = health.read(conn, stale_after, tokens, repo_ids)
         jobs = store.jobs(conn, repo_ids)
         at_work = store.running(conn, repo_ids)
@@ -125,6 +123,22 @@ def status(
         "run_starts": _run_starts(settings, database),
         "units": units,
     }
+
+
+def accesses(
+    conn: Connection, settings: Settings, repositories: Sequence[Repository]
+) -> dict[tuple[int, str], Document]:
+    """``units[].access`` of the report, by the number of the repository and the job type."""
+    tokens = _tokens(conn, {repository.instance for repository in repositories})
+    repo_ids = [repository.repo_id for repository in repositories]
+    found = health.read(conn, timedelta(seconds=settings.stale_after), tokens, repo_ids)
+    return {(one.facts.repo_id, str(one.facts.job_type)): _access(one.facts) for one in found}
+
+
+def _tokens(conn: Connection, instances: Collection[str]) -> Credentials:
+    """The tokens as our tables know them: which there are now only those know who hold them."""
+    refused = {stop.instance: stop for stop in credentials.unanswered(conn)}
+    return Credentials(frozenset(instances), refused, {})
 
 
 def _run_starts(settings: Settings, database: Database) -> Document | None:

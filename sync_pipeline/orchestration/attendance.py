@@ -22,7 +22,7 @@ from sync_pipeline.operations.texts import age, counted
 from sync_pipeline.policy.breaker import BreakerState
 from sync_pipeline.quality import credentials
 from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.health import is_certain, reason_of_server
+from sync_pipeline.quality.health import reason_of_server
 from sync_pipeline.quality.reasons import Reason, remedy
 from sync_pipeline.resources import GitLabResource, PostgresResource
 from sync_pipeline.safe_text import visible
@@ -95,7 +95,7 @@ def _servers(conn: Connection, tokens: Credentials) -> FleetVerdict:
 
     for one in servers.failing(conn):
         reason = reason_of_server(one.error_code)
-        if reason is not None and is_certain(one.error_code, one.failures):
+        if reason is not None and one.is_confirmed:
             number = counted(one.repositories, "repository", "repositories")
             since = f"since {one.failed_at:%Y-%m-%d %H:%M:%S} UTC"
             add(f"{one.kind} {one.instance}", reason, f"{one.error} ({number}, {since})")

@@ -49,15 +49,17 @@ NEUTRAL_CODES = frozenset(
         "lease_held",
         "lease_lost",
         "no_gitlab",
+        "no_room",
         "paused",
         "scope",
         "superseded",
         "throttled",
+        "watermark_set",
         "worker_lost",
     }
 )
 """Error codes that say nothing about the source: somebody else held the lease, a token is stopped as a whole,
-our own limit held a request back, our database or our process went away."""
+our own limit held a request back, a person set the watermark, our database, process or disk failed."""
 
 ANSWER_CODES = frozenset(
     {

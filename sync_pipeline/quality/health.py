@@ -45,9 +45,18 @@ _REASON_OF_LOOK = {
             "foreign_host",
             "incomplete",
             "malformed",
-            "bad_url",
+            "truncated",
+            "missing_revisions",
+            "control_characters",
+            "invalid_utf8",
+            "content_too_large",
+            "too_large",
+            "out_of_memory",
+            "window_too_hard",
             "corrupt",
             "svn_failed",
+            # Among others a proxy that asks for credentials, and an svn command that is not there.
+            "configuration",
         ),
         Reason.UNREACHABLE,
     ),
@@ -57,23 +66,54 @@ _REASON_OF_RETRY = {
     "not_json": Reason.LOGIN_PAGE,
     **dict.fromkeys(("certificate", "connection", "blocked", "redirect"), Reason.UNREACHABLE),
 }
-NOT_ASKED = frozenset({"throttled", "paused", "rate_limit", "cancelled", "database_down", "no_room"})
-"""Codes of failed looks that say nothing about the server."""
-# Looks have a short time limit, so a single time-out proves nothing.
-_SLOW, _SLOW_IN_A_ROW = "timeout", 2
+NOT_ASKED = frozenset(
+    {
+        "throttled",
+        "paused",
+        "rate_limit",
+        "cancelled",
+        "database_busy",
+        "database_down",
+        "database_full",
+        "database_refused",
+        "no_room",
+    }
+)
+"""Codes of failed looks that say nothing about the source: nobody was asked, or we had no room for what it
+said. They change nothing that is recorded."""
+ANSWERS = frozenset(
+    {
+        "bad_request",
+        "corrupt",
+        "credential",
+        "denied",
+        "graphql",
+        "moved",
+        "no_commit",
+        "no_object",
+        "no_repository",
+        "no_route",
+        "no_such_revision",
+        "not_found",
+        "paging_ceiling",
+        "paging_loop",
+        "replaced",
+        "scope",
+        "unordered",
+        "unreadable",
+        "unstable",
+    }
+)
+"""Codes of failed looks with which a server answers about a single repository."""
+# Looks have a short time limit, so time-outs of them alone prove nothing.
+_SLOW = "timeout"
 
 
 def reason_of_server(code: str) -> Reason | None:
     """The reason that a look which failed with ``code`` gives about the server: it does not answer, or a
-    login page does. None: it answers."""
-    reason = _REASON_OF_LOOK.get(code)
+    login page does. None: the code gives none; only those of ``ANSWERS`` say that the server answers."""
+    reason = None if code in ANSWERS else _REASON_OF_LOOK.get(code)
     return reason if reason in (Reason.UNREACHABLE, Reason.LOGIN_PAGE) else None
-
-
-def is_certain(code: str, failures: int) -> bool:
-    """True if ``failures`` looks in a row are enough to believe the latest one, which failed with
-    ``code``."""
-    return code != _SLOW or failures >= _SLOW_IN_A_ROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +156,12 @@ class Facts:
     """The facts about one (repository, job type). Times are UTC.
 
     ``gap``: before the watermark, not covered, and no job will fill it. ``queued``: likewise, but a job waits
-    for it. ``hint_code``: how a look at the repository after the latest visit failed. ``server_code``: how a
-    look at its server failed. Both have the number of ``failures`` in a row. ``retry_code``: how live syncing
-    failed that is tried again. ``failed``: windows of dead jobs that nobody covered since. ``poorer``: rows
-    of the latest visit that arrived with less than is stored. ``credential``: why nothing can be read from
-    the server with the token in force. ``missing``, ``extra`` and ``changed`` are rows that differ from the
-    source, ``unrepaired`` those of them that repairs did not heal.
+    for it. ``hint_code``: how a look at the repository after the latest visit failed; a time-out counts if
+    live syncing timed out too. ``server_code``: how looks at its server failed, if that is confirmed.
+    ``retry_code``: how live syncing failed that is tried again. ``failed``: windows of dead jobs that nobody
+    covered since. ``poorer``: rows of the latest visit that arrived with less than is stored. ``credential``:
+    why nothing can be read from the server with the token in force. ``missing``, ``extra`` and ``changed``
+    are rows that differ from the source, ``unrepaired`` those of them that repairs did not heal.
     """
 
     repo_id: int
@@ -151,11 +191,9 @@ class Facts:
     unreadable: tuple[Unreadable, ...] = ()
     access_since: datetime | None = None
     credential_since: datetime | None = None
-    hint_failures: int = 1
     hint_at: datetime | None = None
     server_code: str | None = None
     server_error: str | None = None
-    server_failures: int = 0
     server_since: datetime | None = None
     retry_code: str | None = None
     retry_error: str | None = None
@@ -172,10 +210,10 @@ class Facts:
         if self.access is Access.DISABLED:
             line = self.access_detail or "the project has this switched off"
             return Problem(Reason.DISABLED, line, self.access_since)
-        if self.hint_code in _REASON_OF_LOOK and is_certain(self.hint_code, self.hint_failures):
+        if self.hint_code in _REASON_OF_LOOK and (self.hint_code != _SLOW or self.retry_code == _SLOW):
             line = self.hint_error or "the latest look failed"
             return Problem(_REASON_OF_LOOK[self.hint_code], line, self.hint_at)
-        if self.server_code is not None and is_certain(self.server_code, self.server_failures):
+        if self.server_code is not None:
             away = reason_of_server(self.server_code)
             if away is not None:
                 return Problem(away, self.server_error or "it does not answer", self.server_since)
@@ -299,11 +337,9 @@ def _facts(row: dict[str, Any], credentials: Credentials) -> Facts:
         queued=row["queued"],
         hint_code=row["hint_code"],
         hint_error=row["hint_error"],
-        hint_failures=row["hint_failures"] or 0,
         hint_at=row["hint_at"],
         server_code=row["server_code"],
         server_error=row["server_error"],
-        server_failures=row["server_failures"] or 0,
         server_since=row["server_since"],
         retry_code=row["retry_code"],
         retry_error=row["retry_error"],

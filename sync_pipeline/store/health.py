@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sync_pipeline.model import BEGINNING
-from sync_pipeline.store import jobs
+from sync_pipeline.store import jobs, servers
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_multiranges
 
@@ -26,9 +26,8 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
        w.watermark_time, w.head_rev,
        missing.revs - coalesce(gap.revs, '{}') AS queued_revs,
        missing.period - coalesce(gap.period, '{}') AS queued_time,
-       hint.error_code AS hint_code, hint.error AS hint_error, hint.failures AS hint_failures,
-       hint.observed_at AS hint_at, server.failed_at AS server_since,
-       server.error_code AS server_code, server.error AS server_error, server.failures AS server_failures,
+       hint.error_code AS hint_code, hint.error AS hint_error, hint.observed_at AS hint_at,
+       server.error_code AS server_code, server.error AS server_error, server.failed_at AS server_since,
        retried.code AS retry_code, retried.error AS retry_error,
        coalesce(gap.revs, '{}') AS gap_revs, coalesce(gap.period, '{}') AS gap_time,
        coalesce(dead.revs * int8multirange(int8range(1, w.head_rev + 1)) - w.covered_revs, '{}')
@@ -132,7 +131,10 @@ def facts(conn: Connection, repo_ids: Sequence[int] | None = None, *, repairs: i
             "given_up": list(jobs.GIVEN_UP),
         }
         rows = conn.execute(_FACTS, params).fetchall()
+        confirmed = {(one.instance, one.kind) for one in servers.failing(conn) if one.is_confirmed}
     for row in rows:
+        if (row["instance"], row["kind"]) not in confirmed:
+            row["server_code"] = row["server_error"] = row["server_since"] = None
         row["gap"] = from_multiranges(row.pop("gap_revs"), row.pop("gap_time"))
         row["queued"] = from_multiranges(row.pop("queued_revs"), row.pop("queued_time"))
         row["failed"] = from_multiranges(row.pop("failed_revs"), row.pop("failed_time"))

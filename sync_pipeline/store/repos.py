@@ -205,9 +205,6 @@ UPDATE scm.deployment
    SET history_start = least(history_start, greatest(%(day)s::date, %(floor)s::date))
 """
 
-# The state of access of every job type, for a person.
-_ACCESS = "SELECT repo_id, job_type, access FROM scm.sync_watermarks ORDER BY repo_id, job_type"
-
 # The largest revision known of any SVN repository: how far the blocks of the code location reach.
 _HEAD = """
 SELECT greatest(
@@ -503,14 +500,6 @@ def begin_history(conn: Connection, day: date, floor: date) -> None:
     """Let the daily partitions begin at ``day`` or earlier, at ``floor`` at the earliest: so the days of a
     project exist before its rows arrive."""
     conn.execute(_BEGIN_HISTORY, {"day": day, "floor": floor})
-
-
-def access(conn: Connection) -> dict[int, dict[str, str]]:
-    """The state of access of every repository, by ``repo_id`` and job type."""
-    found: dict[int, dict[str, str]] = {}
-    for row in conn.execute(_ACCESS):
-        found.setdefault(row["repo_id"], {})[row["job_type"]] = row["access"]
-    return found
 
 
 def head_revision(conn: Connection) -> int:

@@ -25,9 +25,21 @@ ON CONFLICT (instance, kind) DO UPDATE
 _ANSWERED = "DELETE FROM scm.server_failures WHERE instance = %(instance)s AND kind = %(kind)s"
 
 # The servers that do not answer and that an active repository is on, with the number of these repositories.
+# Looks have little time, so they time out at a server that is healthy and slow. Their time-outs are believed
+# once live syncing, which has more, ended without an answer too, and until it gets one.
 _FAILING = """
 SELECT s.instance, s.kind, s.error_code, s.error, s.failures, s.failed_at, s.observed_at,
-       count(*) AS repositories
+       count(*) AS repositories,
+       s.error_code <> 'timeout' OR coalesce((
+            SELECT run.status = 'failed'
+              FROM scm.sync_runs AS run
+              JOIN scm.repos AS live USING (repo_id)
+             WHERE live.instance = s.instance AND live.kind = s.kind AND run.mode = 'incremental'
+               AND run.status <> 'running' AND run.finished_at >= s.failed_at
+               AND (run.status IN ('completed', 'no_data')
+                    OR (run.status = 'failed' AND run.error_code IN ('timeout', 'connection')))
+             ORDER BY run.finished_at DESC
+             LIMIT 1), FALSE) AS is_confirmed
   FROM scm.server_failures AS s
   JOIN scm.repos AS r ON r.instance = s.instance AND r.kind = s.kind AND r.lifecycle = 'active'
  GROUP BY s.instance, s.kind
@@ -39,7 +51,7 @@ SELECT s.instance, s.kind, s.error_code, s.error, s.failures, s.failed_at, s.obs
 class ServerFailure:
     """A server whose last ``failures`` looks failed, the first at ``failed_at``, the latest at
     ``observed_at`` (UTC, by the database's clock). ``error`` is one redacted line; ``repositories`` are the
-    active ones on it."""
+    active ones on it. ``is_confirmed`` is False for time-outs that live syncing does not share."""
 
     instance: str
     kind: Kind
@@ -49,6 +61,7 @@ class ServerFailure:
     failed_at: datetime
     observed_at: datetime
     repositories: int
+    is_confirmed: bool
 
 
 def record_failure(conn: Connection, instance: str, kind: Kind, error_code: str, error: str) -> None:

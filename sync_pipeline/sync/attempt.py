@@ -76,8 +76,12 @@ _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2, Mode.P
 _WAITS = frozenset({"credential", "scope", "disabled"})
 # The server, or the next owner of the job, ended our session; or nobody knows what did.
 _ENDED = frozenset({"57P01", "25P03", None})
+# A statement ran into its time limit, or somebody cancelled it.
+_TOO_SLOW = "57014"
+# Our own database gave no connection: the job waits a moment and keeps its attempts, however often.
+_NO_DATABASE = frozenset({"database_busy", "database_down"})
 # Says nothing about the job.
-_FREE = frozenset({"rate_limit", "throttled"})
+_FREE = frozenset({"rate_limit", "throttled"}) | _NO_DATABASE
 _GONE = frozenset({"not_found", "no_repository"})
 # The server names another address for good, which gets no credential of ours.
 _MOVED = frozenset({"moved", "redirect"})
@@ -360,7 +364,7 @@ class Attempt:
             run_status = RunStatus.FAILED
             # Long work that is interrupted again and again ends by itself, as long as it gets on.
             gets_on = bool(self.done.covered) or self.done.counts.inserted > 0
-            free = isinstance(error, Transient) and (gets_on or error.code in _FREE)
+            free = error.code in _FREE or (isinstance(error, Transient) and gets_on)
             # Nobody takes up a probe but whoever asks for it again.
             free = free and self.request.mode is not Mode.PROBE
             exhausted = self.claim.attempt >= self.claim.max_attempts and not free
@@ -368,7 +372,8 @@ class Attempt:
                 JobStatus.DEAD if ends_the_job(error, self.request.mode) or exhausted else JobStatus.FAILED
             )
             retry_after = error.retry_after if isinstance(error, Transient) else None
-            backoff = seconds_until_retry(error.code, 1 if gets_on else self.claim.failures + 1, retry_after)
+            first = gets_on or error.code in _NO_DATABASE
+            backoff = seconds_until_retry(error.code, 1 if first else self.claim.failures + 1, retry_after)
         elif self.done.counts.read == 0:
             run_status = RunStatus.NO_DATA
         try:
@@ -550,6 +555,9 @@ def database_error(failure: Exception) -> SyncError:
     state = getattr(failure, "sqlstate", None) or "08"
     if state.startswith("53"):
         code = "database_full"
+    elif state == _TOO_SLOW:
+        # About this statement, which may never be fast enough: it costs an attempt.
+        code = "database_refused"
     else:
         code = "database_down" if state.startswith(("08", "57")) else "database_refused"
     return Transient(f"the database refused: {line}", code=code)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,15 +13,21 @@ import dagster as dg
 from pydantic import SecretStr
 
 from sync_pipeline.catalog import instance_of, parse_root
+from sync_pipeline.errors import SyncError
+from sync_pipeline.model import Kind, Repository
 from sync_pipeline.operations import limits
 from sync_pipeline.operations.discovery import add_root
 from sync_pipeline.operations.pauses import Place, pause
 from sync_pipeline.operations.status import status
+from sync_pipeline.orchestration import changes
 from sync_pipeline.quality.reasons import remedy
+from sync_pipeline.resources import SvnResource
 from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
-from sync_pipeline.store import credentials, heartbeats
+from sync_pipeline.store import credentials, heartbeats, planning, repos, servers
+from sync_pipeline.store.database import Connection
+from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
-from sync_pipeline_tests.builders import register, register_source
+from sync_pipeline_tests.builders import register, register_source, request
 from sync_pipeline_tests.orchestration.conftest import Forge
 from sync_pipeline_tests.svn_fixtures import SvnRepository
 
@@ -215,6 +222,36 @@ def test_a_login_page_is_red_within_two_ticks_and_green_again_with_the_next_answ
     assert "login_page" not in str(found["commits"].metadata["reasons"].value)
 
 
+def test_a_proxy_that_asks_for_credentials_is_no_answer_of_the_server(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    checks(forge)
+    forge.gitlab.faults.add(r"/projects\?", faults.server_error(503), times=1)
+    tick(forge)
+    assert not checks(forge)["servers"].passed
+    forge.gitlab.faults.add(r"/projects\?", faults.Answer(407), times=1)
+    assert "asks for credentials" in tick(forge)
+    assert checks(forge) == {}, "as red as before"
+    with forge.site.database.connection() as conn:
+        assert [one.error_code for one in servers.failing(conn)] == ["configuration"]
+    assert tick(forge).startswith("listed 1")
+    assert checks(forge)["servers"].passed
+
+
+def test_a_look_that_failed_for_a_reason_of_ours_changes_nothing(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    instance = instance_of(forge.server.url)
+    with forge.site.database.connection() as conn:
+        servers.record_failure(conn, instance, Kind.GITLAB, "connection", "cannot be reached")
+        for code in ("database_busy", "no_room", "exception", "a_word_of_tomorrow"):
+            changes._note_server(conn, instance, Kind.GITLAB, [SyncError("x", code=code)])
+        [failure] = servers.failing(conn)
+        assert (failure.error_code, failure.failures) == ("connection", 1)
+        changes._note_server(
+            conn, instance, Kind.GITLAB, [SyncError("x", code="connection"), SyncError("x", code="denied")]
+        )
+        assert servers.failing(conn) == []
+
+
 def test_a_revoked_token_is_red_within_two_ticks(forge: Forge) -> None:
     forge.git_project("app", "2026-01-01")
     checks(forge)
@@ -234,11 +271,7 @@ def test_a_dead_svn_server_is_red_at_all_its_repositories_though_only_some_were_
         port = listener.getsockname()[1]
     with forge.site.database.connection() as conn:
         for number in range(3):
-            repo_id = register(conn, f"paint{number}")
-            conn.execute(
-                "UPDATE scm.repos SET url = %s, svn_root = %s, instance = %s WHERE repo_id = %s",
-                [*[f"svn://127.0.0.1:{port}/paint{number}"] * 2, f"127.0.0.1:{port}", repo_id],
-            )
+            at(conn, f"paint{number}", port)
         conn.execute("UPDATE scm.sync_watermarks SET verified_at = now(), visited_at = now()")
     forge.site.settings = forge.site.settings.model_copy(update={"changes_per_tick": 1})
     assert all(one.passed for one in checks(forge).values())
@@ -253,6 +286,87 @@ def test_a_dead_svn_server_is_red_at_all_its_repositories_though_only_some_were_
     assert {unit["verdict"] for unit in document["units"]} == {"unhealthy"}
     assert {unit["access"]["state"] for unit in document["units"]} == {"unreachable"}
     assert {unit["remedies"]["unreachable"] for unit in document["units"]} == {remedy("unreachable")}
+
+
+def at(conn: Connection, slug: str, port: int) -> int:
+    """A repository at an svn server of this machine."""
+    repo_id = register(conn, slug)
+    url = f"svn://127.0.0.1:{port}/{slug}"
+    conn.execute(
+        "UPDATE scm.repos SET url = %s, svn_root = %s, instance = %s WHERE repo_id = %s",
+        [url, url, f"127.0.0.1:{port}", repo_id],
+    )
+    return repo_id
+
+
+def test_a_server_that_lets_looks_time_out_is_red_once_live_syncing_times_out_too(forge: Forge) -> None:
+    forge.site.settings = forge.site.settings.model_copy(
+        update={"changes_time_limit": 1.0, "svn_info_timeout": 1.0}
+    )
+    # The kernel takes connections, and nobody answers.
+    with socket.create_server(("127.0.0.1", 0)) as silent, forge.site.database.connection() as conn:
+        paint, glue = (at(conn, slug, silent.getsockname()[1]) for slug in ("paint", "glue"))
+        conn.execute("UPDATE scm.sync_watermarks SET verified_at = now(), visited_at = now()")
+        assert all(one.passed for one in checks(forge).values())
+        for number in (1, 2, 3):
+            found = forge.site.tick("changes_local")
+            assert isinstance(found, dg.SkipReason)
+            assert found.skip_message == "looked at 1 of 2, 1 failed"
+            [failure] = servers.failing(conn)
+            assert (failure.error_code, failure.failures) == ("timeout", number)
+        assert checks(forge) == {}, "a healthy server may be as slow"
+        report = Syncer(forge.site.database, forge.site.settings).run(request(paint))
+        assert report.error_code == "timeout"
+        assert not checks(forge)["servers"].passed
+        red = conn.execute("SELECT repo_id FROM scm.health WHERE 'unreachable' = ANY (reasons)").fetchall()
+        assert {row["repo_id"] for row in red} == {paint, glue}
+        # As soon as live syncing gets an answer, the time-outs of looks say nothing again.
+        conn.execute("UPDATE scm.sync_runs SET status = 'no_data', error_code = NULL, error = NULL")
+        assert checks(forge)["servers"].passed
+
+
+def test_a_look_that_is_cut_short_says_nothing_and_is_the_first_of_the_next_tick(
+    forge: Forge, svn_repository: Callable[..., SvnRepository]
+) -> None:
+    settings = forge.site.settings.model_copy(update={"changes_time_limit": 20.0})
+    svn = SvnResource(settings=settings)
+
+    def look(turn: Sequence[Repository], seconds: float) -> tuple[int, str]:
+        database, deadline = forge.site.database, time.monotonic() + seconds
+        return changes._look(forge.site.instance, database, settings, svn, turn, 0, deadline)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent, forge.site.database.connection() as conn:
+        quick = repos.get(conn, register_source(conn, svn_repository().url))
+        slow = repos.get(conn, at(conn, "paint", silent.getsockname()[1]))
+        planning.record_hint(conn, slow.repo_id, head_rev=7)
+        last, said = look([quick, slow], 4.0)
+        assert last == quick.repo_id
+        assert re.match(r"looked at 1 of 2, 0 failed; .* does not answer: svn did not finish within", said)
+        # The next tick begins with it. Had it again too little time, another one would have its turn.
+        last, said = look([slow, quick], 1.0)
+        assert (last, said) == (slow.repo_id, "looked at 1 of 2, 1 failed")
+        assert servers.failing(conn) == []
+        hint = conn.execute(
+            "SELECT head_rev, error_code FROM scm.sync_hints WHERE repo_id = %s", [slow.repo_id]
+        )
+        assert hint.fetchone() == {"head_rev": 7, "error_code": None}
+
+
+def test_servers_that_share_a_sensor_after_a_relocation_are_judged_apart(
+    forge: Forge, svn_repository: Callable[..., SvnRepository]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with forge.site.database.connection() as conn:
+        register_source(conn, svn_repository().url)
+        at(conn, "paint", port)
+        servers.record_failure(conn, "local", Kind.SVN, "connection", "it was away")
+        found = forge.site.tick("changes_local")
+        assert isinstance(found, dg.SkipReason)
+        assert found.skip_message == "looked at 2 of 2, 1 failed"
+        assert [(one.instance, one.error_code) for one in servers.failing(conn)] == [
+            (f"127.0.0.1:{port}", "connection")
+        ]
 
 
 def test_a_pause_is_yellow_with_the_next_tick_and_says_how_it_ends(forge: Forge) -> None:

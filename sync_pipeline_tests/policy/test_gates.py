@@ -196,6 +196,12 @@ def test_what_fails_too_often_is_left_alone_and_then_probed_by_one_run() -> None
     assert all(d.chosen for d in recovered)
 
 
+@pytest.mark.parametrize("code", ["watermark_set", "no_room", "database_busy", "database_down"])
+def test_what_says_nothing_about_the_source_uses_no_error_budget(code: str) -> None:
+    failed = [sample(1, code=code, finished_at=ago(minutes=n)) for n in (1, 3, 5)]
+    assert all(d.chosen for d in decide(DUE, samples=failed))
+
+
 def test_the_error_budget_of_one_job_type_is_no_matter_of_another() -> None:
     failed = [sample(1, code="malformed", finished_at=ago(minutes=n)) for n in (1, 3, 5)]
     found = decide(DUE, replace(DUE, job_type=JobType.MERGE_REQUESTS), samples=failed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +12,15 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+import sync_pipeline
+from sync_pipeline.errors import (
+    AccessDenied,
+    Cancelled,
+    ConfigurationError,
+    RowUnreadable,
+    SourceGone,
+    WindowTooHard,
+)
 from sync_pipeline.model import (
     BEGINNING,
     Access,
@@ -22,9 +33,10 @@ from sync_pipeline.model import (
     Trigger,
 )
 from sync_pipeline.quality.credentials import Credentials, in_force
-from sync_pipeline.quality.health import Facts, judge, read
+from sync_pipeline.quality.health import ANSWERS, NOT_ASKED, Facts, judge, read, reason_of_server
 from sync_pipeline.quality.reasons import CATALOGUE, Reason, held_back_table, remedy, table
 from sync_pipeline.settings import Settings
+from sync_pipeline.sources.svn.codes import Meaning
 from sync_pipeline.store.credentials import stop
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.jobs import enqueue
@@ -71,12 +83,15 @@ def test_complete_and_fresh_is_healthy() -> None:
         ({"hint_code": "not_found", "hint_error": "no"}, Reason.GONE),
         ({"hint_code": "connection", "hint_error": "no"}, Reason.UNREACHABLE),
         ({"hint_code": "certificate", "hint_error": "no"}, Reason.UNREACHABLE),
-        ({"hint_code": "timeout", "hint_failures": 2}, Reason.UNREACHABLE),
+        ({"hint_code": "timeout", "retry_code": "timeout"}, Reason.UNREACHABLE),
         ({"hint_code": "redirected"}, Reason.LOGIN_PAGE),
         ({"hint_code": "moved"}, Reason.MOVED),
-        ({"server_code": "connection", "server_failures": 1}, Reason.UNREACHABLE),
-        ({"server_code": "timeout", "server_failures": 2}, Reason.UNREACHABLE),
-        ({"server_code": "not_json", "server_failures": 1}, Reason.LOGIN_PAGE),
+        ({"hint_code": "out_of_memory"}, Reason.UNREACHABLE),
+        ({"server_code": "configuration"}, Reason.UNREACHABLE),
+        ({"server_code": "content_too_large"}, Reason.UNREACHABLE),
+        ({"server_code": "connection"}, Reason.UNREACHABLE),
+        ({"server_code": "timeout"}, Reason.UNREACHABLE),
+        ({"server_code": "not_json"}, Reason.LOGIN_PAGE),
         ({"retry_code": "connection", "retry_error": "no"}, Reason.UNREACHABLE),
         ({"gap": (RevisionWindow(1, 5),)}, Reason.GAP),
         ({"failed": (RevisionWindow(1, 5),), "last_error": "too hard"}, Reason.FAILED_WINDOW),
@@ -101,15 +116,49 @@ def test_each_defect_fails_with_its_own_reason_and_a_line(changes: dict[str, Any
 @pytest.mark.parametrize(
     "changes",
     [
-        {"hint_code": "timeout", "hint_failures": 1},
-        {"server_code": "timeout", "server_failures": 1},
+        {"hint_code": "timeout"},
+        {"retry_code": "timeout"},
         {"hint_code": "exception"},
+        {"server_code": "exception"},
         {"retry_code": "window_too_hard"},
         {"retry_code": "rate_limit"},
     ],
 )
 def test_what_says_nothing_about_the_source_yet_is_no_reason(changes: dict[str, Any]) -> None:
     assert judge(replace(GOOD, **changes), NOW, HOUR).passed
+
+
+def codes_of(module: Path) -> Iterator[str]:
+    """The codes of errors that ``module`` raises with a word of its own."""
+    tree = ast.parse(module.read_text())
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "code"]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == "code" for t in node.targets
+        ):
+            texts.append(node.value)
+    for text in texts:
+        # What an answer is compared with is no code: it has blanks.
+        yield from (
+            part.value
+            for part in ast.walk(text)
+            if isinstance(part, ast.Constant) and isinstance(part.value, str) and " " not in part.value
+        )
+
+
+def test_every_code_that_a_look_may_fail_with_says_something_about_the_server_or_nothing() -> None:
+    package = Path(sync_pipeline.__file__).parent
+    modules = [*(package / "sources").rglob("*.py"), package / "sync" / "limiter.py"]
+    codes = {code for module in modules for code in codes_of(module)}
+    # Those that are the class's own, or that svn's numbers stand for.
+    kinds = (AccessDenied, Cancelled, ConfigurationError, RowUnreadable, SourceGone, WindowTooHard)
+    codes |= {kind.code for kind in kinds} | {str(meaning.value) for meaning in Meaning}
+    codes -= {Meaning.BAD_URL.value}  # raised as ``configuration``
+    assert {"no_route", "no_room", "content_too_large", "connection", "throttled"} <= codes
+    places = {
+        code: [reason_of_server(code) is not None, code in ANSWERS, code in NOT_ASKED] for code in codes
+    }
+    assert {code: place for code, place in places.items() if sum(place) != 1} == {}
 
 
 def test_the_page_has_the_catalogue() -> None:

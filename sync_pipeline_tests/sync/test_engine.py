@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from sync_pipeline import catalog
@@ -48,6 +50,7 @@ from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import aside, jobs, leases, proofs, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.sync.attempt import database_error
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers, svn_reader
 from sync_pipeline_tests.builders import register_source as add
@@ -381,6 +384,51 @@ def test_attempts_run_out_and_the_job_needs_a_person(database: Database, place: 
         repo = add(conn, place)
         states = [syncer.run(request(repo)).job_status for _ in range(3)]
         assert states == [JobStatus.FAILED, JobStatus.FAILED, JobStatus.DEAD]
+
+
+@pytest.mark.parametrize("code", ["database_busy", "database_down"])
+@pytest.mark.parametrize("kind", [ConfigurationError, Transient])
+def test_no_connection_to_our_database_costs_no_attempt_and_waits_a_moment(
+    database: Database, place: Path, code: str, kind: type[SyncError]
+) -> None:
+    def obstacle(window: RevisionWindow) -> None:
+        raise kind("no connection", code=code)
+
+    syncer = Syncer(database, SMALL, hindered(obstacle))
+    with database.connection() as conn:
+        repo = add(conn, place)
+        states = [syncer.run(request(repo)).job_status for _ in range(4)]
+        assert states == [JobStatus.FAILED] * 4
+        assert one(conn, "SELECT max_attempts - attempts FROM scm.sync_jobs") == 3
+        assert one(conn, "SELECT not_before BETWEEN now() AND now() + interval '30 s' FROM scm.sync_jobs")
+        assert Syncer(database, SMALL).run(request(repo)).watermark_after == 46
+
+
+def test_a_pool_whose_connections_are_all_in_use_ends_no_job(
+    database_url: str, database: Database, place: Path
+) -> None:
+    with Database(database_url, max_size=4, timeout=0.5) as narrow, ExitStack() as others:
+        taken: list[Connection] = []
+
+        def obstacle(window: RevisionWindow) -> None:
+            try:
+                while True:
+                    taken.append(others.enter_context(narrow.connection()))
+            finally:
+                others.close()
+
+        with database.connection() as conn:
+            repo = add(conn, place)
+            for _ in range(4):
+                report = Syncer(narrow, SMALL, hindered(obstacle)).run(request(repo))
+                assert (report.job_status, report.error_code) == (JobStatus.FAILED, "database_busy")
+            assert taken
+            assert Syncer(database, SMALL).run(request(repo)).watermark_after == 46
+
+
+def test_a_statement_that_is_too_slow_costs_an_attempt() -> None:
+    assert database_error(psycopg.errors.QueryCanceled()).code == "database_refused"
+    assert database_error(psycopg.errors.AdminShutdown()).code == "database_down"
 
 
 def test_a_defect_of_ours_costs_an_attempt_and_is_named(database: Database, place: Path) -> None:
