@@ -33,7 +33,7 @@ from sync_pipeline.model import (
 from sync_pipeline.policy.chunking import next_step
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.policy.windows import merged, overlap
-from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Refusals
+from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Refusals, ask_others
 from sync_pipeline.sources.gitlab.fields import payload, quarantined
 from sync_pipeline.sources.gitlab.merge_requests import (
     LISTED,
@@ -66,9 +66,10 @@ from sync_pipeline.sync.retry import Outcome
 
 _SWEEP_EVERY = timedelta(days=1)
 _SWEPT_PER_VISIT = 100
-# How often the server is asked for what it refuses for every merge request, and of how many.
+# How often the server is asked for what it refuses for every merge request, and of how many at the most: some
+# of them may be gone.
 _PROBE_EVERY = timedelta(days=1)
-_PROBED = 2
+_PROBED = 20
 # Merge requests that are read again under one lease.
 _HEALED_AT_ONCE = 20
 # What is updated within the next hour comes by itself.
@@ -393,31 +394,30 @@ class MergeRequestWork:
         """Ask for one detail of a few merge requests."""
         refusals = self._refusals[attempt.job_type]
         refusal: Refusal | None = None
-        is_known = True
+        others = self._others(())
+        # Without any merge request nothing lacks the detail.
+        is_readable = not others
         try:
-            for iid in self._others(()):
-                refusal = self._ask(attempt.job_type, iid, detail)
-                if refusal is None:
-                    break
+            if others:
+                is_readable, refusal = ask_others(partial(self._ask, attempt.job_type), others, detail)
         except SyncError as error:
             if error.code not in OWN_ERRORS:
                 raise
-            is_known = False
         key: dict[str, Any] = {"repo_id": self._repo.repo_id, "job_type": attempt.job_type}
         how: dict[str, Any] = {"fingerprint": self._visit.fingerprint, "pause": _PROBE_EVERY}
 
         def store(conn: Connection, batch_id: int) -> Counts:
-            if not is_known:
-                unreadable.postpone(conn, **key, detail=detail, **how)
+            if is_readable:
+                unreadable.readable(conn, **key, detail=detail)
             elif refusal is not None:
                 unreadable.refuse(conn, **key, refusal=refusal, **how)
             else:
-                unreadable.readable(conn, **key, detail=detail)
+                unreadable.postpone(conn, **key, detail=detail, **how)
             return Counts()
 
         with attempt.lease() as lease:
             attempt.write(lease, store, window=readable)
-        if is_known and refusal is None:
+        if is_readable:
             refusals.lift(detail)
 
     def _save_refusals(

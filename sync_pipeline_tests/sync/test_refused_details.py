@@ -24,6 +24,7 @@ COUNT = 8
 _OWED = "SELECT natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL"
 _STATES = "SELECT job_type, detail, error_code FROM scm.unreadable_details ORDER BY 1, 2"
 _FORBIDDEN = faults.json_answer(403, {"message": "403 Forbidden"})
+_NOT_FOUND = faults.json_answer(404, {"message": "404 Not found"})
 _NO_ROUTE = faults.json_answer(404, {"error": "404 Not Found"})
 
 # Each kind of child by its path, with the details that it is known by.
@@ -165,6 +166,61 @@ def test_a_refusal_of_one_merge_request_is_owed_by_that_one(forge: Forge) -> Non
     forge.tick()
     synced(forge)
     assert [tuple(row.values()) for row in forge.rows(_OWED)] == [("2", "approvals")]
+    assert forge.rows(_STATES) == []
+
+
+@pytest.mark.parametrize("answer", [_FORBIDDEN, _NOT_FOUND, _NO_ROUTE])
+@pytest.mark.parametrize("kind", ["(notes|discussions)", "approvals", "versions"])
+def test_what_a_few_merge_requests_refuse_is_owed_by_these(
+    forge: Forge, kind: str, answer: faults.Answer
+) -> None:
+    stock(forge, 6)
+    synced(forge)
+    job_type, detail = KINDS.get(kind, (REVIEWS, "notes"))
+    forge.gitlab.faults.add(rf"merge_requests/[123]/{kind}", answer, times=None)
+    if answer is _NOT_FOUND:
+        # Somebody deletes the newest ones at the same time.
+        forge.gitlab.faults.add(r"merge_requests/[56]\b", answer, times=None)
+    for iid in (1, 2, 3):
+        forge.gitlab.edit(forge.project.merge_requests[iid], title="Edited")
+    forge.conn.execute("UPDATE scm.mrs SET children_head = NULL WHERE iid <= 3")
+    forge.tick()
+    synced(forge)
+    owed = {tuple(row.values()) for row in forge.rows(_OWED)}
+    assert {(iid, detail) for iid in "123"} <= owed
+    assert ("4", detail) not in owed
+    assert forge.rows(_STATES) == []
+
+
+def test_merge_requests_that_are_all_gone_say_nothing_of_the_project(forge: Forge) -> None:
+    stock(forge, 4)
+    refuse(forge, "(notes|discussions|approvals|versions)", _NOT_FOUND)
+    synced(forge)
+    assert forge.rows(_STATES) == []
+    owed = {tuple(row.values()) for row in forge.rows(_OWED)}
+    assert {(iid, detail) for iid in "1234" for detail in ("notes", "approvals", "versions")} <= owed
+    # That they are there, and their detail is not, says something.
+    forge.conn.execute("UPDATE scm.obligations SET not_before = now()")
+    forge.tick(minutes=2)
+    synced(forge)
+    assert [tuple(row.values()) for row in forge.rows(_STATES)] == [
+        (str(MR), "versions", "no_object"),
+        (str(REVIEWS), "approvals", "no_object"),
+        (str(REVIEWS), "notes", "no_object"),
+    ]
+    assert forge.rows(_OWED) == []
+
+
+def test_a_probe_of_merge_requests_that_are_gone_asks_others(forge: Forge) -> None:
+    stock(forge, COUNT)
+    refuse(forge, "approvals", _NO_ROUTE)
+    synced(forge)
+    forge.gitlab.faults.clear()
+    for iid in (6, 7, 8):
+        del forge.project.merge_requests[iid]
+    probe_is_due(forge)
+    forge.tick(minutes=2)
+    synced(forge)
     assert forge.rows(_STATES) == []
 
 
