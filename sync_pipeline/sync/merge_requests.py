@@ -437,37 +437,42 @@ class MergeRequestWork:
         return save
 
     def _read_what_was_refused(self, readable: TimeWindow) -> None:
-        """Read the merge requests that lack a detail which can be read again. An interrupted visit leaves the
-        rest to the next one."""
+        """Read some of the merge requests that lack a detail which can be read again. The next visits read
+        the rest: none holds up live syncing for long."""
         for attempt in list(self._attempts):
             with self._database.connection() as conn:
                 known = unreadable.known(conn, self._repo.repo_id, attempt.job_type, self._visit.fingerprint)
+            left = _SWEPT_PER_VISIT
             for one in known.values():
-                if one.readable_at is not None:
-                    self._read_refused(attempt, one.detail, readable)
+                if one.readable_at is not None and left and attempt in self._attempts:
+                    left -= self._read_refused(attempt, one.detail, one.readable_at, left, readable)
 
-    def _read_refused(self, attempt: Attempt, detail: str, readable: TimeWindow) -> None:
-        asked: set[int] = set()
-        while detail not in self._refusals[attempt.job_type]:
-            with self._database.connection() as conn:
-                iids = unreadable.without(
-                    conn, self._repo.repo_id, attempt.job_type, detail, sorted(asked), _SWEPT_PER_VISIT
-                )
-            if not iids:
-                break
-            asked.update(iids)
+    def _read_refused(
+        self, attempt: Attempt, detail: str, since: datetime, limit: int, readable: TimeWindow
+    ) -> int:
+        """Read at most ``limit`` merge requests that lack the detail, and were not read ``since``; returns
+        how many."""
+        key = (self._repo.repo_id, attempt.job_type)
+        refusals = self._refusals[attempt.job_type]
+        if detail in refusals:
+            return 0
+        with self._database.connection() as conn:
+            # A run that knew the detail as refused may have stored some without it since then.
+            iids = unreadable.without(conn, *key, detail, since, limit, again=True)
+        if iids:
             self._read_some(iids, readable, [attempt])
-            if attempt not in self._attempts:
-                return
-        else:
-            return
+        if attempt not in self._attempts or detail in refusals:
+            return len(iids)
 
         def store(conn: Connection, batch_id: int) -> Counts:
-            unreadable.forget(conn, self._repo.repo_id, attempt.job_type, detail)
+            unreadable.note_asked(conn, *key, iids)
+            if not unreadable.without(conn, *key, detail, since, 1):
+                unreadable.forget(conn, *key, detail)
             return Counts()
 
         with attempt.lease() as lease:
             attempt.write(lease, store, window=readable)
+        return len(iids)
 
     # -- what no time of update reveals -------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.reasons import Reason
 from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.sync import merge_requests as module
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_merge_request_trouble import make
 
@@ -176,7 +177,7 @@ def test_what_a_few_merge_requests_refuse_is_owed_by_these(
 ) -> None:
     stock(forge, 6)
     synced(forge)
-    job_type, detail = KINDS.get(kind, (REVIEWS, "notes"))
+    _, detail = KINDS.get(kind, (REVIEWS, "notes"))
     forge.gitlab.faults.add(rf"merge_requests/[123]/{kind}", answer, times=None)
     if answer is _NOT_FOUND:
         # Somebody deletes the newest ones at the same time.
@@ -273,6 +274,53 @@ def test_an_interrupted_reading_of_what_was_refused_goes_on(forge: Forge) -> Non
     forge.tick(minutes=2)
     synced(forge)
     assert len(forge.rows("SELECT 1 FROM scm.mr_approvals WHERE closed_at IS NULL")) == 30
+
+
+@pytest.mark.parametrize("kind", ["approvals", "versions"])
+def test_what_was_refused_is_read_some_in_each_visit(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(module, "_SWEPT_PER_VISIT", 3)
+    job_type, _ = KINDS[kind]
+    stock(forge, COUNT)
+    refuse(forge, kind)
+    synced(forge)
+    forge.gitlab.faults.clear()
+    # These do not come, and keep no other from being read.
+    for iid in (6, 7, 8):
+        del forge.project.merge_requests[iid]
+    probe_is_due(forge)
+    counts = []
+    for _ in range(4):
+        forge.tick(minutes=2)
+        asked(forge)
+        synced(forge)
+        counts.append(asked(forge)[kind])
+    # The first visit tests whether it can be read: three are gone, the next one gives it.
+    assert counts == [4, 3, 2, 0]
+    assert forge.rows(_STATES) == []
+    assert Reason.UNREADABLE not in judged(forge, job_type).health.reasons
+
+
+def test_two_kinds_that_were_refused_come_one_after_the_other(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SWEPT_PER_VISIT", 5)
+    stock(forge, COUNT)
+    for kind in ("versions", "commits"):
+        refuse(forge, kind)
+    synced(forge)
+    # Without the commits no merge request is whole, and each is read once all the same.
+    forge.gitlab.faults.clear()
+    refuse(forge, "commits")
+    probe_is_due(forge)
+    counts = []
+    for _ in range(3):
+        forge.tick(minutes=2)
+        asked(forge)
+        synced(forge)
+        counts.append(asked(forge)["versions"])
+    assert (counts, len(forge.rows(_STATES))) == ([6, 5, 0], 1)
 
 
 def test_without_notes_there_is_no_review(forge: Forge) -> None:
