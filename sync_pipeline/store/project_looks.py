@@ -16,11 +16,13 @@ from sync_pipeline.model import JobType
 from sync_pipeline.store import raw as raws
 from sync_pipeline.store.database import Connection
 
-# A look that is recent enough, with the same token, and that none of these job types has used.
+# A look that is recent enough, with the same token, and that none of these job types has used. A token that
+# was refused since then is tried anew.
 _RECENT = """
 SELECT raw, escaped, server_date, looked_at FROM scm.project_looks
  WHERE repo_id = %(repo_id)s AND fingerprint = %(fingerprint)s AND NOT job_types && %(job_types)s::text[]
    AND looked_at > clock_timestamp() - make_interval(secs => %(seconds)s)
+   AND NOT EXISTS (SELECT FROM scm.credential_stops WHERE fingerprint = %(fingerprint)s)
 """
 
 _PUT = """
@@ -51,7 +53,7 @@ def recent(
     conn: Connection, repo_id: int, fingerprint: str, job_types: Collection[JobType], *, seconds: float
 ) -> StoredLook | None:
     """The latest look with this token, if it is younger than ``seconds`` and serves ``job_types`` for the
-    first time."""
+    first time. None where the token is stopped."""
     params = {
         "repo_id": repo_id,
         "fingerprint": fingerprint,

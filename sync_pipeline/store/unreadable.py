@@ -55,18 +55,19 @@ DELETE FROM scm.unreadable_details
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND detail = %(detail)s
 """
 
-# Merge requests whose latest reading lacks the detail; one that is owed is read again on its own.
+# Merge requests whose latest reading lacks the detail; one that is owed is read again on its own. Those that
+# were read since the detail can be read are done: they come last, or not at all.
 _REVIEWS_WITHOUT = """
 SELECT r.mr_iid AS iid
   FROM scm.mr_reviews AS r
   LEFT JOIN scm.mrs AS m ON m.repo_id = r.repo_id AND m.iid = r.mr_iid AND m.replaced_id = 0
  WHERE r.repo_id = %(repo_id)s AND r.replaced_id = 0
    AND NOT r.whole @> ARRAY[%(part)s] AND m.deleted_at IS NULL
-   AND r.mr_iid <> ALL (%(asked)s)
+   AND (%(again)s OR r.read_at < %(since)s)
    AND NOT EXISTS (SELECT FROM scm.obligations AS o
                     WHERE o.repo_id = r.repo_id AND o.job_type = 'reviews' AND o.detail = %(detail)s
                       AND o.natural_key = r.mr_iid::text AND o.resolved_at IS NULL)
- ORDER BY r.mr_iid DESC
+ ORDER BY r.read_at >= %(since)s, r.mr_iid DESC
  LIMIT %(limit)s
 """
 _MERGE_REQUESTS_WITHOUT = """
@@ -74,12 +75,21 @@ SELECT m.iid
   FROM scm.mrs AS m
  WHERE m.repo_id = %(repo_id)s AND m.deleted_at IS NULL AND m.head_sha IS NOT NULL
    AND (m.children_head, m.children_target) IS DISTINCT FROM (m.head_sha, m.target_branch)
-   AND m.iid <> ALL (%(asked)s)
+   AND (%(again)s OR m.read_at < %(since)s)
    AND NOT EXISTS (SELECT FROM scm.obligations AS o
                     WHERE o.repo_id = m.repo_id AND o.job_type = 'merge_requests' AND o.detail = %(detail)s
                       AND o.natural_key = m.iid::text AND o.resolved_at IS NULL)
- ORDER BY m.iid DESC
+ ORDER BY m.read_at >= %(since)s, m.iid DESC
  LIMIT %(limit)s
+"""
+
+# Those that were asked for and did not come do not keep others from being read.
+_ASKED_REVIEWS = """
+UPDATE scm.mr_reviews SET read_at = now()
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
+"""
+_ASKED_MERGE_REQUESTS = """
+UPDATE scm.mrs SET read_at = now() WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s) AND replaced_id = 0
 """
 
 
@@ -140,14 +150,28 @@ def readable(conn: Connection, repo_id: int, job_type: JobType, detail: str) -> 
 
 
 def forget(conn: Connection, repo_id: int, job_type: JobType, detail: str) -> None:
-    """No merge request lacks the detail any more, but those that owe it."""
+    """Every merge request that lacks the detail was read since it can be read, or owes it."""
     conn.execute(_FORGET, {"repo_id": repo_id, "job_type": str(job_type), "detail": detail})
 
 
 def without(
-    conn: Connection, repo_id: int, job_type: JobType, detail: str, asked: Sequence[int], limit: int
+    conn: Connection,
+    repo_id: int,
+    job_type: JobType,
+    detail: str,
+    since: datetime,
+    limit: int,
+    *,
+    again: bool = False,
 ) -> list[int]:
-    """At most ``limit`` merge requests that lack the detail and are not among ``asked``, the newest first."""
+    """At most ``limit`` merge requests that lack the detail and were not read since ``since``, the newest
+    first. With ``again`` those that were follow behind them."""
     query = _REVIEWS_WITHOUT if job_type is JobType.REVIEWS else _MERGE_REQUESTS_WITHOUT
-    params = {"repo_id": repo_id, "detail": detail, "part": reviews.part_of(detail), "asked": list(asked)}
-    return [row["iid"] for row in conn.execute(query, params | {"limit": limit})]
+    params = {"repo_id": repo_id, "detail": detail, "part": reviews.part_of(detail), "again": again}
+    return [row["iid"] for row in conn.execute(query, params | {"since": since, "limit": limit})]
+
+
+def note_asked(conn: Connection, repo_id: int, job_type: JobType, iids: Sequence[int]) -> None:
+    """These were asked for, whether they came or not."""
+    query = _ASKED_REVIEWS if job_type is JobType.REVIEWS else _ASKED_MERGE_REQUESTS
+    conn.execute(query, {"repo_id": repo_id, "iids": list(iids)})

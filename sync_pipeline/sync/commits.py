@@ -204,10 +204,11 @@ class CommitWork:
         if lost:
             return None, lost
         self._find_unlisted(readable)
-        if self._attempt.is_incremental:
-            self._store_of_merge_requests(readable)
-            self._read_parents(readable)
         without_history = [ref for ref in ordered if ref.tip in given_up and ref.covered_tip != ref.tip]
+        if self._attempt.is_incremental:
+            if not without_history:
+                self._store_of_merge_requests(readable)
+            self._read_parents(readable)
         self._set_aside(without_history, readable)
         self._conclude(readable, known, deleted, [ref.tip for ref in ordered], whole=not without_history)
         return readable, set()
@@ -403,9 +404,12 @@ class CommitWork:
 
     def _store_of_merge_requests(self, readable: TimeWindow) -> None:
         """Store the commits that only merge requests list: no branch and no tag reaches them. Their parents
-        are unknown, because that list has none."""
+        are unknown, because that list has none. Every ref has to be walked: behind a commit that is not
+        stored nothing looks reached."""
         with self._database.connection() as conn:
             found = commits.of_merge_requests(conn, self._repo_id, _OF_MERGE_REQUESTS_PER_VISIT)
+            if found and refs.missing(conn, self._repo_id, 1):
+                return
         rows: list[CommitRow] = []
         unreadable: list[QuarantinedRow] = []
         for sha, data in found.items():

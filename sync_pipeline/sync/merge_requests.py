@@ -33,7 +33,7 @@ from sync_pipeline.model import (
 from sync_pipeline.policy.chunking import next_step
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.policy.windows import merged, overlap
-from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Refusals
+from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Refusals, ask_others
 from sync_pipeline.sources.gitlab.fields import payload, quarantined
 from sync_pipeline.sources.gitlab.merge_requests import (
     LISTED,
@@ -66,9 +66,10 @@ from sync_pipeline.sync.retry import Outcome
 
 _SWEEP_EVERY = timedelta(days=1)
 _SWEPT_PER_VISIT = 100
-# How often the server is asked for what it refuses for every merge request, and of how many.
+# How often the server is asked for what it refuses for every merge request, and of how many at the most: some
+# of them may be gone.
 _PROBE_EVERY = timedelta(days=1)
-_PROBED = 2
+_PROBED = 20
 # Merge requests that are read again under one lease.
 _HEALED_AT_ONCE = 20
 # What is updated within the next hour comes by itself.
@@ -393,31 +394,30 @@ class MergeRequestWork:
         """Ask for one detail of a few merge requests."""
         refusals = self._refusals[attempt.job_type]
         refusal: Refusal | None = None
-        is_known = True
+        others = self._others(())
+        # Without any merge request nothing lacks the detail.
+        is_readable = not others
         try:
-            for iid in self._others(()):
-                refusal = self._ask(attempt.job_type, iid, detail)
-                if refusal is None:
-                    break
+            if others:
+                is_readable, refusal = ask_others(partial(self._ask, attempt.job_type), others, detail)
         except SyncError as error:
             if error.code not in OWN_ERRORS:
                 raise
-            is_known = False
         key: dict[str, Any] = {"repo_id": self._repo.repo_id, "job_type": attempt.job_type}
         how: dict[str, Any] = {"fingerprint": self._visit.fingerprint, "pause": _PROBE_EVERY}
 
         def store(conn: Connection, batch_id: int) -> Counts:
-            if not is_known:
-                unreadable.postpone(conn, **key, detail=detail, **how)
+            if is_readable:
+                unreadable.readable(conn, **key, detail=detail)
             elif refusal is not None:
                 unreadable.refuse(conn, **key, refusal=refusal, **how)
             else:
-                unreadable.readable(conn, **key, detail=detail)
+                unreadable.postpone(conn, **key, detail=detail, **how)
             return Counts()
 
         with attempt.lease() as lease:
             attempt.write(lease, store, window=readable)
-        if is_known and refusal is None:
+        if is_readable:
             refusals.lift(detail)
 
     def _save_refusals(
@@ -437,37 +437,42 @@ class MergeRequestWork:
         return save
 
     def _read_what_was_refused(self, readable: TimeWindow) -> None:
-        """Read the merge requests that lack a detail which can be read again. An interrupted visit leaves the
-        rest to the next one."""
+        """Read some of the merge requests that lack a detail which can be read again. The next visits read
+        the rest: none holds up live syncing for long."""
         for attempt in list(self._attempts):
             with self._database.connection() as conn:
                 known = unreadable.known(conn, self._repo.repo_id, attempt.job_type, self._visit.fingerprint)
+            left = _SWEPT_PER_VISIT
             for one in known.values():
-                if one.readable_at is not None:
-                    self._read_refused(attempt, one.detail, readable)
+                if one.readable_at is not None and left and attempt in self._attempts:
+                    left -= self._read_refused(attempt, one.detail, one.readable_at, left, readable)
 
-    def _read_refused(self, attempt: Attempt, detail: str, readable: TimeWindow) -> None:
-        asked: set[int] = set()
-        while detail not in self._refusals[attempt.job_type]:
-            with self._database.connection() as conn:
-                iids = unreadable.without(
-                    conn, self._repo.repo_id, attempt.job_type, detail, sorted(asked), _SWEPT_PER_VISIT
-                )
-            if not iids:
-                break
-            asked.update(iids)
+    def _read_refused(
+        self, attempt: Attempt, detail: str, since: datetime, limit: int, readable: TimeWindow
+    ) -> int:
+        """Read at most ``limit`` merge requests that lack the detail, and were not read ``since``; returns
+        how many."""
+        key = (self._repo.repo_id, attempt.job_type)
+        refusals = self._refusals[attempt.job_type]
+        if detail in refusals:
+            return 0
+        with self._database.connection() as conn:
+            # A run that knew the detail as refused may have stored some without it since then.
+            iids = unreadable.without(conn, *key, detail, since, limit, again=True)
+        if iids:
             self._read_some(iids, readable, [attempt])
-            if attempt not in self._attempts:
-                return
-        else:
-            return
+        if attempt not in self._attempts or detail in refusals:
+            return len(iids)
 
         def store(conn: Connection, batch_id: int) -> Counts:
-            unreadable.forget(conn, self._repo.repo_id, attempt.job_type, detail)
+            unreadable.note_asked(conn, *key, iids)
+            if not unreadable.without(conn, *key, detail, since, 1):
+                unreadable.forget(conn, *key, detail)
             return Counts()
 
         with attempt.lease() as lease:
             attempt.write(lease, store, window=readable)
+        return len(iids)
 
     # -- what no time of update reveals -------------------------------------------------------------------
 

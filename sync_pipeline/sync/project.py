@@ -68,29 +68,32 @@ class ProjectVisit:
         else:
             self.project = look = front.project_look(known.raw, known.server_date)
             self.looked_at = known.looked_at
+        changed: Sequence[str] = ()
         with self._attempts[0].fenced() as conn:
-            created = repos.source_created_at(conn, self._repo.repo_id, look.created_at)
-            if look.created_at is not None and created != look.created_at:
+            first_seen = look.created_at if known is None else None
+            created = repos.source_created_at(conn, repo_id, first_seen)
+            if created is not None and look.created_at is not None and created != look.created_at:
                 raise SourceReplaced(
                     f"{look.path} was created {look.created_at:%Y-%m-%dT%H:%M:%SZ}, but the registered "
                     f"project {self.project_id} {created:%Y-%m-%dT%H:%M:%SZ}: another project has its "
                     "number now, and nothing is written; restore the old one, or register the new one with "
                     "`scm-sync repo retire` and `scm-sync repo add`"
                 )
-            changed = repos.record_look(
-                conn,
-                self._repo.repo_id,
-                path=look.path,
-                default_branch=look.default_branch,
-                archived=look.is_archived,
-                marked_on=look.marked_on,
-                actor=self._attempts[0].claim.actor,
-            )
-            credentials.clear(conn, self._repo.instance, self._fingerprint)
             if known is None:
+                changed = repos.record_look(
+                    conn,
+                    repo_id,
+                    path=look.path,
+                    default_branch=look.default_branch,
+                    archived=look.is_archived,
+                    marked_on=look.marked_on,
+                    actor=self._attempts[0].claim.actor,
+                )
+                credentials.clear(conn, self._repo.instance, self._fingerprint)
                 fresh = project_looks.StoredLook(look.raw, look.date, self.looked_at)
                 project_looks.put(conn, repo_id, self._fingerprint, job_types, fresh)
             else:
+                # Its own visit recorded it. A discovery may have seen a newer state since.
                 project_looks.used(conn, repo_id, job_types, known)
         if "moved" in changed:
             self._moved = f"{_WAS}{self._repo.project_path}, it is {look.path} now"

@@ -467,6 +467,34 @@ def test_one_ref_whose_history_is_not_given_fails_alone(forge: Forge) -> None:
     assert forge.rows(aside) == []
 
 
+@pytest.mark.parametrize("is_whole_ref", [True, False])
+def test_a_commit_of_a_merge_request_is_not_called_unreachable_before_all_refs_are_read(
+    forge: Forge, is_whole_ref: bool
+) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    one = forge.git.commit("bad", "Spoilt one\n", files={"b": "1\n"}, parents=[base])
+    two = forge.git.commit("bad", "Spoilt two\n", files={"b": "2\n"})
+    forge.git.commit("bad", "Three\n", files={"b": "3\n"})
+    forge.gitlab.open_merge_request(forge.project, author=forge.user, source="bad")
+    forge.tick()
+    assert all(report.succeeded for report in forge.both())
+    if is_whole_ref:
+        tip = git(forge.git, "rev-parse", "bad").decode().strip()
+        forge.gitlab.faults.add(rf"commits\?.*ref_name=[^&]*{tip}", faults.Answer(200, b"[]"), times=None)
+    else:
+        # The server gives neither of them, except in the list of the merge request.
+        forge.gitlab.faults.add("/repository/commits", faults.Poison(b"Spoilt (one|two)"), times=None)
+    assert forge.commits().succeeded
+    assert forge.rows(_UNREACHABLE) == []
+    forge.gitlab.faults.clear()
+    forge.conn.execute("UPDATE scm.obligations SET not_before = now()")
+    forge.tick()
+    assert forge.commits().succeeded
+    assert forge.rows(_UNREACHABLE) == []
+    assert {one, two} <= stored_shas(forge)
+    assert stored(forge) == truth(forge.git)
+
+
 def test_an_error_in_the_history_of_one_ref_holds_up_no_other(forge: Forge) -> None:
     base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
     bad = forge.git.commit("bad", "Bad\n", files={"b": "1\n"}, parents=[base])

@@ -121,6 +121,8 @@ FENCED = frozenset(
         "tombstones._MERGE_REQUESTS",
         "tombstones._REVIEWS",
         "tombstones._REVISIONS",
+        "unreadable._ASKED_MERGE_REQUESTS",
+        "unreadable._ASKED_REVIEWS",
         "unreadable._FORGET",
         "unreadable._POSTPONE",
         "unreadable._READABLE",

@@ -10,7 +10,7 @@ from sync_pipeline import catalog
 from sync_pipeline.model import Access, JobType
 from sync_pipeline.operations import registration
 from sync_pipeline.sandbox.gitlab import DEVELOPER
-from sync_pipeline.store import watermarks
+from sync_pipeline.store import repos, watermarks
 from sync_pipeline_tests.sync.conftest import Forge
 
 _EVENTS = "SELECT event, old_value, new_value FROM scm.repo_events WHERE repo_id = %(repo)s ORDER BY event_id"
@@ -79,6 +79,44 @@ def test_the_tenant_follows_a_project_to_another_group(forge: Forge) -> None:
         ("moved", "team1/app1", "team2/app1"),
         ("tenant", "team1", "team2"),
     ]
+
+
+def test_a_look_of_another_visit_takes_back_nothing_that_was_seen_since(forge: Forge) -> None:
+    visited(forge)
+    forge.tick()
+    assert forge.commits().succeeded
+    transferred(forge, "team2")
+    # A discovery lists the project meanwhile.
+    repos.record_look(
+        forge.conn, forge.repo_id, path="team2/app1", default_branch="main", archived=False, actor="me"
+    )
+    before = forge.rows(_EVENTS)
+    forge.tick()
+    forge.asked()
+    assert all(report.succeeded for report in forge.both())
+    # They used the look of the commits.
+    assert not any(path.endswith(f"/projects/{forge.project.id}") for path in forge.asked())
+    assert forge.rows(_EVENTS) == before
+    assert (repository(forge)["project_path"], repository(forge)["tenant"]) == ("team2/app1", "team2")
+
+
+def test_a_look_of_another_visit_shows_another_project_with_the_number(forge: Forge) -> None:
+    assert forge.commits().succeeded
+    forge.conn.execute("UPDATE scm.repos SET source_created_at = source_created_at - interval '1 day'")
+    for report in forge.both():
+        assert (report.succeeded, report.error_code) == (False, "replaced")
+
+
+def test_a_token_that_was_refused_since_the_look_of_another_visit_is_tried_anew(forge: Forge) -> None:
+    assert forge.commits().succeeded
+    forge.conn.execute(
+        "INSERT INTO scm.credential_stops (instance, fingerprint, reason)"
+        " SELECT instance, fingerprint, 'revoked' FROM scm.project_looks JOIN scm.repos USING (repo_id)"
+    )
+    forge.asked()
+    assert all(report.succeeded for report in forge.both())
+    assert len([path for path in forge.asked() if path.endswith(f"/projects/{forge.project.id}")]) == 1
+    assert forge.rows("SELECT FROM scm.credential_stops") == []
 
 
 @pytest.mark.parametrize("by_number", [True, False])

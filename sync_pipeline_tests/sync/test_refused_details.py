@@ -16,6 +16,7 @@ from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.reasons import Reason
 from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.sync import merge_requests as module
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_merge_request_trouble import make
 
@@ -24,6 +25,7 @@ COUNT = 8
 _OWED = "SELECT natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL"
 _STATES = "SELECT job_type, detail, error_code FROM scm.unreadable_details ORDER BY 1, 2"
 _FORBIDDEN = faults.json_answer(403, {"message": "403 Forbidden"})
+_NOT_FOUND = faults.json_answer(404, {"message": "404 Not found"})
 _NO_ROUTE = faults.json_answer(404, {"error": "404 Not Found"})
 
 # Each kind of child by its path, with the details that it is known by.
@@ -168,6 +170,61 @@ def test_a_refusal_of_one_merge_request_is_owed_by_that_one(forge: Forge) -> Non
     assert forge.rows(_STATES) == []
 
 
+@pytest.mark.parametrize("answer", [_FORBIDDEN, _NOT_FOUND, _NO_ROUTE])
+@pytest.mark.parametrize("kind", ["(notes|discussions)", "approvals", "versions"])
+def test_what_a_few_merge_requests_refuse_is_owed_by_these(
+    forge: Forge, kind: str, answer: faults.Answer
+) -> None:
+    stock(forge, 6)
+    synced(forge)
+    _, detail = KINDS.get(kind, (REVIEWS, "notes"))
+    forge.gitlab.faults.add(rf"merge_requests/[123]/{kind}", answer, times=None)
+    if answer is _NOT_FOUND:
+        # Somebody deletes the newest ones at the same time.
+        forge.gitlab.faults.add(r"merge_requests/[56]\b", answer, times=None)
+    for iid in (1, 2, 3):
+        forge.gitlab.edit(forge.project.merge_requests[iid], title="Edited")
+    forge.conn.execute("UPDATE scm.mrs SET children_head = NULL WHERE iid <= 3")
+    forge.tick()
+    synced(forge)
+    owed = {tuple(row.values()) for row in forge.rows(_OWED)}
+    assert {(iid, detail) for iid in "123"} <= owed
+    assert ("4", detail) not in owed
+    assert forge.rows(_STATES) == []
+
+
+def test_merge_requests_that_are_all_gone_say_nothing_of_the_project(forge: Forge) -> None:
+    stock(forge, 4)
+    refuse(forge, "(notes|discussions|approvals|versions)", _NOT_FOUND)
+    synced(forge)
+    assert forge.rows(_STATES) == []
+    owed = {tuple(row.values()) for row in forge.rows(_OWED)}
+    assert {(iid, detail) for iid in "1234" for detail in ("notes", "approvals", "versions")} <= owed
+    # That they are there, and their detail is not, says something.
+    forge.conn.execute("UPDATE scm.obligations SET not_before = now()")
+    forge.tick(minutes=2)
+    synced(forge)
+    assert [tuple(row.values()) for row in forge.rows(_STATES)] == [
+        (str(MR), "versions", "no_object"),
+        (str(REVIEWS), "approvals", "no_object"),
+        (str(REVIEWS), "notes", "no_object"),
+    ]
+    assert forge.rows(_OWED) == []
+
+
+def test_a_probe_of_merge_requests_that_are_gone_asks_others(forge: Forge) -> None:
+    stock(forge, COUNT)
+    refuse(forge, "approvals", _NO_ROUTE)
+    synced(forge)
+    forge.gitlab.faults.clear()
+    for iid in (6, 7, 8):
+        del forge.project.merge_requests[iid]
+    probe_is_due(forge)
+    forge.tick(minutes=2)
+    synced(forge)
+    assert forge.rows(_STATES) == []
+
+
 def test_another_token_is_tried_at_once(forge: Forge) -> None:
     stock(forge, 3)
     refuse(forge, "approvals")
@@ -217,6 +274,53 @@ def test_an_interrupted_reading_of_what_was_refused_goes_on(forge: Forge) -> Non
     forge.tick(minutes=2)
     synced(forge)
     assert len(forge.rows("SELECT 1 FROM scm.mr_approvals WHERE closed_at IS NULL")) == 30
+
+
+@pytest.mark.parametrize("kind", ["approvals", "versions"])
+def test_what_was_refused_is_read_some_in_each_visit(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(module, "_SWEPT_PER_VISIT", 3)
+    job_type, _ = KINDS[kind]
+    stock(forge, COUNT)
+    refuse(forge, kind)
+    synced(forge)
+    forge.gitlab.faults.clear()
+    # These do not come, and keep no other from being read.
+    for iid in (6, 7, 8):
+        del forge.project.merge_requests[iid]
+    probe_is_due(forge)
+    counts = []
+    for _ in range(4):
+        forge.tick(minutes=2)
+        asked(forge)
+        synced(forge)
+        counts.append(asked(forge)[kind])
+    # The first visit tests whether it can be read: three are gone, the next one gives it.
+    assert counts == [4, 3, 2, 0]
+    assert forge.rows(_STATES) == []
+    assert Reason.UNREADABLE not in judged(forge, job_type).health.reasons
+
+
+def test_two_kinds_that_were_refused_come_one_after_the_other(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SWEPT_PER_VISIT", 5)
+    stock(forge, COUNT)
+    for kind in ("versions", "commits"):
+        refuse(forge, kind)
+    synced(forge)
+    # Without the commits no merge request is whole, and each is read once all the same.
+    forge.gitlab.faults.clear()
+    refuse(forge, "commits")
+    probe_is_due(forge)
+    counts = []
+    for _ in range(3):
+        forge.tick(minutes=2)
+        asked(forge)
+        synced(forge)
+        counts.append(asked(forge)["versions"])
+    assert (counts, len(forge.rows(_STATES))) == ([6, 5, 0], 1)
 
 
 def test_without_notes_there_is_no_review(forge: Forge) -> None:

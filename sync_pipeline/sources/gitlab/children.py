@@ -38,8 +38,10 @@ _TOO_MANY = 20
 # What else the token may not see (approvals, the code of a project whose merge requests are public) does not
 # keep the rest from being read. Without notes there is no review.
 _ESSENTIAL = "notes"
-# So many merge requests that are refused, and none that is not, stand for all.
+# After so many merge requests that are refused, and none that is not, a page is not read on.
 _ENOUGH = 3
+# So many others that are refused as well stand for all.
+_ENOUGH_OTHERS = 2
 
 
 class Refusals:
@@ -98,19 +100,42 @@ class Refusals:
 
 
 Ask = Callable[[int, str], Refusal | None]
-"""Asks for a detail of a merge request, by its number: the refusal, or None where it can be read."""
+"""Asks for a detail of a merge request, by its number: the refusal, or None where it can be read. Raises
+SourceGone with code ``no_object`` where the merge request itself is gone."""
 
 
-def refusal_of(client: Client, path: str, detail: str) -> Refusal | None:
-    """How the server refuses ``path``, which is a ``detail``; None where it gives it. Raises as the transport
-    does where it does not say."""
+def refusal_of(client: Client, merge_request: str, path: str, detail: str) -> Refusal | None:
+    """How the server refuses ``path``, which is a ``detail`` of the one at the path ``merge_request``; None
+    where it gives it. Raises as the transport does where it does not say, and SourceGone with code
+    ``no_object`` where the merge request itself is gone."""
     try:
         client.get(path, {"per_page": "1"})
     except (SourceGone, AccessDenied) as error:
         if error.code not in REFUSED:
             raise
+        if error.code == "no_object":
+            client.get(merge_request)
         return Refusal(detail, error.code, str(error))
     return None
+
+
+def ask_others(ask: Ask, iids: Iterable[int], detail: str) -> tuple[bool, Refusal | None]:
+    """Whether one of ``iids`` gives the detail, and else how they refuse it; (False, None) where none of them
+    is there any more. Requests few of them. Raises as ``ask`` does."""
+    refusals: list[Refusal] = []
+    for iid in iids:
+        try:
+            refusal = ask(iid, detail)
+        except SourceGone as error:
+            if error.code != "no_object":
+                raise
+            continue
+        if refusal is None:
+            return True, None
+        refusals.append(refusal)
+        if len(refusals) == _ENOUGH_OTHERS:
+            break
+    return False, refusals[0] if refusals else None
 
 
 class Owing:
@@ -130,7 +155,7 @@ class Owing:
         if self._refusals is not None:
             if detail in self._refusals:
                 return None
-            if len(self._pending.get(detail, ())) >= _ENOUGH and not self._refusals.is_readable(detail):
+            if self._is_refused_often(detail) and not self._refusals.is_readable(detail):
                 self._skipped.setdefault(detail, []).append(natural_key)
                 return None
         try:
@@ -157,6 +182,10 @@ class Owing:
             return found
         return None
 
+    def _is_refused_often(self, detail: str) -> bool:
+        # What is not found may be gone itself.
+        return sum(error.code != "no_object" for _, error in self._pending.get(detail, ())) >= _ENOUGH
+
     def _refuse(self, natural_key: str, detail: str, error: SourceGone | AccessDenied) -> None:
         if self._refusals is not None:
             self._pending.setdefault(detail, []).append((natural_key, error))
@@ -177,11 +206,13 @@ class Owing:
         pending, self._pending = self._pending, {}
         skipped, self._skipped = self._skipped, {}
         for detail, refused in sorted(pending.items()):
-            error = refused[0][1]
+            # What is not found may be gone itself; the others tell more.
+            error = min((one for _, one in refused), key=lambda one: one.code == "no_object")
             if not self._is_of_all(detail, refused, ask):
-                keys = [*(key for key, _ in refused), *skipped.get(detail, ())]
-                for key in keys:
-                    self._owe_refused(key, detail, error)
+                left = [(key, error) for key in skipped.get(detail, ())]
+                for key, one in (*refused, *left):
+                    # Also without a route: the server has this kind of detail, or did not say.
+                    self.owe(key, detail, f"{one.code}: {one}")
             elif detail == _ESSENTIAL and isinstance(error, AccessDenied):
                 raise error
             else:
@@ -193,20 +224,18 @@ class Owing:
         assert self._refusals is not None
         if self._refusals.is_readable(detail):
             return False
-        keys = {int(key) for key, _ in refused}
-        if len(keys) >= _ENOUGH:
-            return True
-        others = self._refusals.others(keys)
+        others = self._refusals.others({int(key) for key, _ in refused})
         try:
-            if any(ask(iid, detail) is None for iid in others):
-                self._refusals.note_readable(detail)
-                return False
+            is_readable, refusal = ask_others(ask, others, detail)
         except (AccessDenied, Permanent, Transient) as error:
             if error.code not in OWN_ERRORS:
                 raise
             return False
-        # One alone that is not found may be gone itself.
-        return bool(others) or len(keys) > 1 or refused[0][1].code != "no_object"
+        if is_readable:
+            self._refusals.note_readable(detail)
+            return False
+        # Without others: what is not found may be gone itself, as where somebody deletes many at once.
+        return refusal is not None or any(error.code != "no_object" for _, error in refused)
 
     def owe(self, natural_key: str, detail: str, error: str) -> None:
         """Write down a detail that was read in part only."""

@@ -123,8 +123,8 @@ class MergeRequestReader:
     def ask(self, iid: int, detail: str) -> Refusal | None:
         """How the server refuses a detail of one merge request; None where it gives it. Raises as the
         transport does."""
-        path = f"{self._path}/{iid}" if detail == "detail" else f"{self._path}/{iid}/{detail}"
-        return refusal_of(self._client, path, detail)
+        path = f"{self._path}/{iid}"
+        return refusal_of(self._client, path, path if detail == "detail" else f"{path}/{detail}", detail)
 
     def _batch(
         self,

@@ -105,15 +105,21 @@ class Progress:
     def __init__(self, path: str) -> None:
         self._path = path
         self._pages: set[int] = set()
+        self._links: set[str] = set()
         self._empty = 0
 
     def check(self, answer: Answer, page: int | None) -> None:
         """Check ``answer``, which announces another page. It is the answer to page ``page`` (None: pages have
         no numbers). Raises Transient where its link leads back to that page or to one before it, or the same
-        page came before. Raises Transient too after too many empty pages in a row."""
+        page or the same link came before. Raises Transient too after too many empty pages in a row."""
         following = _number(answer.next_query or {}, None)
         if page is not None and following is not None and following <= page:
             raise self._loop(f"the server links from page {page} to page {following}")
+        # Who counts the pages alone would not notice a link without a number, which leads to the same page.
+        link = repr(sorted((answer.next_query or {}).items()))
+        if link in self._links:
+            raise self._loop("the server links from several pages to the same one")
+        self._links.add(link)
         self._empty = 0 if answer.data else self._empty + 1
         if self._empty > _MAX_EMPTY:
             # No list thins out like that.

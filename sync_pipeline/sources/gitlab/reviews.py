@@ -145,7 +145,7 @@ class ReviewReader:
         does."""
         name = f"resource_{detail}" if detail.endswith("_events") else detail
         path = project_path(self._project_id, "merge_requests", iid)
-        return refusal_of(self._client, f"{path}/{name}", detail)
+        return refusal_of(self._client, path, f"{path}/{name}", detail)
 
     def _read(self, merge_request: MergeRequestRow, owing: Owing) -> ReviewSet:
         iid = merge_request.iid

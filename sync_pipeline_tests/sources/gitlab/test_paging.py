@@ -119,12 +119,25 @@ def test_a_history_without_an_end_is_an_error() -> None:
             assert len(server.asked) == 2
 
 
-def test_a_time_whose_pages_never_end_is_an_error() -> None:
+@pytest.mark.parametrize("link", ["cursor=abc", "page=1000"])
+def test_a_link_that_does_not_count_ends_a_history_that_brings_new_commits_for_ever(link: str) -> None:
+    days = TimeWindow(T0, T0 + timedelta(days=1))
+    for of_days in (False, True):
+        with scripted(*(_page(_commits(n), link) for n in range(30))) as server:
+            reader = CommitReader(client(server.url), 1)
+            with pytest.raises(Transient) as caught:
+                list(reader.read_days(days) if of_days else reader.read_tip(f"{0:040x}"))
+            assert caught.value.code == "paging_loop"
+            assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("link", ["page=2", "cursor=abc"])
+def test_a_time_whose_pages_never_end_is_an_error(link: str) -> None:
     rows = [
         [{"id": page * 100 + n, "updated_at": "2024-05-06T00:00:01.000Z"} for n in range(100)]
         for page in range(9)
     ]
-    with scripted(*(_page(one, "page=2") for one in rows)) as server:
+    with scripted(*(_page(one, link) for one in rows)) as server:
         window = TimeWindow(T0, T0 + timedelta(days=1))
         with pytest.raises(Transient) as caught:
             list(paging.by_time(client(server.url), "/x", {}, window, _version))
