@@ -184,9 +184,8 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
             "daemon": lambda: _daemon(workspace),
             "page": lambda: _page(arguments),
         }
-        children = _Children(
-            {name: partial(_start, command, environment) for name, command in commands.items()}
-        )
+        begin = {name: partial(_start, command, environment) for name, command in commands.items()}
+        children = _Children(begin | {"daemon": partial(_start_daemon, settings, begin["daemon"])})
         answers = slowness.Answers(lambda: code_server.answers(place))
         writing = None
         try:
@@ -242,6 +241,29 @@ def _daemon(workspace: Path) -> list[str]:
         *(sys.executable, "-m", "dagster._daemon", "run", "-w", str(workspace)),
         *("--log-level", "warning"),
     ]
+
+
+def _start_daemon(
+    settings: Settings, start: Callable[[], subprocess.Popen[bytes]]
+) -> subprocess.Popen[bytes]:
+    """The daemon, after runs that a former one left in the middle of their start have ended: nobody goes on
+    with these, and Dagster would wait for ``start_timeout_seconds``. A process that such a run has after all
+    sees that the run has ended, and ends too."""
+    from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+
+    from sync_pipeline.orchestration.build import quiet_dagster
+    from sync_pipeline.orchestration.processes import end_lost_run
+    from sync_pipeline.orchestration.run import dagster_environment
+
+    try:
+        with dagster_environment(settings), quiet_dagster(), DagsterInstance.get() as instance:
+            for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTING])):
+                if end_lost_run(instance, run.run_id, "the daemon ended while it started this run"):
+                    _say(f"run {run.run_id} has ended: the former daemon ended while it started it")
+    except Exception as error:
+        # The daemon says what is wrong with its database, and tries again.
+        _say(f"runs that were starting could not be looked at: {type(error).__name__}")
+    return start()
 
 
 def _page(arguments: Mapping[str, Any]) -> list[str]:
