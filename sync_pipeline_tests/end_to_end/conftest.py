@@ -299,6 +299,11 @@ class Up:
         state = self.graphql(query, s=selector)["sensorOrError"]["sensorState"]
         query = "mutation S($id: String!) { stopSensor(id: $id) { __typename } }"
         assert self.graphql(query, id=state["id"])["stopSensor"]["__typename"] == "StopSensorMutationResult"
+        # A tick that waits for a thread of the daemon begins before those that are asked for from now on.
+        [stopped] = self.installation.rows("SELECT now() AT TIME ZONE 'UTC' AS at")
+        later = "SELECT 1 FROM dagster.job_ticks WHERE selector_id <> %(id)s AND create_timestamp > %(at)s"
+        values = {"id": state["selectorId"], "at": stopped["at"]}
+        until(lambda: len(self.installation.rows(later, **values)) > 2, "other sensors tick")
         running = "SELECT 1 FROM dagster.job_ticks WHERE selector_id = %(id)s AND status = 'STARTED'"
         until(lambda: not self.installation.rows(running, id=state["selectorId"]), "the tick ends")
 
