@@ -126,6 +126,8 @@ def breakers_command(as_json: AsJson = False) -> None:
     if as_json:
         print_json(document)
         return
+    if not document["enabled"]:
+        say("circuit breakers are switched off (cb_enabled is false): none of them holds anything back")
     opens_at = document["opens_at"]
     print_rows(
         [

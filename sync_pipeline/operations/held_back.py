@@ -34,7 +34,10 @@ _LATE = 2
 
 
 def breaker_documents(conn: Connection, settings: Settings) -> list[Document]:
-    """The breakers that are not closed, the reason with what most runs failed of."""
+    """The breakers that are not closed, the reason with what most runs failed of; none where breakers are
+    switched off, as they hold nothing back then."""
+    if not settings.cb_enabled:
+        return []
     return [
         {
             "scope": row.scope,

@@ -163,6 +163,8 @@ def queue(
 def _off(settings: Settings, what: Rereading) -> str | None:
     if not settings.sync_enabled:
         return "nothing is started by itself: sync_enabled is false"
+    if not settings.sweep_enabled:
+        return "nothing is read again by itself: sweep_enabled is false"
     if what is Rereading.FULL_SYNC and not settings.full_sync_days:
         return "switched off: full_sync_days is 0"
     return None

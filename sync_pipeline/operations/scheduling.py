@@ -104,6 +104,7 @@ def limits_of(settings: Settings) -> Limits:
             open_for=timedelta(seconds=settings.cb_open_duration_seconds),
             half_open_requests=settings.cb_half_open_max_requests,
             recovery_successes=settings.cb_recovery_success_count,
+            enabled=settings.cb_enabled,
         ),
         degradation=DegradationLimits(
             min_batch=settings.degradation_min_batch_size,
@@ -120,6 +121,7 @@ def limits_of(settings: Settings) -> Limits:
             base_wait=settings.degradation_base_sleep_seconds,
             longest_wait=settings.degradation_max_sleep_seconds,
             recovery=settings.degradation_recovery_success_count,
+            enabled=settings.degradation_enabled,
         ),
         open_backfill=timedelta(seconds=settings.cb_backfill_interval_seconds)
         if settings.cb_backfill_only_mode

@@ -64,8 +64,11 @@ def judge_all(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], B
     """Every breaker that there is evidence about, after that evidence.
 
     A server that is down says nothing about tenants, nor about the others: what its own breaker has stopped
-    is left out where those of the wider scopes are judged.
+    is left out where those of the wider scopes are judged. None where breakers are switched off: their stored
+    state stays.
     """
+    if not snapshot.limits.breaker.enabled:
+        return {}
     known = {(b.scope, b.key): b for b in snapshot.breakers}
     by_instance: dict[str, list[Sample]] = defaultdict(list)
     for sample in snapshot.samples:

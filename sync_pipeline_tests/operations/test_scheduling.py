@@ -16,9 +16,11 @@ import pytest
 from psycopg import conninfo, sql
 from pydantic import SecretStr
 
+from sync_pipeline.cli import reports
 from sync_pipeline.errors import Cancelled, ConfigurationError
 from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow, Trigger
 from sync_pipeline.operations import pauses, scheduling
+from sync_pipeline.operations.status import status
 from sync_pipeline.operations.worker import Worker
 from sync_pipeline.policy.snapshot import Reason
 from sync_pipeline.sandbox import svn_samples
@@ -299,6 +301,25 @@ def test_a_breaker_is_stored_at_every_edge_and_a_restart_forgets_nothing(fleet: 
         ("open", "half_open"),
         ("half_open", "closed"),
     ]
+
+
+def test_a_breaker_that_is_switched_off_holds_nothing_back_and_keeps_its_state(fleet: Fleet) -> None:
+    fleet.failed_runs(6)
+    assert plan(fleet).started == []
+    off = SETTINGS.model_copy(update={"cb_enabled": False, "scheduler_error_budget_threshold": 1.0})
+    fleet.rows("UPDATE scm.sync_runs SET finished_at = finished_at - interval '10 minutes' RETURNING 1")
+    assert len(plan(fleet, off, dry_run=True).started) == 3
+    listed = pauses.breaker_listing(fleet.database, off)
+    assert listed["enabled"] is False
+    assert [one["state"] for one in listed["breakers"] if one["scope"] == "instance"] == ["open"]
+    report = status(fleet.database, off)
+    assert report["breakers"] == []
+    assert list(report["switched_off"]) == ["cb_enabled"]
+    assert [unit["held_back"] for unit in report["units"]] == [{}] * 3
+    assert next(reports.status_obstacles(report)).startswith("switched off: cb_enabled is false: ")
+    # Switched on again it goes on where it was.
+    assert plan(fleet, dry_run=True).started == []
+    assert status(fleet.database, SETTINGS)["switched_off"] == {}
 
 
 def test_a_reset_closes_a_breaker_and_says_who_did_it(fleet: Fleet) -> None:
