@@ -589,11 +589,19 @@ class Settings(BaseSettings):
         24.0, gt=0, le=87_600, description="Hours: the recent window that a repair backfill reads again."
     )
     scheduler_max_backfill_window_hours: float = Field(
-        168.0,
+        8784.0,
         gt=0,
         le=87_600,
-        description="Hours: longest piece that one job of the schedule full_sync reads again. A backfill "
-        "that somebody asks for is read in chunks, however long it is.",
+        description="Hours: longest window of a backfill job of merge requests or reviews that the scheduler "
+        "starts. Of a longer one it starts the newest piece, and the rest stays queued. Time before the "
+        "oldest fact does not count. What a person runs is read in chunks, however long it is.",
+    )
+    backfill_max_concurrent_jobs: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="Jobs of history handed out at once; at most half of scheduler_global_concurrency, which "
+        "is also the default.",
     )
     scheduler_enable_tenant_fairness: bool = Field(
         True, description="True: the tenant that waited longest is served first. False: by priority only."

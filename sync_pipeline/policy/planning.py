@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sync_pipeline.model import Mode
+from sync_pipeline.model import JobType, Mode, TimeWindow
 from sync_pipeline.policy import caps, gates
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope, judge
 from sync_pipeline.policy.degradation import Sizes, reduced, suggest
@@ -32,10 +32,13 @@ from sync_pipeline.policy.snapshot import (
     Snapshot,
     Unit,
 )
+from sync_pipeline.policy.windows import newest_piece
 
 _DUE_JOBS = frozenset({Reason.PENDING, Reason.RETRY, Reason.TAKEOVER})
 # Decided by the clock alone, so it may as well be done now.
 _BY_CLOCK = frozenset({Reason.NOT_YET, Reason.NOTHING_NEW})
+# Commits are complete by refs: a shorter window would read no less of them.
+_READ_BY_TIME = frozenset({JobType.MERGE_REQUESTS, JobType.REVIEWS})
 # What raises and lowers a priority (seed 000, section 1.6).
 _FAILURES = 100
 _RATE_LIMITS = 200
@@ -51,7 +54,10 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     breakers = judge_all(snapshot, now)
     before = {(b.scope, b.key): b for b in snapshot.breakers}
     samples = gates.by_unit(snapshot.samples)
-    due = [_ranked(d, snapshot, samples, now) for d in _with_companions(_due(snapshot, now))]
+    due = [
+        _ranked(_in_pieces(d, snapshot, now), snapshot, samples, now)
+        for d in _with_companions(_due(snapshot, now))
+    ]
     due.sort(key=caps.rank)
     through = gates.through(due, snapshot, breakers, samples, now)
     decisions, usage = caps.select(through, snapshot.limits, snapshot.served, now)
@@ -205,6 +211,22 @@ def _with_companions(decisions: Sequence[Decision]) -> list[Decision]:
         else d
         for d in decisions
     ]
+
+
+def _in_pieces(decision: Decision, snapshot: Snapshot, now: datetime) -> Decision:
+    """A backfill job that is longer than the limit starts with its newest piece; the rest stays queued."""
+    longest, beginning = snapshot.limits.longest_backfill, snapshot.history_start
+    if (
+        longest is None
+        or beginning is None
+        or not decision.chosen
+        or decision.mode is not Mode.BACKFILL
+        or decision.job_type not in _READ_BY_TIME
+        or not isinstance(decision.window, TimeWindow)
+    ):
+        return decision
+    window, rest = newest_piece(decision.window, longest, beginning)
+    return replace(decision, window=window, rest=rest)
 
 
 def _ranked(

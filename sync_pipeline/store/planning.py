@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -154,8 +154,9 @@ UPDATE scm.sync_jobs AS j
  WHERE j.job_id = d.job_id
 """
 
-# The clock of the plan: leases, claims and visits are all written in the database's time.
-_NOW = "SELECT now() AS now"
+# The clock of the plan: leases, claims and visits are all written in the database's time. And the day of the
+# oldest fact, NULL while there is none.
+_NOW = "SELECT now() AS now, (SELECT history_start FROM scm.deployment) AS history_start"
 
 # The jobs of a planned run: waiting or abandoned, inside the window of the run.
 _WAITING = """
@@ -256,7 +257,8 @@ _LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
 class Snapshot:
     """The rows of one plan. ``now`` is the database's clock. ``units`` have the columns of the first query
     above, with ``watermark`` in place of the two; ``jobs`` those of the second, with ``window`` in place of
-    the two ranges; ``samples`` and ``buckets`` those of their queries. ``served`` is by tenant."""
+    the two ranges; ``samples`` and ``buckets`` those of their queries. ``served`` is by tenant.
+    ``history_start`` is the day of the oldest fact, None while there is none."""
 
     now: datetime
     units: Sequence[dict[str, Any]]
@@ -264,6 +266,7 @@ class Snapshot:
     samples: Sequence[dict[str, Any]]
     buckets: Sequence[dict[str, Any]]
     served: Mapping[str, datetime]
+    history_start: date | None
 
 
 def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: float) -> Snapshot:
@@ -288,7 +291,7 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
         unit["watermark"] = moment if revision is None else revision
     for job in jobs:
         job["window"] = from_ranges(job.pop("revs"), job.pop("period"))
-    return Snapshot(now["now"], units, jobs, samples, buckets, served)
+    return Snapshot(now["now"], units, jobs, samples, buckets, served, now["history_start"])
 
 
 def serve(conn: Connection, tenants: Collection[str]) -> None:

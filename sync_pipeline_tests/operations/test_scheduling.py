@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from pydantic import SecretStr
 
 from sync_pipeline.cli import reports
 from sync_pipeline.errors import Cancelled, ConfigurationError
-from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow, Trigger
+from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow, TimeWindow, Trigger
 from sync_pipeline.operations import pauses, scheduling
 from sync_pipeline.operations.status import status
 from sync_pipeline.operations.worker import Worker
 from sync_pipeline.policy.snapshot import Reason
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import breakers, heartbeats, jobs, planning
+from sync_pipeline.store import breakers, heartbeats, jobs, planning, repos
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register, register_project, register_source, request
@@ -471,3 +471,38 @@ def test_a_repository_without_a_server_disables_itself_and_nothing_else(fleet: F
     found = {row["repo_id"]: row["status"] for row in fleet.rows(status)}
     assert [found[repo] for repo in fleet.repos] == ["completed"] * 3
     assert found[broken] in ("failed", "dead")
+
+
+def test_a_long_backfill_is_handed_out_in_pieces_and_no_day_of_it_is_lost(database: Database) -> None:
+    settings = SETTINGS.model_copy(
+        update={
+            "gitlab_url": "https://git.test",
+            "gitlab_token": SecretStr("t"),
+            "scheduler_max_backfill_window_hours": 168.0,
+        }
+    )
+    whole = TimeWindow(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 31, tzinfo=UTC))
+    with database.connection() as conn:
+        repo = register_project(conn, "https://git.test", 7, "a/b", origin=whole.until)
+        repos.begin_history(conn, whole.since.date(), settings.history_floor)
+        for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS):
+            wish = replace(request(repo), job_type=job_type, mode=Mode.BACKFILL, window=whole)
+            jobs.enqueue(conn, wish)
+        fleet, rounds = Fleet(database, [repo]), 0
+        while started := [d for d in plan(fleet, settings).started if d.mode is Mode.BACKFILL]:
+            rounds += 1
+            assert len({d.window for d in started}) == 1, "what is read together stays together"
+            handed = planning.handed_out(
+                conn, instances=(), tenants=(), job_types=(), gitlabs=["git.test"], limit=100
+            )
+            assert {r.window for r in handed if r.mode is Mode.BACKFILL} == {d.window for d in started}
+            conn.execute(
+                "UPDATE scm.sync_jobs SET status = 'completed', finished_at = now(), planned_at = NULL"
+                " WHERE planned_at IS NOT NULL AND mode = 'backfill'"
+            )
+        [row] = conn.execute(
+            "SELECT range_agg(period)::text AS periods, count(*) AS jobs, max(upper(period) - lower(period))"
+            " AS longest FROM scm.sync_jobs WHERE job_type = 'reviews' AND mode = 'backfill'"
+        ).fetchall()
+    assert (rounds, row["jobs"], row["longest"]) == (5, 5, timedelta(days=7))
+    assert row["periods"] == '{["2026-01-01 00:00:00+00","2026-01-31 00:00:00+00")}'
