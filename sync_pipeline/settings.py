@@ -822,6 +822,16 @@ class Settings(BaseSettings):
         le=3600,
         description="Seconds: a request that would have to wait longer is not sent; its job is tried later.",
     )
+    gitlab_tenant_rate_limit_enabled: bool = Field(
+        False,
+        description="Syncing the projects of a tenant also takes from a bucket of that tenant at its GitLab.",
+    )
+    gitlab_tenant_rate_limit_rate: float = Field(
+        5.0, ge=0.1, le=100_000, description="Requests a second for one tenant at one GitLab."
+    )
+    gitlab_tenant_rate_limit_burst: int = Field(
+        10, ge=1, le=100_000, description="Requests for one tenant that may be sent at once."
+    )
     svn_rate: float = Field(
         50.0,
         ge=0.1,

@@ -220,7 +220,7 @@ class Syncer:
         if attempt.job_type is JobType.REVISIONS:
             source = self._sources.svn(repo, cancel.is_set)
             return RevisionComparison(attempt, source, RevisionWork(attempt, source, {}))
-        client = self._sources.gitlab(repo.instance, cancel.is_set)
+        client = self._sources.gitlab(repo.instance, cancel.is_set, tenant=repo.tenant)
         visit = ProjectVisit([attempt], client, self._sources.fingerprint(repo.instance))
         if attempt.job_type is JobType.COMMITS:
             return CommitComparison(attempt, client, visit)
@@ -232,7 +232,7 @@ class Syncer:
         job_type = attempts[0].job_type
         if job_type is JobType.REVISIONS:
             return RevisionWork(attempts[0], self._sources.svn(repo, cancel.is_set), self._looks)
-        client = self._sources.gitlab(repo.instance, cancel.is_set)
+        client = self._sources.gitlab(repo.instance, cancel.is_set, tenant=repo.tenant)
         client.per_page = page_size(attempts[0].claim.share)
         visit = ProjectVisit(attempts, client, self._sources.fingerprint(repo.instance))
         if job_type is JobType.COMMITS:
