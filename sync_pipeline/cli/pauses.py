@@ -156,9 +156,9 @@ def breakers_command(as_json: AsJson = False) -> None:
 
 def breaker_reset_command(
     reason: Why,
-    scope: Annotated[str, typer.Option("--scope", metavar="SCOPE", help="global, instance or tenant.")],
+    scope: Annotated[str, typer.Option("--scope", metavar="SCOPE", help="global, instance, tenant or pool.")],
     key: Annotated[
-        str, typer.Option("--key", metavar="NAME", help="The server or tenant; nothing for global.")
+        str, typer.Option("--key", metavar="NAME", help="The server, tenant or pool; nothing for global.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:

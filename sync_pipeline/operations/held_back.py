@@ -60,9 +60,10 @@ def pause_documents(rows: Sequence[PauseRow], names: Mapping[int, str]) -> list[
 
 
 def hinders(breaker: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
-    """True if this breaker is about the repository of ``place``, which has ``instance`` and ``tenant``."""
+    """True if this breaker is about the repository of ``place``, which has ``instance`` and ``tenant``. That
+    of a worker pool is about none: another pool may take its repositories."""
     keys = {Scope.GLOBAL: "", Scope.INSTANCE: place["instance"], Scope.TENANT: place["tenant"]}
-    return bool(keys[Scope(breaker["scope"])] == breaker["key"])
+    return bool(keys.get(Scope(breaker["scope"])) == breaker["key"])
 
 
 def holds(pause: Mapping[str, Any], place: Mapping[str, Any]) -> bool:

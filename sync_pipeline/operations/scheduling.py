@@ -176,6 +176,7 @@ def read_plan(
                 row["instance"]: BucketLevel(level=row["level"], paused_until=row["paused_until"])
                 for row in rows.buckets
             },
+            pool=settings.worker_pool,
             history_start=rows.history_start and datetime.combine(rows.history_start, time.min, tzinfo=UTC),
         ),
         rows.now,

@@ -33,6 +33,7 @@ class Scope(StrEnum):
     GLOBAL = "global"
     INSTANCE = "instance"
     TENANT = "tenant"
+    POOL = "pool"
 
 
 @dataclass(frozen=True, slots=True)

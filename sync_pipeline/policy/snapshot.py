@@ -249,7 +249,7 @@ class Snapshot:
     stopped when the server last refused it, ``refused_since`` when it first did. ``samples`` are the runs
     that finished lately, in any order; ``served`` is when live syncing of each tenant was last started;
     ``buckets`` are by instance; no fact is known from before ``history_start``,
-    none at all where that is None."""
+    none at all where that is None. ``pool`` is the worker pool that plans."""
 
     units: Sequence[Unit]
     jobs: Sequence[Job]
@@ -263,6 +263,7 @@ class Snapshot:
     buckets: Mapping[str, BucketLevel] = field(default_factory=dict)
     refused_since: Mapping[str, datetime] = field(default_factory=dict)
     history_start: datetime | None = None
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +273,8 @@ class Decision:
     ``job_id`` is None where the job has still to be made. ``until`` is when a decision against it may change
     by itself, None where only an event changes it. ``since`` is how long it has waited for, ``rank`` its
     priority after everything that raises or lowers it; the smaller goes first. ``rest`` is the part of the
-    job's window that does not fit into one job and stays queued; ``window`` is without it. Rates are shares
-    from 0 to 1.
+    job's window that does not fit into one job and stays queued; ``window`` is without it. ``pool`` is the
+    worker pool that plans, empty where another one takes it. Rates are shares from 0 to 1.
     """
 
     repo_id: int
@@ -297,6 +298,7 @@ class Decision:
     sizes: Sizes | None = None
     detail: str | None = None
     rest: Window | None = None
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,17 +107,19 @@ _SAMPLES = """
 WITH lately AS (
     SELECT s.repo_id, s.job_type, r.instance, r.tenant, s.mode, s.started_at, s.finished_at, s.status,
            s.error_code AS code, s.calls AS requests, s.rate_limited, s.timeouts,
+           coalesce(j.decision ->> 'pool', '') AS pool,
            row_number() OVER (PARTITION BY r.instance ORDER BY s.finished_at DESC) AS of_instance,
            row_number() OVER (PARTITION BY r.tenant ORDER BY s.finished_at DESC) AS of_tenant,
            bool_or(s.status = 'failed' OR s.rate_limited > 0 OR s.timeouts > 0)
                OVER (PARTITION BY s.repo_id, s.job_type) AS had_trouble
       FROM scm.sync_runs AS s
       JOIN scm.repos AS r USING (repo_id)
+      JOIN scm.sync_jobs AS j USING (job_id)
      WHERE s.status <> 'running' AND s.mode <> 'probe'
        AND s.finished_at > now() - make_interval(secs => %(seconds)s)
 )
 SELECT repo_id, job_type, instance, tenant, mode, started_at, finished_at, status, code, requests,
-       rate_limited, timeouts
+       rate_limited, timeouts, pool
   FROM lately
  WHERE of_instance <= %(newest)s OR of_tenant <= %(newest)s OR had_trouble
  ORDER BY finished_at DESC
@@ -205,7 +207,8 @@ UPDATE scm.sync_jobs AS j
   FROM scm.repos AS r
  WHERE r.repo_id = j.repo_id AND j.planned_at IS NOT NULL AND j.status IN ('pending', 'failed')
    AND (%(scope)s = 'global' OR (%(scope)s = 'instance' AND r.instance = %(key)s)
-        OR (%(scope)s = 'tenant' AND r.tenant = %(key)s))
+        OR (%(scope)s = 'tenant' AND r.tenant = %(key)s)
+        OR (%(scope)s = 'pool' AND j.decision ->> 'pool' = %(key)s))
 """
 
 # What the workers of a pool leave when the last one goes.
@@ -354,8 +357,8 @@ def take_back(conn: Connection, requests: Sequence[JobRequest]) -> None:
 
 
 def recall(conn: Connection, scope: str, key: str) -> None:
-    """What was handed out of a server (scope ``instance``), a tenant or everything (``global``) and taken by
-    none is handed out no longer."""
+    """What was handed out of a server (scope ``instance``), a tenant, a pool or everything (``global``), and
+    that nobody took, is handed out no longer."""
     conn.execute(_RECALL, {"scope": scope, "key": key})
 
 

@@ -336,6 +336,32 @@ def test_a_reset_closes_a_breaker_and_says_who_did_it(fleet: Fleet) -> None:
         pauses.reset_breaker(fleet.database, "instance", "nowhere", actor="ada", reason="x")
 
 
+def test_the_breaker_of_a_pool_stops_this_pool_and_takes_back_what_it_handed_out(fleet: Fleet) -> None:
+    pools = {name: SETTINGS.model_copy(update={"worker_pool": name}) for name in ("a", "b")}
+    assert len(plan(fleet, pools["a"]).started) == 3
+    fleet.failed_runs(6)
+    # The runs so far are of the pool a; another pool has read all repositories meanwhile.
+    decided = "UPDATE scm.sync_jobs SET decision = jsonb_build_object('pool', 'a')"
+    fleet.rows(f"{decided} WHERE mode = 'backfill' RETURNING 1")
+    fleet.rows(
+        "UPDATE scm.sync_jobs SET status = 'pending', finished_at = NULL WHERE mode <> 'backfill' RETURNING 1"
+    )
+    syncer = Syncer(fleet.database, pools["b"])
+    for repo in fleet.repos:
+        report = syncer.run(replace(request(repo), mode=Mode.BACKFILL, window=RevisionWindow(1, 5)))
+        assert report.succeeded
+    fleet.rows('UPDATE scm.sync_jobs SET decision = \'{"pool": "b"}\' WHERE decision IS NULL RETURNING 1')
+    stopped = plan(fleet, pools["a"])
+    assert stopped.started == []
+    listed = pauses.breaker_listing(fleet.database, SETTINGS)["breakers"]
+    assert [(one["scope"], one["key"]) for one in listed if one["state"] == "open"] == [("pool", "a")]
+    [opened] = [one for one in listed if one["state"] == "open"]
+    assert opened["errors"] == [{"code": "connection", "runs": 6}]
+    assert fleet.rows("SELECT 1 FROM scm.sync_jobs WHERE planned_at IS NOT NULL") == []
+    assert len(plan(fleet, pools["b"]).started) == 3
+    assert pauses.reset_breaker(fleet.database, "pool", "a", actor="ada", reason="cable") == "open"
+
+
 class TestAPause:
     """Nothing is planned, and nothing claimed either: not by a worker, not by a person."""
 
