@@ -51,7 +51,7 @@ from sync_pipeline.store import breakers, heartbeats, jobs, migrations, pauses
 from sync_pipeline.store import planning as store
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.pools import DEFAULT_POOL
-from sync_pipeline.sync.engine import settings_hash
+from sync_pipeline.sync import configuration
 from sync_pipeline.sync.readers import Readers
 
 ACTOR = "scheduler"
@@ -177,7 +177,9 @@ def read_plan(
                 for row in rows.buckets
             },
             pool=settings.worker_pool,
-            history_start=rows.history_start and datetime.combine(rows.history_start, time.min, tzinfo=UTC),
+            history_start=None
+            if rows.history_start is None
+            else datetime.combine(rows.history_start, time.min, tzinfo=UTC),
         ),
         rows.now,
     )
@@ -305,6 +307,7 @@ def record(
             store.recall(conn, str(breaker.scope), breaker.key)
     decisions: dict[UUID, Mapping[str, Any]] = {}
     tenants = set()
+    config_hash = configuration.keep(conn, settings)
     for decision in started:
         job_id: UUID | None
         if decision.job_id and decision.window and decision.rest:
@@ -324,7 +327,7 @@ def record(
                     priority=decision.priority,
                 ),
                 max_attempts=settings.job_max_attempts,
-                config_hash=settings_hash(settings),
+                config_hash=config_hash,
             )
         decisions[job_id] = explained(decision, plan, settings, now)
         if decision.mode is Mode.INCREMENTAL:

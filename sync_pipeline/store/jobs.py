@@ -142,6 +142,7 @@ UPDATE scm.sync_jobs
        not_before = NULL,
        planned_at = NULL,
        dagster_run_id = %(dagster_run_id)s,
+       config_hash = coalesce(%(config_hash)s, config_hash),
        updated_at = now()
  WHERE job_id = %(job_id)s
    AND (status IN ('pending', 'failed')
@@ -448,13 +449,15 @@ def claim(
     dagster_run_id: str | None,
     gone: UUID | None = None,
     max_running: int | None = None,
+    config_hash: str | None = None,
 ) -> Claim | None:
     """Take the job for one attempt of ``length`` seconds, renewable; None if somebody else has it, if it is
     paused (see :func:`sync_pipeline.store.pauses.of_job`), or if ``max_running`` others are at work.
 
     Takes over a running job whose claim ran out, or whose claim is ``gone``: that of a process known to be
     dead. Closes the attempt it replaces, takes its lease from it, and buries a job whose attempts are used
-    up (the caller then finds it dead). ``process`` tells the next one which process this is.
+    up (the caller then finds it dead). ``process`` tells the next one which process this is;
+    ``config_hash`` names the settings of the attempt.
     """
     token = uuid4()
     params = {
@@ -465,6 +468,7 @@ def claim(
         "gone": gone,
         "length": length,
         "dagster_run_id": dagster_run_id,
+        "config_hash": config_hash,
         "code_version": __version__,
     }
     with conn.transaction():
