@@ -239,7 +239,7 @@ def test_what_is_switched_off_is_worth_a_warning(tmp_path: Path, monkeypatch: py
     [first, *off], _ = local.settings_in_force()
     assert first.state is State.OK
     assert {(one.subject, one.state) for one in off} == {(name, WARNING) for name in SWITCHES}
-    assert off[0].seen == "sync_enabled is false: nothing is started by itself"
+    assert off[0].seen == "switched off: nothing is started by itself"
 
 
 def test_too_little_space_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

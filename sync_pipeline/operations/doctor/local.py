@@ -54,7 +54,7 @@ def settings_in_force() -> tuple[list[Finding], Settings | None]:
     seen = f"{file}" if file else "no TOML file"
     seen += f"; from the environment: {', '.join(given)}" if given else "; nothing from the environment"
     off = [
-        warning("settings", f"{name} is false: {what}", f"set {name} to true, unless this is wanted", name)
+        warning("settings", f"switched off: {what}", f"set {name} to true, unless this is wanted", name)
         for name, what in settings.switched_off.items()
     ]
     if file is not None and _is_open_secret(file, settings):
