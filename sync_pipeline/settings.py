@@ -459,6 +459,11 @@ class Settings(BaseSettings):
     fingerprint_revisions: int = Field(
         5, ge=1, le=100, description="Stored revisions compared with the source at every visit."
     )
+    sweep_enabled: bool = Field(
+        True,
+        description="False: nothing that is stored is read or compared again by itself: not by the schedules "
+        "`reconcile`, `full_sync` and `repair_recent`, and not by the sweeps of live syncing.",
+    )
     sweep_recent_revisions: int = Field(
         100, ge=0, le=1_000_000, description="Newest revisions re-read by each sweep for edited properties."
     )
@@ -584,11 +589,19 @@ class Settings(BaseSettings):
         24.0, gt=0, le=87_600, description="Hours: the recent window that a repair backfill reads again."
     )
     scheduler_max_backfill_window_hours: float = Field(
-        168.0,
+        8784.0,
         gt=0,
         le=87_600,
-        description="Hours: longest piece that one job of the schedule full_sync reads again. A backfill "
-        "that somebody asks for is read in chunks, however long it is.",
+        description="Hours: longest window of a backfill job of merge requests or reviews that the scheduler "
+        "starts. Of a longer one it starts the newest piece, and the rest stays queued. Time before the "
+        "oldest fact does not count. What a person runs is read in chunks, however long it is.",
+    )
+    backfill_max_concurrent_jobs: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="Jobs of history handed out at once; at most half of scheduler_global_concurrency, which "
+        "is also the default.",
     )
     scheduler_enable_tenant_fairness: bool = Field(
         True, description="True: the tenant that waited longest is served first. False: by priority only."
@@ -610,6 +623,9 @@ class Settings(BaseSettings):
     )
 
     # Circuit breaker: shares, 0 to 1, of the finished runs in the window or of their requests.
+    cb_enabled: bool = Field(
+        True, description="False: circuit breakers hold nothing back, and their state stays as it is."
+    )
     cb_failure_rate_threshold: float = Field(
         0.3, gt=0, le=1, description="Share of failed runs that opens a circuit breaker."
     )
@@ -662,6 +678,9 @@ class Settings(BaseSettings):
     )
 
     # Degradation: smaller and slower where a source cannot follow; it loses speed, never a row.
+    degradation_enabled: bool = Field(
+        True, description="False: sizes stay the usual ones, and nothing rests after time-outs."
+    )
     degradation_min_batch_size: int = Field(10, ge=1, le=10_000, description="Fewest rows of a page.")
     degradation_default_batch_size: int = Field(
         100, ge=1, le=10_000, description="Rows of a page where nothing is degraded."
@@ -732,6 +751,10 @@ class Settings(BaseSettings):
     )
 
     # The reaper: what became of those who work on jobs, and when what waits is given up.
+    reaper_enabled: bool = Field(
+        True,
+        description="False: the reaper ends nothing. What starts a job still takes over an expired claim.",
+    )
     reaper_interval_seconds: int = Field(
         60, ge=1, le=86_400, description="Seconds: how often the reaper looks for abandoned work."
     )
@@ -799,12 +822,27 @@ class Settings(BaseSettings):
         le=3600,
         description="Seconds: a request that would have to wait longer is not sent; its job is tried later.",
     )
+    gitlab_tenant_rate_limit_enabled: bool = Field(
+        False,
+        description="Syncing the projects of a tenant also takes from a bucket of that tenant at its GitLab.",
+    )
+    gitlab_tenant_rate_limit_rate: float = Field(
+        5.0, ge=0.1, le=100_000, description="Requests a second for one tenant at one GitLab."
+    )
+    gitlab_tenant_rate_limit_burst: int = Field(
+        10, ge=1, le=100_000, description="Requests for one tenant that may be sent at once."
+    )
     svn_rate: float = Field(
         50.0,
         ge=0.1,
         le=100_000,
         description="svn commands a second to one server, summed over all processes; as many at once.",
     )
+
+    @property
+    def switched_off(self) -> dict[str, str]:
+        """The switches of :data:`SWITCHES` that are off, each with what does not happen."""
+        return {name: what for name, what in SWITCHES.items() if not getattr(self, name)}
 
     @property
     def catalog_file(self) -> Path:
@@ -901,6 +939,15 @@ class Settings(BaseSettings):
         of :func:`sync_pipeline.settings_sources.collect`."""
         return init_settings, _Sources(settings_cls)
 
+
+SWITCHES = {
+    "sync_enabled": "nothing is started by itself",
+    "sweep_enabled": "nothing stored is read or compared again by itself",
+    "cb_enabled": "circuit breakers hold nothing back",
+    "degradation_enabled": "a slow source is asked in the usual sizes",
+    "reaper_enabled": "lost jobs, runs and leases are not ended until a starter meets them",
+}
+"""Settings that switch a part of the program on, and what does not happen while one is false."""
 
 SECRETS = frozenset(name for name, field in Settings.model_fields.items() if field.annotation is SecretStr)
 """Settings whose value belongs on no command line."""

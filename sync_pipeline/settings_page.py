@@ -32,10 +32,10 @@ _PARTS = {
     "job_max_attempts": "Jobs and leases",
     "sync_interval": "Sensors",
     "sync_enabled": "Scheduler",
-    "cb_failure_rate_threshold": "Circuit breaker",
-    "degradation_min_batch_size": "Degradation",
+    "cb_enabled": "Circuit breaker",
+    "degradation_enabled": "Degradation",
     "worker_pool": "Workers and pools",
-    "reaper_interval_seconds": "Reaper and retention",
+    "reaper_enabled": "Reaper and retention",
     "gitlab_postgres_rate_limit_enabled": "Rate limits",
 }
 

@@ -52,23 +52,20 @@ ALIASES = {
 ours. The name of the setting itself goes first, then the first of these."""
 
 _WATERMARK = "a backfill takes --update-watermark where it is wanted; remove it"
-_CUT = "a backfill may be as long as it has to, it is cut into chunks; remove it"
+_CUT = "longer windows are cut and none is lost; use SCM_SCHEDULER_MAX_BACKFILL_WINDOW_HOURS"
 _SHARED = "all processes share one limit; use SCM_GITLAB_POSTGRES_RATE_LIMIT_"
-_PER_TENANT = "a tenant is limited in jobs; use SCM_SCHEDULER_PER_TENANT_CONCURRENCY"
 REFUSED = {
     "SCM_CLAIM_MAX_TENANTS_PER_ROUND": "every tenant has its turn in each round; remove it",
     "SCM_BACKFILL_CRON_HINT": "the schedule is at 02:00 UTC; SCM_FULL_SYNC_DAYS says how far back it reads",
-    "SCM_BACKFILL_MAX_CONCURRENT_JOBS": "tag_concurrency_limits in dagster.yaml limits backfills; remove it",
     "SCM_BACKFILL_DEFAULT_UPDATE_WATERMARK": _WATERMARK,
     "SCM_BACKFILL_MAX_TOTAL_WINDOW_SECONDS": _CUT,
-    "SCM_BACKFILL_MAX_CHUNKS_PER_REQUEST": _CUT,
+    "SCM_BACKFILL_MAX_CHUNKS_PER_REQUEST": "no request is cut short; use SCM_SCHEDULER_MAX_ENQUEUE_PER_SCAN "
+    "for the jobs that one plan starts",
     "SCM_GITLAB_RATE_LIMIT_ENABLED": f"{_SHARED}ENABLED",
     "SCM_GITLAB_RATE_LIMIT_REQUESTS_PER_SECOND": f"{_SHARED}RATE",
     "SCM_GITLAB_RATE_LIMIT_BURST_SIZE": f"{_SHARED}BURST",
-    "SCM_GITLAB_TENANT_RATE_LIMIT_ENABLED": _PER_TENANT,
-    "SCM_GITLAB_TENANT_RATE_LIMIT_RATE": _PER_TENANT,
-    "SCM_GITLAB_TENANT_RATE_LIMIT_BURST": _PER_TENANT,
-    "SCM_GITLAB_TENANT_RATE_LIMIT_MAX_WAIT": _PER_TENANT,
+    "SCM_GITLAB_TENANT_RATE_LIMIT_MAX_WAIT": "the limit of a tenant waits as long as that of the server; use "
+    "SCM_GITLAB_POSTGRES_RATE_LIMIT_MAX_WAIT",
     "SCM_GITLAB_MAX_CONCURRENCY": "use SCM_SCHEDULER_PER_INSTANCE_CONCURRENCY for jobs and "
     "SCM_GITLAB_PARALLEL for the requests of one repository",
     "SCM_GITLAB_TOKEN_ENV": "write a [[gitlab]] table, which has the key token_env",

@@ -97,7 +97,7 @@ def jobs_list(
 def jobs_show(
     job_id: Annotated[str, typer.Argument(metavar="ID", help="The job.")], as_json: AsJson = False
 ) -> None:
-    """Show one job with why it was started, its attempts, and what people did to it."""
+    """Show one job with why it was started, its settings, its attempts, and what people did to it."""
     from sync_pipeline.operations import jobs
 
     wanted = _uuid(job_id)
@@ -106,8 +106,10 @@ def jobs_show(
     if as_json:
         print_json(document)
         return
-    lists = ("history", "events")
-    print_facts({name: value for name, value in document.items() if name not in lists})
+    apart = ("configuration", "history", "events")
+    print_facts({name: value for name, value in document.items() if name not in apart})
+    if (kept := document["configuration"]) is not None:
+        say(f"configuration: {kept['hash']}, {_changed(kept['changed'])}")
     for one in document["history"]:
         end = f"{one['finished_at']:%Y-%m-%d %H:%M:%S}" if one["finished_at"] else "now"
         say(
@@ -265,6 +267,14 @@ def _one_of(kind: Any, text: str, option: str) -> Any:
         return kind(text.strip().lower())
     except ValueError:
         raise ConfigurationError(f"{option}: {text!r} is none of {', '.join(kind)}") from None
+
+
+def _changed(changed: Mapping[str, Any] | None) -> str:
+    if changed is None:
+        return "kept without its settings by an earlier version"
+    if not changed:
+        return "every number, switch and date at its default"
+    return ", ".join(f"{name} = {str(value).lower()}" for name, value in sorted(changed.items()))
 
 
 def _row(one: Mapping[str, Any]) -> dict[str, object]:

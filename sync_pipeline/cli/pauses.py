@@ -126,6 +126,8 @@ def breakers_command(as_json: AsJson = False) -> None:
     if as_json:
         print_json(document)
         return
+    if not document["enabled"]:
+        say("circuit breakers are switched off (cb_enabled is false): none of them holds anything back")
     opens_at = document["opens_at"]
     print_rows(
         [
@@ -154,9 +156,9 @@ def breakers_command(as_json: AsJson = False) -> None:
 
 def breaker_reset_command(
     reason: Why,
-    scope: Annotated[str, typer.Option("--scope", metavar="SCOPE", help="global, instance or tenant.")],
+    scope: Annotated[str, typer.Option("--scope", metavar="SCOPE", help="global, instance, tenant or pool.")],
     key: Annotated[
-        str, typer.Option("--key", metavar="NAME", help="The server or tenant; nothing for global.")
+        str, typer.Option("--key", metavar="NAME", help="The server, tenant or pool; nothing for global.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:

@@ -185,7 +185,9 @@ def _at_work(one: Mapping[str, Any], now: str) -> str:
 
 
 def status_obstacles(document: Mapping[str, Any]) -> Iterator[str]:
-    """What people have paused, which breakers are not closed, and what is due meanwhile."""
+    """What is switched off, what people have paused, which breakers are not closed, and what is due."""
+    for name, what in document["switched_off"].items():
+        yield f"switched off: {name} is false: {what}"
     for one in document["pauses"]:
         end = f"until {_second(one['until'])} UTC" if one["until"] else "until it is resumed"
         yield f"pause {one['id']}: {place_of(one)} {end} ({one['actor']}: {_line(one['reason'])})"

@@ -34,7 +34,10 @@ _LATE = 2
 
 
 def breaker_documents(conn: Connection, settings: Settings) -> list[Document]:
-    """The breakers that are not closed, the reason with what most runs failed of."""
+    """The breakers that are not closed, the reason with what most runs failed of; none where breakers are
+    switched off, as they hold nothing back then."""
+    if not settings.cb_enabled:
+        return []
     return [
         {
             "scope": row.scope,
@@ -57,9 +60,10 @@ def pause_documents(rows: Sequence[PauseRow], names: Mapping[int, str]) -> list[
 
 
 def hinders(breaker: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
-    """True if this breaker is about the repository of ``place``, which has ``instance`` and ``tenant``."""
+    """True if this breaker is about the repository of ``place``, which has ``instance`` and ``tenant``. That
+    of a worker pool is about none: another pool may take its repositories."""
     keys = {Scope.GLOBAL: "", Scope.INSTANCE: place["instance"], Scope.TENANT: place["tenant"]}
-    return bool(keys[Scope(breaker["scope"])] == breaker["key"])
+    return bool(keys.get(Scope(breaker["scope"])) == breaker["key"])
 
 
 def holds(pause: Mapping[str, Any], place: Mapping[str, Any]) -> bool:

@@ -17,11 +17,12 @@ from uuid import UUID
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobStatus
 from sync_pipeline.operations.texts import age, counted, plain_window, some
+from sync_pipeline.store import configurations, repos
 from sync_pipeline.store import job_actions as store
-from sync_pipeline.store import repos
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.job_actions import By, Filters
 from sync_pipeline.store.windows import from_ranges
+from sync_pipeline.sync import configuration
 
 MOST = 10_000
 """Jobs that one command handles."""
@@ -60,15 +61,30 @@ def said(document: Mapping[str, Any]) -> str:
 
 
 def show(database: Database, job_id: UUID) -> Document:
-    """One job with its decision, attempts and events. Raises ConfigurationError if there is none."""
+    """One job, why it was started, its settings, attempts and events. Raises ConfigurationError if there is
+    none."""
     with database.connection() as conn:
         row = _found(conn, Filters(job_ids=[job_id]))[0]
         return {
             **_document(row, _names(conn, Filters())),
             "decision": row["decision"],
+            "configuration": _configuration(conn, row["config_hash"]),
             "history": store.attempts(conn, job_id),
             "events": store.events(conn, job_id),
         }
+
+
+def _configuration(conn: Connection, config_hash: str | None) -> Document | None:
+    """What the latest attempt worked with, or what the job was made with; None where nothing is known. There
+    are no settings where an earlier version kept the hash alone."""
+    if not config_hash:
+        return None
+    settings = configurations.get(conn, config_hash)
+    return {
+        "hash": config_hash,
+        "settings": settings,
+        "changed": None if settings is None else configuration.changed(settings),
+    }
 
 
 @dataclass(frozen=True, slots=True)

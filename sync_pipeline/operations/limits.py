@@ -21,7 +21,7 @@ from sync_pipeline.policy.rate_limits import Limits
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import rate_limits as store
 from sync_pipeline.store.database import Connection, Database, database_time
-from sync_pipeline.sync.limiter import gitlab_limits, svn_limits
+from sync_pipeline.sync.limiter import gitlab_limits, svn_limits, tenant_limits
 
 LONGEST_PAUSE = timedelta(days=365)
 
@@ -134,6 +134,8 @@ def _advice(instance: str, known: Iterable[str]) -> str:
 
 def limits_of(settings: Settings, endpoint_class: str) -> Limits:
     """What the settings allow to those who take from this bucket."""
+    if store.is_of_tenant(endpoint_class):
+        return tenant_limits(settings)
     return svn_limits(settings) if endpoint_class == store.SVN else gitlab_limits(settings)
 
 

@@ -87,10 +87,12 @@ def listing(database: Database) -> dict[str, Any]:
 
 
 def breaker_listing(database: Database, settings: Settings) -> dict[str, Any]:
-    """Every breaker that was ever judged, what happened to them last, and when one opens by ``settings``."""
+    """Every breaker that was ever judged, what happened to them last, and when one opens by ``settings``;
+    ``enabled`` is False where they hold nothing back."""
     limits = limits_of(settings).breaker
     with database.connection() as conn:
         return {
+            "enabled": settings.cb_enabled,
             "opens_at": {
                 "failure_rate": limits.failure_rate,
                 "rate_limit_rate": limits.rate_limit_rate,

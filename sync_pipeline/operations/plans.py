@@ -153,7 +153,9 @@ def _ask(
         return _Asked(0, None)
     if len(times) > _MOST_QUESTIONS:
         times = [TimeWindow(times[0].since, times[-1].until)]
-    client = Readers(settings, database).gitlab(repository.instance, patience=projects.ESTIMATE_SECONDS)
+    client = Readers(settings, database).gitlab(
+        repository.instance, patience=projects.ESTIMATE_SECONDS, tenant=repository.tenant
+    )
     assert repository.project_id is not None
     started = client.instance.monotonic()
     try:

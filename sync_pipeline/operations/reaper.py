@@ -153,6 +153,9 @@ def reap(
     Raises ConfigurationError if the database does not answer or was migrated since this process began.
     """
     report = ReapReport(dry_run)
+    if not settings.reaper_enabled:
+        report.skipped = "the reaper is switched off: reaper_enabled is false"
+        return report
     rules = rules_of(settings)
     try:
         # The lock is held by a transaction of its own, which changes nothing: each item has its own.

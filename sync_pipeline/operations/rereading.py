@@ -24,7 +24,7 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, migrations
 from sync_pipeline.store import rereading as store
 from sync_pipeline.store.database import Database, database_time
-from sync_pipeline.sync.engine import settings_hash
+from sync_pipeline.sync import configuration
 
 
 class Rereading(StrEnum):
@@ -116,8 +116,10 @@ def queue(
         found.skipped = _off(settings, what)
         if found.skipped is not None:
             return found
+        config_hash = ""
         if execute:
             store.lock(conn)
+            config_hash = configuration.keep(conn, settings)
         rows = store.units(conn, str(what), settings.scheduler_backfill_repair_window_hours * 3600)
         only = settings.scheduler_mvp_job_type_allowlist if settings.scheduler_mvp_mode_enabled else ()
         for row in rows:
@@ -151,7 +153,7 @@ def queue(
                         conn,
                         request,
                         max_attempts=settings.job_max_attempts,
-                        config_hash=settings_hash(settings),
+                        config_hash=config_hash,
                     )
                 except LeaseHeld:
                     found.busy.append(piece)
@@ -163,6 +165,8 @@ def queue(
 def _off(settings: Settings, what: Rereading) -> str | None:
     if not settings.sync_enabled:
         return "nothing is started by itself: sync_enabled is false"
+    if not settings.sweep_enabled:
+        return "nothing is read again by itself: sweep_enabled is false"
     if what is Rereading.FULL_SYNC and not settings.full_sync_days:
         return "switched off: full_sync_days is 0"
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -51,7 +51,7 @@ from sync_pipeline.store import breakers, heartbeats, jobs, migrations, pauses
 from sync_pipeline.store import planning as store
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.pools import DEFAULT_POOL
-from sync_pipeline.sync.engine import settings_hash
+from sync_pipeline.sync import configuration
 from sync_pipeline.sync.readers import Readers
 
 ACTOR = "scheduler"
@@ -87,6 +87,7 @@ def limits_of(settings: Settings) -> Limits:
             per_scan=settings.scheduler_max_enqueue_per_scan,
             per_instance=settings.scheduler_per_instance_concurrency,
             per_tenant=settings.scheduler_per_tenant_concurrency,
+            history=settings.backfill_max_concurrent_jobs,
         ),
         error_budget=settings.scheduler_error_budget_threshold,
         budget_pause=timedelta(seconds=settings.scheduler_pause_duration_seconds),
@@ -104,6 +105,7 @@ def limits_of(settings: Settings) -> Limits:
             open_for=timedelta(seconds=settings.cb_open_duration_seconds),
             half_open_requests=settings.cb_half_open_max_requests,
             recovery_successes=settings.cb_recovery_success_count,
+            enabled=settings.cb_enabled,
         ),
         degradation=DegradationLimits(
             min_batch=settings.degradation_min_batch_size,
@@ -120,6 +122,7 @@ def limits_of(settings: Settings) -> Limits:
             base_wait=settings.degradation_base_sleep_seconds,
             longest_wait=settings.degradation_max_sleep_seconds,
             recovery=settings.degradation_recovery_success_count,
+            enabled=settings.degradation_enabled,
         ),
         open_backfill=timedelta(seconds=settings.cb_backfill_interval_seconds)
         if settings.cb_backfill_only_mode
@@ -132,6 +135,7 @@ def limits_of(settings: Settings) -> Limits:
         if settings.scheduler_mvp_mode_enabled
         else frozenset(),
         switched_on=settings.sync_enabled,
+        longest_backfill=timedelta(hours=settings.scheduler_max_backfill_window_hours),
     )
 
 
@@ -172,6 +176,10 @@ def read_plan(
                 row["instance"]: BucketLevel(level=row["level"], paused_until=row["paused_until"])
                 for row in rows.buckets
             },
+            pool=settings.worker_pool,
+            history_start=None
+            if rows.history_start is None
+            else datetime.combine(rows.history_start, time.min, tzinfo=UTC),
         ),
         rows.now,
     )
@@ -247,6 +255,7 @@ def document(found: Round, settings: Settings, names: Mapping[int, str]) -> dict
                 "job": str(d.job_type),
                 "mode": str(d.mode),
                 "window": None if d.window is None else str(d.window),
+                "rest": None if d.rest is None else str(d.rest),
                 "job_id": None if d.job_id is None else str(d.job_id),
                 "chosen": d.chosen,
                 "reason": str(d.reason),
@@ -298,21 +307,28 @@ def record(
             store.recall(conn, str(breaker.scope), breaker.key)
     decisions: dict[UUID, Mapping[str, Any]] = {}
     tenants = set()
+    config_hash = configuration.keep(conn, settings)
     for decision in started:
-        job_id = decision.job_id or jobs.enqueue(
-            conn,
-            JobRequest(
-                repo_id=decision.repo_id,
-                job_type=decision.job_type,
-                mode=decision.mode,
-                trigger=trigger,
-                actor=ACTOR,
-                reason=str(decision.reason),
-                priority=decision.priority,
-            ),
-            max_attempts=settings.job_max_attempts,
-            config_hash=settings_hash(settings),
-        )
+        job_id: UUID | None
+        if decision.job_id and decision.window and decision.rest:
+            job_id = jobs.cut(conn, decision.job_id, decision.window, decision.rest)
+            if job_id is None:
+                continue  # Somebody has it by now, or other work has one of its parts.
+        else:
+            job_id = decision.job_id or jobs.enqueue(
+                conn,
+                JobRequest(
+                    repo_id=decision.repo_id,
+                    job_type=decision.job_type,
+                    mode=decision.mode,
+                    trigger=trigger,
+                    actor=ACTOR,
+                    reason=str(decision.reason),
+                    priority=decision.priority,
+                ),
+                max_attempts=settings.job_max_attempts,
+                config_hash=config_hash,
+            )
         decisions[job_id] = explained(decision, plan, settings, now)
         if decision.mode is Mode.INCREMENTAL:
             tenants.add(decision.tenant)
@@ -326,6 +342,7 @@ def explained(decision: Decision, plan: Plan, settings: Settings, now: datetime)
     sizes = decision.sizes
     return {
         "reason": str(decision.reason),
+        **({} if decision.rest is None else {"rest": str(decision.rest)}),
         "planned_at": now.isoformat(),
         "instance": decision.instance,
         "tenant": decision.tenant,

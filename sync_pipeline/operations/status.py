@@ -119,6 +119,7 @@ def status(
         },
         "due": held_back.due_document(units, due, now, settings),
         **obstacles,
+        "switched_off": settings.switched_off,
         **attended,
         "run_starts": _run_starts(settings, database),
         "units": units,

@@ -1,8 +1,8 @@
 """The fleet-wide asset checks ``attendance``, ``servers`` and ``held_back``.
 
 ``attendance``: sensors, schedules and loops tick, and a living worker pool takes every repository.
-``servers``: every server answers and accepts our token. ``held_back``: nothing is paused, and no circuit
-breaker is open.
+``servers``: every server answers and accepts our token. ``held_back``: nothing is paused or
+switched off, and no circuit breaker is open.
 
 Belongs here: the checks and when they are red. The sensor ``scheduler`` reports a change within a tick; each
 run of the schedule ``reconcile`` does them too. Does not belong here: heartbeats, pools and servers that do
@@ -26,6 +26,7 @@ from sync_pipeline.quality.health import reason_of_server
 from sync_pipeline.quality.reasons import Reason, remedy
 from sync_pipeline.resources import GitLabResource, PostgresResource
 from sync_pipeline.safe_text import visible
+from sync_pipeline.settings import Settings
 from sync_pipeline.store import breakers, heartbeats, pauses, pools, repos, servers
 from sync_pipeline.store.database import Connection
 
@@ -34,7 +35,7 @@ ATTENDANCE, SERVERS, HELD = "attendance", "servers", "held_back"
 _DESCRIPTIONS = {
     ATTENDANCE: "Sensors, schedules and loops tick, and a living worker pool takes every repository.",
     SERVERS: "Every server answers and accepts our token.",
-    HELD: "Nothing is paused, and no circuit breaker is open.",
+    HELD: "Nothing is paused or switched off, and no circuit breaker is open.",
 }
 _SHOWN = 50
 
@@ -65,9 +66,9 @@ class FleetVerdict:
         )
 
 
-def fleet_verdicts(conn: Connection, tokens: Credentials) -> list[FleetVerdict]:
-    """The fleet-wide checks as of now, with the tokens in force."""
-    return [_attendance(conn), _servers(conn, tokens), _held(conn)]
+def fleet_verdicts(conn: Connection, tokens: Credentials, settings: Settings) -> list[FleetVerdict]:
+    """The fleet-wide checks as of now, with the tokens and settings in force."""
+    return [_attendance(conn), _servers(conn, tokens), _held(conn, settings)]
 
 
 def _attendance(conn: Connection) -> FleetVerdict:
@@ -108,10 +109,10 @@ def _servers(conn: Connection, tokens: Credentials) -> FleetVerdict:
     return FleetVerdict(SERVERS, tuple(wrong), severity, metadata or {"servers": "all answer"})
 
 
-def _held(conn: Connection) -> FleetVerdict:
-    """The pauses in force, and the circuit breakers that are not closed."""
-    wrong: list[str] = []
-    metadata: dict[str, str] = {}
+def _held(conn: Connection, settings: Settings) -> FleetVerdict:
+    """What is switched off, the pauses in force, and the circuit breakers that are not closed."""
+    wrong = list(settings.switched_off)
+    metadata = {name: f"switched off: {what}" for name, what in settings.switched_off.items()}
     for pause in pauses.active(conn)[:_SHOWN]:
         name = f"pause {pause.pause_id}"
         place = pause.instance or pause.tenant or (pause.repo_id and f"repository {pause.repo_id}")
@@ -119,7 +120,7 @@ def _held(conn: Connection) -> FleetVerdict:
         wrong.append(name)
         metadata[name] = visible(f"{place or 'everything'} {end} ({pause.actor}: {pause.reason})")
         metadata["paused: what to do"] = remedy("paused")
-    for one in breakers.read(conn):
+    for one in breakers.read(conn) if settings.cb_enabled else ():
         if one.state != BreakerState.CLOSED:
             state = "breaker_open" if one.state == BreakerState.OPEN else "half_open"
             name = f"breaker {one.scope} {one.key}".rstrip()
@@ -143,16 +144,18 @@ def fleet_checks(asset: dg.AssetKey) -> list[dg.AssetChecksDefinition]:
 
 
 def _check(asset: dg.AssetKey, name: str) -> dg.AssetChecksDefinition:
-    read: Callable[[Connection, Credentials], FleetVerdict] = {
-        ATTENDANCE: lambda conn, _: _attendance(conn),
-        SERVERS: _servers,
-        HELD: lambda conn, _: _held(conn),
+    read: Callable[[Connection, Credentials, Settings], FleetVerdict] = {
+        ATTENDANCE: lambda conn, *_: _attendance(conn),
+        SERVERS: lambda conn, tokens, _: _servers(conn, tokens),
+        HELD: lambda conn, _, settings: _held(conn, settings),
     }[name]
 
     @dg.asset_check(asset=asset, name=name, description=_DESCRIPTIONS[name])
-    def check(postgres: PostgresResource, gitlab: GitLabResource) -> dg.AssetCheckResult:
+    def check(
+        settings: dg.ResourceParam[Settings], postgres: PostgresResource, gitlab: GitLabResource
+    ) -> dg.AssetCheckResult:
         with postgres.database(max_size=1) as database, database.connection() as conn:
-            verdict = read(conn, credentials.in_force(conn, gitlab.readers(database)))
+            verdict = read(conn, credentials.in_force(conn, gitlab.readers(database)), settings)
         return dg.AssetCheckResult(
             passed=verdict.passed, severity=verdict.severity, metadata=dict(verdict.metadata)
         )

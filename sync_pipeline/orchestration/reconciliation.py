@@ -85,7 +85,8 @@ def reconciliation_asset(
                         if by_id[report.repo_id].kind is Kind.GITLAB:
                             # Live syncing is due to show what it finished, whoever asked for it.
                             materialize_days(context, by_id[report.repo_id], report, days, watermarks)
-                context.log.info(said(sweep.swept))
+                off = "sweep_enabled is false; " if not settings.sweep_enabled else ""
+                context.log.info(off + said(sweep.swept))
                 yield dg.MaterializeResult(
                     asset_key=key,
                     metadata=metadata_of(database, settings, sweep.swept, by_id),

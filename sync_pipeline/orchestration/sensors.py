@@ -99,7 +99,7 @@ def scheduler_sensor(
             taken, refused = UiRequests(context.instance, database, settings, repositories, days).take_over()
             requests, said = _schedule(context.instance, database, settings, by_id, days, tokens)
             events = _changed_verdicts(database, settings, by_id, tokens)
-            of_fleet, cursor = _changed_fleet_verdicts(database, tokens, fleet, context.cursor)
+            of_fleet, cursor = _changed_fleet_verdicts(database, settings, tokens, fleet, context.cursor)
             context.update_cursor(cursor)
             events += of_fleet
             said += f"; {len(events)} verdicts" if events else ""
@@ -254,12 +254,12 @@ def _most_telling_first(
 
 
 def _changed_fleet_verdicts(
-    database: Database, tokens: Credentials, fleet: dg.AssetKey, cursor: str | None
+    database: Database, settings: Settings, tokens: Credentials, fleet: dg.AssetKey, cursor: str | None
 ) -> tuple[list[dg.AssetCheckEvaluation], str]:
     """The verdicts about the whole that differ from the last ones reported, which the cursor remembers; each
     once a day all the same, in case the one that was reported got lost."""
     with database.connection() as conn:
-        verdicts = fleet_verdicts(conn, tokens)
+        verdicts = fleet_verdicts(conn, tokens, settings)
         today = database_time(conn).date().isoformat()
     try:
         known = json.loads(cursor or "{}")

@@ -43,7 +43,7 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store import dagster_requests as store
 from sync_pipeline.store import jobs
 from sync_pipeline.store.database import Database
-from sync_pipeline.sync.engine import settings_hash
+from sync_pipeline.sync import configuration
 
 _log = logging.getLogger(__name__)
 
@@ -313,7 +313,7 @@ class UiRequests:
                                     conn,
                                     request,
                                     max_attempts=self._settings.job_max_attempts,
-                                    config_hash=settings_hash(self._settings),
+                                    config_hash=configuration.keep(conn, self._settings),
                                 )
                             )
                         except (LeaseHeld, LookupError):

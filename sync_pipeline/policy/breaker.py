@@ -33,6 +33,7 @@ class Scope(StrEnum):
     GLOBAL = "global"
     INSTANCE = "instance"
     TENANT = "tenant"
+    POOL = "pool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ class Breaker:
 class BreakerLimits:
     """When a breaker opens and closes (seed 000, section 1.11). Rates are shares from 0 to 1, see
     :class:`~sync_pipeline.policy.samples.Rates`; ``alpha`` is the weight of the newest rates, 1 without
-    smoothing. The newest ``window_count`` runs of the last ``window`` are judged."""
+    smoothing. The newest ``window_count`` runs of the last ``window`` are judged. Without ``enabled`` no
+    breaker is judged, and none holds anything back."""
 
     failure_rate: float
     rate_limit_rate: float
@@ -68,6 +70,7 @@ class BreakerLimits:
     open_for: timedelta
     half_open_requests: int
     recovery_successes: int
+    enabled: bool = True
 
 
 def judge(breaker: Breaker, samples: Sequence[Sample], now: datetime, limits: BreakerLimits) -> Breaker:

@@ -80,7 +80,7 @@ class _Ledger:
             return Reason.TENANT_CAP
         # History takes half at most, so that live syncing never waits for it.
         if activity.is_history and (
-            self.history >= half(caps.queued)
+            self.history >= min(half(caps.queued), caps.history or caps.queued)
             or self.history_by_instance[decision.instance] >= half(caps.per_instance)
         ):
             return Reason.HISTORY_CAP

@@ -23,7 +23,7 @@ class DiffMode(StrEnum):
 @dataclass(frozen=True, slots=True)
 class DegradationLimits:
     """Sizes and counts (seed 000, section 1.13). Batches are rows of a page, windows are seconds; the counts
-    are of runs in a row."""
+    are of runs in a row. Without ``enabled`` sizes are the usual ones, whatever happened."""
 
     min_batch: int
     default_batch: int
@@ -39,6 +39,7 @@ class DegradationLimits:
     base_wait: float
     longest_wait: float
     recovery: int
+    enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def suggest(samples: Iterable[Sample], limits: DegradationLimits) -> Sizes:
     limited = slow = large = good = 0
     diff_mode = DiffMode.BEST_EFFORT
     reasons: dict[str, None] = {}
-    for sample in sorted(samples, key=lambda s: s.finished_at):
+    for sample in sorted(samples if limits.enabled else (), key=lambda s: s.finished_at):
         if sample.outcome is Outcome.NEUTRAL:
             continue
         limited = limited + 1 if sample.is_rate_limited else 0

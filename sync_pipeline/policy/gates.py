@@ -25,6 +25,8 @@ from sync_pipeline.policy.snapshot import Decision, Limits, Reason, Snapshot, Un
 ActivityKey = tuple[int, str, Mode, object]
 Key = tuple[int, JobType]
 
+_OF_ALL_SERVERS = frozenset({Scope.GLOBAL, Scope.POOL})
+
 AT_WORK = frozenset({Reason.RUNNING, Reason.IN_FLIGHT})
 """Reasons of what is under way."""
 
@@ -34,9 +36,14 @@ def activity_key(decision: Decision) -> ActivityKey:
     return decision.repo_id, str(FAMILY_OF[decision.job_type]), decision.mode, decision.window
 
 
-def scopes_of(instance: str, tenant: str) -> tuple[tuple[Scope, str], ...]:
+def scopes_of(one: Decision | Sample) -> tuple[tuple[Scope, str], ...]:
     """The scopes whose breakers apply to something."""
-    return (Scope.GLOBAL, ""), (Scope.INSTANCE, instance), (Scope.TENANT, tenant)
+    return (
+        (Scope.GLOBAL, ""),
+        (Scope.INSTANCE, one.instance),
+        (Scope.TENANT, one.tenant),
+        (Scope.POOL, one.pool),
+    )
 
 
 def through(
@@ -192,7 +199,7 @@ def _through_breakers(
 
 def _asked(decision: Decision, stopped: Mapping[tuple[Scope, str], Breaker]) -> list[tuple[Scope, str]]:
     """The breakers that have to let ``decision`` through, all in the same state."""
-    mine = [key for key in scopes_of(decision.instance, decision.tenant) if key in stopped]
+    mine = [key for key in scopes_of(decision) if key in stopped]
     if are_open := [key for key in mine if stopped[key].state is BreakerState.OPEN]:
         return are_open
     # What probes a server says nothing about its tenant, nor about all, while that server fails.
@@ -223,7 +230,7 @@ def _allowance(
 ) -> _Allowance:
     """``there`` are the job types of what might find out now how ``breaker`` should be."""
     limits = snapshot.limits
-    mine = [d for d in decisions if (breaker.scope, breaker.key) in scopes_of(d.instance, d.tenant)]
+    mine = [d for d in decisions if (breaker.scope, breaker.key) in scopes_of(d)]
     at_work = {activity_key(d) for d in mine if d.reason in AT_WORK}
     if breaker.state is BreakerState.OPEN:
         assert breaker.opened_at is not None
@@ -233,14 +240,14 @@ def _allowance(
         lately = [
             s.started_at
             for s in snapshot.samples
-            if (breaker.scope, breaker.key) in scopes_of(s.instance, s.tenant) and s.mode is Mode.BACKFILL
+            if (breaker.scope, breaker.key) in scopes_of(s) and s.mode is Mode.BACKFILL
         ]
         begun = max([*lately, breaker.opened_at])
         free = spacing is not None and not at_work and now >= begun + spacing
         return _Allowance(int(free), frozenset(), until)
     left = min(limits.probes_per_scan, limits.breaker.half_open_requests - len(at_work))
     # Where there are none of the job types that are to probe, whatever there is may.
-    return _Allowance(left, limits.probe_job_types & there, None, one_each=breaker.scope is Scope.GLOBAL)
+    return _Allowance(left, limits.probe_job_types & there, None, one_each=breaker.scope in _OF_ALL_SERVERS)
 
 
 def _through_budgets(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sync_pipeline.model import Mode
+from sync_pipeline.model import JobType, Mode, TimeWindow
 from sync_pipeline.policy import caps, gates
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope, judge
 from sync_pipeline.policy.degradation import Sizes, reduced, suggest
@@ -32,10 +32,13 @@ from sync_pipeline.policy.snapshot import (
     Snapshot,
     Unit,
 )
+from sync_pipeline.policy.windows import newest_piece
 
 _DUE_JOBS = frozenset({Reason.PENDING, Reason.RETRY, Reason.TAKEOVER})
 # Decided by the clock alone, so it may as well be done now.
 _BY_CLOCK = frozenset({Reason.NOT_YET, Reason.NOTHING_NEW})
+# Commits are complete by refs: a shorter window would read no less of them.
+_READ_BY_TIME = frozenset({JobType.MERGE_REQUESTS, JobType.REVIEWS})
 # What raises and lowers a priority (seed 000, section 1.6).
 _FAILURES = 100
 _RATE_LIMITS = 200
@@ -50,8 +53,11 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     """Decide about every active job and every unit."""
     breakers = judge_all(snapshot, now)
     before = {(b.scope, b.key): b for b in snapshot.breakers}
-    samples = gates.by_unit(snapshot.samples)
-    due = [_ranked(d, snapshot, samples, now) for d in _with_companions(_due(snapshot, now))]
+    samples = gates.by_unit(_of_sources(snapshot.samples, breakers))
+    due = [
+        _ranked(_in_pieces(d, snapshot, now), snapshot, samples, now)
+        for d in _with_companions(_due(snapshot, now))
+    ]
     due.sort(key=caps.rank)
     through = gates.through(due, snapshot, breakers, samples, now)
     decisions, usage = caps.select(through, snapshot.limits, snapshot.served, now)
@@ -64,12 +70,13 @@ def judge_all(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], B
     """Every breaker that there is evidence about, after that evidence.
 
     A server that is down says nothing about tenants, nor about the others: what its own breaker has stopped
-    is left out where those of the wider scopes are judged.
+    is left out where those of the wider scopes are judged. So are the runs of a pool that its own breaker has
+    stopped, where those of servers are judged. No breaker where they are switched off: their stored state
+    stays.
     """
+    if not snapshot.limits.breaker.enabled:
+        return {}
     known = {(b.scope, b.key): b for b in snapshot.breakers}
-    by_instance: dict[str, list[Sample]] = defaultdict(list)
-    for sample in snapshot.samples:
-        by_instance[sample.instance].append(sample)
     limits = snapshot.limits.breaker
     found: dict[tuple[Scope, str], Breaker] = {}
 
@@ -78,6 +85,13 @@ def judge_all(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], B
         found[scope, key] = breaker
         return breaker
 
+    pools = {s.pool for s in snapshot.samples if s.pool}
+    for pool in pools | {key for scope, key in known if scope is Scope.POOL}:
+        before = known.get((Scope.POOL, pool), Breaker(Scope.POOL, pool))
+        judged(Scope.POOL, pool, _evidence_of_pool(before, snapshot.samples, limits, now))
+    by_instance: dict[str, list[Sample]] = defaultdict(list)
+    for sample in _of_sources(snapshot.samples, found):
+        by_instance[sample.instance].append(sample)
     for instance in by_instance.keys() | {key for scope, key in known if scope is Scope.INSTANCE}:
         judged(Scope.INSTANCE, instance, by_instance[instance])
     wider = [
@@ -97,6 +111,45 @@ def judge_all(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], B
     if evidence or everything.state is not BreakerState.CLOSED:
         judged(Scope.GLOBAL, "", evidence)
     return found
+
+
+def _of_sources(samples: Sequence[Sample], breakers: Mapping[tuple[Scope, str], Breaker]) -> Sequence[Sample]:
+    """Runs that say something about their source: not those of a pool that its own breaker has stopped."""
+    stopped_until = {
+        key: None if breaker.state is not BreakerState.CLOSED else breaker.since
+        for (scope, key), breaker in breakers.items()
+        if scope is Scope.POOL
+    }
+    return [
+        s
+        for s in samples
+        if s.pool not in stopped_until
+        or ((until := stopped_until[s.pool]) is not None and s.started_at >= until)
+    ]
+
+
+def _evidence_of_pool(
+    breaker: Breaker, samples: Sequence[Sample], limits: BreakerLimits, now: datetime
+) -> Sequence[Sample]:
+    """What runs say about one worker pool, its network for example: those at servers that are well for other
+    pools. Once it is not closed, all of its runs: its probes say whether servers answer it."""
+    mine = [s for s in samples if s.pool == breaker.key]
+    if breaker.state is not BreakerState.CLOSED:
+        return mine
+    others: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if sample.pool not in ("", breaker.key) and sample.finished_at > now - limits.window:
+            others[sample.instance].append(sample)
+    rates = {instance: rates_of_server(some) for instance, some in others.items()}
+    well = {
+        instance
+        for instance, rate in rates.items()
+        if rate.samples
+        and rate.failure < limits.failure_rate
+        and rate.rate_limit < limits.rate_limit_rate
+        and rate.timeout < limits.timeout_rate
+    }
+    return [s for s in mine if s.instance in well]
 
 
 def _evidence_of_all(
@@ -140,14 +193,16 @@ def _due(snapshot: Snapshot, now: datetime) -> list[Decision]:
     for unit in snapshot.units:
         mine = jobs.get((unit.repo_id, unit.job_type), [])
         runs = in_flight.get((unit.repo_id, unit.job_type), [])
-        found += [_decide_job(unit, job, runs, now, snapshot.limits) for job in mine]
+        found += [_decide_job(unit, job, runs, now, snapshot) for job in mine]
         if not any(job.mode is Mode.INCREMENTAL for job in mine):
-            found.append(_decide_unit(unit, runs, now, snapshot.limits))
+            found.append(_decide_unit(unit, runs, now, snapshot))
     return found
 
 
-def _decide_job(unit: Unit, job: Job, runs: Sequence[InFlight], now: datetime, limits: Limits) -> Decision:
-    reason, until = judge_job(unit, job, runs, now, limits)
+def _decide_job(
+    unit: Unit, job: Job, runs: Sequence[InFlight], now: datetime, snapshot: Snapshot
+) -> Decision:
+    reason, until = judge_job(unit, job, runs, now, snapshot.limits)
     return Decision(
         repo_id=job.repo_id,
         job_type=job.job_type,
@@ -164,11 +219,12 @@ def _decide_job(unit: Unit, job: Job, runs: Sequence[InFlight], now: datetime, l
         since=job.created_at,
         until=until,
         rank=job.priority,
+        pool=snapshot.pool if unit.in_pool else "",
     )
 
 
-def _decide_unit(unit: Unit, runs: Sequence[InFlight], now: datetime, limits: Limits) -> Decision:
-    reason, until = judge_unit(unit, runs, now, limits)
+def _decide_unit(unit: Unit, runs: Sequence[InFlight], now: datetime, snapshot: Snapshot) -> Decision:
+    reason, until = judge_unit(unit, runs, now, snapshot.limits)
     return Decision(
         repo_id=unit.repo_id,
         job_type=unit.job_type,
@@ -185,6 +241,7 @@ def _decide_unit(unit: Unit, runs: Sequence[InFlight], now: datetime, limits: Li
         since=unit.visited_at or now,
         until=until,
         rank=PRIORITY_OF_REASON.get(reason, 100),
+        pool=snapshot.pool if unit.in_pool else "",
     )
 
 
@@ -202,6 +259,22 @@ def _with_companions(decisions: Sequence[Decision]) -> list[Decision]:
         else d
         for d in decisions
     ]
+
+
+def _in_pieces(decision: Decision, snapshot: Snapshot, now: datetime) -> Decision:
+    """A backfill job that is longer than the limit starts with its newest piece; the rest stays queued."""
+    longest, beginning = snapshot.limits.longest_backfill, snapshot.history_start
+    if (
+        longest is None
+        or beginning is None
+        or not decision.chosen
+        or decision.mode is not Mode.BACKFILL
+        or decision.job_type not in _READ_BY_TIME
+        or not isinstance(decision.window, TimeWindow)
+    ):
+        return decision
+    window, rest = newest_piece(decision.window, longest, beginning)
+    return replace(decision, window=window, rest=rest)
 
 
 def _ranked(

@@ -93,7 +93,8 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One finished run. Times are UTC by the database's clock. ``requests`` are those sent to the source,
-    ``rate_limited`` the answers to them that told us to slow down, ``timeouts`` those that timed out."""
+    ``rate_limited`` the answers to them that told us to slow down, ``timeouts`` those that timed out.
+    ``pool`` is the worker pool whose scheduler started it; empty where none did."""
 
     repo_id: int
     job_type: JobType
@@ -107,6 +108,7 @@ class Sample:
     requests: int = 0
     rate_limited: int = 0
     timeouts: int = 0
+    pool: str = ""
 
     @property
     def outcome(self) -> Outcome:

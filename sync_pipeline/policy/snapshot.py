@@ -198,13 +198,15 @@ class BucketLevel:
 class Caps:
     """The most that may be going on, counted in activities: merge requests and reviews of a project are read
     together and are one. ``running`` are at work, ``queued`` wait in a run or are at work, ``per_scan`` are
-    started by one plan; the last two are of one server and of one tenant."""
+    started by one plan; the next two are of one server and of one tenant. ``history`` are queued ones that
+    are no live syncing, in any case at most half of ``queued``."""
 
     running: int
     queued: int
     per_scan: int
     per_instance: int
     per_tenant: int
+    history: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,8 @@ class Limits:
     ``slow_down`` the share of runs that were told to slow down from which on others go first. ``fair`` takes
     tenants in turn, ``per_round`` of each. While a breaker is open, a backfill is started every
     ``open_backfill`` (None: none), while it is half open, ``probes_per_scan`` of ``probe_job_types`` (all
-    where empty). ``only`` are the job types that are started at all (all where empty)."""
+    where empty). ``only`` are the job types that are started at all (all where empty). A backfill job that is
+    longer than ``longest_backfill`` is started in pieces (None: never)."""
 
     sync_interval: timedelta
     quiet_interval: timedelta
@@ -237,6 +240,7 @@ class Limits:
     degraded_window: float
     only: frozenset[JobType] = frozenset()
     switched_on: bool = True
+    longest_backfill: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +248,8 @@ class Snapshot:
     """Everything that one plan is made from. ``refused`` says of each instance whose token in force is
     stopped when the server last refused it, ``refused_since`` when it first did. ``samples`` are the runs
     that finished lately, in any order; ``served`` is when live syncing of each tenant was last started;
-    ``buckets`` are by instance."""
+    ``buckets`` are by instance; no fact is known from before ``history_start``,
+    none at all where that is None. ``pool`` is the worker pool that plans."""
 
     units: Sequence[Unit]
     jobs: Sequence[Job]
@@ -257,6 +262,8 @@ class Snapshot:
     served: Mapping[str, datetime] = field(default_factory=dict)
     buckets: Mapping[str, BucketLevel] = field(default_factory=dict)
     refused_since: Mapping[str, datetime] = field(default_factory=dict)
+    history_start: datetime | None = None
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +272,9 @@ class Decision:
 
     ``job_id`` is None where the job has still to be made. ``until`` is when a decision against it may change
     by itself, None where only an event changes it. ``since`` is how long it has waited for, ``rank`` its
-    priority after everything that raises or lowers it; the smaller goes first. Rates are shares from 0 to 1.
+    priority after everything that raises or lowers it; the smaller goes first. ``rest`` is the part of the
+    job's window that does not fit into one job and stays queued; ``window`` is without it. ``pool`` is the
+    worker pool that plans, empty where another one takes it. Rates are shares from 0 to 1.
     """
 
     repo_id: int
@@ -288,6 +297,8 @@ class Decision:
     breaker: BreakerState = BreakerState.CLOSED
     sizes: Sizes | None = None
     detail: str | None = None
+    rest: Window | None = None
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)

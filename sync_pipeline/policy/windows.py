@@ -7,9 +7,10 @@ Belongs here: pure functions over windows of one kind. What a single window is, 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sync_pipeline.model import RevisionWindow, Window
+from sync_pipeline.model import RevisionWindow, TimeWindow, Window
 
 W = TypeVar("W", bound=Window)
 
@@ -42,6 +43,17 @@ def overlap(one: W, other: W) -> W | None:
     start = max(bounds(one)[0], bounds(other)[0])
     end = min(bounds(one)[1], bounds(other)[1])
     return _like(one, start, end) if start < end else None
+
+
+def newest_piece(
+    window: TimeWindow, longest: timedelta, beginning: datetime
+) -> tuple[TimeWindow, TimeWindow | None]:
+    """The newest part of ``window`` that is at most ``longest``, and what is left of it; None where that is
+    nothing. Time before ``beginning``, where nothing is known to have happened, does not count."""
+    since = window.until - longest
+    if since <= max(window.since, beginning):
+        return window, None
+    return TimeWindow(since, window.until), TimeWindow(window.since, since)
 
 
 def merged(windows: Iterable[W]) -> tuple[W, ...]:

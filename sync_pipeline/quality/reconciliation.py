@@ -30,7 +30,7 @@ from sync_pipeline.policy.windows import hull
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, reconciliations, watermarks
 from sync_pipeline.store.database import Connection
-from sync_pipeline.sync.engine import settings_hash
+from sync_pipeline.sync import configuration
 from sync_pipeline.sync.reconcile import CLEAN, INCONCLUSIVE, MISMATCH, next_of, patience_of
 
 PRIORITY = 150
@@ -124,7 +124,7 @@ def queue_repair(
     if request is None:
         return None
     return jobs.enqueue(
-        conn, request, max_attempts=settings.job_max_attempts, config_hash=settings_hash(settings)
+        conn, request, max_attempts=settings.job_max_attempts, config_hash=configuration.keep(conn, settings)
     )
 
 

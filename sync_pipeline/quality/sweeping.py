@@ -158,7 +158,10 @@ class Sweep:
 
     def run(self) -> Iterator[Outcome]:
         """Take turns as long as some are due and there are requests for them; :attr:`swept` is complete when
-        all outcomes were taken."""
+        all outcomes were taken. Takes none where sweeps are switched off."""
+        if not self._settings.sweep_enabled:
+            self._plan()
+            return
         threads = ThreadPoolExecutor(self._settings.parallel_repositories, thread_name_prefix="sweep")
         try:
             while True:

@@ -71,10 +71,11 @@ _ERRORS = """
 SELECT s.error_code AS code, count(*) AS runs
   FROM scm.sync_runs AS s
   JOIN scm.repos AS r USING (repo_id)
+  JOIN scm.sync_jobs AS j USING (job_id)
  WHERE s.status = 'failed' AND s.mode <> 'probe' AND s.error_code = ANY (%(codes)s)
    AND s.finished_at > %(opened_at)s - make_interval(secs => %(seconds)s) AND s.finished_at <= %(opened_at)s
    AND CASE %(scope)s WHEN 'instance' THEN r.instance = %(key)s WHEN 'tenant' THEN r.tenant = %(key)s
-                      ELSE TRUE END
+                      WHEN 'pool' THEN j.decision ->> 'pool' = %(key)s ELSE TRUE END
  GROUP BY s.error_code
  ORDER BY runs DESC, code
  LIMIT 3

@@ -25,7 +25,7 @@ _LIST = """
 SELECT j.job_id, j.repo_id, r.slug, r.instance, r.tenant, j.job_type, j.mode, j.revs, j.period, j.status,
        j.priority, j.attempts, j.max_attempts, j.created_at, j.updated_at, j.planned_at, j.not_before,
        j.claimed_at, j.claimed_by, j.claim_expires_at, j.claim_token, j.finished_at, j.trigger, j.actor,
-       j.reason, j.last_error_code, j.last_error, j.decision, j.dagster_run_id,
+       j.reason, j.last_error_code, j.last_error, j.decision, j.config_hash, j.dagster_run_id,
        extract(epoch FROM clock_timestamp()
                - CASE j.status WHEN 'running' THEN j.claimed_at WHEN 'dead' THEN j.finished_at
                                WHEN 'completed' THEN j.finished_at ELSE j.created_at END)::float8 AS age,

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
+
 from sync_pipeline import __version__
 from sync_pipeline.errors import ClaimLost, LeaseHeld
 from sync_pipeline.model import (
@@ -91,6 +93,36 @@ _IS_REGISTERED = """
 SELECT 1 FROM scm.sync_watermarks WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 """
 
+# A job that is to be cut, unless somebody has it: SKIP LOCKED, because a stopped process may hold the row.
+_UNCUT = """
+SELECT repo_id, job_type, mode, reread, priority, max_attempts, trigger, actor, reason, config_hash,
+       created_at
+  FROM scm.sync_jobs
+ WHERE job_id = %(job_id)s AND period = %(period)s::tstzrange + %(rest)s::tstzrange AND NOT heals
+   AND (status IN ('pending', 'failed') OR (status = 'running' AND claim_expires_at < clock_timestamp()))
+   FOR UPDATE SKIP LOCKED
+"""
+
+# The job keeps one part. The age of the whole keeps the other part's place in the queue.
+_SHORTEN = """
+UPDATE scm.sync_jobs
+   SET period = %(period)s, updated_at = now()
+ WHERE job_id = %(job_id)s
+"""
+_SINCE = """
+UPDATE scm.sync_jobs
+   SET created_at = least(created_at, %(created_at)s)
+ WHERE job_id = %(job_id)s
+"""
+
+# Both parts have jobs of their own already.
+_SUPERSEDE = """
+UPDATE scm.sync_jobs
+   SET status = 'dead', claim_token = NULL, claim_expires_at = NULL, finished_at = now(), updated_at = now(),
+       last_error_code = 'superseded', last_error = 'other jobs read its window in pieces'
+ WHERE job_id = %(job_id)s
+"""
+
 # The claim: a waiting job, or one whose owner's claim ran out or whose owner is known to be gone. A crash
 # costs an attempt. The attempt works under the watermark's generation of this moment: a reset before it
 # changes nothing for it, a reset after it locks it out.
@@ -110,6 +142,7 @@ UPDATE scm.sync_jobs
        not_before = NULL,
        planned_at = NULL,
        dagster_run_id = %(dagster_run_id)s,
+       config_hash = coalesce(%(config_hash)s, config_hash),
        updated_at = now()
  WHERE job_id = %(job_id)s
    AND (status IN ('pending', 'failed')
@@ -365,6 +398,47 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
     )
 
 
+def cut(conn: Connection, job_id: UUID, piece: Window, rest: Window) -> UUID | None:
+    """Leave ``piece`` of a waiting or abandoned job's time, and queue the ``rest`` as a job of its own.
+
+    That is one transaction, so no part of the window is ever without a job. Returns the job of the piece:
+    another one where that window had one already. None, and no change, where somebody has the job, its window
+    is another one by now, or other work has one of the parts.
+    """
+    params = {"job_id": job_id, "rest": range_params(rest)["period"]} | range_params(piece)
+    try:
+        with conn.transaction():
+            row = conn.execute(_UNCUT, params).fetchone()
+            if row is None:
+                return None
+            kept = {"max_attempts": row["max_attempts"], "config_hash": row["config_hash"] or ""}
+            left = enqueue(conn, _request_of(row, rest), **kept)
+            conn.execute(_SINCE, {"job_id": left, "created_at": row["created_at"]})
+            try:
+                with conn.transaction():
+                    conn.execute(_SHORTEN, params)
+            except psycopg.errors.UniqueViolation:
+                conn.execute(_SUPERSEDE, params)
+                return enqueue(conn, _request_of(row, piece), **kept)
+    except LeaseHeld:
+        return None
+    return job_id
+
+
+def _request_of(row: dict[str, Any], window: Window) -> JobRequest:
+    return JobRequest(
+        repo_id=row["repo_id"],
+        job_type=JobType(row["job_type"]),
+        mode=Mode(row["mode"]),
+        trigger=Trigger(row["trigger"]),
+        actor=row["actor"],
+        reason=row["reason"],
+        window=window,
+        reread=row["reread"],
+        priority=row["priority"],
+    )
+
+
 def claim(
     conn: Connection,
     job_id: UUID,
@@ -375,13 +449,15 @@ def claim(
     dagster_run_id: str | None,
     gone: UUID | None = None,
     max_running: int | None = None,
+    config_hash: str | None = None,
 ) -> Claim | None:
     """Take the job for one attempt of ``length`` seconds, renewable; None if somebody else has it, if it is
     paused (see :func:`sync_pipeline.store.pauses.of_job`), or if ``max_running`` others are at work.
 
     Takes over a running job whose claim ran out, or whose claim is ``gone``: that of a process known to be
     dead. Closes the attempt it replaces, takes its lease from it, and buries a job whose attempts are used
-    up (the caller then finds it dead). ``process`` tells the next one which process this is.
+    up (the caller then finds it dead). ``process`` tells the next one which process this is;
+    ``config_hash`` names the settings of the attempt.
     """
     token = uuid4()
     params = {
@@ -392,6 +468,7 @@ def claim(
         "gone": gone,
         "length": length,
         "dagster_run_id": dagster_run_id,
+        "config_hash": config_hash,
         "code_version": __version__,
     }
     with conn.transaction():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -107,17 +107,19 @@ _SAMPLES = """
 WITH lately AS (
     SELECT s.repo_id, s.job_type, r.instance, r.tenant, s.mode, s.started_at, s.finished_at, s.status,
            s.error_code AS code, s.calls AS requests, s.rate_limited, s.timeouts,
+           coalesce(j.decision ->> 'pool', '') AS pool,
            row_number() OVER (PARTITION BY r.instance ORDER BY s.finished_at DESC) AS of_instance,
            row_number() OVER (PARTITION BY r.tenant ORDER BY s.finished_at DESC) AS of_tenant,
            bool_or(s.status = 'failed' OR s.rate_limited > 0 OR s.timeouts > 0)
                OVER (PARTITION BY s.repo_id, s.job_type) AS had_trouble
       FROM scm.sync_runs AS s
       JOIN scm.repos AS r USING (repo_id)
+      JOIN scm.sync_jobs AS j USING (job_id)
      WHERE s.status <> 'running' AND s.mode <> 'probe'
        AND s.finished_at > now() - make_interval(secs => %(seconds)s)
 )
 SELECT repo_id, job_type, instance, tenant, mode, started_at, finished_at, status, code, requests,
-       rate_limited, timeouts
+       rate_limited, timeouts, pool
   FROM lately
  WHERE of_instance <= %(newest)s OR of_tenant <= %(newest)s OR had_trouble
  ORDER BY finished_at DESC
@@ -154,8 +156,9 @@ UPDATE scm.sync_jobs AS j
  WHERE j.job_id = d.job_id
 """
 
-# The clock of the plan: leases, claims and visits are all written in the database's time.
-_NOW = "SELECT now() AS now"
+# The clock of the plan: leases, claims and visits are all written in the database's time. And the day of the
+# oldest fact, NULL while there is none.
+_NOW = "SELECT now() AS now, (SELECT history_start FROM scm.deployment) AS history_start"
 
 # The jobs of a planned run: waiting or abandoned, inside the window of the run.
 _WAITING = """
@@ -204,7 +207,8 @@ UPDATE scm.sync_jobs AS j
   FROM scm.repos AS r
  WHERE r.repo_id = j.repo_id AND j.planned_at IS NOT NULL AND j.status IN ('pending', 'failed')
    AND (%(scope)s = 'global' OR (%(scope)s = 'instance' AND r.instance = %(key)s)
-        OR (%(scope)s = 'tenant' AND r.tenant = %(key)s))
+        OR (%(scope)s = 'tenant' AND r.tenant = %(key)s)
+        OR (%(scope)s = 'pool' AND j.decision ->> 'pool' = %(key)s))
 """
 
 # What the workers of a pool leave when the last one goes.
@@ -256,7 +260,8 @@ _LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
 class Snapshot:
     """The rows of one plan. ``now`` is the database's clock. ``units`` have the columns of the first query
     above, with ``watermark`` in place of the two; ``jobs`` those of the second, with ``window`` in place of
-    the two ranges; ``samples`` and ``buckets`` those of their queries. ``served`` is by tenant."""
+    the two ranges; ``samples`` and ``buckets`` those of their queries. ``served`` is by tenant.
+    ``history_start`` is the day of the oldest fact, None while there is none."""
 
     now: datetime
     units: Sequence[dict[str, Any]]
@@ -264,6 +269,7 @@ class Snapshot:
     samples: Sequence[dict[str, Any]]
     buckets: Sequence[dict[str, Any]]
     served: Mapping[str, datetime]
+    history_start: date | None
 
 
 def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: float) -> Snapshot:
@@ -288,7 +294,7 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
         unit["watermark"] = moment if revision is None else revision
     for job in jobs:
         job["window"] = from_ranges(job.pop("revs"), job.pop("period"))
-    return Snapshot(now["now"], units, jobs, samples, buckets, served)
+    return Snapshot(now["now"], units, jobs, samples, buckets, served, now["history_start"])
 
 
 def serve(conn: Connection, tenants: Collection[str]) -> None:
@@ -351,8 +357,8 @@ def take_back(conn: Connection, requests: Sequence[JobRequest]) -> None:
 
 
 def recall(conn: Connection, scope: str, key: str) -> None:
-    """What was handed out of a server (scope ``instance``), a tenant or everything (``global``) and taken by
-    none is handed out no longer."""
+    """What was handed out of a server (scope ``instance``), a tenant, a pool or everything (``global``), and
+    that nobody took, is handed out no longer."""
     conn.execute(_RECALL, {"scope": scope, "key": key})
 
 

@@ -18,6 +18,8 @@ from sync_pipeline.store.database import Connection, database_time
 ALL, SVN = "all", "svn"
 """Buckets of a whole server: of a GitLab, and of an SVN server, which may be the same host."""
 
+_TENANT = "tenant:"
+
 # One request asks for a token, or for a place in the queue of those that will flow in. The clock is read
 # behind the lock: whoever waits for it must not see a moment that others have used up. Nothing is taken where
 # the wait is too long, or where this kind of request has a bucket of its own and comes without its token.
@@ -196,6 +198,16 @@ def change(
         if refused or after != before:
             conn.execute(_CHANGE, {**asdict(after), **key, "refused": refused})
     return before, after
+
+
+def of_tenant(tenant: str) -> str:
+    """The bucket of one tenant at a GitLab."""
+    return _TENANT + tenant
+
+
+def is_of_tenant(bucket: str) -> bool:
+    """True if ``bucket`` is that of a tenant."""
+    return bucket.startswith(_TENANT)
 
 
 def servers(conn: Connection) -> set[tuple[str, str]]:

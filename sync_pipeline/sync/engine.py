@@ -6,8 +6,6 @@ work of each job type; when something is due is decided in :mod:`sync_pipeline.p
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import random
 import threading
@@ -38,7 +36,7 @@ from sync_pipeline.policy.chunking import page_size
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, migrations, pauses, repos
 from sync_pipeline.store.database import Connection, Database
-from sync_pipeline.sync import lost
+from sync_pipeline.sync import configuration, lost
 from sync_pipeline.sync.attempt import Attempt, Work, carry_out, database_error
 from sync_pipeline.sync.commits import CommitWork
 from sync_pipeline.sync.compare_commits import CommitComparison
@@ -55,23 +53,6 @@ from sync_pipeline.sync.source import Sources
 from sync_pipeline.sync.worker import is_gone, process_identity, worker_name
 
 _log = logging.getLogger(__name__)
-
-# Settings that shape what a job does; their hash is kept with the job.
-_SHAPING = (
-    "chunk_revisions",
-    "chunk_rows",
-    "fingerprint_revisions",
-    "overlap",
-    "safety_lag",
-    "sweep_recent_revisions",
-    "svn_max_answer_bytes",
-)
-
-
-def settings_hash(settings: Settings) -> str:
-    """Short hash of the settings that shape a job, to see later which configuration produced a row."""
-    shaping = {name: getattr(settings, name) for name in _SHAPING}
-    return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +154,7 @@ class Syncer:
                 conn,
                 request,
                 max_attempts=1 if request.is_one_off else self._settings.job_max_attempts,
-                config_hash=settings_hash(self._settings),
+                config_hash=configuration.keep(conn, self._settings),
             )
         except LookupError:
             raise ConfigurationError(
@@ -220,7 +201,7 @@ class Syncer:
         if attempt.job_type is JobType.REVISIONS:
             source = self._sources.svn(repo, cancel.is_set)
             return RevisionComparison(attempt, source, RevisionWork(attempt, source, {}))
-        client = self._sources.gitlab(repo.instance, cancel.is_set)
+        client = self._sources.gitlab(repo.instance, cancel.is_set, tenant=repo.tenant)
         visit = ProjectVisit([attempt], client, self._sources.fingerprint(repo.instance))
         if attempt.job_type is JobType.COMMITS:
             return CommitComparison(attempt, client, visit)
@@ -232,7 +213,7 @@ class Syncer:
         job_type = attempts[0].job_type
         if job_type is JobType.REVISIONS:
             return RevisionWork(attempts[0], self._sources.svn(repo, cancel.is_set), self._looks)
-        client = self._sources.gitlab(repo.instance, cancel.is_set)
+        client = self._sources.gitlab(repo.instance, cancel.is_set, tenant=repo.tenant)
         client.per_page = page_size(attempts[0].claim.share)
         visit = ProjectVisit(attempts, client, self._sources.fingerprint(repo.instance))
         if job_type is JobType.COMMITS:
@@ -271,6 +252,8 @@ class Syncer:
                     dagster_run_id=request.dagster_run_id,
                     gone=gone,
                     max_running=self._max_running(request),
+                    # Kept when the job was made or found, which may be made with other settings.
+                    config_hash=configuration.hash_of(self._settings),
                 )
                 if claim is not None:
                     return _Claimed(request, claim, time.monotonic() - started)

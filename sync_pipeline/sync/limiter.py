@@ -46,6 +46,11 @@ def gitlab_limits(settings: Settings) -> Limits:
     return Limits(settings.gitlab_postgres_rate_limit_rate, settings.gitlab_postgres_rate_limit_burst)
 
 
+def tenant_limits(settings: Settings) -> Limits:
+    """What the settings allow to one tenant at one GitLab."""
+    return Limits(settings.gitlab_tenant_rate_limit_rate, settings.gitlab_tenant_rate_limit_burst)
+
+
 def svn_limits(settings: Settings) -> Limits:
     """What the settings allow at one SVN server."""
     return Limits(settings.svn_rate, max(1.0, settings.svn_rate))
@@ -68,6 +73,31 @@ def svn_limiter(
     """The limiter of commands to an SVN server."""
     longest = settings.gitlab_postgres_rate_limit_max_wait if max_wait is None else max_wait
     return SharedLimiter(database, instance, svn_limits(settings), max_wait=longest, bucket=SVN)
+
+
+class TenantLimiter:
+    """The limit of one tenant at a GitLab in front of the limit of the server, which stays the ceiling. Only
+    the server's limit learns from answers, because a server refuses the token of all tenants."""
+
+    def __init__(
+        self, database: Database, settings: Settings, instance: str, tenant: str, server: RateLimiter
+    ):
+        self._own = SharedLimiter(
+            database,
+            instance,
+            tenant_limits(settings),
+            max_wait=settings.gitlab_postgres_rate_limit_max_wait,
+            bucket=store.of_tenant(tenant),
+        )
+        self._server = server
+
+    def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
+        """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`. Each of both waits is limited."""
+        return self._own.acquire(endpoint, go_on) + self._server.acquire(endpoint, go_on)
+
+    def feedback(self, feedback: Feedback) -> None:
+        """Tell the limit of the server."""
+        self._server.feedback(feedback)
 
 
 class SharedLimiter:

@@ -513,7 +513,9 @@ class MergeRequestWork:
             self._pass_over(iids, readable)
 
     def _overdue(self, attempt: Attempt) -> set[int]:
-        """Open merge requests that were not read for a day."""
+        """Open merge requests that were not read for a day; none where sweeps are switched off."""
+        if not self._settings.sweep_enabled:
+            return set()
         is_reviews = attempt.job_type is JobType.REVIEWS
         find = reviews.stale_reviews if is_reviews else merge_requests.oldest_read_open
         with self._database.connection() as conn:

@@ -18,7 +18,7 @@ from sync_pipeline.sources.gitlab.transport import Client, Instance, RateLimiter
 from sync_pipeline.sources.svn import make_client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline.store.database import Database
-from sync_pipeline.sync.limiter import gitlab_limiter, svn_limiter
+from sync_pipeline.sync.limiter import TenantLimiter, gitlab_limiter, svn_limiter
 
 _FINGERPRINT = 16
 
@@ -51,16 +51,29 @@ class Readers:
         )
 
     def gitlab(
-        self, instance: str, cancelled: Cancelled = lambda: False, *, patience: float | None = None
+        self,
+        instance: str,
+        cancelled: Cancelled = lambda: False,
+        *,
+        patience: float | None = None,
+        tenant: str | None = None,
     ) -> Client:
         """A client of the GitLab server with this key, for one thread; ``patience`` as for
-        :meth:`~sync_pipeline.sources.gitlab.transport.Instance.client`. Raises ConfigurationError where no
-        such server is configured or its token cannot be read."""
+        :meth:`~sync_pipeline.sources.gitlab.transport.Instance.client`. Its requests also count for
+        ``tenant``, where tenants have limits. Raises ConfigurationError where no such server is configured or
+        its token cannot be read."""
         made = self._instances.get(instance)
         if made is None:
             server = self._server(instance)
             made = self._instances.setdefault(instance, self.connect(server))
-        return made.client(cancelled, patience=patience)
+        client = made.client(cancelled, patience=patience)
+        if (
+            tenant is not None
+            and self._settings.gitlab_tenant_rate_limit_enabled
+            and self._database is not None
+        ):
+            client.limiter = TenantLimiter(self._database, self._settings, instance, tenant, client.limiter)
+        return client
 
     def connect(self, server: GitLabServer) -> Instance:
         """The connections to a server; made once per process."""

@@ -378,7 +378,9 @@ class RevisionWork:
 
     def _sweep(self, before: watermarks.WatermarkRow, visit: Visit) -> None:
         """Re-read the newest revisions and one older block: properties can be edited at any time."""
-        if before.watermark is None or (
+        if not self._settings.sweep_enabled or before.watermark is None:
+            return
+        if (
             before.swept_at is not None
             and self._seconds_since(before.swept_at) < self._settings.sweep_interval
         ):

@@ -48,8 +48,8 @@ class Sources(Protocol):
         """The reader of an SVN repository; the second argument tells, when called, whether to stop."""
         ...
 
-    def gitlab(self, instance: str, cancelled: Callable[[], bool]) -> Client:
-        """A client of a GitLab server for one job."""
+    def gitlab(self, instance: str, cancelled: Callable[[], bool], *, tenant: str) -> Client:
+        """A client of a GitLab server for one job, of a repository of ``tenant``."""
         ...
 
     def fingerprint(self, instance: str) -> str:

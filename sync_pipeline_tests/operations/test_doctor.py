@@ -27,7 +27,7 @@ from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.reasons import remedy
 from sync_pipeline.sandbox.gitlab import RateLimit, Server, faults
-from sync_pipeline.settings import GitLabServer, Settings
+from sync_pipeline.settings import SWITCHES, GitLabServer, Settings
 from sync_pipeline.sources.gitlab.front import TokenLook
 from sync_pipeline.store import credentials, diagnosis, heartbeats, migrations, pools, repos
 from sync_pipeline.store import servers as server_failures
@@ -231,6 +231,15 @@ def test_a_file_with_a_secret_that_everybody_may_read_is_worth_a_warning(tmp_pat
         assert (finding.state, str(file) in finding.seen) == (state, True)
         assert SECRET not in str(finding)
         assert settings is not None
+
+
+def test_what_is_switched_off_is_worth_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SWITCHES:
+        monkeypatch.setenv(f"SCM_{name.upper()}", "false")
+    [first, *off], _ = local.settings_in_force()
+    assert first.state is State.OK
+    assert {(one.subject, one.state) for one in off} == {(name, WARNING) for name in SWITCHES}
+    assert off[0].seen == "switched off: nothing is started by itself"
 
 
 def test_too_little_space_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

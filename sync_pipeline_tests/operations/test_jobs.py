@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from datetime import date
 from uuid import UUID, uuid4
 
 import pytest
+from pydantic import SecretStr
 
 from sync_pipeline.errors import ClaimLost, ConfigurationError
 from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
 from sync_pipeline.operations.jobs import DROP, RELEASE, RESET, Action, Document, handle, listing, show
+from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.job_actions import By, Filters
-from sync_pipeline_tests.builders import register, request
+from sync_pipeline.sync import configuration
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_tests.builders import register, register_source, request
+from sync_pipeline_tests.svn_fixtures import SvnRepository
 
 BY = By("ada", "the server is back")
 
@@ -134,3 +142,41 @@ def test_a_job_is_taken_from_a_live_worker_whose_writes_are_refused_from_then_on
         assert one["history"][0]["status"] == "failed"
         # It was its last attempt, and there is one more.
         assert claimed(other, job).attempt == 2
+
+
+def test_a_job_keeps_the_settings_that_it_ran_with_and_no_secret(
+    database: Database, svn_repository: Callable[..., SvnRepository]
+) -> None:
+    with database.connection() as conn:
+        repo = register_source(conn, svn_repository().path)
+    made_with = Settings(chunk_revisions=7, history_floor=date(2001, 2, 3))
+    ran_with = Settings(
+        chunk_revisions=9,
+        cb_enabled=False,
+        svn_password=SecretStr("hunter2"),
+        gitlab_url="https://git.test",
+        gitlab_token=SecretStr("hunter2"),
+        database_url="postgresql://ada:hunter2@db/x",
+    )
+    wish = request(repo, Mode.BACKFILL, window=(1, 3))
+    with database.connection() as conn:
+        job = jobs.enqueue(conn, wish, config_hash=configuration.keep(conn, made_with))
+        kept = show(database, job)["configuration"]
+        assert kept["changed"].items() >= {"chunk_revisions": 7, "history_floor": "2001-02-03"}.items()
+        assert "lease_length" not in kept["changed"]
+        # Whoever claims it may have other settings, and those are what it ran with.
+        assert Syncer(database, ran_with).run(wish).job_id == job
+        Syncer(database, ran_with).run(request(repo))
+    found = show(database, job)["configuration"]
+    assert found["changed"].items() >= {"chunk_revisions": 9, "cb_enabled": False}.items()
+    assert found["settings"]["lease_length"] == 60.0
+    assert "hunter2" not in json.dumps(show(database, job), default=str)
+    with database.connection() as conn:
+        rows = conn.execute("SELECT config_hash, settings::text AS text FROM scm.configurations").fetchall()
+        assert len(rows) == 2, "each configuration is kept once"
+        assert not any("hunter2" in row["text"] or "git.test" in row["text"] for row in rows)
+        # A job of an earlier version has the hash alone, or none.
+        conn.execute("UPDATE scm.sync_jobs SET config_hash = 'old' WHERE job_id = %s", (job,))
+        assert show(database, job)["configuration"] == {"hash": "old", "settings": None, "changed": None}
+        conn.execute("UPDATE scm.sync_jobs SET config_hash = '' WHERE job_id = %s", (job,))
+        assert show(database, job)["configuration"] is None

@@ -72,6 +72,21 @@ def whole(conn: Connection) -> list[list[dict[str, Any]]]:
     ]
 
 
+def test_a_reaper_that_is_switched_off_ends_nothing_and_a_starter_still_takes_over(
+    database: Database,
+) -> None:
+    with database.connection() as conn:
+        lost = start(conn, register(conn))
+        aged(conn, "claims", 600)
+        before = whole(conn)
+        report = reap(database, AT_ONCE.model_copy(update={"reaper_enabled": False}))
+        assert report.document()["skipped"] == "the reaper is switched off: reaper_enabled is false"
+        assert (report.items, whole(conn)) == ([], before)
+        claim = jobs.claim(conn, lost.job_id, worker="w2", process="p", length=300, dagster_run_id=None)
+        assert claim is not None
+        assert claim.attempt == 2
+
+
 def test_a_pass_ends_what_is_lost_of_each_kind_and_nothing_else(database: Database) -> None:
     with database.connection() as conn:
         repo = register(conn, head=5000)

@@ -94,6 +94,7 @@ def test_what_is_switched_off_or_not_of_the_pool_is_left_alone(
     for changes in (
         {"full_sync_days": 0},
         {"sync_enabled": False},
+        {"sweep_enabled": False},
         {"worker_tenant_allowlist": ("other",)},
         {"worker_job_type_allowlist": (JobType.COMMITS,)},
         {"scheduler_mvp_mode_enabled": True},

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ import pytest
 from psycopg import conninfo, sql
 from pydantic import SecretStr
 
+from sync_pipeline.cli import reports
 from sync_pipeline.errors import Cancelled, ConfigurationError
-from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow, Trigger
+from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow, TimeWindow, Trigger
 from sync_pipeline.operations import pauses, scheduling
+from sync_pipeline.operations.status import status
 from sync_pipeline.operations.worker import Worker
 from sync_pipeline.policy.snapshot import Reason
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import breakers, heartbeats, jobs, planning
+from sync_pipeline.store import breakers, heartbeats, jobs, planning, repos
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register, register_project, register_source, request
@@ -301,6 +303,25 @@ def test_a_breaker_is_stored_at_every_edge_and_a_restart_forgets_nothing(fleet: 
     ]
 
 
+def test_a_breaker_that_is_switched_off_holds_nothing_back_and_keeps_its_state(fleet: Fleet) -> None:
+    fleet.failed_runs(6)
+    assert plan(fleet).started == []
+    off = SETTINGS.model_copy(update={"cb_enabled": False, "scheduler_error_budget_threshold": 1.0})
+    fleet.rows("UPDATE scm.sync_runs SET finished_at = finished_at - interval '10 minutes' RETURNING 1")
+    assert len(plan(fleet, off, dry_run=True).started) == 3
+    listed = pauses.breaker_listing(fleet.database, off)
+    assert listed["enabled"] is False
+    assert [one["state"] for one in listed["breakers"] if one["scope"] == "instance"] == ["open"]
+    report = status(fleet.database, off)
+    assert report["breakers"] == []
+    assert list(report["switched_off"]) == ["cb_enabled"]
+    assert [unit["held_back"] for unit in report["units"]] == [{}] * 3
+    assert next(reports.status_obstacles(report)).startswith("switched off: cb_enabled is false: ")
+    # Switched on again it goes on where it was.
+    assert plan(fleet, dry_run=True).started == []
+    assert status(fleet.database, SETTINGS)["switched_off"] == {}
+
+
 def test_a_reset_closes_a_breaker_and_says_who_did_it(fleet: Fleet) -> None:
     fleet.failed_runs(6)
     plan(fleet)
@@ -313,6 +334,32 @@ def test_a_reset_closes_a_breaker_and_says_who_did_it(fleet: Fleet) -> None:
         assert breakers.events(conn, 1)[0]["actor"] == "ada"
     with pytest.raises(ConfigurationError, match="no breaker instance nowhere"):
         pauses.reset_breaker(fleet.database, "instance", "nowhere", actor="ada", reason="x")
+
+
+def test_the_breaker_of_a_pool_stops_this_pool_and_takes_back_what_it_handed_out(fleet: Fleet) -> None:
+    pools = {name: SETTINGS.model_copy(update={"worker_pool": name}) for name in ("a", "b")}
+    assert len(plan(fleet, pools["a"]).started) == 3
+    fleet.failed_runs(6)
+    # The runs so far are of the pool a; another pool has read all repositories meanwhile.
+    decided = "UPDATE scm.sync_jobs SET decision = jsonb_build_object('pool', 'a')"
+    fleet.rows(f"{decided} WHERE mode = 'backfill' RETURNING 1")
+    fleet.rows(
+        "UPDATE scm.sync_jobs SET status = 'pending', finished_at = NULL WHERE mode <> 'backfill' RETURNING 1"
+    )
+    syncer = Syncer(fleet.database, pools["b"])
+    for repo in fleet.repos:
+        report = syncer.run(replace(request(repo), mode=Mode.BACKFILL, window=RevisionWindow(1, 5)))
+        assert report.succeeded
+    fleet.rows('UPDATE scm.sync_jobs SET decision = \'{"pool": "b"}\' WHERE decision IS NULL RETURNING 1')
+    stopped = plan(fleet, pools["a"])
+    assert stopped.started == []
+    listed = pauses.breaker_listing(fleet.database, SETTINGS)["breakers"]
+    assert [(one["scope"], one["key"]) for one in listed if one["state"] == "open"] == [("pool", "a")]
+    [opened] = [one for one in listed if one["state"] == "open"]
+    assert opened["errors"] == [{"code": "connection", "runs": 6}]
+    assert fleet.rows("SELECT 1 FROM scm.sync_jobs WHERE planned_at IS NOT NULL") == []
+    assert len(plan(fleet, pools["b"]).started) == 3
+    assert pauses.reset_breaker(fleet.database, "pool", "a", actor="ada", reason="cable") == "open"
 
 
 class TestAPause:
@@ -450,3 +497,38 @@ def test_a_repository_without_a_server_disables_itself_and_nothing_else(fleet: F
     found = {row["repo_id"]: row["status"] for row in fleet.rows(status)}
     assert [found[repo] for repo in fleet.repos] == ["completed"] * 3
     assert found[broken] in ("failed", "dead")
+
+
+def test_a_long_backfill_is_handed_out_in_pieces_and_no_day_of_it_is_lost(database: Database) -> None:
+    settings = SETTINGS.model_copy(
+        update={
+            "gitlab_url": "https://git.test",
+            "gitlab_token": SecretStr("t"),
+            "scheduler_max_backfill_window_hours": 168.0,
+        }
+    )
+    whole = TimeWindow(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 31, tzinfo=UTC))
+    with database.connection() as conn:
+        repo = register_project(conn, "https://git.test", 7, "a/b", origin=whole.until)
+        repos.begin_history(conn, whole.since.date(), settings.history_floor)
+        for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS):
+            wish = replace(request(repo), job_type=job_type, mode=Mode.BACKFILL, window=whole)
+            jobs.enqueue(conn, wish)
+        fleet, rounds = Fleet(database, [repo]), 0
+        while started := [d for d in plan(fleet, settings).started if d.mode is Mode.BACKFILL]:
+            rounds += 1
+            assert len({d.window for d in started}) == 1, "what is read together stays together"
+            handed = planning.handed_out(
+                conn, instances=(), tenants=(), job_types=(), gitlabs=["git.test"], limit=100
+            )
+            assert {r.window for r in handed if r.mode is Mode.BACKFILL} == {d.window for d in started}
+            conn.execute(
+                "UPDATE scm.sync_jobs SET status = 'completed', finished_at = now(), planned_at = NULL"
+                " WHERE planned_at IS NOT NULL AND mode = 'backfill'"
+            )
+        [row] = conn.execute(
+            "SELECT range_agg(period)::text AS periods, count(*) AS jobs, max(upper(period) - lower(period))"
+            " AS longest FROM scm.sync_jobs WHERE job_type = 'reviews' AND mode = 'backfill'"
+        ).fetchall()
+    assert (rounds, row["jobs"], row["longest"]) == (5, 5, timedelta(days=7))
+    assert row["periods"] == '{["2026-01-01 00:00:00+00","2026-01-31 00:00:00+00")}'

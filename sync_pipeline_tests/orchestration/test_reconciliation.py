@@ -281,3 +281,12 @@ def test_no_more_requests_are_sent_than_the_hour_has(fleet: Fleet) -> None:
     assert told["requests"][instance] == sent <= 60
     assert fleet.run().success
     assert fleet.told()["requests"][instance] == sent + len(fleet.forge.asked()) <= 60
+
+
+def test_sweeps_that_are_switched_off_compare_nothing(fleet: Fleet) -> None:
+    site = fleet.forge.site
+    site.settings = site.settings.model_copy(update={"sweep_enabled": False})
+    before = len(fleet.forge.gitlab.journal.entries)
+    assert fleet.run().success
+    assert (fleet.results(), len(fleet.forge.gitlab.journal.entries)) == ([], before)
+    assert fleet.told()["turns"] == 0

@@ -21,10 +21,10 @@ from sync_pipeline.model import (
 from sync_pipeline.operations.registration import add_repository
 from sync_pipeline.orchestration.partitions import known_blocks
 from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.store import heartbeats, jobs, planning
+from sync_pipeline.store import heartbeats, jobs, planning, repos, watermarks
 from sync_pipeline.sync.readers import svn_reader
 from sync_pipeline_tests.builders import register, register_project
-from sync_pipeline_tests.orchestration.conftest import Site
+from sync_pipeline_tests.orchestration.conftest import Forge, Site, midnight
 
 
 def registered(site: Site, *slugs: str, head: int = 10) -> list[int]:
@@ -273,3 +273,39 @@ def test_a_host_may_be_both_kinds_of_server(site: Site) -> None:
     assert found.skip_message is not None
     assert found.skip_message.startswith("not asked: no GitLab is configured")
     assert found.skip_message.endswith("looked at 1 of 1, 1 failed")
+
+
+def test_history_longer_than_the_limit_is_read_in_pieces_until_nothing_is_missing(forge: Forge) -> None:
+    site, now = forge.site, datetime.now(UTC)
+    site.settings = site.settings.model_copy(update={"scheduler_max_backfill_window_hours": 240.0})
+    repo_id = forge.large_project("app", 6, now - timedelta(days=90))
+    whole = TimeWindow(midnight(now - timedelta(days=75)), midnight(now - timedelta(days=50)))
+    with site.database.connection() as conn:
+        repos.begin_history(conn, (now - timedelta(days=90)).date(), site.settings.history_floor)
+        job_id = jobs.enqueue(
+            conn,
+            JobRequest(
+                repo_id,
+                JobType.MERGE_REQUESTS,
+                Mode.BACKFILL,
+                Trigger.REGISTRATION,
+                "a",
+                "b",
+                window=whole,
+            ),
+        )
+    read = []
+    while wanted := [one for one in site.schedule() if one.tags["scm/mode"] == "backfill"]:
+        [start] = wanted
+        done = site.start(start)
+        assert done.success, done.error
+        [report] = done.reports
+        read.append(report.window)
+    assert read == [
+        TimeWindow(midnight(now - timedelta(days=older)), midnight(now - timedelta(days=newer)))
+        for older, newer in ((60, 50), (70, 60), (75, 70))
+    ]
+    with site.database.connection() as conn:
+        assert watermarks.missing(conn, repo_id, JobType.MERGE_REQUESTS, whole) == ()
+        # The oldest part has a job of its own; the job itself kept the newest one.
+        assert jobs.report(conn, job_id).window == read[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 
 from sync_pipeline.model import RunStatus
 from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope, judge
-from sync_pipeline.policy.planning import judge_all
+from sync_pipeline.policy.planning import judge_all, plan
 from sync_pipeline.policy.samples import Sample, rates_of_server
-from sync_pipeline.policy.snapshot import Snapshot
-from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, sample
+from sync_pipeline.policy.snapshot import Reason, Snapshot, Unit
+from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, project, sample
 
 CLOSED = Breaker(Scope.INSTANCE, "gitlab.example")
 UNSMOOTHED = replace(LIMITS.breaker, alpha=1.0)
@@ -134,8 +135,10 @@ def test_it_closes_by_itself_once_the_server_answers(codes: list[str | None], re
     assert judge(breaker, seen, moment, limits).state is BreakerState.CLOSED
 
 
-def _snapshot(samples: list[Sample], *breakers: Breaker) -> Snapshot:
-    return Snapshot((), (), (), LIMITS, samples=samples, breakers=breakers)
+def _snapshot(
+    samples: Sequence[Sample], *breakers: Breaker, units: Sequence[Unit] = (), pool: str = ""
+) -> Snapshot:
+    return Snapshot(units, (), (), LIMITS, samples=samples, breakers=breakers, pool=pool)
 
 
 def test_a_server_that_is_down_stops_neither_tenants_nor_other_servers() -> None:
@@ -185,3 +188,48 @@ def test_a_restart_forgets_nothing() -> None:
     for minutes in (1, 4, 5, 60):
         ours = judge(opened, (), _moment(minutes), LIMITS.breaker)
         assert judge(copy, (), _moment(minutes), LIMITS.breaker) == ours
+
+
+class TestABreakerOfAPool:
+    """It opens where other pools do well at the same servers."""
+
+    good = tuple(sample(n, pool="b", finished_at=ago(minutes=4, seconds=-n)) for n in range(8))
+    bad = tuple(
+        sample(n, pool="a", code="connection", finished_at=ago(minutes=4, seconds=-n)) for n in range(6)
+    )
+
+    def states(
+        self, *samples: Sample, known: Sequence[Breaker] = ()
+    ) -> dict[tuple[Scope, str], BreakerState]:
+        found = judge_all(_snapshot(samples, *known), NOW)
+        return {key: one.state for key, one in found.items() if one.state is not BreakerState.CLOSED}
+
+    def test_that_fails_alone_stops_the_pool_and_not_the_server(self) -> None:
+        assert self.states(*self.good, *self.bad) == {(Scope.POOL, "a"): BreakerState.OPEN}
+
+    def test_stays_closed_where_the_server_fails_for_all_or_there_is_one_pool(self) -> None:
+        server = {(Scope.INSTANCE, "gitlab.example"): BreakerState.OPEN}
+        assert self.states(*self.bad, *[replace(s, pool="b") for s in self.bad]) == server
+        assert self.states(*self.bad) == server
+        elsewhere = [replace(s, instance="other.example") for s in self.good]
+        assert self.states(*self.bad, *elsewhere) == server
+
+    def test_holds_back_its_pool_only_and_closes_after_probes(self) -> None:
+        due = project(1, visited_at=ago(minutes=6), tenant="team1")
+        runs = [*self.good, *self.bad]
+        [held] = plan(_snapshot(runs, units=[due], pool="a"), NOW).decisions
+        assert (held.reason, held.detail) == (
+            Reason.BREAKER_OPEN,
+            "pool a: failures 100% of the last 6 runs",
+        )
+        # What failed in this pool costs the repository no error budget in the other one.
+        [started] = plan(_snapshot(runs, units=[due], pool="b"), NOW).decisions
+        assert started.chosen
+        opened = Breaker(Scope.POOL, "a", BreakerState.OPEN, ago(minutes=6), ago(minutes=6))
+        probing = plan(_snapshot(runs, opened, units=[due], pool="a"), NOW)
+        assert [d.reason for d in probing.decisions] == [Reason.PROBE]
+        half_open = replace(opened, state=BreakerState.HALF_OPEN, since=ago(minutes=1))
+        answers = [
+            sample(n, pool="a", finished_at=ago(seconds=n), started_at=ago(seconds=30)) for n in (1, 2)
+        ]
+        assert self.states(*self.good, *self.bad, *answers, known=[half_open]) == {}

@@ -183,6 +183,8 @@ def test_history_takes_half_at_most_and_a_place_of_its_own_beside_live_syncing()
     alone = decide([replace(u, visited_at=NOW) for u in units], jobs, room)
     assert sum(d.chosen for d in alone.decisions) == 10
     assert of(Reason.HISTORY_CAP, alone) == 20
+    capped = decide([replace(u, visited_at=NOW) for u in units], jobs, replace(room, history=4))
+    assert (sum(d.chosen for d in capped.decisions), of(Reason.HISTORY_CAP, capped)) == (4, 26)
 
 
 @pytest.mark.parametrize("free", [1, 2, 3])

@@ -10,6 +10,7 @@ import pytest
 
 from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow
 from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
+from sync_pipeline.policy.degradation import suggest
 from sync_pipeline.policy.planning import plan
 from sync_pipeline.policy.snapshot import BucketLevel, Decision, Limits, Pause, Reason, Snapshot, Unit
 from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, job, project, sample, unit
@@ -223,3 +224,10 @@ def test_time_outs_in_a_row_earn_a_rest_and_smaller_pieces() -> None:
     [smaller] = decide(DUE, samples=later)
     assert smaller.sizes is not None
     assert (smaller.sizes.batch, smaller.sizes.reasons) == (10, ("slow answers",))
+
+
+def test_degradation_that_is_switched_off_leaves_sizes_and_times_as_usual() -> None:
+    slow = [sample(1, timeouts=1, finished_at=ago(seconds=n)) for n in (4, 3, 2, 1)]
+    limits = replace(LIMITS, degradation=replace(LIMITS.degradation, enabled=False))
+    [decision] = decide(DUE, samples=slow, limits=limits)
+    assert (decision.chosen, decision.sizes) == (True, suggest((), LIMITS.degradation))

@@ -267,3 +267,37 @@ class TestARefusedToken:
         again = replace(again, status=JobStatus.FAILED, not_before=NOW, priority=500)
         found = self.decide(timedelta(hours=2), jobs=(again,))
         assert [d.job_id for d in found if d.chosen and d.instance == "gitlab.example"] == [again.job_id]
+
+
+class TestALongBackfill:
+    """It starts in pieces, the newest one first."""
+
+    whole = TimeWindow(ago(days=30), ago(days=2))
+    piece = TimeWindow(ago(days=9), ago(days=2))
+    rest = TimeWindow(ago(days=30), ago(days=9))
+    limits = replace(LIMITS, longest_backfill=timedelta(days=7))
+
+    def decide(self, window: TimeWindow, job_type: JobType, **changes: Any) -> Decision:
+        waiting = job(job_type=job_type, window=window, **changes.pop("job", {}))
+        changes.setdefault("history_start", ago(days=900))
+        snapshot = Snapshot((project(1, job_type),), (waiting,), (), self.limits, **changes)
+        [found] = [d for d in plan(snapshot, NOW).decisions if d.mode is waiting.mode]
+        assert found.chosen
+        return found
+
+    @pytest.mark.parametrize("job_type", [JobType.MERGE_REQUESTS, JobType.REVIEWS])
+    def test_that_is_read_by_time_is_cut(self, job_type: JobType) -> None:
+        found = self.decide(self.whole, job_type)
+        assert (found.window, found.rest) == (self.piece, self.rest)
+        lost = {"status": JobStatus.RUNNING, "claim_expires_at": ago(seconds=1)}
+        assert self.decide(self.whole, job_type, job=lost).rest == self.rest
+
+    def test_that_fits_or_is_of_commits_or_a_repair_stays_whole(self) -> None:
+        assert self.decide(self.piece, JobType.REVIEWS).rest is None
+        assert self.decide(self.whole, JobType.COMMITS).rest is None
+        assert self.decide(self.whole, JobType.REVIEWS, job={"mode": Mode.REPAIR}).rest is None
+
+    @pytest.mark.parametrize("oldest_fact", [ago(days=8), None])
+    def test_that_reaches_back_before_all_facts_is_not_cut_there(self, oldest_fact: datetime | None) -> None:
+        found = self.decide(self.whole, JobType.REVIEWS, history_start=oldest_fact)
+        assert (found.window, found.rest) == (self.whole, None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sync_pipeline.model import JobType, RevisionWindow, TimeWindow, Window
 from sync_pipeline.policy.families import FAMILY_OF, by_family
-from sync_pipeline.policy.windows import bounds, holds, hull, merged, overlap
+from sync_pipeline.policy.windows import bounds, holds, hull, merged, newest_piece, overlap
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,6 +46,21 @@ def test_overlap_hull_and_holds_agree_with_sets(one: tuple[int, int], other: tup
     assert around is not None
     assert holds(around, a)
     assert holds(around, b)
+
+
+@given(PAIRS, st.integers(1, 12), st.integers(0, 30))
+def test_pieces_hold_the_whole_window_once_and_none_is_too_long(
+    pair: tuple[int, int], hours_each: int, start: int
+) -> None:
+    window: TimeWindow | None = hours(pair)
+    longest, beginning = timedelta(hours=hours_each), DAY + timedelta(hours=start)
+    pieces: list[TimeWindow] = []
+    while window is not None:
+        piece, window = newest_piece(window, longest, beginning)
+        pieces.append(piece)
+        assert piece.until - max(piece.since, min(beginning, piece.until)) <= longest
+    assert bounds(hours(pair)) == (pieces[-1].since, pieces[0].until)
+    assert all(later.since == earlier.until for later, earlier in pairwise(pieces))
 
 
 @pytest.mark.parametrize("window", [RevisionWindow(1, 5), TimeWindow(DAY, DAY + timedelta(1))])

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
 from sync_pipeline.errors import ClaimLost, LeaseHeld
-from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus, Trigger
+from sync_pipeline.model import JobRequest, JobStatus, JobType, Mode, RunStatus, TimeWindow, Trigger
 from sync_pipeline.store import jobs, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync import lost
-from sync_pipeline_tests.builders import register, request
+from sync_pipeline_tests.builders import register, register_project, request
 
 REVISIONS = JobType.REVISIONS
 
@@ -318,3 +320,85 @@ def test_a_repair_of_differences_is_not_done_because_its_window_is_covered(datab
         conn.execute("UPDATE scm.sync_jobs SET claim_expires_at = now() - interval '1 second'")
         lost.end_all_of(conn, repo, JobType.REVISIONS)
         assert jobs.state(conn, job).status is JobStatus.PENDING
+
+
+MONTH = TimeWindow(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
+WEEK = TimeWindow(datetime(2026, 1, 25, tzinfo=UTC), MONTH.until)
+REST = TimeWindow(MONTH.since, WEEK.since)
+
+
+def windows(conn: Connection, *statuses: str) -> list[tuple[str, str]]:
+    """The windows of the jobs of these statuses, oldest first."""
+    rows = conn.execute(
+        "SELECT status, lower(period)::date || ' ' || upper(period)::date AS period FROM scm.sync_jobs"
+        " WHERE status = ANY (%s) ORDER BY lower(period), upper(period)",
+        (list(statuses or ("pending", "failed", "running")),),
+    ).fetchall()
+    return [(row["status"], row["period"]) for row in rows]
+
+
+@pytest.fixture
+def month(database: Database) -> Iterator[tuple[Connection, JobRequest]]:
+    with database.connection() as conn:
+        repo = register_project(conn, "https://git.test", 7, "a/b", origin=MONTH.until)
+        wish = replace(request(repo), job_type=JobType.REVIEWS, mode=Mode.BACKFILL, window=MONTH)
+        yield conn, replace(wish, reread=True, priority=900)
+
+
+class TestACut:
+    """No part of the window is ever without a job."""
+
+    def test_leaves_a_piece_and_queues_the_rest_as_old_and_urgent_as_the_whole(
+        self, month: tuple[Connection, JobRequest]
+    ) -> None:
+        conn, wish = month
+        job = jobs.enqueue(conn, wish, max_attempts=5, config_hash="abc")
+        conn.execute("UPDATE scm.sync_jobs SET created_at = created_at - interval '1 day'")
+        assert jobs.cut(conn, job, WEEK, REST) == job
+        assert windows(conn) == [("pending", "2026-01-01 2026-01-25"), ("pending", "2026-01-25 2026-02-01")]
+        rows = conn.execute(
+            "SELECT DISTINCT created_at, reread, priority, max_attempts, trigger, actor, reason, config_hash"
+            "  FROM scm.sync_jobs"
+        ).fetchall()
+        assert len(rows) == 1
+        # A plan that was made before changes nothing.
+        assert jobs.cut(conn, job, WEEK, REST) is None
+        assert len(windows(conn)) == 2
+
+    def test_leaves_a_job_alone_that_somebody_has(self, month: tuple[Connection, JobRequest]) -> None:
+        conn, wish = month
+        job = jobs.enqueue(conn, wish)
+        owner = claim(conn, job)
+        assert owner is not None
+        assert jobs.cut(conn, job, WEEK, REST) is None
+        assert windows(conn) == [("running", "2026-01-01 2026-02-01")]
+        expire(conn, job)
+        assert jobs.cut(conn, job, WEEK, REST) == job
+        assert [period for _, period in windows(conn)] == ["2026-01-01 2026-01-25", "2026-01-25 2026-02-01"]
+        with pytest.raises(ClaimLost), conn.transaction():
+            jobs.guard(conn, owner)
+
+    def test_joins_the_jobs_that_its_parts_have_already(self, month: tuple[Connection, JobRequest]) -> None:
+        conn, wish = month
+        job = jobs.enqueue(conn, wish)
+        piece = jobs.enqueue(conn, replace(wish, window=WEEK, reread=False))
+        rest = jobs.enqueue(conn, replace(wish, window=REST, priority=950))
+        assert jobs.cut(conn, job, WEEK, REST) == piece
+        assert [period for _, period in windows(conn)] == ["2026-01-01 2026-01-25", "2026-01-25 2026-02-01"]
+        assert windows(conn, "dead") == [("dead", "2026-01-01 2026-02-01")]
+        rows = conn.execute("SELECT job_id, reread, priority FROM scm.sync_jobs WHERE status = 'pending'")
+        assert {row["job_id"]: (row["reread"], row["priority"]) for row in rows} == {
+            piece: (True, 900),
+            rest: (True, 900),
+        }
+
+    @pytest.mark.parametrize("part", [WEEK, REST])
+    def test_waits_while_other_work_has_a_part(
+        self, month: tuple[Connection, JobRequest], part: TimeWindow
+    ) -> None:
+        conn, wish = month
+        job = jobs.enqueue(conn, wish)
+        jobs.enqueue(conn, replace(wish, window=part, from_raw=True))
+        before = windows(conn)
+        assert jobs.cut(conn, job, WEEK, REST) is None
+        assert windows(conn) == before

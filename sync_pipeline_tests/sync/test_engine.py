@@ -939,6 +939,8 @@ def test_an_edited_message_is_found_by_the_sweep(database: Database, place: Path
                 ["svn", "ps", "-q", "--revprop", f"-r{rev}", "svn:log", f"edited {rev}", place.as_uri()],
                 check=True,
             )
+        off = Syncer(database, settings.model_copy(update={"sweep_enabled": False}))
+        assert off.run(request(repo)).counts.read == 0
         report = syncer.run(request(repo))
         assert report.counts.updated == 2
         rows = conn.execute("SELECT rev_num, version FROM scm.svn_revisions WHERE version > 1 ORDER BY 1")

@@ -135,9 +135,11 @@ FENCED = frozenset(
 )
 
 # Edges of the job ledger and of the leases: the statement itself names the claim token or the fence, or gives
-# the right to write in the first place. The limit of requests is shared by all and belongs to no job.
+# the right to write in the first place. The limit of requests and the kept configurations are shared
+# by all and belong to no job.
 EDGES = frozenset(
     [
+        "configurations._KEEP",
         "jobs._BURY",
         "jobs._CLAIM",
         "jobs._CLOSE_LOST_RUNS",

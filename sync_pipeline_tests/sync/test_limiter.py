@@ -18,6 +18,8 @@ import pytest
 
 from sync_pipeline.catalog import instance_of
 from sync_pipeline.errors import Cancelled, Transient
+from sync_pipeline.model import JobType
+from sync_pipeline.operations import limits
 from sync_pipeline.policy import rate_limits as policy
 from sync_pipeline.policy.rate_limits import Limits
 from sync_pipeline.sandbox.gitlab.faults import Answer, throttled_text
@@ -27,7 +29,8 @@ from sync_pipeline.store import rate_limits as store
 from sync_pipeline.store import repos
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync import limiter as module
-from sync_pipeline.sync.limiter import SharedLimiter
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.limiter import SharedLimiter, TenantLimiter
 from sync_pipeline.sync.readers import Readers
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.svn_fixtures import SvnRepository
@@ -195,6 +198,50 @@ def test_svn_commands_take_from_the_bucket_of_their_server(
         reader.visit()
     assert reader.traffic.waited >= 0.3
     assert buckets(database)["svn"].consumed == reader.traffic.calls == 4
+
+
+def test_a_tenant_has_a_limit_of_its_own_below_that_of_the_server(database: Database) -> None:
+    settings = Settings(
+        gitlab_tenant_rate_limit_rate=0.1,
+        gitlab_tenant_rate_limit_burst=2,
+        gitlab_postgres_rate_limit_max_wait=0.0,
+    )
+    server = limiter(database, Limits(rate=0.1, burst=3), max_wait=0.0)
+    acme, labs = (TenantLimiter(database, settings, "git.test", name, server) for name in ("acme", "labs"))
+    acme.acquire("projects", go_on)
+    acme.acquire("projects", go_on)
+    with pytest.raises(Transient, match=r"no request is sent to git\.test for tenant:acme") as caught:
+        acme.acquire("projects", go_on)
+    assert caught.value.code == "throttled"
+    labs.acquire("projects", go_on)
+    # The ceiling is the same for all of them.
+    with pytest.raises(Transient, match=r"no request is sent to git\.test for"):
+        labs.acquire("projects", go_on)
+    # A refusal is about the token, which all of them use.
+    labs.feedback(Feedback("projects", 429, 0.1, 30.0))
+    found = buckets(database)
+    assert {name: one.consumed for name, one in found.items()} == {
+        "all": 3,
+        "tenant:acme": 2,
+        "tenant:labs": 2,
+    }
+    assert [name for name, one in found.items() if one.bucket.paused_until] == ["all"]
+
+
+def test_syncing_takes_from_the_bucket_of_the_tenant_only_where_that_is_switched_on(forge: Forge) -> None:
+    plain = Syncer(forge.database, forge.settings, Readers(forge.settings, forge.database))
+    assert plain.run(forge.request(JobType.COMMITS)).succeeded
+    assert list(buckets(forge.database)) == ["all"]
+    settings = forge.settings.model_copy(update={"gitlab_tenant_rate_limit_enabled": True})
+    limited = Syncer(forge.database, settings, Readers(settings, forge.database))
+    report = limited.run(forge.request(JobType.MERGE_REQUESTS))
+    assert report.succeeded
+    assert buckets(forge.database)["tenant:acme"].consumed == report.calls > 0
+    document = limits.listing(forge.database, settings)["limits"]
+    assert {one["endpoint_class"]: one["full_rate"] for one in document} == {
+        "all": settings.gitlab_postgres_rate_limit_rate,
+        "tenant:acme": 5.0,
+    }
 
 
 # Waiting ------------------------------------------------------------------------------------------------

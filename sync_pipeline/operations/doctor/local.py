@@ -53,10 +53,14 @@ def settings_in_force() -> tuple[list[Finding], Settings | None]:
     given = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in OTHER_VARIABLES)
     seen = f"{file}" if file else "no TOML file"
     seen += f"; from the environment: {', '.join(given)}" if given else "; nothing from the environment"
+    off = [
+        warning("settings", f"switched off: {what}", f"set {name} to true, unless this is wanted", name)
+        for name, what in settings.switched_off.items()
+    ]
     if file is not None and _is_open_secret(file, settings):
         seen = f"{file} holds a secret and everybody may read it"
-        return [warning("settings", seen, f"chmod 600 {file}")], settings
-    return [ok("settings", seen)], settings
+        return [warning("settings", seen, f"chmod 600 {file}"), *off], settings
+    return [ok("settings", seen), *off], settings
 
 
 def _without_unknown() -> Settings | None:

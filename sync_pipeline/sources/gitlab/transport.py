@@ -251,7 +251,7 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 class Client:
     """Sends the requests of one job. May be used by several threads at once. ``per_page`` is how many rows of
     a list that is read by time are asked for at once: a multiple of ten, 100 at most, which is GitLab's own
-    limit."""
+    limit. ``limiter`` is that of the instance until another one is set."""
 
     def __init__(
         self, instance: Instance, cancelled: Callable[[], bool], patience: float | None = None
@@ -262,6 +262,7 @@ class Client:
         self.timeout = min(instance.connect_timeout, hurry), min(instance.read_timeout, hurry)
         self.total_timeout = min(instance.total_timeout, hurry)
         self.per_page = 100
+        self.limiter = instance.limiter
         self.stats = Stats()
         self._cancelled = cancelled
         self._local = threading.local()
@@ -523,7 +524,7 @@ class _Session(requests.Session):
         that holds the token."""
         instance, client = self._instance, self._client
         client.check_cancelled()
-        client.count(waited=instance.limiter.acquire(endpoint, client.check_cancelled))
+        client.count(waited=client.limiter.acquire(endpoint, client.check_cancelled))
         request.headers.pop("PRIVATE-TOKEN", None)
         if token:
             request.headers["PRIVATE-TOKEN"] = token
@@ -557,7 +558,7 @@ class _Session(requests.Session):
             if response is not None:
                 response.close()
             client.count(timeouts=failure.code == "timeout")
-            instance.limiter.feedback(Feedback(endpoint, None, seconds))
+            client.limiter.feedback(Feedback(endpoint, None, seconds))
             raise failure
         assert response is not None
         self._learn(endpoint, response, seconds)
@@ -574,7 +575,7 @@ class _Session(requests.Session):
             self._client.stats.last_retry_after = asked
         remaining = answers.whole(headers.get("RateLimit-Remaining"))
         limit = answers.whole(headers.get("RateLimit-Limit"))
-        self._instance.limiter.feedback(
+        self._client.limiter.feedback(
             Feedback(
                 endpoint,
                 response.status_code,
