@@ -62,6 +62,19 @@ def merged(windows: Iterable[W]) -> tuple[W, ...]:
     return tuple(found)
 
 
+def without(window: W, others: Iterable[W]) -> tuple[W, ...]:
+    """The parts of ``window`` that none of ``others`` holds, in order."""
+    start, end = bounds(window)
+    found: list[W] = []
+    for other in merged(others):
+        if start < min(bounds(other)[0], end):
+            found.append(_like(window, start, min(bounds(other)[0], end)))
+        start = max(start, bounds(other)[1])
+    if start < end:
+        found.append(_like(window, start, end))
+    return tuple(found)
+
+
 def span(times: Iterable[datetime]) -> tuple[TimeWindow, ...]:
     """The window that holds all of ``times``, to the second; none where there are none."""
     found = sorted(min(time, _LATEST) for time in times)
