@@ -355,12 +355,13 @@ class _Sync:
                 with self._database.connection() as conn:
                     key = self._repository.repo_id, job_type
                     after = watermarks.get(conn, *key)
-                    # What was stopped has no report of its own; the ledger has one.
-                    left = [window for window in todo if window not in [report.window for report in own]]
-                    own += [
-                        jobs.report(conn, job_id)
-                        for job_id in runs.begun(conn, *key, Mode.BACKFILL, left, begun)
-                    ]
+                    if self._stopped:
+                        # What was stopped has no report of its own; the ledger has one.
+                        left = set(todo) - {report.window for report in own}
+                        found = (
+                            jobs.report(conn, one) for one in runs.begun(conn, *key, Mode.BACKFILL, begun)
+                        )
+                        own += [report for report in found if report.window in left]
                     batches = runs.batches(conn, [report.run_id for report in own if report.run_id])
                     missing = [gap for window in todo for gap in watermarks.missing(conn, *key, window)]
                 was = before[job_type]

@@ -7,7 +7,7 @@ not belong here: how an attempt is written (:mod:`sync_pipeline.store.jobs`), an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from uuid import UUID
 
 from sync_pipeline.model import Counts, JobType, Mode, TimeWindow, Window
 from sync_pipeline.store.database import Connection
-from sync_pipeline.store.windows import from_multiranges, from_ranges, range_params
+from sync_pipeline.store.windows import from_multiranges, from_ranges
 
 # Runs with their jobs, the newest first.
 _RUNS = """
@@ -51,16 +51,10 @@ _WAS_THERE = """
 SELECT 1 FROM scm.sync_watermark_events WHERE run_id = %(run_id)s OR batch_id = %(batch_id)s LIMIT 1
 """
 
-# The jobs of these windows that somebody began to work on, the latest of each.
+# The jobs that somebody began to work on since then.
 _BEGUN = """
-SELECT DISTINCT ON (j.revs, j.period) j.job_id
-  FROM scm.sync_jobs AS j
-  JOIN scm.sync_runs AS r USING (job_id)
- WHERE j.repo_id = %(repo_id)s AND j.job_type = %(job_type)s AND j.mode = %(mode)s
-   AND j.revs IS NOT DISTINCT FROM %(revs)s::int8range
-   AND j.period IS NOT DISTINCT FROM %(period)s::tstzrange
-   AND r.started_at >= %(since)s
- ORDER BY j.revs, j.period, r.started_at DESC
+SELECT DISTINCT job_id FROM scm.sync_runs
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s AND started_at >= %(since)s
 """
 
 
@@ -126,21 +120,10 @@ def was_there(conn: Connection, *, run_id: UUID | None = None, batch_id: int | N
     return conn.execute(_WAS_THERE, {"run_id": run_id, "batch_id": batch_id}).fetchone() is not None
 
 
-def begun(
-    conn: Connection,
-    repo_id: int,
-    job_type: JobType,
-    mode: Mode,
-    windows: Sequence[Window],
-    since: datetime,
-) -> list[UUID]:
-    """The jobs of ``windows`` that were worked on ``since``, by the database's clock."""
+def begun(conn: Connection, repo_id: int, job_type: JobType, mode: Mode, since: datetime) -> list[UUID]:
+    """The jobs that were worked on ``since``, by the database's clock."""
     params = {"repo_id": repo_id, "job_type": str(job_type), "mode": str(mode), "since": since}
-    return [
-        row["job_id"]
-        for window in windows
-        for row in conn.execute(_BEGUN, params | range_params(window)).fetchall()
-    ]
+    return [row["job_id"] for row in conn.execute(_BEGUN, params)]
 
 
 def _batch(row: dict[str, Any]) -> BatchRow:
