@@ -372,6 +372,7 @@ class _Sync:
                     windows=todo,
                     batches=batches,
                     missing=missing,
+                    complete_before=was.covered,
                     watermark_updated=(was.origin, was.watermark) != (after.origin, after.watermark),
                     started_at=started_at,
                     finished_at=now(),

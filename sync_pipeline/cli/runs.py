@@ -176,7 +176,8 @@ def _run_row(one: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _batch_row(one: Mapping[str, Any]) -> dict[str, object]:
-    keys = [key for key in (one["first_key"], one["last_key"]) if key is not None]
+    # The name of a commit is known by its beginning.
+    keys = [key[:12] for key in (one["first_key"], one["last_key"]) if key is not None]
     return {
         "batch": one["batch_id"],
         "position": one["position"],

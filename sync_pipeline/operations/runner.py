@@ -39,6 +39,8 @@ from sync_pipeline.store.runs import BatchRow
 NOT_TRIED = "not tried"
 """Error of a chunk that nobody began to read."""
 
+_NOTHING_NEW = "nothing new"
+
 
 class Outcome(StrEnum):
     """How a runner's job or chunk ended, in the words of its documents."""
@@ -251,6 +253,7 @@ def backfill_document(
     windows: Sequence[Window],
     batches: Sequence[BatchRow],
     missing: Sequence[Window],
+    complete_before: Sequence[Window],
     watermark_updated: bool,
     started_at: datetime,
     finished_at: datetime,
@@ -258,7 +261,8 @@ def backfill_document(
     """The document of ``runner backfill``; each window is a job, which is read in chunks.
 
     ``windows`` were to be read, none if nothing was missing; one without a report was not tried.
-    ``batches`` are those of the reported runs, ``missing`` what is not complete now.
+    ``batches`` are those of the reported runs, ``missing`` what is not complete now, ``complete_before`` what
+    was complete when it began.
     ``watermark_updated`` says that the origin or the watermark is another one now."""
     document = _document(Mode.BACKFILL, repository, job_type, reports, hull(windows), started_at, finished_at)
     found = [
@@ -266,6 +270,7 @@ def backfill_document(
         for report in reports
         for chunk in chunks_of(report, [b for b in batches if b.run_id == report.run_id], missing)
     ]
+    found = [replace(one, was_covered=not without(one.window, complete_before)) for one in found]
     done = [report.window for report in reports]
     found += [Chunk(window, Outcome.SKIPPED, NOT_TRIED) for window in windows if window not in done]
     # They arrive in the order in which they ended.
@@ -273,9 +278,9 @@ def backfill_document(
     statuses = [chunk.status for chunk in found]
     good, part = statuses.count(Outcome.SUCCESS), statuses.count(Outcome.PARTIAL)
     before = sum(chunk.was_covered for chunk in found)
-    if document["status"] == Outcome.SUCCESS and before == len(found):
+    if document["message"] == _NOTHING_NEW and before == len(found):
         document["message"] = "nothing was missing, so nothing was read"
-    elif before:
+    elif 0 < before < len(found):
         document["message"] += f"; {before} of {counted(len(found), 'chunk')} complete before"
     chunks = [_chunk_result(chunk) for chunk in found]
     document |= {
@@ -296,8 +301,8 @@ def backfill_document(
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a backfill, as it was read: under one lease, and complete since then. Or what could not be
-    read, with the ``error``; or what was complete before (``was_covered``), of which nothing was read.
-    ``calls`` are requests or svn commands, ``seconds`` run from the end of the chunk before."""
+    read, with the ``error``; or what was not read, because it is complete anyway. ``was_covered``: so it was
+    before. ``calls`` are requests or svn commands, ``seconds`` run from the end of the chunk before."""
 
     window: Window
     status: Outcome
@@ -327,14 +332,17 @@ def chunks_of(report: JobReport, batches: Sequence[BatchRow], missing: Sequence[
             read.append(_chunk(window, waiting))
             waiting = []
     missing = [part for gap in missing if (part := overlap(gap, whole))]
-    before = without(whole, [*missing, *(chunk.window for chunk in read)])
-    complete = [Chunk(window, Outcome.SUCCESS, was_covered=True) for window in before]
+    left = without(whole, [*missing, *(chunk.window for chunk in read)])
+    complete = [Chunk(window, Outcome.SUCCESS) for window in left]
     failed: list[Chunk] = []
     if not report.succeeded:
         # What ended the job was about the first of them, or about the end of what was read.
         failed = [Chunk(gap, Outcome.SKIPPED, NOT_TRIED) for gap in merged(missing)]
         last = read.pop() if read and not failed else None
-        first = _chunk(last.window if last else failed[0].window if failed else whole, waiting, last)
+        if not failed and last is None:
+            # Nothing was missing, and yet the job could not do what belongs to it.
+            last, complete = Chunk(whole, Outcome.SUCCESS), []
+        first = _chunk(last.window if last else failed[0].window, waiting, last)
         outcome = outcome_of(report)
         if outcome in (Outcome.PARTIAL, Outcome.FAILED):
             outcome = Outcome.PARTIAL if first.counts.changed else Outcome.FAILED
@@ -520,7 +528,7 @@ def _document(
 
 def _message(outcome: Outcome, counts: Counts, error: str | None) -> str:
     if outcome is Outcome.SUCCESS and counts == Counts():
-        return "nothing new"
+        return _NOTHING_NEW
     rows = f"{counts.inserted} inserted, {counts.updated} updated, {counts.unchanged} unchanged"
     if counts.quarantined:
         rows += f", {counts.quarantined} quarantined"

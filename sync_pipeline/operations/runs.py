@@ -16,7 +16,17 @@ from uuid import UUID
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import SUCCESS
-from sync_pipeline.model import BEGINNING, Counts, JobReport, JobType, Mode, Repository, TimeWindow, Window
+from sync_pipeline.model import (
+    BEGINNING,
+    Counts,
+    JobReport,
+    JobType,
+    Mode,
+    Repository,
+    RevisionWindow,
+    TimeWindow,
+    Window,
+)
 from sync_pipeline.operations.runner import exit_code, outcome_of, outcome_of_all
 from sync_pipeline.operations.texts import counted, plain_window, some
 from sync_pipeline.policy.windows import merged, overlap
@@ -182,7 +192,7 @@ def plan_replay(
         job_type=JobType(row["job_type"]),
         run_id=run_id,
         batch_id=batch_id,
-        windows=tuple(_until(now, merged(window for one in batches for window in one.read))),
+        windows=tuple(_askable(now, merged(window for one in batches for window in one.read))),
         before=sum((one.counts for one in batches), Counts()),
         reason=" ".join(reason.split()),
     )
@@ -191,11 +201,13 @@ def plan_replay(
     return found
 
 
-def _until(now: datetime, windows: Sequence[Window]) -> Iterator[Window]:
-    """The windows as far as a source can be asked for them: some rows are dated in the future."""
+def _askable(now: datetime, windows: Sequence[Window]) -> Iterator[Window]:
+    """The windows, a job each: revisions in blocks, time as far as a source can be asked for it, as some rows
+    are dated in the future."""
     for window in windows:
-        part = overlap(window, TimeWindow(BEGINNING, now)) if isinstance(window, TimeWindow) else window
-        if part is not None:
+        if isinstance(window, RevisionWindow):
+            yield from catalog.blocks(window)
+        elif (part := overlap(window, TimeWindow(BEGINNING, now))) is not None:
             yield part
 
 
@@ -232,6 +244,8 @@ def replay_document(replay: Replay, reports: Sequence[JobReport] | None) -> Docu
     }
     if reports is None:
         return {**document, "exit_code": SUCCESS}
+    done = {report.window for report in reports}
+    not_tried = [window for window in replay.windows if window not in done]
     outcome = outcome_of_all([outcome_of(report) for report in reports])
     counts = sum((report.counts for report in reports), Counts())
     errors = [report.error for report in reports if report.error]
@@ -254,6 +268,7 @@ def replay_document(replay: Replay, reports: Sequence[JobReport] | None) -> Docu
             }
             for report in reports
         ],
+        "not_tried": [plain_window(window) for window in not_tried],
         "exit_code": exit_code(outcome),
     }
 

@@ -90,6 +90,7 @@ def backfill(*reports: JobReport, **options: Any) -> dict[str, Any]:
             if report.window is not None
             for gap in without(report.window, report.covered)
         ],
+        "complete_before": [],
         "watermark_updated": False,
         **options,
     }
@@ -470,6 +471,7 @@ def test_a_chunk_that_was_not_tried_is_told_as_such() -> None:
     assert [chunk["error"] for chunk in document["chunk_results"]] == [None, BAD.error, "not tried"]
 
 
+GOOD_ROWS = "6 inserted, 1 updated, 2 unchanged, 1 quarantined"
 DAY = timedelta(days=1)
 MONTH = replace(
     GOOD,
@@ -485,7 +487,7 @@ def days(first: int, end: int) -> TimeWindow:
 
 def told(report: JobReport, batches: list[BatchRow], *missing: Window) -> list[tuple[Any, ...]]:
     return [
-        (chunk.window, str(chunk.status), chunk.counts.read, chunk.batches, chunk.error, chunk.was_covered)
+        (chunk.window, str(chunk.status), chunk.counts.read, chunk.batches, chunk.error)
         for chunk in runner.chunks_of(report, batches, missing)
     ]
 
@@ -495,16 +497,16 @@ def test_a_backfill_of_time_is_told_in_the_chunks_that_were_read_one_for_each_le
     pages[1] = replace(pages[1], fence=1)
     # The last hours are not there yet, and what no batch read was complete before.
     assert told(MONTH, pages, days(29, 30)) == [
-        (days(0, 10), "success", 9, 2, None, False),
-        (days(10, 20), "success", 0, 0, None, True),
-        (days(20, 29), "success", 0, 1, None, False),
+        (days(0, 10), "success", 9, 2, None),
+        (days(10, 20), "success", 0, 0, None),
+        (days(20, 29), "success", 0, 1, None),
     ]
 
 
 def test_a_batch_that_completes_nothing_belongs_to_the_chunk_that_it_was_read_for() -> None:
     first, walk, last, after = batches_of(MONTH, days(0, 1), days(0, 1), days(0, 30), days(5, 6))
     refs = [replace(first, covered=None), replace(walk, covered=None, fence=9), last, after]
-    assert told(MONTH, refs) == [(days(0, 30), "success", 9, 4, None, False)]
+    assert told(MONTH, refs) == [(days(0, 30), "success", 9, 4, None)]
     assert told(MONTH, [*batches_of(MONTH, days(0, 30)), replace(walk, covered=None)])[0][3] == 2
 
 
@@ -514,18 +516,17 @@ def test_what_could_not_be_read_is_a_chunk_of_its_own_with_the_window_to_read_ag
     lost = replace(lost, covered=None)
     gaps = (days(10, 20), days(25, 30))
     assert told(failed, [good, lost], *gaps) == [
-        (days(0, 10), "success", 9, 1, None, False),
-        (days(10, 20), "failed", 0, 1, "no answer", False),
-        (days(20, 25), "success", 0, 0, None, True),
-        (days(25, 30), "skipped", 0, 0, "not tried", False),
+        (days(0, 10), "success", 9, 1, None),
+        (days(10, 20), "failed", 0, 1, "no answer"),
+        (days(20, 25), "success", 0, 0, None),
+        (days(25, 30), "skipped", 0, 0, "not tried"),
     ]
     assert told(failed, [good, replace(lost, counts=Counts(read=1, inserted=1))], *gaps)[1][1] == "partial"
     stopped = replace(failed, job_status=JobStatus.DEAD, run_status=RunStatus.INTERRUPTED)
     assert told(stopped, [good], *gaps)[1][1] == "cancelled"
-    # It failed behind the last row.
-    assert told(failed, batches_of(MONTH, days(0, 30))) == [
-        (days(0, 30), "partial", 9, 1, "no answer", False)
-    ]
+    # It failed before the first one, or behind the last one.
+    assert told(failed, []) == [(days(0, 30), "failed", 0, 0, "no answer")]
+    assert told(failed, batches_of(MONTH, days(0, 30))) == [(days(0, 30), "partial", 9, 1, "no answer")]
 
 
 def test_the_parts_of_chunks_add_up_to_the_job() -> None:
@@ -544,10 +545,16 @@ def test_a_repeated_backfill_says_that_nothing_was_missing() -> None:
         covered=(),
         traffic=Traffic(),
     )
-    document = backfill(empty, missing=[])
+    document = backfill(empty, missing=[], complete_before=[empty.window])
     assert document["message"] == "nothing was missing, so nothing was read"
     assert [(one["state"], one["status"]) for one in document["chunk_results"]] == [("covered", "success")]
-    assert backfill(GOOD, empty, missing=[])["message"].endswith("; 1 of 2 chunks complete before")
+    both = backfill(GOOD, empty, missing=[], complete_before=[empty.window])
+    assert both["message"].endswith("; 1 of 2 chunks complete before")
+    # Somebody else was faster.
+    assert backfill(empty, missing=[])["message"] == "nothing new"
+    # Commits are found by refs, also in days that are complete.
+    again = backfill(GOOD, complete_before=[GOOD.window])
+    assert (again["message"], again["chunk_results"][0]["state"]) == (GOOD_ROWS, "covered")
 
 
 def test_a_stopped_run_says_where_and_ends_as_interrupted() -> None:
