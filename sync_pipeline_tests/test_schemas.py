@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -372,6 +373,35 @@ def test_a_backfill_that_fails_in_the_middle_names_what_to_read_again(
         out = capsys.readouterr().out.splitlines()
         assert (shown, out[0].split("\t")[:3]) == (0, ["chunk", "since", "until"])
         assert [line.split("\t")[4] for line in out[1:3]] == ["success", "covered before"]
+
+
+def test_a_backfill_that_is_stopped_tells_what_it_had_read(
+    database: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gitlab = GitLab()
+    group, user = gitlab.group("team1"), gitlab.user("user1")
+    gitlab.add_member(group, user, DEVELOPER)
+    with serve(gitlab) as server, database.connection() as conn:
+        now = database_time(conn)
+        project = generate(
+            gitlab, group, merge_requests=150, notes=0, path="app", beginning=now - timedelta(days=99), tie=1
+        )
+        repo = register_project(conn, server.url, project.id, "team1/app", origin=now - timedelta(days=30))
+        monkeypatch.setenv("SCM_GITLAB_URL", server.url)
+        monkeypatch.setenv("SCM_GITLAB_TOKEN", gitlab.token(user).secret)
+        # While these are read, the first hundred are stored.
+        stop = faults.Do(lambda: os.kill(os.getpid(), signal.SIGINT))
+        gitlab.faults.add("/merge_requests/140/versions", stop)
+        window = ("--since", "2020-01-01", "--until", f"{now - timedelta(minutes=10):%Y-%m-%dT%H:%M:%SZ}")
+        stopped = runner("backfill", "--repo", repo, "--job", "mrs", *window)
+        assert (stopped["status"], stopped["exit_code"]) == ("cancelled", 130)
+        good, rest = stopped["chunk_results"]
+        assert (good["status"], good["inserted"]) == ("success", 100)
+        assert (rest["status"], rest["inserted"]) == ("cancelled", stopped["inserted"] - 100)
+        assert stopped["missing"] == [rest["window"]]
+        done = runner("backfill", "--repo", repo, "--job", "mrs", *window)
+        assert [chunk["state"] for chunk in done["chunk_results"]] == ["covered", "missing"]
+        assert stopped["inserted"] + done["inserted"] == 150
 
 
 def test_documents_of_runs_and_of_their_replay(

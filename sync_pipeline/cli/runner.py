@@ -160,7 +160,10 @@ def runner_backfill(
         document = sync.backfill(windows, {plan.job_type: plan for plan in found})
     if not as_json:
         for one in document.get("jobs", [document]):
-            print_rows(_chunk_rows(one))
+            rows = _chunk_rows(one)
+            print_rows(rows)
+            if rows and (more := one["total_chunks"] - len(rows)):
+                say(f"{more:,} more chunks; --json lists them all")
     return finish_runner(document, as_json)
 
 
@@ -173,7 +176,7 @@ def _chunk_rows(document: Mapping[str, Any]) -> list[Row]:
         {
             **_place(chunk),
             "job": document["job"],
-            "status": "covered before" if chunk["state"] == "covered" else chunk["status"],
+            "status": _told(chunk),
             "rows": chunk["rows_read"],
             "inserted": chunk["inserted"],
             "updated": chunk["updated"],
@@ -186,6 +189,10 @@ def _chunk_rows(document: Mapping[str, Any]) -> list[Row]:
         for chunk in chunks
         if chunk["chunk_index"] < _CHUNKS_PRINTED or chunk["error"]
     ]
+
+
+def _told(chunk: Mapping[str, Any]) -> str:
+    return "covered before" if chunk["state"] == "covered" and not chunk["error"] else str(chunk["status"])
 
 
 def _backfill_window(

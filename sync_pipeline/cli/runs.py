@@ -107,9 +107,8 @@ def runs_replay(
 
     settings = read_settings()
     with open_database(settings) as database:
-        replay = runs.plan_replay(
-            database, run_id=None if run is None else _uuid(run), batch_id=batch, reason=reason
-        )
+        run_id = None if run is None else _uuid(run)
+        replay = runs.plan_replay(database, run_id=run_id, batch_id=batch, actor=actor(), reason=reason)
         repository = replay.repository
         if repository.kind is Kind.GITLAB:
             # Refused early where the settings have no server or no token for it.
@@ -124,8 +123,8 @@ def runs_replay(
             job_types=[replay.job_type],
             mode=Mode.REPAIR,
             windows=replay.windows,
-            actor=actor(),
-            reason=f"replay of {replay.name}: {replay.reason}",
+            actor=replay.actor,
+            reason=replay.reason,
         )
     document = runs.replay_document(replay, reports)
     code = int(document["exit_code"])

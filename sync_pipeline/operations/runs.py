@@ -144,7 +144,8 @@ def _counts(row: Mapping[str, Any]) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What reading a run or one of its batches again means. ``before`` are the rows of then."""
+    """What reading a run or one of its batches again means. ``windows`` are a job each, ``before`` the rows
+    of then."""
 
     repository: Repository
     job_type: JobType
@@ -152,16 +153,12 @@ class Replay:
     batch_id: int | None
     windows: tuple[Window, ...]
     before: Counts
+    actor: str
     reason: str
-
-    @property
-    def name(self) -> str:
-        """The run or batch, as a person names it."""
-        return f"run {self.run_id}" if self.batch_id is None else f"batch {self.batch_id}"
 
 
 def plan_replay(
-    database: Database, *, run_id: UUID | None = None, batch_id: int | None = None, reason: str
+    database: Database, *, run_id: UUID | None = None, batch_id: int | None = None, actor: str, reason: str
 ) -> Replay:
     """The windows that reading a run, or a batch, again takes: exactly those that were read then.
 
@@ -194,10 +191,11 @@ def plan_replay(
         batch_id=batch_id,
         windows=tuple(_askable(now, merged(window for one in batches for window in one.read))),
         before=sum((one.counts for one in batches), Counts()),
-        reason=" ".join(reason.split()),
+        actor=actor,
+        reason=f"replay of {_name(run_id, batch_id)}: {' '.join(reason.split())}",
     )
     if (why := _nothing_to_read(found, row, batches)) is not None:
-        raise ConfigurationError(f"{found.name} {why}")
+        raise ConfigurationError(f"{_name(run_id, batch_id)} {why}")
     return found
 
 
@@ -238,6 +236,7 @@ def replay_document(replay: Replay, reports: Sequence[JobReport] | None) -> Docu
         "repo": replay.repository.spec,
         "job": str(replay.job_type),
         "dry_run": reports is None,
+        "actor": replay.actor,
         "reason": replay.reason,
         "windows": [plain_window(window) for window in replay.windows],
         "before": _counts_document(replay.before),
@@ -275,13 +274,17 @@ def replay_document(replay: Replay, reports: Sequence[JobReport] | None) -> Docu
 
 def replay_line(document: Mapping[str, Any]) -> str:
     """A replay in one line for people."""
-    name = f"run {document['run_id']}" if document["batch_id"] is None else f"batch {document['batch_id']}"
+    name = _name(document["run_id"], document["batch_id"])
     where = counted(len(document["windows"]), "window")
     if document["dry_run"]:
         return f"would read {where} of {document['repo']} {document['job']} again, as {name} did"
     rows = f"{counted(document['rows_read'], 'row')} read ({document['before']['rows_read']:,} by {name})"
     changed = f"{document['inserted']:,} inserted, {document['updated']:,} updated"
     return f"replay of {name}: {document['status']}, {where}; {rows}, {changed}"
+
+
+def _name(run_id: UUID | None, batch_id: int | None) -> str:
+    return f"run {run_id}" if batch_id is None else f"batch {batch_id}"
 
 
 def _run(conn: Connection, run_id: UUID) -> dict[str, Any]:
@@ -292,7 +295,7 @@ def _run(conn: Connection, run_id: UUID) -> dict[str, Any]:
 
 
 def _unknown(conn: Connection, run_id: UUID | None, batch_id: int | None) -> ConfigurationError:
-    name = f"batch {batch_id}" if run_id is None else f"run {run_id}"
+    name = _name(run_id, batch_id)
     if runs.was_there(conn, run_id=run_id, batch_id=batch_id):
         return ConfigurationError(
             f"the records of {name} are removed (docs/retention.md); materialize its partitions in the UI to "

@@ -135,11 +135,10 @@ class Attempt:
         self._cancel = cancel
         self._progress = progress
         self._started = time.monotonic()
+        # What was sent to the source so far.
         self.meter: Callable[[], Traffic] = lambda: self.done.traffic
-        """What was sent to the source so far."""
+        # Requests of the page that is written next, where pages are read ahead; None: since the last batch.
         self.page_calls: int | None = None
-        """Requests of the page that is written next, where pages are read ahead; None: all since the last
-        batch."""
         self._calls_told = 0
         self._last_batch = self._started
         self.heartbeat = Heartbeat(

@@ -45,7 +45,9 @@ def replayed(syncer: Syncer, replay: runs.Replay) -> list[JobReport]:
 
 def plan(database: Database, report: JobReport | None = None, **named: Any) -> runs.Replay:
     """The replay of the run of ``report``, or of what is named."""
-    return runs.plan_replay(database, reason="a look", **({"run_id": report.run_id} if report else named))
+    return runs.plan_replay(
+        database, actor="ann", reason="a look", **({"run_id": report.run_id} if report else named)
+    )
 
 
 @pytest.fixture
@@ -74,7 +76,8 @@ def test_a_run_and_each_of_its_batches_name_their_revisions(
         first, second, *_ = store.batches(conn, [report.run_id])
         conn.execute("DELETE FROM scm.svn_revisions WHERE rev_num IN (2, 5)")
     replay = plan(database, batch_id=second.batch_id)
-    assert (replay.windows, replay.name) == ((RevisionWindow(4, 7),), f"batch {second.batch_id}")
+    assert replay.windows == (RevisionWindow(4, 7),)
+    assert (replay.actor, replay.reason) == ("ann", f"replay of batch {second.batch_id}: a look")
     (again,) = replayed(svn[0], replay)
     assert (again.counts.read, again.counts.inserted, again.counts.unchanged) == (3, 1, 2)
     (again,) = replayed(svn[0], plan(database, batch_id=first.batch_id))
@@ -143,7 +146,7 @@ def test_what_cannot_be_read_again_is_refused_with_the_reason(
     refused(database, "name a run, or a batch")
     refused(database, "one of the two", run_id=report.run_id, batch_id=1)
     with pytest.raises(ConfigurationError, match="--reason is empty"):
-        runs.plan_replay(database, run_id=report.run_id, reason=" ")
+        runs.plan_replay(database, run_id=report.run_id, actor="ann", reason=" ")
     live(svn)  # has the sweep
     nothing = live(svn)
     refused(database, f"run {nothing.run_id} wrote nothing", run_id=nothing.run_id)
