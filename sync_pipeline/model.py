@@ -381,6 +381,24 @@ class Counts:
         return self.inserted + self.updated
 
 
+@dataclass(slots=True)
+class Evidence:
+    """Where in the source a batch was read. ``position`` is for a person, in a few words without a URL, such
+    as a page. ``read`` are the times that a replay reads again (of revisions the window of the batch is
+    that). ``first_key`` and ``last_key`` are those of the first and the last row that arrived."""
+
+    position: str
+    read: tuple[TimeWindow, ...] = ()
+    first_key: str | None = None
+    last_key: str | None = None
+
+    def note(self, *keys: str) -> None:
+        """Rows with these keys arrived."""
+        if keys:
+            self.first_key = self.first_key or keys[0]
+            self.last_key = keys[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """What was sent to a source: requests or commands, answers among them that told us to slow down, those

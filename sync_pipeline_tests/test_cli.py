@@ -82,6 +82,9 @@ COMMANDS = (
     "health",
     "admin full-sync",
     "admin repair-recent",
+    "admin runs list",
+    "admin runs show",
+    "admin runs replay",
 )
 
 

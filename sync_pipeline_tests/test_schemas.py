@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from referencing import Registry, Resource
 
 from sync_pipeline import cli
 from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
+from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, faults, serve
 from sync_pipeline.sandbox.gitlab.generator import generate
 from sync_pipeline.store import breakers, rate_limits
 from sync_pipeline.store.database import Database, database_time
@@ -243,8 +244,14 @@ def test_documents_of_subversion(database: Database, runner: Runner, tmp_path: P
     plan = runner("backfill", "--repo", repo, "--dry-run")
     assert (plan["missing_items"], plan["expected"]["seconds"] > 0) == (1000, True)
     done = runner("backfill", "--repo", repo, "--start-rev", 900, "--end-rev", 1010)
-    assert [chunk["status"] for chunk in done["chunk_results"]] == ["success", "success"]
-    assert runner("backfill", "--repo", repo, "--start-rev", 1001)["message"] == "nothing new"
+    assert [(chunk["window"], chunk["status"], chunk["state"]) for chunk in done["chunk_results"]] == [
+        ({"start_rev": 900, "end_rev": 1000}, "success", "missing"),
+        ({"start_rev": 1001, "end_rev": 1010}, "success", "covered"),
+    ]
+    assert [chunk["rows_read"] for chunk in done["chunk_results"]] == [101, 0]
+    assert done["message"].endswith("; 1 of 2 chunks complete before")
+    again = runner("backfill", "--repo", repo, "--start-rev", 1001)
+    assert again["message"] == "nothing was missing, so nothing was read"
     (tmp_path / "paint").rename(tmp_path / "away")
     failed = runner("incremental", "--repo", repo)
     assert (failed["status"], failed["exit_code"], failed["window"]) == ("failed", 2, None)
@@ -304,8 +311,172 @@ def test_documents_of_gitlab(database: Database, runner: Runner, monkeypatch: py
         plan = runner("backfill", "--repo", repo, *window, "--dry-run")
         assert {one["job"]: one["missing_days"] for one in plan["jobs"]}["reviews"] == 31
         done = runner("backfill", "--repo", repo, "--job", "mrs", "--last-days", 2)
-        assert (done["job"], done["total_chunks"]) == ("merge_requests", 1)
+        # The days before the latest visit are complete; the moments since then may be too young to be read.
+        assert (done["job"], done["chunk_results"][0]["state"]) == ("merge_requests", "covered")
+        old = ("--since", "1990-01-01", "--until", "1991-01-01")
+        read = runner("backfill", "--repo", repo, "--job", "mrs", *old)["chunk_results"]
+        assert {chunk["status"] for chunk in read} == {"success"}
+        assert (read[0]["state"], read[0]["calls"] > 0) == ("missing", True)
         monkeypatch.setenv("SCM_GITLAB_TOKEN", "glpat-wrong-token-0123456789")
         assert runner("backfill", "--repo", repo, *window)["status"] != "success"
         refused = runner("backfill", "--repo", repo, "--job", "mrs", *window, "--dry-run")
         assert "the token is missing or wrong" in refused["expected"]["problem"]
+
+
+def test_a_backfill_that_fails_in_the_middle_names_what_to_read_again(
+    database: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gitlab = GitLab()
+    group, user = gitlab.group("team1"), gitlab.user("user1")
+    gitlab.add_member(group, user, DEVELOPER)
+    monkeypatch.setenv("SCM_CHUNK_ROWS", "20")
+    with serve(gitlab) as server, database.connection() as conn:
+        now = database_time(conn)
+        project = generate(
+            gitlab, group, merge_requests=150, notes=0, path="app", beginning=now - timedelta(days=99), tie=1
+        )
+        repo = register_project(conn, server.url, project.id, "team1/app", origin=now - timedelta(days=30))
+        monkeypatch.setenv("SCM_GITLAB_URL", server.url)
+        monkeypatch.setenv("SCM_GITLAB_TOKEN", gitlab.token(user).secret)
+        gitlab.faults.add(
+            "per_page=100.*updated_before",
+            faults.json_answer(403, {"message": "403 Forbidden"}),
+            skip=1,
+            times=None,
+        )
+        window = ("--since", "2020-01-01", "--until", f"{now - timedelta(minutes=10):%Y-%m-%dT%H:%M:%SZ}")
+        failed = runner("backfill", "--repo", repo, "--job", "mrs", *window)
+        assert (failed["status"], failed["exit_code"]) == ("partial", 1)
+        # A page of the list is a hundred; what is stored of one that is not complete belongs to it.
+        good, bad = failed["chunk_results"]
+        assert (good["status"], good["inserted"], good["error"]) == ("success", 100, None)
+        assert (good["batches"], good["seconds"] > 0) == (4, True)
+        assert (bad["status"], bad["inserted"], bad["error"] is not None) == ("failed", 0, True)
+        assert good["calls"] + bad["calls"] == failed["calls"]
+        assert good["window"]["since"] == failed["window"]["since"]
+        assert good["window"]["until"] == bad["window"]["since"]
+        assert bad["window"]["until"] == failed["window"]["until"]
+
+        gitlab.faults.clear()
+        alone = ("--since", bad["window"]["since"], "--until", bad["window"]["until"])
+        again = runner("backfill", "--repo", repo, "--job", "mrs", *alone)
+        assert (again["status"], again["inserted"]) == ("success", 50)
+        # Those updated in the same millisecond as the last one come twice.
+        assert again["unchanged"] < 10
+        assert again["chunk_results"][0]["window"]["since"] == bad["window"]["since"]
+        whole = runner("backfill", "--repo", repo, "--job", "mrs", *window)
+        assert whole["message"] == "nothing was missing, so nothing was read"
+        assert (whole["chunk_results"][0]["state"], whole["chunk_results"][0]["calls"]) == ("covered", 0)
+        shown = cli.run(
+            ["runner", "backfill", "--repo", str(repo), "--job", "mrs", "--since", "2019-12-01", *window[2:]]
+        )
+        out = capsys.readouterr().out.splitlines()
+        assert (shown, out[0].split("\t")[:3]) == (0, ["chunk", "since", "until"])
+        assert [line.split("\t")[4] for line in out[1:3]] == ["success", "covered before"]
+
+
+def test_a_backfill_that_is_stopped_tells_what_it_had_read(
+    database: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gitlab = GitLab()
+    group, user = gitlab.group("team1"), gitlab.user("user1")
+    gitlab.add_member(group, user, DEVELOPER)
+    with serve(gitlab) as server, database.connection() as conn:
+        now = database_time(conn)
+        project = generate(
+            gitlab, group, merge_requests=150, notes=0, path="app", beginning=now - timedelta(days=99), tie=1
+        )
+        repo = register_project(conn, server.url, project.id, "team1/app", origin=now - timedelta(days=30))
+        monkeypatch.setenv("SCM_GITLAB_URL", server.url)
+        monkeypatch.setenv("SCM_GITLAB_TOKEN", gitlab.token(user).secret)
+        # While these are read, the first hundred are stored.
+        stop = faults.Do(lambda: os.kill(os.getpid(), signal.SIGINT))
+        gitlab.faults.add("/merge_requests/140/versions", stop)
+        window = ("--since", "2020-01-01", "--until", f"{now - timedelta(minutes=10):%Y-%m-%dT%H:%M:%SZ}")
+        stopped = runner("backfill", "--repo", repo, "--job", "mrs", *window)
+        assert (stopped["status"], stopped["exit_code"]) == ("cancelled", 130)
+        good, rest = stopped["chunk_results"]
+        assert (good["status"], good["inserted"]) == ("success", 100)
+        assert (rest["status"], rest["inserted"]) == ("cancelled", stopped["inserted"] - 100)
+        assert stopped["missing"] == [rest["window"]]
+        done = runner("backfill", "--repo", repo, "--job", "mrs", *window)
+        assert [chunk["state"] for chunk in done["chunk_results"]] == ["covered", "missing"]
+        assert stopped["inserted"] + done["inserted"] == 150
+
+
+def test_documents_of_runs_and_of_their_replay(
+    database: Database, runner: Runner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    svn_samples.large(tmp_path / "paint", 1100, 1)
+    with database.connection() as conn:
+        repo = register_source(conn, tmp_path / "paint")
+
+    def printed(*arguments: object, schema: str = "admin-runs.json", code: int = 0) -> dict[str, Any]:
+        capsys.readouterr()
+        assert cli.run(["admin", "runs", *map(str, arguments), "--json"]) == code
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        validate(document, schema)
+        parts = [SCHEMAS[schema], *SCHEMAS[schema].get("$defs", {}).values()]
+        known = {key for part in parts for key in part.get("properties", ())}
+        lists = [one for value in document.values() if isinstance(value, list) for one in value]
+        assert set(document) <= known
+        assert schema != "admin-runs.json" or all(set(one) <= known for one in lists)
+        return document
+
+    assert runner("backfill", "--repo", repo)["inserted"] == 1100
+    (later, first) = printed("list", "--repo", repo)["runs"]
+    assert (first["window"], later["window"]) == (
+        {"start_rev": 1, "end_rev": 1000},
+        {"start_rev": 1001, "end_rev": 1100},
+    )
+    shown = printed("show", later["run_id"])
+    (batch,) = shown["batches"]
+    assert (batch["position"], batch["first_key"], batch["last_key"]) == (
+        "svn log r1001..r1100",
+        "1001",
+        "1100",
+    )
+    assert printed("show", later["run_id"], "--limit", 1)["more"] == 0
+    job = cli.run(["admin", "jobs", "show", later["job_id"]])
+    assert (job, f"scm-sync admin runs show {later['run_id']}" in capsys.readouterr().out) == (0, True)
+
+    replay, named = "admin-replay.json", ("--batch", batch["batch_id"], "--reason", "a row is gone")
+    with database.connection() as conn:
+        conn.execute("DELETE FROM scm.svn_revisions WHERE rev_num = 1007")
+        planned = printed("replay", *named, "--dry-run", schema=replay)
+        assert (planned["windows"], planned["before"]["inserted"]) == ([batch["window"]], 100)
+        assert conn.execute("SELECT count(*) AS n FROM scm.sync_jobs").fetchone() == {"n": 2}
+        done = printed("replay", *named, schema=replay)
+        assert (done["status"], done["rows_read"], done["inserted"], done["unchanged"]) == (
+            "success",
+            100,
+            1,
+            99,
+        )
+        kept = conn.execute(
+            "SELECT mode, trigger, reason, reread FROM scm.sync_jobs WHERE mode = 'repair'"
+        ).fetchall()
+    assert kept == [
+        {
+            "mode": "repair",
+            "trigger": "runner",
+            "reason": f"replay of batch {batch['batch_id']}: a row is gone",
+            "reread": True,
+        }
+    ]
+    for command, line in (
+        (["list"], "revisions\trepair\tr1001..r1100\tcompleted\t100\t1\t1"),
+        (["show", later["run_id"]], "svn log r1001..r1100\t1001..1100\tr1001..r1100\tchanged\t100\t100\t0"),
+        (["replay", later["run_id"], "--reason", "x", "--dry-run"], "would read 1 window"),
+        (["replay", later["run_id"], "--reason", "x"], "success, 1 window; 100 rows read (100 by run"),
+    ):
+        assert cli.run(["admin", "runs", *command]) == 0
+        assert line in capsys.readouterr().out
+    for command, line in (
+        (["show", "nonsense"], "'nonsense' is no id of a run"),
+        (["replay", "--reason", "x"], "name a run, or a batch with --batch"),
+        (["replay", "--batch", "99999", "--reason", "x"], "there is no batch 99999"),
+    ):
+        assert cli.run(["admin", "runs", *command]) == 3
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n"), line in err) == ("", 1, True)

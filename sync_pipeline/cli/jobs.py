@@ -116,6 +116,7 @@ def jobs_show(
             f"attempt {one['attempt']}: {one['started_at']:%Y-%m-%d %H:%M:%S} to {end}, {one['status']}, "
             f"{one['rows_read']:,} rows, {one['calls']:,} requests, by {one['worker']}"
             + (f": {one['error']}" if one["error"] else "")
+            + f" (scm-sync admin runs show {one['run_id']})"
         )
     for one in document["events"]:
         say(

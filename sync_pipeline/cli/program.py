@@ -36,6 +36,7 @@ from sync_pipeline.cli import (
     retention,
     roots,
     runner,
+    runs,
     settings,
     unattended,
     watermarks,
@@ -77,6 +78,7 @@ admin.app.command("breaker-reset")(pauses.breaker_reset_command)
 # Its earlier name, for scripts.
 database.app.command("verify", hidden=True)(admin.admin_verify)
 admin.app.add_typer(jobs.app, name="jobs")
+admin.app.add_typer(runs.app, name="runs")
 admin.app.add_typer(limits.app, name="limits")
 app.add_typer(database.app, name="db")
 app.add_typer(repositories.app, name="repo")

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
 
+_CHUNKS_PRINTED = 50
+
 app = group("Sync one repository now, in this process.")
 
 
@@ -156,7 +158,41 @@ def runner_backfill(
         windows = {plan.job_type: plans.windows_to_read(window, plan.chunks, only_missing) for plan in found}
         sync = _Sync(settings, database, repository, as_json, update_watermark)
         document = sync.backfill(windows, {plan.job_type: plan for plan in found})
+    if not as_json:
+        for one in document.get("jobs", [document]):
+            rows = _chunk_rows(one)
+            print_rows(rows)
+            if rows and (more := one["total_chunks"] - len(rows)):
+                say(f"{more:,} more chunks; --json lists them all")
     return finish_runner(document, as_json)
+
+
+def _chunk_rows(document: Mapping[str, Any]) -> list[Row]:
+    """The chunks of a backfill that is told in more than one, the first ones and those that failed."""
+    chunks = document["chunk_results"]
+    if len(chunks) < 2:
+        return []
+    return [
+        {
+            **_place(chunk),
+            "job": document["job"],
+            "status": _told(chunk),
+            "rows": chunk["rows_read"],
+            "inserted": chunk["inserted"],
+            "updated": chunk["updated"],
+            "unchanged": chunk["unchanged"],
+            "requests": chunk["calls"],
+            "batches": chunk["batches"],
+            "seconds": chunk["seconds"],
+            "error": chunk["error"],
+        }
+        for chunk in chunks
+        if chunk["chunk_index"] < _CHUNKS_PRINTED or chunk["error"]
+    ]
+
+
+def _told(chunk: Mapping[str, Any]) -> str:
+    return "covered before" if chunk["state"] == "covered" and not chunk["error"] else str(chunk["status"])
 
 
 def _backfill_window(
@@ -242,16 +278,18 @@ def _print_plans(found: Sequence[Plan], as_json: bool) -> int:
 
 
 def _plan_row(chunk: Mapping[str, Any]) -> Row:
+    row = {**_place(chunk), "state": chunk["state"]}
+    if "since" in chunk["window"]:
+        return row
+    return row | {"missing": sum(gap["end_rev"] - gap["start_rev"] + 1 for gap in chunk["missing"])}
+
+
+def _place(chunk: Mapping[str, Any]) -> dict[str, object]:
+    """Number and window of a chunk, for a table."""
     window = chunk["window"]
     if "since" in window:
-        row = {"chunk": chunk["chunk_index"], "since": window["since"], "until": window["until"]}
-        return row | {"state": chunk["state"]}
-    return {
-        "chunk": chunk["chunk_index"],
-        "revisions": f"r{window['start_rev']}..r{window['end_rev']}",
-        "state": chunk["state"],
-        "missing": sum(gap["end_rev"] - gap["start_rev"] + 1 for gap in chunk["missing"]),
-    }
+        return {"chunk": chunk["chunk_index"], "since": window["since"], "until": window["until"]}
+    return {"chunk": chunk["chunk_index"], "revisions": f"r{window['start_rev']}..r{window['end_rev']}"}
 
 
 # The run ------------------------------------------------------------------------------------------------
@@ -308,24 +346,40 @@ class _Sync:
         from sync_pipeline.model import Mode
         from sync_pipeline.operations import runner
         from sync_pipeline.operations.plans import read_together
-        from sync_pipeline.store import watermarks
+        from sync_pipeline.store import jobs, runs, watermarks
+        from sync_pipeline.store.database import database_time
 
         documents = []
         for job_types in read_together(windows):
             todo = windows[job_types[0]]
             with self._database.connection() as conn:
                 before = {j: watermarks.get(conn, self._repository.repo_id, j) for j in job_types}
+                begun = database_time(conn)
             started_at = now()
             reports = self._execute(Mode.BACKFILL, job_types, todo, plans) if todo else []
             for job_type in job_types:
+                own = [report for report in reports if report.job_type is job_type]
                 with self._database.connection() as conn:
-                    after = watermarks.get(conn, self._repository.repo_id, job_type)
+                    key = self._repository.repo_id, job_type
+                    after = watermarks.get(conn, *key)
+                    if self._stopped:
+                        # What was stopped has no report of its own; the ledger has one.
+                        left = set(todo) - {report.window for report in own}
+                        found = (
+                            jobs.report(conn, one) for one in runs.begun(conn, *key, Mode.BACKFILL, begun)
+                        )
+                        own += [report for report in found if report.window in left]
+                    batches = runs.batches(conn, [report.run_id for report in own if report.run_id])
+                    missing = [gap for window in todo for gap in watermarks.missing(conn, *key, window)]
                 was = before[job_type]
                 document = runner.backfill_document(
                     self._repository,
                     job_type,
-                    [report for report in reports if report.job_type is job_type],
+                    own,
                     windows=todo,
+                    batches=batches,
+                    missing=missing,
+                    complete_before=was.covered,
                     watermark_updated=(was.origin, was.watermark) != (after.origin, after.watermark),
                     started_at=started_at,
                     finished_at=now(),

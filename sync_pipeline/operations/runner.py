@@ -8,9 +8,10 @@ executing (``orchestration.run``), printing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 from sync_pipeline.errors import ConfigurationError
@@ -30,9 +31,15 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.operations.texts import plain_mark, plain_window
-from sync_pipeline.policy.windows import hull, merged
+from sync_pipeline.operations.texts import counted, plain_mark, plain_window
+from sync_pipeline.policy.windows import bounds, hull, merged, overlap, without
 from sync_pipeline.quality import health
+from sync_pipeline.store.runs import BatchRow
+
+NOT_TRIED = "not tried"
+"""Error of a chunk that nobody began to read."""
+
+_NOTHING_NEW = "nothing new"
 
 
 class Outcome(StrEnum):
@@ -244,21 +251,38 @@ def backfill_document(
     reports: Sequence[JobReport],
     *,
     windows: Sequence[Window],
+    batches: Sequence[BatchRow],
+    missing: Sequence[Window],
+    complete_before: Sequence[Window],
     watermark_updated: bool,
     started_at: datetime,
     finished_at: datetime,
 ) -> dict[str, Any]:
-    """The document of ``runner backfill``; a chunk is one job: a block of revisions or a stretch of time.
+    """The document of ``runner backfill``; each window is a job, which is read in chunks.
+
     ``windows`` were to be read, none if nothing was missing; one without a report was not tried.
+    ``batches`` are those of the reported runs, ``missing`` what is not complete now, ``complete_before`` what
+    was complete when it began.
     ``watermark_updated`` says that the origin or the watermark is another one now."""
     document = _document(Mode.BACKFILL, repository, job_type, reports, hull(windows), started_at, finished_at)
-    chunks = [_chunk_result(report.window, outcome_of(report), report) for report in reports]
+    found = [
+        chunk
+        for report in reports
+        for chunk in chunks_of(report, [b for b in batches if b.run_id == report.run_id], missing)
+    ]
+    found = [replace(one, was_covered=not without(one.window, complete_before)) for one in found]
     done = [report.window for report in reports]
-    chunks += [_chunk_result(window, Outcome.SKIPPED, None) for window in windows if window not in done]
+    found += [Chunk(window, Outcome.SKIPPED, NOT_TRIED) for window in windows if window not in done]
     # They arrive in the order in which they ended.
-    chunks.sort(key=lambda chunk: tuple((chunk["window"] or {}).values()))
-    statuses = [chunk["status"] for chunk in chunks]
-    good, part = statuses.count(str(Outcome.SUCCESS)), statuses.count(str(Outcome.PARTIAL))
+    found.sort(key=lambda chunk: bounds(chunk.window))
+    statuses = [chunk.status for chunk in found]
+    good, part = statuses.count(Outcome.SUCCESS), statuses.count(Outcome.PARTIAL)
+    before = sum(chunk.was_covered for chunk in found)
+    if document["message"] == _NOTHING_NEW and before == len(found):
+        document["message"] = "nothing was missing, so nothing was read"
+    elif 0 < before < len(found):
+        document["message"] += f"; {before} of {counted(len(found), 'chunk')} complete before"
+    chunks = [_chunk_result(chunk) for chunk in found]
     document |= {
         "total_chunks": len(chunks),
         "success_chunks": good,
@@ -274,12 +298,97 @@ def backfill_document(
     return document
 
 
-def _chunk_result(window: Window | None, outcome: Outcome, report: JobReport | None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a backfill, as it was read: under one lease, and complete since then. Or what could not be
+    read, with the ``error``; or what was not read, because it is complete anyway. ``was_covered``: so it was
+    before. ``calls`` are requests or svn commands, ``seconds`` run from the end of the chunk before."""
+
+    window: Window
+    status: Outcome
+    error: str | None = None
+    counts: Counts = field(default_factory=Counts)
+    calls: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    was_covered: bool = False
+
+
+def chunks_of(report: JobReport, batches: Sequence[BatchRow], missing: Sequence[Window]) -> list[Chunk]:
+    """The chunks of a job with a window, in order. ``batches`` are those of its run, in the order in which
+    they were written; ``missing`` is what is not complete now.
+
+    Batches that complete nothing belong to the chunk after them, the last ones to the first piece that is
+    still missing, or else to the chunk before them."""
+    whole = report.window
+    assert whole is not None
+    read: list[Chunk] = []
+    waiting: list[BatchRow] = []
+    for _, batches_of_lease in groupby(batches, key=lambda one: one.fence):
+        waiting += batches_of_lease
+        parts = [part for one in waiting if one.covered and (part := overlap(one.covered, whole))]
+        news = [new for part in parts for new in without(part, [chunk.window for chunk in read])]
+        if (window := hull(news)) is not None:
+            read.append(_chunk(window, waiting))
+            waiting = []
+    missing = [part for gap in missing if (part := overlap(gap, whole))]
+    left = without(whole, [*missing, *(chunk.window for chunk in read)])
+    complete = [Chunk(window, Outcome.SUCCESS) for window in left]
+    failed: list[Chunk] = []
+    if not report.succeeded:
+        # What ended the job was about the first of them, or about the end of what was read.
+        failed = [Chunk(gap, Outcome.SKIPPED, NOT_TRIED) for gap in merged(missing)]
+        last = read.pop() if read and not failed else None
+        if not failed and last is None:
+            # Nothing was missing, and yet the job could not do what belongs to it.
+            last, complete = Chunk(whole, Outcome.SUCCESS), []
+        first = _chunk(last.window if last else failed[0].window, waiting, last)
+        outcome = outcome_of(report)
+        if outcome in (Outcome.PARTIAL, Outcome.FAILED):
+            outcome = Outcome.PARTIAL if first.counts.changed else Outcome.FAILED
+        first = replace(
+            first,
+            status=outcome,
+            error=report.error,
+            calls=max(first.calls, report.calls - sum(one.calls for one in read)),
+            seconds=max(first.seconds, report.seconds - sum(one.seconds for one in read)),
+        )
+        failed[:1] = [first]
+    elif waiting and read:
+        read[-1] = _chunk(read[-1].window, waiting, read[-1])
+    elif not read and not complete:
+        # The source cannot have anything there yet.
+        complete = [_chunk(whole, waiting)]
+    return sorted([*read, *complete, *failed], key=lambda chunk: bounds(chunk.window))
+
+
+def _chunk(window: Window, batches: Sequence[BatchRow], before: Chunk | None = None) -> Chunk:
+    """A chunk with the sums of ``batches``, and of ``before``."""
+    before = before or Chunk(window, Outcome.SUCCESS)
+    return replace(
+        before,
+        counts=sum((one.counts for one in batches), before.counts),
+        calls=before.calls + sum(one.calls or 0 for one in batches),
+        batches=before.batches + len(batches),
+        seconds=before.seconds + sum(one.seconds or 0.0 for one in batches),
+    )
+
+
+def _chunk_result(chunk: Chunk) -> dict[str, Any]:
     return {
-        "status": str(outcome),
-        "synced_count": report.counts.changed if report else 0,
-        "window": plain_window(window),
-        "error": report.error if report else "not tried",
+        "status": str(chunk.status),
+        "synced_count": chunk.counts.changed,
+        "window": plain_window(chunk.window),
+        "error": chunk.error,
+        "state": "covered" if chunk.was_covered else "missing",
+        "rows_read": chunk.counts.read,
+        "inserted": chunk.counts.inserted,
+        "updated": chunk.counts.updated,
+        "unchanged": chunk.counts.unchanged,
+        "quarantined": chunk.counts.quarantined,
+        "calls": chunk.calls,
+        "batches": chunk.batches,
+        "seconds": round(chunk.seconds, 3),
     }
 
 
@@ -419,7 +528,7 @@ def _document(
 
 def _message(outcome: Outcome, counts: Counts, error: str | None) -> str:
     if outcome is Outcome.SUCCESS and counts == Counts():
-        return "nothing new"
+        return _NOTHING_NEW
     rows = f"{counts.inserted} inserted, {counts.updated} updated, {counts.unchanged} unchanged"
     if counts.quarantined:
         rows += f", {counts.quarantined} quarantined"

@@ -70,6 +70,7 @@ class Requests:
             reason=self.order.reason,
             window=window,
             dagster_run_id=self.dagster_run_id,
+            reread=self.order.mode is Mode.REPAIR,
         )
 
     def _windows(self, repository: Repository, job_types: Sequence[JobType]) -> Sequence[Window | None]:

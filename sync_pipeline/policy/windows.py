@@ -7,10 +7,13 @@ Belongs here: pure functions over windows of one kind. What a single window is, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from sync_pipeline.model import RevisionWindow, TimeWindow, Window
+
+# Sources send times up to the last one that there is, and a window has to end behind it.
+_LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 
 W = TypeVar("W", bound=Window)
 
@@ -68,6 +71,25 @@ def merged(windows: Iterable[W]) -> tuple[W, ...]:
         else:
             found.append(window)
     return tuple(found)
+
+
+def without(window: W, others: Iterable[W]) -> tuple[W, ...]:
+    """The parts of ``window`` that none of ``others`` holds, in order."""
+    start, end = bounds(window)
+    found: list[W] = []
+    for other in merged(others):
+        if start < min(bounds(other)[0], end):
+            found.append(_like(window, start, min(bounds(other)[0], end)))
+        start = max(start, bounds(other)[1])
+    if start < end:
+        found.append(_like(window, start, end))
+    return tuple(found)
+
+
+def span(times: Iterable[datetime]) -> tuple[TimeWindow, ...]:
+    """The window that holds all of ``times``, to the second; none where there are none."""
+    found = sorted(min(time, _LATEST) for time in times)
+    return (TimeWindow(found[0], found[-1] + timedelta(seconds=1)),) if found else ()
 
 
 def _like(window: W, start: Any, end: Any) -> W:

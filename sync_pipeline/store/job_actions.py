@@ -62,7 +62,7 @@ SELECT j.job_id, j.repo_id, r.slug, r.instance, r.tenant, j.job_type, j.mode, j.
 
 # Its attempts, the newest first.
 _ATTEMPTS = """
-SELECT attempt, status, started_at, finished_at, worker, dagster_run_id, batches, rows_read, calls,
+SELECT run_id, attempt, status, started_at, finished_at, worker, dagster_run_id, batches, rows_read, calls,
        rate_limited, timeouts, waited_seconds, degradation, error_code, error
   FROM scm.sync_runs
  WHERE job_id = %(job_id)s

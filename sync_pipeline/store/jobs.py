@@ -19,6 +19,7 @@ from sync_pipeline import __version__
 from sync_pipeline.errors import ClaimLost, LeaseHeld
 from sync_pipeline.model import (
     Counts,
+    Evidence,
     JobReport,
     JobRequest,
     JobStatus,
@@ -31,7 +32,7 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.store import pauses, writers
 from sync_pipeline.store.database import Connection
-from sync_pipeline.store.windows import from_ranges, range_params
+from sync_pipeline.store.windows import from_ranges, multirange_params, range_params
 
 _CLAIMS_LOCK = 0x5C3_0008
 
@@ -312,10 +313,13 @@ WITH counted AS (
     RETURNING batches, repo_id, job_type
 )
 INSERT INTO scm.sync_batches (batch_id, run_id, batch_no, repo_id, job_type, fence, revs, period, covers,
-                              rows_read, inserted, updated, unchanged, poorer, quarantined)
+                              rows_read, inserted, updated, unchanged, poorer, quarantined, owed, position,
+                              first_key, last_key, read_time, calls, seconds)
 OVERRIDING SYSTEM VALUE
 SELECT %(batch_id)s, %(run_id)s, batches, repo_id, job_type, %(fence)s, %(revs)s, %(period)s, %(covers)s,
-       %(read)s, %(inserted)s, %(updated)s, %(unchanged)s, %(poorer)s, %(quarantined)s
+       %(read)s, %(inserted)s, %(updated)s, %(unchanged)s, %(poorer)s, %(quarantined)s, %(owed)s,
+       left(%(position)s, 200), left(%(first_key)s, 200), left(%(last_key)s, 200), %(read_time)s,
+       %(calls)s, %(seconds)s
   FROM counted
 """
 
@@ -637,8 +641,14 @@ def add_batch(
     window: Window,
     covers: bool,
     counts: Counts,
+    owed: int = 0,
+    evidence: Evidence | None = None,
+    calls: int = 0,
+    seconds: float = 0.0,
 ) -> None:
-    """Write the ledger row of a batch and add its counts to the run, in the batch's own transaction."""
+    """Write the ledger row of a batch and add its counts to the run, in the batch's own transaction.
+    ``calls`` and ``seconds`` are those since the batch before."""
+    read = evidence.read if evidence is not None else ()
     conn.execute(
         _ADD_BATCH,
         {
@@ -652,6 +662,13 @@ def add_batch(
             "unchanged": counts.unchanged,
             "poorer": counts.poorer,
             "quarantined": counts.quarantined,
+            "owed": owed,
+            "position": evidence and evidence.position,
+            "first_key": evidence and evidence.first_key,
+            "last_key": evidence and evidence.last_key,
+            "read_time": multirange_params(*read)["period"] if read else None,
+            "calls": calls,
+            "seconds": seconds,
         }
         | range_params(window),
     )

@@ -38,6 +38,7 @@ from sync_pipeline.errors import (
 from sync_pipeline.model import (
     Access,
     Counts,
+    Evidence,
     JobReport,
     JobRequest,
     JobStatus,
@@ -134,6 +135,12 @@ class Attempt:
         self._cancel = cancel
         self._progress = progress
         self._started = time.monotonic()
+        # What was sent to the source so far.
+        self.meter: Callable[[], Traffic] = lambda: self.done.traffic
+        # Requests of the page that is written next, where pages are read ahead; None: since the last batch.
+        self.page_calls: int | None = None
+        self._calls_told = 0
+        self._last_batch = self._started
         self.heartbeat = Heartbeat(
             database,
             claim,
@@ -165,15 +172,19 @@ class Attempt:
         covered: Sequence[Window] = (),
         quarantined: Sequence[QuarantinedRow] = (),
         obligations: Sequence[Obligation] = (),
+        evidence: Evidence | None = None,
     ) -> Counts:
         """One batch, one transaction: guards, facts, quarantine, obligations, ledger, coverage.
 
         ``store`` writes the facts, given the connection and the number of the batch. ``window`` is what was
-        asked for, ``covered`` what is complete with this batch.
+        asked for, ``covered`` what is complete with this batch, ``evidence`` where it was read.
         """
         self.stop_if_asked()
         repo_id, job_type, claim = self.repo.repo_id, self.job_type, self.claim
         news: list[Window] = []
+        calls = self.page_calls
+        if calls is None:
+            calls = max(0, self.meter().calls - self._calls_told)
         with self.fenced(lease) as conn:
             batch_id = jobs.next_batch(conn)
             counts = store(conn, batch_id)
@@ -202,7 +213,15 @@ class Attempt:
                 window=window,
                 covers=bool(covered),
                 counts=counts,
+                owed=len(obligations),
+                evidence=evidence,
+                calls=calls,
+                seconds=time.monotonic() - self._last_batch,
             )
+        self._calls_told += calls
+        self._last_batch = time.monotonic()
+        if self.page_calls is not None:
+            self.page_calls = 0
         self.done.counts += counts
         self.done.batches += 1
         self.done.covered += news
@@ -246,15 +265,17 @@ class Attempt:
         rows: Sequence[Row],
         store: Callable[[Connection, int, Sequence[Row]], Counts],
         *,
-        describe: Callable[[Row], tuple[str, bytes]],
+        key: Callable[[Row], str],
+        payload: Callable[[Row], bytes],
         window: Window,
+        evidence: Evidence,
         covered: Sequence[Window] = (),
         quarantined: Sequence[QuarantinedRow] = (),
         obligations: Sequence[Obligation] = (),
         also: Callable[[Connection, int], None] = lambda conn, batch_id: None,
     ) -> None:
         """A page of rows, in one transaction; in smaller ones where the database refuses a row, which goes to
-        quarantine under the key and with the payload that ``describe`` gives.
+        quarantine under its ``key`` and with its ``payload``.
 
         ``store`` writes some of the rows. ``also`` is done in the last transaction, with everything that says
         that the page is complete.
@@ -281,6 +302,7 @@ class Attempt:
                     covered=covered if last else (),
                     quarantined=[*quarantined, *refused_rows] if last else (),
                     obligations=obligations if last else (),
+                    evidence=noted(evidence, part, key),
                 )
             except psycopg.Error as refused:
                 if not part or not is_about_a_row(refused):
@@ -289,9 +311,9 @@ class Attempt:
                     middle = len(part) // 2
                     todo += [part[middle:], part[:middle]]
                     continue
-                key, payload = describe(part[0])
                 detail = str(database_error(refused))
-                refused_rows.append(QuarantinedRow(key, "unstorable", detail, payload[:_PAYLOAD_BYTES]))
+                kept = payload(part[0])[:_PAYLOAD_BYTES]
+                refused_rows.append(QuarantinedRow(key(part[0]), "unstorable", detail, kept))
                 if last:
                     todo.append(())
 
@@ -540,6 +562,14 @@ def carry_out(attempts: Sequence[Attempt], work: Callable[[], Work]) -> list[Job
                 attempt.put_back(interruption)
             raise
         return [attempt.finish(error) for attempt in attempts]
+
+
+def noted(evidence: Evidence, rows: Sequence[Row], key: Callable[[Row], str]) -> Evidence:
+    """``evidence`` of a batch that holds ``rows``, by their keys."""
+    found = replace(evidence)
+    if rows:
+        found.note(key(rows[0]), key(rows[-1]))
+    return found
 
 
 def is_about_a_row(refused: psycopg.Error) -> bool:

@@ -7,12 +7,13 @@ so that whoever waits may write, and doing a chunk again whose lease was lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from typing import TypeVar
 
 from sync_pipeline.errors import LeaseLost
+from sync_pipeline.sync.attempt import Attempt
 
 _log = logging.getLogger(__name__)
 
@@ -28,23 +29,42 @@ def store_in_chunks(
     lease: Callable[[], AbstractContextManager[Held]],
     store: Callable[[Held, Page], int],
     rows: int,
+    attempts: Sequence[Attempt],
 ) -> None:
     """Store each page under the lease, which is taken anew after about ``rows`` rows; ``store`` returns how
-    many a page had. A page whose lease was lost is stored again under a new one. Raises what reading and
-    storing raise; pages stored before that stay."""
-    with closing(ahead(pages)) as waiting:
-        page = next(waiting, None)
+    many a page had. A page whose lease was lost is stored again under a new one. ``attempts`` are those that
+    write: each is told how many of its requests a page took. Raises what reading and storing raise; pages
+    stored before that stay."""
+    with closing(ahead(_counted(pages, attempts))) as waiting:
+        try:
+            found = next(waiting, None)
 
-        def chunk() -> None:
-            nonlocal page
-            with lease() as held:
-                left = rows
-                while page is not None and left > 0:
-                    left -= store(held, page)
-                    page = next(waiting, None)
+            def chunk() -> None:
+                nonlocal found
+                with lease() as held:
+                    left = rows
+                    while found is not None and left > 0:
+                        page, calls = found
+                        for attempt, number in zip(attempts, calls, strict=True):
+                            attempt.page_calls = number
+                        left -= store(held, page)
+                        found = next(waiting, None)
 
-        while page is not None:
-            despite_lost_leases(chunk)
+            while found is not None:
+                despite_lost_leases(chunk)
+        finally:
+            for attempt in attempts:
+                attempt.page_calls = None
+
+
+def _counted(pages: Iterator[Page], attempts: Sequence[Attempt]) -> Iterator[tuple[Page, list[int]]]:
+    """The pages, each with the requests that it took for each attempt."""
+    while True:
+        before = [attempt.meter().calls for attempt in attempts]
+        page = next(pages, None)
+        if page is None:
+            return
+        yield page, [a.meter().calls - calls for a, calls in zip(attempts, before, strict=True)]
 
 
 def despite_lost_leases(work: Callable[[], Result]) -> Result:

@@ -13,9 +13,9 @@ from datetime import timedelta
 
 from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitBatch, CommitRow, RefKind, RefListing
-from sync_pipeline.model import Counts, Difference, Obligation, QuarantinedRow, TimeWindow
+from sync_pipeline.model import Counts, Difference, Evidence, Obligation, QuarantinedRow, TimeWindow
 from sync_pipeline.policy.freshness import is_worth_an_event
-from sync_pipeline.policy.windows import overlap
+from sync_pipeline.policy.windows import overlap, span
 from sync_pipeline.sources.gitlab import front
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
@@ -68,6 +68,7 @@ class CommitWork:
         self._repo_id = attempt.repo.repo_id
         self._reader = CommitReader(client, visit.project_id)
         self._rows = attempt.settings.chunk_rows
+        attempt.meter = lambda: client.traffic
         self._all_gone = False
         self._came_late = False
         # Commits whose next copy wins over what is stored.
@@ -274,7 +275,13 @@ class CommitWork:
             return Counts()
 
         with self._attempt.lease() as lease:
-            self._attempt.write(lease, store, window=readable, quarantined=listing.quarantined)
+            self._attempt.write(
+                lease,
+                store,
+                window=readable,
+                quarantined=listing.quarantined,
+                evidence=Evidence(f"list of {len(listing.refs):,} branches and tags"),
+            )
         with self._database.connection() as conn:
             return refs.stored_refs(conn, self._repo_id), deleted
 
@@ -304,7 +311,7 @@ class CommitWork:
             self._store(lease, batch, window, walk)
             return len(batch.rows)
 
-        store_in_chunks(pages, self._attempt.lease, store, self._rows)
+        store_in_chunks(pages, self._attempt.lease, store, self._rows, [self._attempt])
 
     def _whole(self, tip: str) -> tuple[int, bool]:
         """Where the walk from ``tip`` to the root goes on, and whether it has read ``tip``."""
@@ -366,8 +373,10 @@ class CommitWork:
             lease,
             batch.rows,
             store,
-            describe=lambda row: (row.sha, payload(row.raw)),
+            key=lambda row: row.sha,
+            payload=lambda row: payload(row.raw),
             window=window,
+            evidence=_evidence(batch),
             quarantined=batch.quarantined,
             obligations=batch.obligations,
             also=turn,
@@ -564,7 +573,7 @@ class CommitWork:
         try:
             if is_sha(place):
                 pages = self._reader.read_tip(place)
-                store_in_chunks(pages, self._attempt.lease, store, self._rows)
+                store_in_chunks(pages, self._attempt.lease, store, self._rows, [self._attempt])
             elif isinstance(window, TimeWindow):
                 self._read_days(window, readable)
             else:
@@ -655,7 +664,8 @@ class CommitWork:
             self._store(lease, replace(batch, rows=rows, obligations=owed), window)
             return len(batch.rows)
 
-        store_in_chunks(self._reader.read_days(days), self._attempt.lease, store, self._rows)
+        pages = self._reader.read_days(days)
+        store_in_chunks(pages, self._attempt.lease, store, self._rows, [self._attempt])
 
     def _settle_obligations(self) -> None:
         """Try again to read the statistics that are owed from earlier visits."""
@@ -693,6 +703,19 @@ class CommitWork:
             else:
                 owed = (Obligation(sha, detail, str(error)),)
         return CommitBatch(None, None, 1, None, rows, False, False, None, set_aside, owed, absent)
+
+
+def _evidence(batch: CommitBatch) -> Evidence:
+    """Where a batch was read. A replay reads the time in which its commits were committed."""
+    if batch.tip is not None:
+        without = f" without {batch.covered[:12]}" if batch.covered else ""
+        position = f"page {batch.page} of the commits of {batch.tip[:12]}{without}"
+    elif batch.date is not None:
+        position = f"page {batch.page} of the commits by date"
+    else:
+        position = "commits by name"
+    times = [row.committed_at for row in batch.rows if row.committed_at is not None]
+    return Evidence(position, span(times))
 
 
 def _aside_key(ref: refs.StoredRef) -> str:

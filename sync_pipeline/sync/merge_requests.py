@@ -23,6 +23,7 @@ from sync_pipeline.model import (
     BEGINNING,
     Counts,
     Difference,
+    Evidence,
     JobType,
     Obligation,
     QuarantinedRow,
@@ -32,7 +33,7 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.policy.chunking import next_step
 from sync_pipeline.policy.freshness import is_worth_an_event
-from sync_pipeline.policy.windows import merged, overlap
+from sync_pipeline.policy.windows import merged, overlap, span
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Refusals, ask_others
 from sync_pipeline.sources.gitlab.fields import payload, quarantined
 from sync_pipeline.sources.gitlab.merge_requests import (
@@ -103,6 +104,8 @@ class MergeRequestWork:
         self._settings = first.settings
         self._repo = first.repo
         self._is_incremental = first.is_incremental
+        for attempt in attempts:
+            attempt.meter = partial(self._sent, attempt)
         self._rereads = any(attempt.rereads for attempt in attempts)
         parallel = self._settings.gitlab_parallel
         # What the server refuses for every merge request, for each of the two.
@@ -194,6 +197,7 @@ class MergeRequestWork:
             self._leases,
             lambda leases, page: self._store(leases, page, window),
             self._settings.chunk_rows,
+            self._attempts[:],
         )
 
     def _in_steps(self, window: TimeWindow) -> Iterator[MergeRequestBatch]:
@@ -306,8 +310,10 @@ class MergeRequestWork:
                 lease,
                 sets,
                 store_sets,
-                describe=_describe_review,
+                key=lambda one: str(one.mr_iid),
+                payload=lambda one: payload([dict(event.raw) for event in one.events]),
                 window=window,
+                evidence=_evidence(batch),
                 covered=covered,
                 # Of a merge request that cannot be read the review is not read either.
                 quarantined=[*batch.quarantined, *(entry for one in sets for entry in one.quarantined)],
@@ -336,8 +342,10 @@ class MergeRequestWork:
             lease,
             batch.rows,
             store_rows,
-            describe=lambda row: (str(row.iid), payload(row.raw)),
+            key=lambda row: str(row.iid),
+            payload=lambda row: payload(row.raw),
             window=window,
+            evidence=_evidence(batch),
             covered=covered,
             quarantined=batch.quarantined,
             obligations=batch.obligations,
@@ -494,6 +502,7 @@ class MergeRequestWork:
             self._leases,
             store,
             self._settings.chunk_rows,
+            self._attempts[:],
         )
 
     def _look_behind(self, readable: TimeWindow) -> None:
@@ -552,7 +561,7 @@ class MergeRequestWork:
             return len(page.batch.rows)
 
         pages = self._pages(self._reader.read_some(iids, self._known), fully=True)
-        store_in_chunks(pages, self._leases, store, self._settings.chunk_rows)
+        store_in_chunks(pages, self._leases, store, self._settings.chunk_rows, self._attempts[:])
         return came
 
     def _settle_obligations(self, readable: TimeWindow) -> None:
@@ -720,7 +729,7 @@ class MergeRequestWork:
             return len(page.batch.rows)
 
         pages = self._pages(batches, fully=fully)
-        store_in_chunks(pages, self._leases, store, self._settings.chunk_rows)
+        store_in_chunks(pages, self._leases, store, self._settings.chunk_rows, self._attempts[:])
         return came, sets
 
     # -- what differs from the source ---------------------------------------------------------------------
@@ -771,6 +780,12 @@ class MergeRequestWork:
         with ExitStack() as stack:
             yield {attempt.job_type: stack.enter_context(attempt.lease()) for attempt in self._attempts}
 
+    def _sent(self, attempt: Attempt) -> Traffic:
+        """What was sent so far for ``attempt``: for the first one what was sent for no other."""
+        if attempt is not self._all[0]:
+            return attempt.done.traffic
+        return self._client.traffic - sum((one.done.traffic for one in self._all[1:]), Traffic())
+
     @contextmanager
     def _counted(self, attempt: Attempt) -> Iterator[None]:
         """Count the requests sent in the block for ``attempt``, and for nobody else."""
@@ -797,5 +812,11 @@ def _is_absent(key: str, one: ReviewSet) -> bool:
     return not is_there and event_id.partition(":")[0] in {str(origin) for origin in one.whole}
 
 
-def _describe_review(one: ReviewSet) -> tuple[str, bytes]:
-    return f"{one.mr_iid}", payload([dict(event.raw) for event in one.events])
+def _evidence(batch: MergeRequestBatch) -> Evidence:
+    """Where a batch was read. A replay reads the list between the times that a page of it covers, and what
+    came one by one where its last update puts it in that list."""
+    times = [row.updated_at for row in batch.rows]
+    if batch.window is None:
+        return Evidence("merge requests by number", merged(one for at in times for one in span([at])))
+    covered = (batch.covered,) if batch.covered is not None else span(times)
+    return Evidence("page of the list by time of update", covered)

@@ -24,6 +24,7 @@ from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVe
 from sync_pipeline.model import (
     BEGINNING,
     Counts,
+    Evidence,
     JobRequest,
     JobType,
     Kind,
@@ -145,8 +146,10 @@ class RemapWork:
                     lease,
                     part,
                     self._store,
-                    describe=lambda row: (self._facts.keys(row)[0], self._facts.payload(row)),
+                    key=lambda row: self._facts.keys(row)[0],
+                    payload=self._facts.payload,
                     window=self._window,
+                    evidence=Evidence("stored JSON"),
                     quarantined=aside,
                 )
             return page

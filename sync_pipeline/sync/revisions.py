@@ -33,6 +33,7 @@ from sync_pipeline.model import (
     Batch,
     Counts,
     Difference,
+    Evidence,
     QuarantinedRow,
     RevisionRow,
     RevisionWindow,
@@ -86,6 +87,7 @@ class RevisionWork:
         # Revisions whose next copy wins over what is stored.
         self._distrusted: set[int] = set()
         self.done = attempt.done
+        attempt.meter = lambda: source.traffic
 
     def run(self) -> None:
         """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
@@ -302,6 +304,12 @@ class RevisionWork:
         window = batch.window
         assert isinstance(window, RevisionWindow)
         repo_id = self._repo.repo_id
+        evidence = Evidence(f"svn log {window}")
+
+        def arriving() -> Iterator[RevisionRow]:
+            for row in marked(batch):
+                evidence.note(str(row.rev_num))
+                yield row
 
         def store(conn: Connection, batch_id: int) -> Counts:
             doubtful = self._distrusted.intersection(range(window.first, window.end))
@@ -311,7 +319,7 @@ class RevisionWork:
                 conn,
                 repo_id=repo_id,
                 batch_id=batch_id,
-                rows=marked(batch),
+                rows=arriving(),
                 window=window,
                 check=partial(self._check_history, doubtful=doubtful),
             )
@@ -323,6 +331,7 @@ class RevisionWork:
             covered=() if batch.covered is None else (batch.covered,),
             quarantined=batch.quarantined,
             obligations=batch.obligations,
+            evidence=evidence,
         )
 
     # -- what does not show in new revisions -------------------------------------------------------------

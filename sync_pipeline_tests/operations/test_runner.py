@@ -30,7 +30,8 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.operations import costs, plans, runner, texts
 from sync_pipeline.operations.runner import Bounds, Outcome
-from sync_pipeline.policy.windows import hull
+from sync_pipeline.policy.windows import hull, without
+from sync_pipeline.store.runs import BatchRow
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 END = START + timedelta(seconds=3)
@@ -64,6 +65,7 @@ GOOD = JobReport(
 )
 BAD = replace(
     GOOD,
+    run_id=uuid4(),
     window=RevisionWindow(1001, 2001),
     job_status=JobStatus.FAILED,
     run_status=RunStatus.FAILED,
@@ -72,17 +74,56 @@ BAD = replace(
     error_code="transient",
     error="svn://h does not answer",
 )
-HALF = replace(BAD, counts=Counts(read=1, inserted=1), covered=(RevisionWindow(1001, 1501),))
+HALF = replace(BAD, run_id=uuid4(), counts=Counts(read=1, inserted=1), covered=(RevisionWindow(1001, 1501),))
 HELD = replace(BAD, job_status=JobStatus.RUNNING, run_status=RunStatus.RUNNING, error="x works on it")
 STOPPED = replace(HALF, job_status=JobStatus.PENDING, run_status=RunStatus.INTERRUPTED)
 
 
 def backfill(*reports: JobReport, **options: Any) -> dict[str, Any]:
     windows = [report.window for report in reports]
-    chosen: dict[str, Any] = {"windows": windows, "watermark_updated": False, **options}
+    chosen: dict[str, Any] = {
+        "windows": windows,
+        "batches": [batch for report in reports for batch in batches_of(report)],
+        "missing": [
+            gap
+            for report in reports
+            if report.window is not None
+            for gap in without(report.window, report.covered)
+        ],
+        "complete_before": [],
+        "watermark_updated": False,
+        **options,
+    }
     return runner.backfill_document(
         REPOSITORY, JobType.REVISIONS, reports, started_at=START, finished_at=END, **chosen
     )
+
+
+def batches_of(report: JobReport, *covered: Window, **changes: Any) -> list[BatchRow]:
+    """A batch for each window, by default those that ``report`` covered, each under a lease of its own; the
+    first one has the rows."""
+    assert report.run_id is not None
+    return [
+        BatchRow(
+            batch_id=number,
+            run_id=report.run_id,
+            number=number,
+            fence=number,
+            window=report.window,
+            covered=window,
+            read=(window,),
+            counts=report.counts if number == 1 else Counts(),
+            owed=0,
+            position="p",
+            first_key="1",
+            last_key="2",
+            calls=report.calls if number == 1 else 0,
+            seconds=0.5,
+            committed_at=START,
+            **changes,
+        )
+        for number, window in enumerate(covered or report.covered, 1)
+    ]
 
 
 def plan_document(
@@ -148,13 +189,40 @@ def test_one_failed_block_makes_a_backfill_partial_and_is_named() -> None:
     assert document["total_items_skipped"] == 2
     assert document["total_items_failed"] == 1
     assert document["errors"] == ["svn://h does not answer"]
-    assert document["chunk_results"][1] == {
-        "chunk_index": 1,
-        "status": "failed",
-        "synced_count": 0,
-        "window": {"start_rev": 1001, "end_rev": 2000},
-        "error": "svn://h does not answer",
-    }
+    assert document["chunk_results"] == [
+        {
+            "chunk_index": 0,
+            "status": "success",
+            "synced_count": 7,
+            "window": {"start_rev": 1, "end_rev": 1000},
+            "error": None,
+            "state": "missing",
+            "rows_read": 10,
+            "inserted": 6,
+            "updated": 1,
+            "unchanged": 2,
+            "quarantined": 1,
+            "calls": 3,
+            "batches": 1,
+            "seconds": 0.5,
+        },
+        {
+            "chunk_index": 1,
+            "status": "failed",
+            "synced_count": 0,
+            "window": {"start_rev": 1001, "end_rev": 2000},
+            "error": "svn://h does not answer",
+            "state": "missing",
+            "rows_read": 0,
+            "inserted": 0,
+            "updated": 0,
+            "unchanged": 0,
+            "quarantined": 0,
+            "calls": 3,
+            "batches": 0,
+            "seconds": 0.0,
+        },
+    ]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +237,7 @@ def test_the_exit_code_of_a_backfill_follows_from_all_its_blocks(
 
 def test_a_backfill_with_nothing_missing_says_so() -> None:
     document = backfill()
-    assert document["message"] == "nothing new"
+    assert document["message"] == "nothing was missing, so nothing was read"
     assert document["window"] is None
     assert document["total_chunks"] == 0
 
@@ -401,6 +469,92 @@ def test_a_chunk_that_was_not_tried_is_told_as_such() -> None:
     counted = [document[f"{name}_chunks"] for name in ("total", "success", "partial", "failed")]
     assert counted == [3, 1, 0, 2]
     assert [chunk["error"] for chunk in document["chunk_results"]] == [None, BAD.error, "not tried"]
+
+
+GOOD_ROWS = "6 inserted, 1 updated, 2 unchanged, 1 quarantined"
+DAY = timedelta(days=1)
+MONTH = replace(
+    GOOD,
+    job_type=JobType.MERGE_REQUESTS,
+    window=TimeWindow(START, START + 30 * DAY),
+    counts=Counts(read=9, inserted=9),
+)
+
+
+def days(first: int, end: int) -> TimeWindow:
+    return TimeWindow(START + first * DAY, START + end * DAY)
+
+
+def told(report: JobReport, batches: list[BatchRow], *missing: Window) -> list[tuple[Any, ...]]:
+    return [
+        (chunk.window, str(chunk.status), chunk.counts.read, chunk.batches, chunk.error)
+        for chunk in runner.chunks_of(report, batches, missing)
+    ]
+
+
+def test_a_backfill_of_time_is_told_in_the_chunks_that_were_read_one_for_each_lease() -> None:
+    pages = batches_of(MONTH, days(0, 3), days(3, 10), days(20, 29))
+    pages[1] = replace(pages[1], fence=1)
+    # The last hours are not there yet, and what no batch read was complete before.
+    assert told(MONTH, pages, days(29, 30)) == [
+        (days(0, 10), "success", 9, 2, None),
+        (days(10, 20), "success", 0, 0, None),
+        (days(20, 29), "success", 0, 1, None),
+    ]
+
+
+def test_a_batch_that_completes_nothing_belongs_to_the_chunk_that_it_was_read_for() -> None:
+    first, walk, last, after = batches_of(MONTH, days(0, 1), days(0, 1), days(0, 30), days(5, 6))
+    refs = [replace(first, covered=None), replace(walk, covered=None, fence=9), last, after]
+    assert told(MONTH, refs) == [(days(0, 30), "success", 9, 4, None)]
+    assert told(MONTH, [*batches_of(MONTH, days(0, 30)), replace(walk, covered=None)])[0][3] == 2
+
+
+def test_what_could_not_be_read_is_a_chunk_of_its_own_with_the_window_to_read_again() -> None:
+    failed = replace(MONTH, job_status=JobStatus.FAILED, run_status=RunStatus.FAILED, error="no answer")
+    good, lost = batches_of(MONTH, days(0, 10), days(10, 30))
+    lost = replace(lost, covered=None)
+    gaps = (days(10, 20), days(25, 30))
+    assert told(failed, [good, lost], *gaps) == [
+        (days(0, 10), "success", 9, 1, None),
+        (days(10, 20), "failed", 0, 1, "no answer"),
+        (days(20, 25), "success", 0, 0, None),
+        (days(25, 30), "skipped", 0, 0, "not tried"),
+    ]
+    assert told(failed, [good, replace(lost, counts=Counts(read=1, inserted=1))], *gaps)[1][1] == "partial"
+    stopped = replace(failed, job_status=JobStatus.DEAD, run_status=RunStatus.INTERRUPTED)
+    assert told(stopped, [good], *gaps)[1][1] == "cancelled"
+    # It failed before the first one, or behind the last one.
+    assert told(failed, []) == [(days(0, 30), "failed", 0, 0, "no answer")]
+    assert told(failed, batches_of(MONTH, days(0, 30))) == [(days(0, 30), "partial", 9, 1, "no answer")]
+
+
+def test_the_parts_of_chunks_add_up_to_the_job() -> None:
+    failed = replace(MONTH, job_status=JobStatus.FAILED, run_status=RunStatus.FAILED, error="no", seconds=4.0)
+    chunks = runner.chunks_of(failed, batches_of(failed, days(0, 10), days(10, 20)), [days(20, 30)])
+    assert sum(chunk.calls for chunk in chunks) == failed.calls
+    assert sum(chunk.seconds for chunk in chunks) == failed.seconds
+
+
+def test_a_repeated_backfill_says_that_nothing_was_missing() -> None:
+    empty = replace(
+        GOOD,
+        run_id=uuid4(),
+        window=RevisionWindow(1001, 2001),
+        counts=Counts(),
+        covered=(),
+        traffic=Traffic(),
+    )
+    document = backfill(empty, missing=[], complete_before=[empty.window])
+    assert document["message"] == "nothing was missing, so nothing was read"
+    assert [(one["state"], one["status"]) for one in document["chunk_results"]] == [("covered", "success")]
+    both = backfill(GOOD, empty, missing=[], complete_before=[empty.window])
+    assert both["message"].endswith("; 1 of 2 chunks complete before")
+    # Somebody else was faster.
+    assert backfill(empty, missing=[])["message"] == "nothing new"
+    # Commits are found by refs, also in days that are complete.
+    again = backfill(GOOD, complete_before=[GOOD.window])
+    assert (again["message"], again["chunk_results"][0]["state"]) == (GOOD_ROWS, "covered")
 
 
 def test_a_stopped_run_says_where_and_ends_as_interrupted() -> None:

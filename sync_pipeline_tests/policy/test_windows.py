@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sync_pipeline.model import JobType, RevisionWindow, TimeWindow, Window
 from sync_pipeline.policy.families import FAMILY_OF, by_family
-from sync_pipeline.policy.windows import bounds, holds, hull, merged, newest_piece, overlap
+from sync_pipeline.policy.windows import bounds, holds, hull, merged, newest_piece, overlap, span, without
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -34,6 +34,23 @@ def test_merged_windows_hold_the_same_and_do_not_touch(pairs: list[tuple[int, in
     assert {n for w in found for n in range(w.first, w.end)} == wanted
     assert all(one.end < other.first for one, other in pairwise(found))
     assert [bounds(w) for w in merged(map(hours, pairs))] == [bounds(hours((w.first, w.end))) for w in found]
+
+
+@given(PAIRS, st.lists(PAIRS))
+def test_without_leaves_what_no_other_window_holds(
+    one: tuple[int, int], others: list[tuple[int, int]]
+) -> None:
+    found = without(revisions(one), map(revisions, others))
+    taken = {n for pair in others for n in range(min(pair), max(pair))}
+    assert {n for w in found for n in range(w.first, w.end)} == set(range(min(one), max(one))) - taken
+    assert merged(found) == found
+
+
+def test_a_span_ends_behind_its_last_time_even_at_the_end_of_all_time() -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    assert span([]) == ()
+    assert span([DAY]) == (TimeWindow(DAY, DAY + timedelta(seconds=1)),)
+    assert span([last, DAY]) == (TimeWindow(DAY, datetime(9999, 12, 31, 0, 0, 1, tzinfo=UTC)),)
 
 
 @given(PAIRS, PAIRS)
