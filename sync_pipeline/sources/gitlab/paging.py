@@ -19,7 +19,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from sync_pipeline.errors import Permanent, SyncError, Transient
+from sync_pipeline.errors import AnswerStalled, Permanent, SyncError, Transient
 from sync_pipeline.model import TimeWindow
 from sync_pipeline.sources.gitlab.pieces import PER_PAGE, Hole, Pieces, in_pieces, is_too_hard
 from sync_pipeline.sources.gitlab.transport import Answer, Client, Params
@@ -50,8 +50,8 @@ def pages(
     tags and commits announce a page behind the last.
 
     With ``holes`` a page that cannot be given is read in pieces, and the rows that are to blame are added
-    there; that is for lists which are paged by number. Without it only a page that is too large is read in
-    pieces. Raises as :meth:`Client.get`, and Transient where the server sends us in circles."""
+    there; that is for lists which are paged by number. Without it only a page that is too large, or whose
+    answer stalls, is read in pieces. Raises as :meth:`Client.get`, and Transient where the server sends us in circles."""
     query: dict[str, Any] = {"per_page": PER_PAGE, **(params or {})}
     asked: set[str] = set()
     size = PER_PAGE
@@ -66,7 +66,8 @@ def pages(
         except (Transient, Permanent) as error:
             if number is None or not is_too_hard(error):
                 raise
-            if holes is None and error.code != "content_too_large":
+            is_too_long = error.code == "content_too_large" or isinstance(error, AnswerStalled)
+            if holes is None and not is_too_long:
                 raise
             ask = partial(_ask, client, path, query)
             found = in_pieces(ask, number, error, size)
