@@ -513,11 +513,15 @@ class MergeRequestWork:
             self._pass_over(iids, readable)
 
     def _overdue(self, attempt: Attempt) -> set[int]:
-        """Open merge requests that were not read for a day."""
+        """Open merge requests that were not read for a day, and those with internal notes that only the token
+        of this visit sees."""
         is_reviews = attempt.job_type is JobType.REVIEWS
         find = reviews.stale_reviews if is_reviews else merge_requests.oldest_read_open
         with self._database.connection() as conn:
-            return set(find(conn, self._repo.repo_id, _SWEEP_EVERY, _SWEPT_PER_VISIT))
+            found = set(find(conn, self._repo.repo_id, _SWEEP_EVERY, _SWEPT_PER_VISIT))
+            if is_reviews and self._visit.sees_internal_notes():
+                found |= set(reviews.hidden_before(conn, self._repo.repo_id, _SWEPT_PER_VISIT))
+            return found
 
     def _pass_over(self, asked: Collection[int], readable: TimeWindow) -> None:
         """What was asked for and did not come (it was deleted, or the server shows an older state) waits for
@@ -527,7 +531,12 @@ class MergeRequestWork:
             if not left:
                 continue
             is_reviews = attempt.job_type is JobType.REVIEWS
-            note = reviews.note_asked if is_reviews else merge_requests.note_asked
+            sees_internal = self._visit.sees_internal_notes()
+            note = (
+                partial(reviews.note_asked, sees_internal=sees_internal)
+                if is_reviews
+                else merge_requests.note_asked
+            )
 
             def store(
                 conn: Connection, batch_id: int, note: _Note = note, left: Sequence[int] = left
