@@ -148,6 +148,7 @@ class MergeRequestWork:
         if self._is_incremental:
             self._look_ahead(readable)
             self._look_behind(readable)
+            self._read_new_addresses(readable)
             self._read_what_was_refused(readable)
         for attempt in list(self._attempts):
             try:
@@ -512,6 +513,20 @@ class MergeRequestWork:
             self._read_some(sorted(iids), readable, self._attempts)
             self._pass_over(iids, readable)
 
+    def _read_new_addresses(self, readable: TimeWindow) -> None:
+        """After the project moved, read some of the merge requests whose addresses have the old path. The move
+        updates none of them."""
+        attempt = next((one for one in self._attempts if one.job_type is JobType.MERGE_REQUESTS), None)
+        if attempt is None:
+            return
+        with self._database.connection() as conn:
+            iids = merge_requests.old_addresses(conn, self._repo.repo_id, _SWEPT_PER_VISIT)
+        if not iids:
+            return
+        left = sorted(set(iids) - self._read_some(iids, readable, [attempt]))
+        if left and attempt in self._attempts:
+            self._note_asked(attempt, merge_requests.note_asked, left, readable)
+
     def _overdue(self, attempt: Attempt) -> set[int]:
         """Open merge requests that were not read for a day, and those with internal notes that only the token
         of this visit sees."""
@@ -537,15 +552,15 @@ class MergeRequestWork:
                 if is_reviews
                 else merge_requests.note_asked
             )
+            self._note_asked(attempt, note, left, readable)
 
-            def store(
-                conn: Connection, batch_id: int, note: _Note = note, left: Sequence[int] = left
-            ) -> Counts:
-                note(conn, self._repo.repo_id, batch_id, left)
-                return Counts()
+    def _note_asked(self, attempt: Attempt, note: _Note, iids: Sequence[int], readable: TimeWindow) -> None:
+        def store(conn: Connection, batch_id: int) -> Counts:
+            note(conn, self._repo.repo_id, batch_id, iids)
+            return Counts()
 
-            with attempt.lease() as lease:
-                attempt.write(lease, store, window=readable)
+        with attempt.lease() as lease:
+            attempt.write(lease, store, window=readable)
 
     def _read_some(
         self, iids: Sequence[int], readable: TimeWindow, attempts: Collection[Attempt]
