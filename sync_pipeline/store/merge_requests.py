@@ -216,7 +216,7 @@ SELECT iid FROM scm.mrs
  LIMIT %(limit)s
 """
 
-# Merge requests that were last read under an earlier path of the project: their addresses have that path. Each
+# Merge requests that were last read under an earlier path of the project, which their addresses have. Each
 # is read once after a move, so a server whose addresses never hold the path is not read for ever.
 _OLD_ADDRESSES = """
 SELECT m.iid

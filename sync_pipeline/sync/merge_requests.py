@@ -514,8 +514,8 @@ class MergeRequestWork:
             self._pass_over(iids, readable)
 
     def _read_new_addresses(self, readable: TimeWindow) -> None:
-        """After the project moved, read some of the merge requests whose addresses have the old path. The move
-        updates none of them."""
+        """After the project moved, read some of the merge requests whose addresses have the old path: the
+        move updates none of them."""
         attempt = next((one for one in self._attempts if one.job_type is JobType.MERGE_REQUESTS), None)
         if attempt is None:
             return

@@ -51,7 +51,8 @@ def pages(
 
     With ``holes`` a page that cannot be given is read in pieces, and the rows that are to blame are added
     there; that is for lists which are paged by number. Without it only a page that is too large, or whose
-    answer stalls, is read in pieces. Raises as :meth:`Client.get`, and Transient where the server sends us in circles."""
+    answer stalls, is read in pieces. Raises as :meth:`Client.get`, and Transient where the server sends us in
+    circles."""
     query: dict[str, Any] = {"per_page": PER_PAGE, **(params or {})}
     asked: set[str] = set()
     size = PER_PAGE
