@@ -14,3 +14,5 @@ ALTER TABLE scm.svn_revisions DROP COLUMN hidden_since;
 
 -- Forgets which tokens saw internal notes.
 ALTER TABLE scm.mr_reviews DROP COLUMN saw_internal;
+
+COMMENT ON COLUMN scm.repos.tenant IS 'Owner for fairness and reports; default: first segment of the path.';

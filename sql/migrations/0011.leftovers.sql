@@ -46,3 +46,5 @@ COMMENT ON COLUMN scm.rate_limit_events.until IS 'The end of a pause.';
 COMMENT ON COLUMN scm.rate_limit_events.actor IS 'Who did it.';
 COMMENT ON COLUMN scm.rate_limit_events.reason IS 'Why.';
 COMMENT ON COLUMN scm.rate_limit_events.created_at IS 'When.';
+
+COMMENT ON COLUMN scm.repos.tenant IS 'Owner for fairness and reports; default: the first segment of a GitLab project''s path, the server of a Subversion repository (until 0.6.0 the first folder of its URL).';
