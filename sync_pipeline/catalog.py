@@ -305,7 +305,7 @@ def slug_stem_of(address: str) -> str:
 
 
 def tenant_of(address: str) -> str:
-    """Default owner: the first segment of a project's path; of a Subversion repository, by its URL, the server.
+    """Default owner: the first segment of a project's path; of a Subversion repository (a URL) the server.
     The folders of such a server (``repos``, ``srv``, ``tmp``) are no owners."""
     return instance_of(address) if "://" in address else address.partition("/")[0]
 
