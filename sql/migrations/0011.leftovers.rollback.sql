@@ -16,3 +16,5 @@ ALTER TABLE scm.svn_revisions DROP COLUMN hidden_since;
 ALTER TABLE scm.mr_reviews DROP COLUMN saw_internal;
 
 COMMENT ON COLUMN scm.repos.tenant IS 'Owner for fairness and reports; default: first segment of the path.';
+
+ALTER TABLE scm.server_failures DROP COLUMN confirmed_at;

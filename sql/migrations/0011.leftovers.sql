@@ -48,3 +48,6 @@ COMMENT ON COLUMN scm.rate_limit_events.reason IS 'Why.';
 COMMENT ON COLUMN scm.rate_limit_events.created_at IS 'When.';
 
 COMMENT ON COLUMN scm.repos.tenant IS 'Owner for fairness and reports; default: the first segment of a GitLab project''s path, the server of a Subversion repository (until 0.6.0 the first folder of its URL).';
+
+ALTER TABLE scm.server_failures ADD COLUMN confirmed_at timestamptz;
+COMMENT ON COLUMN scm.server_failures.confirmed_at IS 'When a look that waited several times as long as usual timed out too; NULL: none did.';
