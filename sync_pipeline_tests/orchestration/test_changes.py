@@ -312,12 +312,12 @@ def test_a_silent_svn_server_is_red_with_the_second_tick(forge: Forge) -> None:
         assert checks(forge) == {}, "a healthy server may be as slow"
         started = time.monotonic()
         forge.site.tick("changes_local")
-        assert time.monotonic() - started > 5.5
+        assert time.monotonic() - started > 3.5
         assert not checks(forge)["servers"].passed
         # From then on looks are short again, and change nothing about that.
         started = time.monotonic()
         forge.site.tick("changes_local")
-        assert time.monotonic() - started < 5.5
+        assert time.monotonic() - started < 3.5
         [failure] = servers.failing(conn)
         assert (failure.is_confirmed, failure.failures) == (True, 3)
 
