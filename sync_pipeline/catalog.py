@@ -305,8 +305,9 @@ def slug_stem_of(address: str) -> str:
 
 
 def tenant_of(address: str) -> str:
-    """Default owner: the first segment of the path of a URL or project; the server where there is no path."""
-    return _path_of(address).partition("/")[0] or instance_of(address)
+    """Default owner: the first segment of a project's path; of a Subversion repository (a URL) the server.
+    The folders of such a server (``repos``, ``srv``, ``tmp``) are no owners."""
+    return instance_of(address) if "://" in address else address.partition("/")[0]
 
 
 def _path_of(address: str) -> str:

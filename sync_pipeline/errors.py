@@ -73,6 +73,12 @@ class Transient(SyncError):
         self.retry_after = retry_after
 
 
+class AnswerStalled(Transient):
+    """An answer began and then nothing more of it came. A shorter answer may arrive."""
+
+    code = "timeout"
+
+
 class WindowTooHard(Transient):
     """The answer for a window was unusable or too slow; a smaller one may work. Nothing was stored."""
 

@@ -166,21 +166,20 @@ def test_a_normal_url_stays_as_it_is(segments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "instance", "slug", "tenant", "stem"),
+    ("url", "instance", "slug", "stem"),
     [
-        ("file:///srv/Paint-Shop", "local", "local", "srv", "paint_shop"),
-        ("svn://svn.example.com/a/b.c", "svn.example.com", "svn_example_com", "a", "a_b_c"),
-        ("svn://svn.example.com:3691", "svn.example.com:3691", "svn_example_com_3691", None, "repository"),
-        ("svn+ssh://me@h/%C3%BCber/x", "h", "h", "über", "uber_x"),
-        ("http://h/%E6%97%A5", "h", "h", "日", "repository"),
+        ("file:///srv/Paint-Shop", "local", "local", "paint_shop"),
+        ("svn://svn.example.com/a/b.c", "svn.example.com", "svn_example_com", "a_b_c"),
+        ("svn://svn.example.com:3691", "svn.example.com:3691", "svn_example_com_3691", "repository"),
+        ("svn+ssh://me@h/%C3%BCber/x", "h", "h", "uber_x"),
+        ("http://h/%E6%97%A5", "h", "h", "repository"),
     ],
 )
-def test_names_follow_from_the_address(
-    url: str, instance: str, slug: str, tenant: str | None, stem: str
-) -> None:
+def test_names_follow_from_the_address(url: str, instance: str, slug: str, stem: str) -> None:
     assert catalog.instance_of(url) == instance
     assert catalog.instance_slug_of(instance) == slug
-    assert catalog.tenant_of(url) == (tenant or instance)
+    # Folders such as repos or tmp own nothing.
+    assert catalog.tenant_of(url) == instance
     assert catalog.slug_stem_of(url) == stem
 
 

@@ -8,6 +8,10 @@ r1..r40 and the pending one of its first block; *odds* with a log message that w
 
 ``fixtures/upgrade/0006.sql`` holds what version 0.5.0 left: a GitLab project with commits, merge requests,
 their reviews, an approval that was withdrawn, a pending backfill; and twelve Subversion revisions.
+
+``fixtures/upgrade/0007.sql`` holds what version 0.6.0 left: the same of a project that was renamed. It has a
+merge request whose number another one has now, and an internal note that a later token does not see. Of the
+Subversion revisions one has an earlier version. A server does not answer, and *ann* tried a job again.
 """
 
 from __future__ import annotations
@@ -135,25 +139,35 @@ def test_a_database_of_an_earlier_version_migrates_and_loses_nothing(old_url: st
     assert migrate_and_compare(old_url, before, database_url)[0] == "0002.gitlab"
 
 
-def test_a_database_of_the_last_version_migrates_and_loses_nothing(
-    empty_database_url: str, database_url: str
+_FILLED = {"git_commits", "refs", "mrs", "mr_commits", "mr_versions", "review_events", "mr_approvals"}
+
+
+@pytest.mark.parametrize(
+    ("dump", "filled", "first"),
+    [
+        ("0006", {*_FILLED, "sync_watermark_events"}, "0007.faults"),
+        ("0007", {*_FILLED, "svn_path_versions", "server_failures", "job_events"}, None),
+    ],
+)
+def test_a_database_of_a_later_version_migrates_and_loses_nothing(
+    empty_database_url: str, database_url: str, dump: str, filled: set[str], first: str | None
 ) -> None:
-    restore(empty_database_url, (DUMPS / "0006.sql").read_text(encoding="utf-8"))
+    restore(empty_database_url, (DUMPS / f"{dump}.sql").read_text(encoding="utf-8"))
     before = contents(empty_database_url)
-    filled = {name.removeprefix("scm.") for name, rows in before.items() if rows}
-    assert filled >= {
-        "git_commits",
-        "refs",
-        "mrs",
-        "mr_commits",
-        "mr_versions",
-        "review_events",
-        "mr_approvals",
-        "sync_watermark_events",
-    }
-    assert migrate_and_compare(empty_database_url, before, database_url)[0] == "0007.faults"
+    assert {name.removeprefix("scm.") for name, rows in before.items() if rows} >= filled
+    applied = migrate_and_compare(empty_database_url, before, database_url)
+    assert first in (None, applied[0])
     with Database(empty_database_url) as database, database.connection() as conn:
         assert proofs.failures(conn) == {}
+
+
+def test_what_people_did_to_jobs_says_after_an_upgrade_what_the_jobs_were(empty_database_url: str) -> None:
+    restore(empty_database_url, (DUMPS / "0007.sql").read_text(encoding="utf-8"))
+    migrations.migrate(empty_database_url, ENVIRONMENT)
+    with Database(empty_database_url) as database:
+        query = 'SELECT repo_id, job_type, mode, "window", actor FROM scm.job_events'
+        period = '["2019-01-01 00:00:00+00","2020-01-01 00:00:00+00")'
+        assert rows_of(database, query) == [(1, "commits", "backfill", period, "ann")]
 
 
 def migrate_and_compare(url: str, before: Rows, new_url: str) -> list[str]:

@@ -41,7 +41,12 @@ def db_migrate(as_json: AsJson = False, dry_run: DryRun = False) -> None:
     url = environment.resolve_urls(settings).database_url
     if dry_run:
         state = migrations.check(url, settings.environment)
-        if state.status in (migrations.SchemaStatus.TOO_NEW, migrations.SchemaStatus.WRONG_ENVIRONMENT):
+        migrates = (
+            migrations.SchemaStatus.UP_TO_DATE,
+            migrations.SchemaStatus.EMPTY,
+            migrations.SchemaStatus.TOO_OLD,
+        )
+        if state.status not in migrates:
             raise ConfigurationError(state.problem)
         names = list(state.pending)
     else:

@@ -40,7 +40,8 @@ def limits_list(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the limits of the servers that were asked so far, and which are paused or lowered."""
+    """List the limits of the servers that were asked so far, which are paused or lowered, and what people
+    did to them lately."""
     from sync_pipeline.operations import limits
 
     settings = read_settings()
@@ -115,12 +116,30 @@ def _show(document: Mapping[str, Any], as_json: bool) -> None:
                 f"{one['instance']}: the last request was sent at {one['rate']:g} a second, the settings of "
                 f"this shell say {one['full_rate']:g}; each process applies those that it was started with"
             )
+    if events := document["events"]:
+        tell("changed by people lately:")
+        print_rows([_event(one) for one in events])
+
+
+def _event(one: Mapping[str, Any]) -> dict[str, object]:
+    until = "" if one["until"] is None else f" until {_moment(one['until'])}"
+    return {
+        "when": _moment(one["created_at"]),
+        "instance": one["instance"],
+        "what": f"{one['action']}{until}",
+        "by": one["actor"],
+        "reason": one["reason"],
+    }
+
+
+def _moment(text: str) -> str:
+    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S}"
 
 
 def _row(one: Mapping[str, Any]) -> dict[str, object]:
     state = "lowered" if one["lowered"] else "open"
     if one["paused"]:
-        state = f"paused until {datetime.fromisoformat(one['paused_until']):%Y-%m-%d %H:%M:%S}"
+        state = f"paused until {_moment(one['paused_until'])}"
     return {
         "instance": one["instance"],
         "requests": one["endpoint_class"],

@@ -52,7 +52,11 @@ def repo_add(
         Path | None, typer.Option("--file", metavar="PATH", help="A repos.toml; see repos.example.toml.")
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", help="Owner; default: first segment of the path.")
+        str | None,
+        typer.Option(
+            "--tenant",
+            help="Owner; default: the first segment of a project's path, the server of an SVN repository.",
+        ),
     ] = None,
     second_copy: Annotated[
         bool,

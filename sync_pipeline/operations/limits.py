@@ -8,6 +8,7 @@ and of the limits in ``scm-sync status``. Does not belong here: how a limit chan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
@@ -24,17 +25,19 @@ from sync_pipeline.store.database import Connection, Database, database_time
 from sync_pipeline.sync.limiter import gitlab_limits, svn_limits, tenant_limits
 
 LONGEST_PAUSE = timedelta(days=365)
+# Of what people did to the limits, the newest.
+_EVENTS = 20
 
 Document = dict[str, Any]
 
 
 def listing(database: Database, settings: Settings, instance: str | None = None) -> Document:
-    """Every limit, or those of one server, as they are now. Raises ConfigurationError for a server that
-    nobody knows."""
+    """Every limit, or those of one server, as they are now, and what people did to them lately. Raises
+    ConfigurationError for a server that nobody knows."""
     with database.connection() as conn:
         if instance is not None:
             _buckets_of(conn, settings, instance)
-        return {"limits": [one for one in _limits(conn, settings) if instance in (None, one["instance"])]}
+        return _document(conn, settings, instance)
 
 
 def hindered(conn: Connection, settings: Settings) -> list[Document]:
@@ -58,14 +61,20 @@ def pause(
             raise ConfigurationError("a pause lasts 365 days at most; retire what is no longer to be read")
         return policy.paused(bucket, now, until, _said("paused", actor, reason))
 
-    return _change(database, settings, instance, decide)
+    by = _By("pause", actor, reason, until)
+    return _change(database, settings, instance, decide, by)
 
 
 def resume(database: Database, settings: Settings, instance: str, *, actor: str, reason: str) -> Document:
     """End every pause of a server, the one that it asked for as well."""
     said = _said("resumed", actor, reason)
     return _change(
-        database, settings, instance, lambda bucket, _, now: policy.resumed(bucket, now, said), whole=False
+        database,
+        settings,
+        instance,
+        lambda bucket, _, now: policy.resumed(bucket, now, said),
+        _By("resume", actor, reason),
+        whole=False,
     )
 
 
@@ -77,8 +86,19 @@ def reset(database: Database, settings: Settings, instance: str, *, actor: str, 
         settings,
         instance,
         lambda bucket, limits, now: policy.restored(bucket, limits, now, said),
+        _By("reset", actor, reason),
         whole=False,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _By:
+    """What a person does to the limits of a server: who, and why. ``until`` is the end of a pause."""
+
+    action: str
+    actor: str
+    reason: str
+    until: datetime | None = None
 
 
 def _said(what: str, actor: str, reason: str) -> str:
@@ -93,11 +113,13 @@ def _change(
     settings: Settings,
     instance: str,
     decide: Callable[[Bucket, Limits, datetime], Bucket],
+    by: _By,
     *,
     whole: bool = True,
 ) -> Document:
-    """Change the buckets of a server: that of the ``whole`` server, or those of kinds of requests too."""
-    with database.connection() as conn:
+    """Change the buckets of a server: that of the ``whole`` server, or those of kinds of requests too. The
+    event is written with the change."""
+    with database.connection() as conn, conn.transaction():
         buckets = _buckets_of(conn, settings, instance)
         if not whole:
             buckets |= {one.endpoint_class for one in store.listed(conn) if one.instance == instance}
@@ -108,7 +130,18 @@ def _change(
                 return decide(old, limits, now)
 
             store.change(conn, instance, bucket, changed, rate=limits.rate, tokens=limits.burst)
-        return {"limits": [one for one in _limits(conn, settings) if one["instance"] == instance]}
+        reason = " ".join(by.reason.split())
+        store.note(conn, instance, by.action, actor=by.actor, reason=reason, until=by.until)
+        return _document(conn, settings, instance)
+
+
+def _document(conn: Connection, settings: Settings, instance: str | None) -> Document:
+    events = store.events(conn, instance, _EVENTS)
+    times = ("created_at", "until")
+    return {
+        "limits": [one for one in _limits(conn, settings) if instance in (None, one["instance"])],
+        "events": [one | {name: plain_mark(one[name]) for name in times} for one in events],
+    }
 
 
 def _buckets_of(conn: Connection, settings: Settings, instance: str) -> set[str]:

@@ -33,6 +33,9 @@ _SHORTEST_LOOK = 0.2
 # A time-out says something only if the look had about all of a tick's time: at the usual 3 s, svn info then
 # had 1.8 s or more.
 _SHARE_THAT_COUNTS = 0.8
+# After a look that timed out, the next one at the server may take so many times the limit of a tick: a server
+# that is silent is told from a slow one by the second tick, not by the first job that times out.
+_PATIENT = 6.0
 
 
 def changes_name(instance_slug: str) -> str:
@@ -121,6 +124,10 @@ def _list_newest(
     if problem is not None:
         return number, f"not asked: {problem}"
     seconds = max(deadline - time.monotonic(), _SHORTEST_LOOK)
+    with database.connection() as conn:
+        is_patient = servers.is_doubted(conn, instance, Kind.GITLAB)
+    if is_patient:
+        seconds = max(seconds, _PATIENT * gitlab.settings.changes_time_limit)
     try:
         found = gitlab.newest_activity(
             database, instance, None if root is None else root.group_id, timeout=seconds
@@ -129,7 +136,7 @@ def _list_newest(
         with database.connection() as conn:
             credentials.note(conn, readers, instance, error)
             if not _is_cut_short(error, seconds, gitlab.settings):
-                _note_server(conn, instance, Kind.GITLAB, [error])
+                _note_server(conn, instance, Kind.GITLAB, [error], was_patient=is_patient)
         return number, f"{what} cannot be listed: {error}"
     with database.connection() as conn:
         servers.record_answer(conn, instance, Kind.GITLAB)
@@ -144,15 +151,26 @@ def _is_cut_short(error: SyncError, seconds: float, settings: Settings) -> bool:
     return error.code == "timeout" and seconds < _SHARE_THAT_COUNTS * settings.changes_time_limit
 
 
-def _note_server(conn: Connection, instance: str, kind: Kind, looks: Sequence[SyncError | None]) -> None:
+def _note_server(
+    conn: Connection,
+    instance: str,
+    kind: Kind,
+    looks: Sequence[SyncError | None],
+    *,
+    was_patient: bool = False,
+) -> None:
     """Record what looks at a server said about it: how each failed, None where it did not. One answer is
-    enough. What says nothing about the server changes nothing."""
+    enough. What says nothing about the server changes nothing. ``was_patient``: the last look waited longer
+    than a tick."""
     if any(error is None or error.code in ANSWERS for error in looks):
         servers.record_answer(conn, instance, kind)
         return
     away = [error for error in looks if error is not None and reason_of_server(error.code) is not None]
     if away:
-        servers.record_failure(conn, instance, kind, away[-1].code, str(away[-1]))
+        last = away[-1]
+        servers.record_failure(
+            conn, instance, kind, last.code, str(last), was_patient=was_patient and last.code == "timeout"
+        )
 
 
 # SVN ----------------------------------------------------------------------------------------------------
@@ -176,6 +194,7 @@ def _look(
     seen, failed, highest, ended = 0, 0, 0, ""
     # By server: a relocated repository keeps its sensor and has another one.
     looks: dict[str, list[SyncError | None]] = {}
+    patient: set[str] = set()
     for repository in turn[: settings.changes_per_tick]:
         left = deadline - time.monotonic()
         if left < _SHORTEST_LOOK and seen:
@@ -184,6 +203,11 @@ def _look(
         failure: SyncError | None = None
         # All that is left: a look that is given up early proves nothing.
         seconds = max(left, _SHORTEST_LOOK)
+        if not seen:
+            with database.connection() as conn:
+                if servers.is_doubted(conn, repository.instance, Kind.SVN):
+                    patient.add(repository.instance)
+                    seconds = max(seconds, _PATIENT * settings.changes_time_limit)
         cut = False
         try:
             head = svn.visit(database, repository, timeout=seconds).head
@@ -218,7 +242,7 @@ def _look(
     with database.connection() as conn:
         for server, said in looks.items():
             # Where none of them answered, the server is the cause; its other repositories show that too.
-            _note_server(conn, server, Kind.SVN, said)
+            _note_server(conn, server, Kind.SVN, said, was_patient=server in patient)
     if highest:
         ensure_blocks(instance, database, highest)
     return last, f"looked at {seen} of {len(turn)}, {failed} failed{ended}"

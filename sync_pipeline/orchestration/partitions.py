@@ -215,6 +215,11 @@ def day_partitions(start: date) -> dg.DailyPartitionsDefinition:
     )
 
 
+def clock() -> datetime:
+    """The time that tells which day is today. Tests hold it."""
+    return datetime.now(UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class Days:
     """Days in UTC from ``first`` to ``today``, both included."""
@@ -225,7 +230,7 @@ class Days:
     @classmethod
     def of(cls, definition: dg.DailyPartitionsDefinition, now: datetime | None = None) -> Days:
         """The days of ``definition`` at ``now``, by default at this moment."""
-        return cls(day_of(definition.start), day_of(now or datetime.now(UTC)))
+        return cls(day_of(definition.start), day_of(now or clock()))
 
     @property
     def newest(self) -> str:

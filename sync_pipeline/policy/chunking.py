@@ -6,6 +6,7 @@ answer is the engine's, because it is about the chunk at hand, not the next one.
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 
 LARGEST_GROWTH = 64
@@ -18,6 +19,28 @@ def next_size(size: int, rows: int, base: int) -> int:
     repository), up to 64 times ``base``; falls back to ``base`` as soon as it is dense again.
     """
     return min(size * 2, base * LARGEST_GROWTH) if rows * 4 < size else base
+
+
+class WindowLimit:
+    """How many ``revisions`` are requested at once after answers that did not arrive in time.
+
+    It falls to an eighth with each time-out, so that four of them lead from 1,000 revisions to one. Each
+    answer doubles it again, up to half of what timed out: that size is not tried twice. Halves alone would
+    meet the limit of time-outs before they are short enough for a link that stalls after some kilobytes.
+    """
+
+    def __init__(self) -> None:
+        """No limit at first."""
+        self.revisions = self._ceiling = sys.maxsize
+
+    def shrink(self, failed: int) -> None:
+        """A window of ``failed`` revisions did not arrive in time."""
+        self._ceiling = max(1, failed // 2)
+        self.revisions = max(1, failed // 8)
+
+    def grow(self) -> None:
+        """What was requested arrived."""
+        self.revisions = min(self.revisions * 2, self._ceiling)
 
 
 def share_of(size: int, share: float) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from sync_pipeline.gitlab_rows import CommitRow
 from sync_pipeline.model import Counts
+from sync_pipeline.store import refs
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import ESCAPED, content_hash, flags, payload, recordset, restored
 
@@ -99,18 +100,8 @@ SELECT count(*) AS poorer
 # Commits that came without a walk prove nothing about refs: those that no branch and no tag reaches are
 # flagged.
 _FLAG_UNREACHED = """
-WITH RECURSIVE reached (sha) AS (
-    SELECT tip FROM scm.refs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
-    UNION
-    SELECT p.sha
-      FROM reached AS r
-     CROSS JOIN LATERAL (SELECT c.parents FROM scm.git_commits AS c
-                          WHERE c.repo_id = %(repo_id)s AND c.commit_sha = r.sha LIMIT 1) AS c
-     CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
-)
 UPDATE scm.git_commits SET unreachable_since = now()
- WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(inserted)s)
-   AND NOT EXISTS (SELECT FROM reached WHERE sha = commit_sha)
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(unreached)s)
 """
 
 # Which of some commits have a row, be it a tombstone.
@@ -284,7 +275,8 @@ def store_commits(
     if walk_id is not None:
         conn.execute(_TAKE_OVER, params)
     elif inserted_now := [sha for sha, is_new in written.items() if is_new]:
-        conn.execute(_FLAG_UNREACHED, params | {"inserted": inserted_now})
+        unreached = set(inserted_now) - refs.reached(conn, repo_id, inserted_now)
+        conn.execute(_FLAG_UNREACHED, params | {"unreached": list(unreached)})
     conn.execute(_RESOLVE, params)
     inserted = sum(written.values())
     return Counts(

@@ -183,6 +183,17 @@ SELECT count(*) AS number
          FROM scm.svn_changed_paths WHERE repo_id = r.repo_id AND rev_num = r.rev_num))
 """
 
+# Revisions of which the source shows less than is stored, or as much again. Their content stays, and so does
+# updated_at, which is when it was read.
+_HIDDEN_SINCE = """
+UPDATE scm.svn_revisions AS r
+   SET hidden_since = CASE WHEN r.hidden_since IS NULL THEN now() END
+  FROM stage_revisions AS s
+ WHERE r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+   AND (r.hidden_since IS NOT NULL)
+       <> (array_position(%(ranks)s, s.visibility) < array_position(%(ranks)s, r.visibility))
+"""
+
 # A row that could be stored after all leaves quarantine; a detail that was read is no longer owed.
 _RESOLVE = """
 WITH stored AS (SELECT rev_num::text AS natural_key, flags FROM stage_revisions),
@@ -242,6 +253,7 @@ SELECT count(*) AS revisions FROM scm.svn_revisions WHERE repo_id = %(repo_id)s 
 """
 
 _VISIBILITY_RANK = {Visibility.HIDDEN: 0, Visibility.PARTIAL: 1, Visibility.FULL: 2}
+_RANKS = [str(one) for one in sorted(_VISIBILITY_RANK, key=_VISIBILITY_RANK.__getitem__)]
 
 Check = Callable[[Sequence[dict[str, Any]]], None]
 """Is given the stored revisions that differ, as :func:`changes` returns them, and raises to refuse them."""
@@ -350,6 +362,7 @@ def store_revisions(
     if changed:
         conn.execute(_DROP_PATHS, params)
         conn.execute(_INSERT_PATHS, params)
+    conn.execute(_HIDDEN_SINCE, params | {"ranks": _RANKS})
     conn.execute(_RESOLVE, params)
     counts: dict[str, int] = dict(counted)
     if counts["poorer"]:

@@ -88,8 +88,12 @@ UPDATE scm.sync_jobs
 """
 
 _NOTE = """
-INSERT INTO scm.job_events (job_id, action, old_status, new_status, actor, reason)
-VALUES (%(job_id)s, %(action)s, %(old)s, %(new)s, %(actor)s, left(%(reason)s, 2000))
+INSERT INTO scm.job_events (job_id, repo_id, job_type, mode, "window", action, old_status, new_status, actor,
+                            reason)
+SELECT job_id, repo_id, job_type, mode, coalesce(revs::text, period::text), %(action)s, %(old)s, %(new)s,
+       %(actor)s, left(%(reason)s, 2000)
+  FROM scm.sync_jobs
+ WHERE job_id = %(job_id)s
 """
 
 

@@ -78,10 +78,12 @@ WITH joined AS (
        AND heals = %(heals)s
        AND depth IS NOT DISTINCT FROM %(depth)s
        AND status IN ('pending', 'running', 'failed')
-    RETURNING job_id, status, trigger, actor, reason
+    RETURNING job_id, repo_id, job_type, mode, revs, period, status, trigger, actor, reason
 ), noted AS (
-    INSERT INTO scm.job_events (job_id, action, old_status, new_status, actor, reason)
-    SELECT job_id, 'join', status, status, %(actor)s, left(%(trigger)s || ': ' || %(reason)s, 2000)
+    INSERT INTO scm.job_events (job_id, repo_id, job_type, mode, "window", action, old_status, new_status,
+                                actor, reason)
+    SELECT job_id, repo_id, job_type, mode, coalesce(revs::text, period::text), 'join', status, status,
+           %(actor)s, left(%(trigger)s || ': ' || %(reason)s, 2000)
       FROM joined
      WHERE %(trigger)s IN ('ui', 'ci', 'runner')
        AND (trigger, actor, reason) IS DISTINCT FROM (%(trigger)s, %(actor)s, %(reason)s)

@@ -216,6 +216,20 @@ SELECT iid FROM scm.mrs
  LIMIT %(limit)s
 """
 
+# Merge requests that were last read under an earlier path of the project, which their addresses have. Each
+# is read once after a move, so a server whose addresses never hold the path is not read for ever.
+_OLD_ADDRESSES = """
+SELECT m.iid
+  FROM scm.mrs AS m
+  JOIN scm.repos AS r ON r.repo_id = m.repo_id
+ WHERE m.repo_id = %(repo_id)s AND m.replaced_id = 0 AND m.deleted_at IS NULL
+   AND m.read_at < (SELECT max(created_at) FROM scm.repo_events
+                     WHERE repo_id = %(repo_id)s AND event = 'moved')
+   AND strpos(lower(m.url), '/' || lower(r.project_path) || '/') = 0
+ ORDER BY m.iid
+ LIMIT %(limit)s
+"""
+
 # Those that a sweep asked for and did not get wait for its next round.
 _ASKED = """
 UPDATE scm.mrs SET read_at = now() WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s) AND replaced_id = 0
@@ -463,6 +477,12 @@ def oldest_read_open(conn: Connection, repo_id: int, older_than: timedelta, limi
     """At most ``limit`` open merge requests that were not read for ``older_than``, the longest first."""
     params = {"repo_id": repo_id, "older_than": older_than, "limit": limit}
     return [row["iid"] for row in conn.execute(_OLDEST_READ_OPEN, params)]
+
+
+def old_addresses(conn: Connection, repo_id: int, limit: int) -> list[int]:
+    """At most ``limit`` merge requests that were not read since the project moved, and whose ``url`` does not
+    have its path of now."""
+    return [row["iid"] for row in conn.execute(_OLD_ADDRESSES, {"repo_id": repo_id, "limit": limit})]
 
 
 def note_asked(conn: Connection, repo_id: int, batch_id: int, iids: Sequence[int]) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import glob
+import hashlib
 import io
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +39,24 @@ _T = TypeVar("_T")
 _ANSWER_SECONDS = 10
 # What was applied, in order.
 _APPLIED = "SELECT migration_id FROM migrations._yoyo_migration ORDER BY applied_at_utc, migration_id"
+# The contents of the migrations that were applied. yoyo records names alone; two programs may have different
+# migrations of one name, as from two branches.
+_MAKE_CONTENTS = """
+CREATE TABLE IF NOT EXISTS migrations.contents (migration_id text PRIMARY KEY, digest text NOT NULL)
+"""
+_CONTENTS = "SELECT migration_id, digest FROM migrations.contents"
+_RECORD = """
+INSERT INTO migrations.contents (migration_id, digest) VALUES (%(id)s, %(digest)s)
+ON CONFLICT (migration_id) DO UPDATE SET digest = EXCLUDED.digest
+"""
+# Earlier versions recorded no contents: theirs count as those of this program.
+_ADOPT = """
+INSERT INTO migrations.contents (migration_id, digest)
+SELECT %(id)s, %(digest)s
+ WHERE EXISTS (SELECT FROM migrations._yoyo_migration WHERE migration_id = %(id)s)
+ON CONFLICT (migration_id) DO NOTHING
+"""
+_FORGET = "DELETE FROM migrations.contents WHERE migration_id = %(id)s"
 # Who keeps the session from going on, the oldest transaction first.
 _BLOCKERS = """
 SELECT pid, coalesce(application_name, ''), coalesce(state, ''),
@@ -64,13 +84,15 @@ class SchemaStatus(StrEnum):
     EMPTY = "empty"
     TOO_OLD = "too_old"
     TOO_NEW = "too_new"
+    DIFFERENT = "different"
     WRONG_ENVIRONMENT = "wrong_environment"
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
     """What :func:`check` found. ``applied`` and ``pending`` are migration ids in order; ``unknown`` are
-    applied ones that this program does not have. ``environment`` is what the database is marked for, None
+    applied ones that this program does not have, ``different`` applied ones of which it has another content.
+    ``environment`` is what the database is marked for, None
     before the first migration. ``problem`` is one line with the remedy, empty when up to date."""
 
     status: SchemaStatus
@@ -79,6 +101,7 @@ class SchemaState:
     unknown: tuple[str, ...]
     environment: str | None
     problem: str
+    different: tuple[str, ...] = ()
 
 
 def sql_folder() -> Path:
@@ -97,8 +120,8 @@ def migrate(url: str, environment: str) -> list[str]:
     Each migration is one transaction together with its record, so a failure or a crash leaves either all of
     it or nothing. It waits for locks in short tries, so that other sessions do not wait behind it for long.
     Two at once are harmless: the second waits and finds nothing left to do. Raises ConfigurationError when
-    the database is marked for another environment, is newer than this program, does not answer, or refuses a
-    migration. So it does when another session keeps a lock.
+    the database is marked for another environment, is newer than this program, has other contents of a
+    migration, does not answer, or refuses a migration. So it does when another session keeps a lock.
     """
     with _backend(url) as backend:
         _refuse(_compare(backend.connection, environment))
@@ -120,11 +143,11 @@ def rollback(url: str, steps: int = 1) -> list[str]:
     """Undo the newest ``steps`` migrations, each in a transaction of its own, and return their ids.
 
     Their tables and rows are gone afterwards. Raises ConfigurationError when the database has migrations that
-    this program does not know, does not answer, or refuses.
+    this program does not know, or knows with another content, does not answer, or refuses.
     """
     with _backend(url) as backend:
         state = _compare(backend.connection, None)
-        if state.unknown:
+        if state.unknown or state.different:
             raise ConfigurationError(state.problem, code=state.status.value)
         return [
             migration.id
@@ -217,7 +240,8 @@ class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
             yield
 
     def prepare(self) -> None:
-        """Make the schema of yoyo's tables, or bring them up to date."""
+        """Make the schema of yoyo's tables, or bring them up to date. Record the contents of migrations that
+        earlier versions applied."""
         with self.locked():
             # yoyo's own tables live apart from ours.
             self.connection.execute("CREATE SCHEMA IF NOT EXISTS migrations")
@@ -226,6 +250,9 @@ class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
             )
             if internalmigrations.needs_upgrading(self):
                 internalmigrations.upgrade(self)
+            self.connection.execute(_MAKE_CONTENTS)
+            for name, digest in _digests().items():
+                self.connection.execute(_ADOPT, {"id": name, "digest": digest})
         self._internal_schema_updated = True
 
     def apply_one(self, migration: Any, force: bool = False, mark: bool = True) -> bool:
@@ -235,6 +262,7 @@ class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
                 return False
             migration.process_steps(self, "apply", force=force)
             self.mark_one(migration, log=False)
+            self.connection.execute(_RECORD, {"id": migration.id, "digest": _digests()[migration.id]})
         return True
 
     def rollback_one(self, migration: Any, force: bool = False) -> bool:
@@ -244,6 +272,7 @@ class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
                 return False
             migration.process_steps(self, "rollback", force=force)
             self.unmark_one(migration, log=False)
+            self.connection.execute(_FORGET, {"id": migration.id})
         return True
 
     def patiently(self, what: str, action: Callable[[], _T]) -> _T:
@@ -336,20 +365,38 @@ def _known(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".sql") for name in names if not name.endswith(".rollback.sql")))
 
 
+def _digests() -> dict[str, str]:
+    """By id the digest of each migration that this program has. Comments and blanks do not count: a better
+    comment makes no other schema."""
+    found = {}
+    folder = sql_folder() / "migrations"
+    for name in (migration.id for migration in _files()):
+        text = (folder / f"{name}.sql").read_text(encoding="utf-8")
+        words = re.sub(r"(?m)^\s*--.*$", "", text).split()
+        found[name] = hashlib.sha256(" ".join(words).encode()).hexdigest()
+    return found
+
+
 def _refuse(state: SchemaState) -> None:
     """Raise ConfigurationError where no migration of ours may touch the database."""
-    if state.status in (SchemaStatus.WRONG_ENVIRONMENT, SchemaStatus.TOO_NEW):
+    if state.status in (SchemaStatus.WRONG_ENVIRONMENT, SchemaStatus.TOO_NEW, SchemaStatus.DIFFERENT):
         raise ConfigurationError(state.problem, code=state.status.value)
 
 
 def _compare(conn: psycopg.Connection[Any], environment: str | None) -> SchemaState:
-    return _judge([migration.id for migration in _files()], _applied(conn), _marked(conn), environment)
+    known = [migration.id for migration in _files()]
+    return _judge(known, _applied(conn), _marked(conn), environment, _different(conn))
 
 
 def _judge(
-    known: Sequence[str], applied: Sequence[str], marked: str | None = None, environment: str | None = None
+    known: Sequence[str],
+    applied: Sequence[str],
+    marked: str | None = None,
+    environment: str | None = None,
+    different: Sequence[str] = (),
 ) -> SchemaState:
     pending = tuple(name for name in known if name not in applied)
+    different = tuple(name for name in applied if name in different)
     unknown = tuple(name for name in applied if name not in known)
     status, problem = SchemaStatus.UP_TO_DATE, ""
     if environment is not None and marked is not None and marked != environment:
@@ -364,13 +411,19 @@ def _judge(
             f"the database has migration {unknown[-1]}, which this program does not know; "
             "install the newer program"
         )
+    elif different:
+        status = SchemaStatus.DIFFERENT
+        problem = (
+            f"the database has migration {different[0]} with another content than this program; install the "
+            "program that migrated it, or use another database"
+        )
     elif not applied:
         status = SchemaStatus.EMPTY
         problem = "the database has no tables of ours yet; run: scm-sync db migrate"
     elif pending:
         status = SchemaStatus.TOO_OLD
         problem = f"the database lacks migration {pending[0]}; run: scm-sync db migrate"
-    return SchemaState(status, tuple(applied), pending, unknown, marked, problem)
+    return SchemaState(status, tuple(applied), pending, unknown, marked, problem, different)
 
 
 def _applied(conn: psycopg.Connection[Any]) -> list[str]:
@@ -379,6 +432,16 @@ def _applied(conn: psycopg.Connection[Any]) -> list[str]:
     if row is None or not row[0]:
         return []
     return [name for (name,) in conn.execute(_APPLIED)]
+
+
+def _different(conn: psycopg.Connection[Any]) -> list[str]:
+    """Which of our migrations the database has with another content; none where it was not recorded."""
+    # Is there a record of contents?
+    row = conn.execute("SELECT to_regclass('migrations.contents') IS NOT NULL").fetchone()
+    if row is None or not row[0]:
+        return []
+    mine = _digests()
+    return [name for name, digest in conn.execute(_CONTENTS) if mine.get(name, digest) != digest]
 
 
 def _marked(conn: psycopg.Connection[Any]) -> str | None:

@@ -103,6 +103,19 @@ _SERVERS = """
 SELECT DISTINCT instance, kind FROM scm.repos ORDER BY instance, kind
 """
 
+# What people did to the limits of a server.
+_NOTE = """
+INSERT INTO scm.rate_limit_events (instance, action, until, actor, reason)
+VALUES (%(instance)s, %(action)s, %(until)s, %(actor)s, left(%(reason)s, 2000))
+"""
+_EVENTS = """
+SELECT created_at, instance, action, until, actor, reason
+  FROM scm.rate_limit_events
+ WHERE %(instance)s::text IS NULL OR instance = %(instance)s
+ ORDER BY event_id DESC
+ LIMIT %(limit)s
+"""
+
 # What a person sees.
 _LIST = """
 SELECT * FROM scm.sync_rate_limits ORDER BY instance, endpoint_class
@@ -208,6 +221,19 @@ def of_tenant(tenant: str) -> str:
 def is_of_tenant(bucket: str) -> bool:
     """True if ``bucket`` is that of a tenant."""
     return bucket.startswith(_TENANT)
+
+
+def note(
+    conn: Connection, instance: str, action: str, *, actor: str, reason: str, until: datetime | None = None
+) -> None:
+    """Write down what a person did to the limits of a server."""
+    params = {"instance": instance, "action": action, "until": until, "actor": actor, "reason": reason}
+    conn.execute(_NOTE, params)
+
+
+def events(conn: Connection, instance: str | None, limit: int) -> list[dict[str, Any]]:
+    """What people did to the limits of one server or of all (None), the newest ``limit`` of it."""
+    return conn.execute(_EVENTS, {"instance": instance, "limit": limit}).fetchall()
 
 
 def servers(conn: Connection) -> set[tuple[str, str]]:

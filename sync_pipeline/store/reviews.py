@@ -81,13 +81,14 @@ UPDATE scm.mr_reviewers AS r SET replaced_id = 0
 # a look at an older state of the merge request may be written after one at a newer state. A state that the
 # server's clock has not reached is no newer one.
 _READING = """
-INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, batch_id)
-SELECT %(repo_id)s, mr_iid, gitlab_id, mr_updated_at, whole, %(batch_id)s
+INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, saw_internal, batch_id)
+SELECT %(repo_id)s, mr_iid, gitlab_id, mr_updated_at, whole, %(sees_internal)s, %(batch_id)s
   FROM json_to_recordset(%(sets)s)
     AS s (mr_iid bigint, gitlab_id bigint, mr_updated_at timestamptz, whole text[])
 ON CONFLICT (repo_id, mr_iid, replaced_id) DO UPDATE
    SET gitlab_id = coalesce(EXCLUDED.gitlab_id, r.gitlab_id), mr_updated_at = EXCLUDED.mr_updated_at,
-       whole = EXCLUDED.whole, batch_id = EXCLUDED.batch_id, read_at = now()
+       whole = EXCLUDED.whole, saw_internal = EXCLUDED.saw_internal, batch_id = EXCLUDED.batch_id,
+       read_at = now()
  WHERE r.batch_id <= EXCLUDED.batch_id
    AND (r.mr_updated_at <= EXCLUDED.mr_updated_at
         OR (r.mr_updated_at > %(server_now)s AND r.read_at < %(begun)s))
@@ -266,13 +267,29 @@ SELECT m.iid
  LIMIT %(limit)s
 """
 
+# Reviews with internal notes that the last token could not see: those that the server counts, and stored ones
+# that count as missing. Each is read once by a token that sees them.
+_HIDDEN_BEFORE = """
+SELECT r.mr_iid AS iid
+  FROM scm.mr_reviews AS r
+  JOIN scm.mrs AS m ON m.repo_id = r.repo_id AND m.iid = r.mr_iid AND m.replaced_id = 0
+ WHERE r.repo_id = %(repo_id)s AND r.replaced_id = 0 AND r.saw_internal IS NOT TRUE AND m.deleted_at IS NULL
+   AND (r.hidden_notes > 0
+        OR EXISTS (SELECT FROM scm.review_events AS e
+                    WHERE e.repo_id = r.repo_id AND e.mr_iid = r.mr_iid AND e.replaced_id = 0
+                      AND e.is_internal AND e.missing_since IS NOT NULL))
+ ORDER BY r.mr_iid
+ LIMIT %(limit)s
+"""
+
 # Those that a sweep asked for and did not get wait for its next round; nothing is known of them by that.
 _ASKED = """
 INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, batch_id)
 SELECT m.repo_id, m.iid, m.gitlab_id, m.updated_at, '{}', %(batch_id)s
   FROM scm.mrs AS m
  WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.replaced_id = 0
-ON CONFLICT (repo_id, mr_iid, replaced_id) DO UPDATE SET read_at = now()
+ON CONFLICT (repo_id, mr_iid, replaced_id) DO UPDATE
+   SET read_at = now(), saw_internal = %(sees_internal)s OR r.saw_internal
 """
 
 # Before copies are stored that win over whatever is there: nothing that is kept about these is relied on.
@@ -335,6 +352,7 @@ def store_reviews(
         "batch_id": batch_id,
         "server_now": server_now,
         "begun": begun,
+        "sees_internal": sees_internal,
         "sets": recordset(_reading(one, once[one.mr_iid][1]) for one in found),
         "events": recordset(events.values()),
     }
@@ -608,9 +626,21 @@ def stale_reviews(conn: Connection, repo_id: int, older_than: timedelta, limit: 
     return [row["iid"] for row in conn.execute(_STALE, params)]
 
 
-def note_asked(conn: Connection, repo_id: int, batch_id: int, iids: Sequence[int]) -> None:
-    """These were asked for and did not come: the sweep comes back to them after all others."""
-    conn.execute(_ASKED, {"repo_id": repo_id, "batch_id": batch_id, "iids": list(iids)})
+def hidden_before(conn: Connection, repo_id: int, limit: int) -> list[int]:
+    """At most ``limit`` merge requests with internal notes that the token of the last reading could not
+    see."""
+    return [row["iid"] for row in conn.execute(_HIDDEN_BEFORE, {"repo_id": repo_id, "limit": limit})]
+
+
+def note_asked(
+    conn: Connection, repo_id: int, batch_id: int, iids: Sequence[int], *, sees_internal: bool = False
+) -> None:
+    """These were asked for and did not come: the sweep comes back to them after all others. A token that
+    ``sees_internal`` notes does not ask for them again because of these."""
+    conn.execute(
+        _ASKED,
+        {"repo_id": repo_id, "batch_id": batch_id, "iids": list(iids), "sees_internal": sees_internal},
+    )
 
 
 def count_events(conn: Connection, repo_id: int) -> int:

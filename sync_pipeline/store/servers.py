@@ -14,11 +14,19 @@ from sync_pipeline.store.database import Connection
 
 # One more look that failed.
 _FAILED = """
-INSERT INTO scm.server_failures AS s (instance, kind, error_code, error)
-VALUES (%(instance)s, %(kind)s, %(error_code)s, left(%(error)s, 2000))
+INSERT INTO scm.server_failures AS s (instance, kind, error_code, error, confirmed_at)
+VALUES (%(instance)s, %(kind)s, %(error_code)s, left(%(error)s, 2000),
+        CASE WHEN %(was_patient)s THEN now() END)
 ON CONFLICT (instance, kind) DO UPDATE
    SET error_code = EXCLUDED.error_code, error = EXCLUDED.error, failures = s.failures + 1,
-       observed_at = EXCLUDED.observed_at
+       observed_at = EXCLUDED.observed_at, confirmed_at = coalesce(EXCLUDED.confirmed_at, s.confirmed_at)
+"""
+
+# A server that is about to be looked at: only short looks timed out so far.
+_IS_DOUBTED = """
+SELECT EXISTS (SELECT FROM scm.server_failures
+                WHERE instance = %(instance)s AND kind = %(kind)s AND error_code = 'timeout'
+                  AND confirmed_at IS NULL) AS is_doubted
 """
 
 # The server answers again.
@@ -26,11 +34,17 @@ _ANSWERED = "DELETE FROM scm.server_failures WHERE instance = %(instance)s AND k
 
 # The servers that do not answer and that an active repository is on, with the number of these repositories.
 # Looks have little time, so they time out at a server that is healthy and slow. Their time-outs are believed
-# once live syncing, which has more, ended without an answer too, and until it gets one.
+# once a patient look, or live syncing, ended without an answer too, and until live syncing gets one.
 _FAILING = """
 SELECT s.instance, s.kind, s.error_code, s.error, s.failures, s.failed_at, s.observed_at,
        count(*) AS repositories,
-       s.error_code <> 'timeout' OR coalesce((
+       s.error_code <> 'timeout'
+       OR (s.confirmed_at IS NOT NULL AND NOT EXISTS (
+            SELECT FROM scm.sync_runs AS run
+              JOIN scm.repos AS live USING (repo_id)
+             WHERE live.instance = s.instance AND live.kind = s.kind AND run.mode = 'incremental'
+               AND run.status IN ('completed', 'no_data') AND run.finished_at >= s.confirmed_at))
+       OR coalesce((
             SELECT run.status = 'failed'
               FROM scm.sync_runs AS run
               JOIN scm.repos AS live USING (repo_id)
@@ -51,7 +65,8 @@ SELECT s.instance, s.kind, s.error_code, s.error, s.failures, s.failed_at, s.obs
 class ServerFailure:
     """A server whose last ``failures`` looks failed, the first at ``failed_at``, the latest at
     ``observed_at`` (UTC, by the database's clock). ``error`` is one redacted line; ``repositories`` are the
-    active ones on it. ``is_confirmed`` is False for time-outs that live syncing does not share."""
+    active ones on it. ``is_confirmed`` is False for time-outs that neither a patient look nor live syncing
+    shares."""
 
     instance: str
     kind: Kind
@@ -64,10 +79,19 @@ class ServerFailure:
     is_confirmed: bool
 
 
-def record_failure(conn: Connection, instance: str, kind: Kind, error_code: str, error: str) -> None:
-    """Write down that a look at a server got no usable answer."""
+def record_failure(
+    conn: Connection, instance: str, kind: Kind, error_code: str, error: str, *, was_patient: bool = False
+) -> None:
+    """Write down that a look at a server got no usable answer. ``was_patient``: it waited several times as
+    long as usual."""
     params = {"instance": instance, "kind": str(kind), "error_code": error_code, "error": error}
-    conn.execute(_FAILED, params)
+    conn.execute(_FAILED, params | {"was_patient": was_patient})
+
+
+def is_doubted(conn: Connection, instance: str, kind: Kind) -> bool:
+    """True if short looks at the server timed out, and no patient one has said yet whether it answers."""
+    row = conn.execute(_IS_DOUBTED, {"instance": instance, "kind": str(kind)}).fetchone()
+    return row is not None and bool(row["is_doubted"])
 
 
 def record_answer(conn: Connection, instance: str, kind: Kind) -> None:

@@ -151,6 +151,7 @@ class MergeRequestWork:
         if self._is_incremental:
             self._look_ahead(readable)
             self._look_behind(readable)
+            self._read_new_addresses(readable)
             self._read_what_was_refused(readable)
         for attempt in list(self._attempts):
             try:
@@ -521,14 +522,32 @@ class MergeRequestWork:
             self._read_some(sorted(iids), readable, self._attempts)
             self._pass_over(iids, readable)
 
+    def _read_new_addresses(self, readable: TimeWindow) -> None:
+        """After the project moved, read some of the merge requests whose addresses have the old path: the
+        move updates none of them."""
+        attempt = next((one for one in self._attempts if one.job_type is JobType.MERGE_REQUESTS), None)
+        if attempt is None:
+            return
+        with self._database.connection() as conn:
+            iids = merge_requests.old_addresses(conn, self._repo.repo_id, _SWEPT_PER_VISIT)
+        if not iids:
+            return
+        left = sorted(set(iids) - self._read_some(iids, readable, [attempt]))
+        if left and attempt in self._attempts:
+            self._note_asked(attempt, merge_requests.note_asked, left, readable)
+
     def _overdue(self, attempt: Attempt) -> set[int]:
-        """Open merge requests that were not read for a day; none where sweeps are switched off."""
-        if not self._settings.sweep_enabled:
-            return set()
+        """Open merge requests that were not read for a day, where sweeps are on, and those with internal notes
+        that only the token of this visit sees."""
         is_reviews = attempt.job_type is JobType.REVIEWS
         find = reviews.stale_reviews if is_reviews else merge_requests.oldest_read_open
+        found: set[int] = set()
         with self._database.connection() as conn:
-            return set(find(conn, self._repo.repo_id, _SWEEP_EVERY, _SWEPT_PER_VISIT))
+            if self._settings.sweep_enabled:
+                found.update(find(conn, self._repo.repo_id, _SWEEP_EVERY, _SWEPT_PER_VISIT))
+            if is_reviews and self._visit.sees_internal_notes():
+                found.update(reviews.hidden_before(conn, self._repo.repo_id, _SWEPT_PER_VISIT))
+        return found
 
     def _pass_over(self, asked: Collection[int], readable: TimeWindow) -> None:
         """What was asked for and did not come (it was deleted, or the server shows an older state) waits for
@@ -538,16 +557,21 @@ class MergeRequestWork:
             if not left:
                 continue
             is_reviews = attempt.job_type is JobType.REVIEWS
-            note = reviews.note_asked if is_reviews else merge_requests.note_asked
+            sees_internal = self._visit.sees_internal_notes()
+            note = (
+                partial(reviews.note_asked, sees_internal=sees_internal)
+                if is_reviews
+                else merge_requests.note_asked
+            )
+            self._note_asked(attempt, note, left, readable)
 
-            def store(
-                conn: Connection, batch_id: int, note: _Note = note, left: Sequence[int] = left
-            ) -> Counts:
-                note(conn, self._repo.repo_id, batch_id, left)
-                return Counts()
+    def _note_asked(self, attempt: Attempt, note: _Note, iids: Sequence[int], readable: TimeWindow) -> None:
+        def store(conn: Connection, batch_id: int) -> Counts:
+            note(conn, self._repo.repo_id, batch_id, iids)
+            return Counts()
 
-            with attempt.lease() as lease:
-                attempt.write(lease, store, window=readable)
+        with attempt.lease() as lease:
+            attempt.write(lease, store, window=readable)
 
     def _read_some(
         self, iids: Sequence[int], readable: TimeWindow, attempts: Collection[Attempt]

@@ -40,7 +40,7 @@ from sync_pipeline.model import (
     Visit,
     Window,
 )
-from sync_pipeline.policy.chunking import next_size
+from sync_pipeline.policy.chunking import WindowLimit, next_size
 from sync_pipeline.store import aside, facts, leases, watermarks
 from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import Connection, database_time
@@ -86,6 +86,7 @@ class RevisionWork:
         self._job_type = attempt.job_type
         # Revisions whose next copy wins over what is stored.
         self._distrusted: set[int] = set()
+        self._limit = WindowLimit()
         self.done = attempt.done
         attempt.meter = lambda: source.traffic
 
@@ -263,11 +264,16 @@ class RevisionWork:
             timeouts = 0
             while todo:
                 window = todo.pop()
+                if len(window) > self._limit.revisions:
+                    middle = window.first + self._limit.revisions
+                    todo.append(RevisionWindow(middle, window.end))
+                    window = RevisionWindow(window.first, middle)
                 self._attempt.stop_if_asked()
                 try:
                     for batch in self._source.read(window):
                         self._write(lease, batch)
                     timeouts = 0
+                    self._limit.grow()
                 except WindowTooHard as hard:
                     self.end_if_silent(hard)
                     timeouts = timeouts + 1 if hard.code in _SOURCE_IS_DOWN else 0
@@ -277,6 +283,10 @@ class RevisionWork:
                     if len(window) == 1:
                         _log.info("%s %s: %s; reading it another way", self._repo.slug, window, hard)
                         self._write(lease, self._source.read_single(window.first))
+                        continue
+                    if hard.code in _SOURCE_IS_DOWN:
+                        self._limit.shrink(len(window))
+                        todo.append(window)
                         continue
                     todo += halves(window)
                 except psycopg.Error as refused:

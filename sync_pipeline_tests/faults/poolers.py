@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -36,7 +35,20 @@ ignore_startup_parameters = extra_float_digits{ignored}
 logfile = {folder}/log
 """
 
+_TRIES = 3
+_PATIENCE = 60.0
+
 Pooler = Callable[..., str]
+
+
+class _NotStarted(Exception):
+    """The pooler ended, or does not answer; with its log."""
+
+
+def _answers(url: str) -> bool:
+    with contextlib.suppress(psycopg.Error), psycopg.connect(url, connect_timeout=10) as conn:
+        return conn.execute("SELECT 1").fetchone() == (1,)
+    return False
 
 
 @pytest.fixture
@@ -52,6 +64,12 @@ def pooler(server_url: str) -> Iterator[Pooler]:
     with contextlib.ExitStack() as stack:
 
         def start(url: str, *, mode: str = "transaction", ignored: str = "") -> str:
+            for _ in range(_TRIES - 1):
+                with contextlib.suppress(_NotStarted):
+                    return try_to_start(url, mode, ignored)
+            return try_to_start(url, mode, ignored)
+
+        def try_to_start(url: str, mode: str, ignored: str) -> str:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pooler-")))
             port = free_port()
             text = _CONFIGURATION.format(
@@ -66,12 +84,15 @@ def pooler(server_url: str) -> Iterator[Pooler]:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             stack.callback(process.wait)
             stack.callback(process.kill)
-            while True:
-                assert process.poll() is None, (folder / "log").read_text()
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                    break
+            name = str(psycopg.conninfo.conninfo_to_dict(url)["dbname"])
+            found = database_of(f"postgresql://postgres@127.0.0.1:{port}/x", name)
+            deadline = time.monotonic() + _PATIENCE
+            # Its first login at the server takes a while on a busy machine, so its port alone says little.
+            while not _answers(found):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    # Another process may have taken the port since.
+                    raise _NotStarted((folder / "log").read_text())
                 time.sleep(0.05)
-            name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
-            return database_of(f"postgresql://postgres@127.0.0.1:{port}/x", str(name))
+            return found
 
         yield start

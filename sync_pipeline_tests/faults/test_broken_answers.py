@@ -173,7 +173,7 @@ def test_each_long_try_is_told_and_quick_ones_are_not(caplog: pytest.LogCaptureF
         assert failure(instance.client()).code == "timeout"
         told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert len(told) == 2
-        assert "/projects/1: no answer in time; try 1 after" in told[0]
+        assert "/projects/1: no answer in time; the answer began and then stopped; try 1" in told[0]
         caplog.clear()
         assert failure(instance.client(patience=120.0)).code == "timeout"
         assert caplog.records == []
@@ -337,6 +337,29 @@ def test_a_broken_answer_is_no_empty_one(forge: Forge, kind: str) -> None:
     assert len(forge.rows("SELECT 1 FROM scm.git_commits")) == 2
     assert len(forge.rows("SELECT 1 FROM scm.mrs")) == 3
     assert len(forge.rows("SELECT 1 FROM scm.review_events WHERE event_type = 'comment'")) == 3
+
+
+@pytest.mark.parametrize("status", [301, 302])
+@pytest.mark.parametrize("detail", ["versions", "discussions", "approvals", "resource_label_events"])
+def test_one_detail_that_is_redirected_stops_no_other(forge: Forge, status: int, detail: str) -> None:
+    history(forge)
+    elsewhere = faults.redirect("http://127.0.0.1:9/login", status)
+    forge.gitlab.faults.add(f"/merge_requests/2/{detail}", elsewhere, times=None)
+    assert all(report.succeeded for report in sync(forge))
+    assert len(forge.rows("SELECT 1 FROM scm.mrs")) == 3
+    owed = "SELECT natural_key, last_error FROM scm.obligations WHERE resolved_at IS NULL"
+    (one,) = forge.rows(owed)
+    assert one["natural_key"] == "2"
+    assert "redirected to http://127.0.0.1:9/login" in one["last_error"]
+    comments = "SELECT 1 FROM scm.review_events WHERE event_type = 'comment'"
+    assert len(forge.rows(comments)) == (2 if detail == "discussions" else 3)
+    access = forge.rows("SELECT DISTINCT access FROM scm.sync_watermarks")
+    assert access == [{"access": "ok"}]
+    forge.gitlab.faults.clear()
+    forge.conn.execute("UPDATE scm.obligations SET not_before = now() - interval '1 second'")
+    assert all(report.succeeded for report in sync(forge))
+    assert forge.rows(owed) == []
+    assert len(forge.rows(comments)) == 3
 
 
 _REFUSALS = {

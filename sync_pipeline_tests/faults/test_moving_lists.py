@@ -9,7 +9,11 @@ import pytest
 
 from sync_pipeline.model import JobType, Mode, TimeWindow
 from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.settings import GitLabServer
+from sync_pipeline.sources.gitlab.transport import Instance
 from sync_pipeline.store import watermarks
+from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.readers import Readers
 from sync_pipeline_tests.sync.conftest import START, Forge
 from sync_pipeline_tests.sync.test_merge_request_trouble import due_now, make, unread_for_days
 
@@ -84,6 +88,44 @@ def test_a_row_that_spoils_every_page_it_is_on_holds_up_no_other(
     # What came by itself is no other version than what comes in the list.
     for report in forge.both(Mode.BACKFILL, window=("1990-01-01", "2024-05-07"), reread=True):
         assert report.counts.changed == 0
+
+
+class OfAWeakLink(Readers):
+    """Readers that wait half a second for the rest of an answer, and request once."""
+
+    def connect(self, server: GitLabServer) -> Instance:
+        return Instance(server.url, server.token, sleep=lambda _: None, read_timeout=0.5, attempts=1)
+
+
+def test_a_link_on_which_long_answers_stall_brings_row_after_row(forge: Forge) -> None:
+    """Not even pages of ten arrive, but rows do, so each run makes progress."""
+    made = make(forge, 24)
+    for number in range(14):
+        forge.gitlab.comment(made[0], forge.other, f"Comment {number}. " + 40 * "x")
+    forge.tick()
+    stall = forge.gitlab.faults.add("", faults.Stall(3000), times=None)
+    forge.syncer = Syncer(forge.database, forge.settings, OfAWeakLink(forge.settings))
+    for report in (*forge.both(), forge.commits()):
+        assert report.succeeded, report.error
+    assert stall.struck
+    assert titles(forge) == [str(n) for n in range(24)]
+    comments = "SELECT FROM scm.review_events WHERE event_type = 'comment' AND missing_since IS NULL"
+    assert len(forge.rows(comments)) == 14
+    assert forge.rows(_ASIDE) == forge.rows(_OWED) == []
+    # It is not a time-out for each page.
+    forge.asked()
+    forge.tick()
+    assert all(report.traffic.timeouts <= 4 for report in forge.both())
+
+
+def test_a_server_whose_answers_all_stall_ends_the_job_soon(forge: Forge) -> None:
+    make(forge, 3)
+    forge.gitlab.faults.add(r"merge_requests\?", faults.Stall(10), times=None)
+    forge.syncer = Syncer(forge.database, forge.settings, OfAWeakLink(forge.settings))
+    for report in forge.both():
+        assert (str(report.job_status), report.error_code) == ("failed", "timeout")
+    assert forge.rows(_ASIDE) == forge.rows(_OWED) == []
+    assert len(forge.asked("merge_requests")) <= 6
 
 
 def test_the_daily_look_gets_round_a_bad_row_too(forge: Forge) -> None:

@@ -588,6 +588,28 @@ def test_a_server_whose_long_answers_break_off_is_read_in_short_ones(
         assert number(conn, "SELECT count(*) FROM scm.obligations") == 0
 
 
+@pytest.mark.parametrize("server", ["http", "svn"])
+def test_a_link_on_which_long_answers_stall_is_read_in_short_ones(
+    apache: Apache,
+    code: SvnRepository,
+    svnserve: SvnServers,
+    database: Database,
+    server: str,
+) -> None:
+    """A job gets through to answers that are short enough, and asks for no longer ones again."""
+    upstream, path = apache.http, f"open/{code.path.name}"
+    if server == "svn":
+        serving = svnserve(code)
+        upstream, path = serving.port, code.path.name
+    with Middleman(upstream, "stall", b"", 3000) as between, database.connection() as conn:
+        repo = register_source(conn, f"{server}://localhost:{between.port}/{path}")
+        weak = Settings(chunk_revisions=1000, svn_log_timeout=1.0)
+        report = syncer(database, weak).run(request(repo))
+        assert (report.succeeded, report.counts.inserted) == (True, 40), report
+        assert report.traffic.timeouts <= 6
+        assert number(conn, "SELECT count(*) FROM scm.obligations") == 0
+
+
 def test_a_message_without_an_end_meets_the_limit_of_memory(
     apache: Apache, code: SvnRepository, database: Database
 ) -> None:

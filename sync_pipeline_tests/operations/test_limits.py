@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sync_pipeline import cli
-from sync_pipeline.errors import Transient
+from sync_pipeline.errors import ConfigurationError, Transient
 from sync_pipeline.operations import limits
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.transport import Feedback
@@ -96,6 +96,26 @@ def test_a_pause_stops_everybody_until_it_is_lifted_and_says_who_and_why(
     assert limit["reason"].endswith(": raised")
 
 
+def test_who_changed_a_limit_stays_known_after_the_next_one(database: Database, command: Command) -> None:
+    acquire(database)
+    limits.reset(database, SETTINGS, "git.test", actor="ann", reason="their\nlimit was raised")
+    end = datetime.now(UTC) + timedelta(hours=1)
+    limits.pause(database, SETTINGS, "git.test", end, actor="bob", reason="their upgrade")
+    limits.resume(database, SETTINGS, "git.test", actor="eve", reason="done early")
+    found = json.loads(command("list", "--json")[1])["events"]
+    assert [(one["action"], one["actor"], one["reason"]) for one in found] == [
+        ("resume", "eve", "done early"),
+        ("pause", "bob", "their upgrade"),
+        ("reset", "ann", "their limit was raised"),
+    ]
+    assert datetime.fromisoformat(found[1]["until"]) == end
+    assert "ann" in command("list")[1]
+    assert limits.listing(database, SETTINGS, "git.test")["events"] == found
+    with pytest.raises(ConfigurationError):
+        limits.pause(database, SETTINGS, "git.test", end, actor="ann", reason=" ")
+    assert len(limits.listing(database, SETTINGS)["events"]) == 3
+
+
 def test_the_rate_is_what_others_send_and_not_the_setting_of_this_shell(
     database: Database, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,4 +179,4 @@ def test_what_cannot_be_done_is_one_line_and_changes_nothing(
     code, out, err = command(*words)
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert complaint in err
-    assert limits.listing(database, SETTINGS) == {"limits": []}
+    assert limits.listing(database, SETTINGS) == {"limits": [], "events": []}

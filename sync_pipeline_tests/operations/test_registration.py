@@ -105,7 +105,7 @@ def test_what_the_catalog_knows_follows_from_address_and_visit(database: Databas
     repository = add(database, spec=spec, root="svn://h:3691/paint").repository
     assert repository is not None
     assert (repository.instance, repository.instance_slug) == ("h:3691", "h_3691")
-    assert (repository.tenant, repository.slug) == ("paint", f"paint_trunk_a_{repository.repo_id}")
+    assert (repository.tenant, repository.slug) == ("h:3691", f"paint_trunk_a_{repository.repo_id}")
     assert (repository.svn_root, repository.svn_prefix) == ("svn://h:3691/paint", "Trunk A")
     assert repository.svn_uuid == "uuid of svn://h:3691/paint"
     assert add(database, spec=parse_spec("svn:svn://h/x"), tenant="owner").repository.tenant == "owner"  # type: ignore[union-attr]

@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from sync_pipeline.model import Mode
+from sync_pipeline.model import JobStatus, Mode
 from sync_pipeline.operations.retention import Kind, RetentionReport, Until, parts, retain
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, proofs
+from sync_pipeline.store import job_actions, jobs, proofs
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.retention import FinishedJob
 from sync_pipeline_tests.builders import register, register_source, request
@@ -56,6 +56,10 @@ def test_finished_work_goes_with_its_runs_and_batches_and_the_proofs_still_hold(
         assert kinds(retain(database, settings, execute=True))["jobs"] == (0, 0)
         conn.execute(AGED, {"days": 2})
         before = counts(conn)
+        oldest = conn.execute("SELECT job_id FROM scm.sync_jobs ORDER BY created_at LIMIT 1").fetchone()
+        assert oldest is not None
+        by = job_actions.By("ann", "why")
+        job_actions._note(conn, oldest["job_id"], "reset", JobStatus.DEAD, JobStatus.PENDING, by)
 
         assert kinds(retain(database, settings, execute=False))["jobs"] == (2, 0)
         assert counts(conn) == before
@@ -74,6 +78,21 @@ def test_finished_work_goes_with_its_runs_and_batches_and_the_proofs_still_hold(
         assert done["batches"][1] > 0
         left = conn.execute("SELECT mode FROM scm.sync_jobs ORDER BY mode").fetchall()
         assert left == [{"mode": "incremental"}, {"mode": "probe"}]
+        # What a person did to a job is known longer than the job.
+        known = conn.execute(
+            'SELECT job_id, repo_id, job_type, mode, "window", actor, reason FROM scm.job_events'
+        ).fetchall()
+        assert known == [
+            {
+                "job_id": oldest["job_id"],
+                "repo_id": repo,
+                "job_type": "revisions",
+                "mode": "incremental",
+                "window": None,
+                "actor": "ann",
+                "reason": "why",
+            }
+        ]
         assert proofs.failures(conn) == {}
         # Nothing is read again because the record of it is gone.
         [again] = incremental.run(database)

@@ -13,10 +13,12 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.test_utils import freeze_time
 from pydantic import SecretStr
 
 from sync_pipeline import catalog
 from sync_pipeline.model import JobReport, JobType, Repository
+from sync_pipeline.orchestration import partitions
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
 from sync_pipeline.orchestration.run import dagster_environment
 from sync_pipeline.orchestration.specs import asset_key
@@ -207,15 +209,15 @@ class Forge:
         )
 
     def _register(self, project: Project) -> int:
-        origin = midnight(datetime.now(UTC) - timedelta(days=30))
+        origin = midnight(self.gitlab.clock.now() - timedelta(days=30))
         slug = catalog.instance_slug_of(catalog.instance_of(self.server.url))
         with self.site.database.connection() as conn:
             repo_id = register_project(
                 conn, self.server.url, project.id, f"{self.group.path}/{project.path}", origin=origin
             )
             conn.execute(
-                "UPDATE scm.repos SET instance_slug = %(slug)s WHERE repo_id = %(id)s",
-                {"slug": slug, "id": repo_id},
+                "UPDATE scm.repos SET instance_slug = %(slug)s, created_at = %(now)s WHERE repo_id = %(id)s",
+                {"slug": slug, "id": repo_id, "now": self.gitlab.clock.now()},
             )
         return repo_id
 
@@ -242,6 +244,16 @@ class Forge:
 def seconds(date: str) -> str:
     """A date as git writes it."""
     return f"{int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp())} +0000"
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
+    """Noon of yesterday in UTC, which is the time of the partitions, of Dagster and of a server whose clock a
+    test sets to it. A test that looks at days goes on right over midnight."""
+    moment = midnight(datetime.now(UTC)) - timedelta(hours=12)
+    monkeypatch.setattr(partitions, "clock", lambda: moment)
+    with freeze_time(moment):
+        yield moment
 
 
 def midnight(moment: datetime) -> datetime:

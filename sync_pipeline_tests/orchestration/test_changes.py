@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
+import pytest
 from pydantic import SecretStr
 
 from sync_pipeline.catalog import instance_of, parse_root
@@ -299,7 +300,45 @@ def at(conn: Connection, slug: str, port: int) -> int:
     return repo_id
 
 
-def test_a_server_that_lets_looks_time_out_is_red_once_live_syncing_times_out_too(forge: Forge) -> None:
+def test_a_silent_svn_server_is_red_with_the_second_tick(forge: Forge) -> None:
+    """The default of 30 s between two ticks makes that a good minute. No job has to fail first."""
+    forge.site.settings = forge.site.settings.model_copy(update={"changes_time_limit": 1.0})
+    with socket.create_server(("127.0.0.1", 0)) as silent, forge.site.database.connection() as conn:
+        for slug in ("paint", "glue"):
+            at(conn, slug, silent.getsockname()[1])
+        conn.execute("UPDATE scm.sync_watermarks SET verified_at = now(), visited_at = now()")
+        assert all(one.passed for one in checks(forge).values())
+        forge.site.tick("changes_local")
+        assert checks(forge) == {}, "a healthy server may be as slow"
+        started = time.monotonic()
+        forge.site.tick("changes_local")
+        assert time.monotonic() - started > 3.5
+        assert not checks(forge)["servers"].passed
+        # From then on looks are short again, and change nothing about that.
+        started = time.monotonic()
+        forge.site.tick("changes_local")
+        assert time.monotonic() - started < 3.5
+        [failure] = servers.failing(conn)
+        assert (failure.is_confirmed, failure.failures) == (True, 3)
+
+
+def test_a_slow_server_is_given_the_time_that_it_needs_and_stays_green(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    forge.site.settings = forge.site.settings.model_copy(update={"changes_time_limit": 2.0})
+    checks(forge)
+    forge.gitlab.faults.add(r"/projects\?", faults.Slow(2.5), times=None)
+    assert "cannot be listed" in tick(forge)
+    assert tick(forge) == "listed 1 of the membership, 1 known"
+    with forge.site.database.connection() as conn:
+        assert servers.failing(conn) == []
+    assert all(one.passed for one in checks(forge).values())
+
+
+def test_a_server_that_lets_looks_time_out_is_red_once_live_syncing_times_out_too(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where no look is patient."""
+    monkeypatch.setattr(servers, "is_doubted", lambda *_: False)
     forge.site.settings = forge.site.settings.model_copy(
         update={"changes_time_limit": 1.0, "svn_info_timeout": 1.0}
     )

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from sync_pipeline.model import BEGINNING, JobRequest, JobType, Mode, TimeWindow, Trigger
-from sync_pipeline.orchestration import finished, order
+from sync_pipeline.orchestration import finished, order, partitions
 from sync_pipeline.orchestration.partitions import day_key, days_of, windows_text
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.store import jobs, watermarks
@@ -20,8 +20,15 @@ WINDOWS = "SELECT job_type, lower(period) AS since, upper(period) AS until, rere
 LISTS = r"/projects/\d+/merge_requests\?"
 
 
+@pytest.fixture
+def forge(forge: Forge, noon: datetime) -> Forge:
+    """A GitLab whose clock stands still."""
+    forge.gitlab.clock.fixed = noon
+    return forge
+
+
 def today() -> datetime:
-    return midnight(datetime.now(UTC))
+    return midnight(partitions.clock())
 
 
 def ago(days: int) -> str:
@@ -50,7 +57,7 @@ def lists(forge: Forge) -> int:
 
 
 def test_an_incremental_reads_both_once_and_materializes_up_to_now(forge: Forge) -> None:
-    now = datetime.now(UTC)
+    now = partitions.clock()
     repo_id = forge.large_project("app", 8, now - timedelta(days=3))
     forge.gitlab.clock.fixed = now - timedelta(minutes=10)
     found = forge.site.run(PAIR)
@@ -67,7 +74,7 @@ def test_an_incremental_reads_both_once_and_materializes_up_to_now(forge: Forge)
 
     forge.gitlab.clock.fixed = now - timedelta(minutes=5)
     forge.gitlab.edit(next(iter(forge.project(repo_id).merge_requests.values())), title="Edited")
-    forge.gitlab.clock.fixed = None
+    forge.gitlab.clock.fixed = now
     third = forge.site.run(PAIR)
     assert third.days(MRS) == [ago(0)], "a changed row shows today again"
 

@@ -45,7 +45,15 @@ def test_a_text_that_looks_like_many_urls_is_redacted() -> None:
 def test_many_events_and_the_notes_that_tell_of_them_are_told_once() -> None:
     number = 10_000
     events = [
-        event(index, origin, kind="label", is_system=True, occurred_at=START + timedelta(seconds=30 * index))
+        event(
+            index,
+            origin,
+            kind="label",
+            is_system=True,
+            occurred_at=START + timedelta(seconds=30 * index),
+            body="added ~1 label",
+            details={"action": "add", "id": 1},
+        )
         for index in range(number)
         for origin in (Origin.NOTE, Origin.LABEL)
     ]

@@ -293,7 +293,7 @@ def test_the_private_configuration_goes_with_the_client(repository: SvnRepositor
     authority = tmp_path / "ca.pem"
     client = make_client(ca_file=authority)
     client.info2(repository.url, recurse=False)
-    folder = Path(client._configuration())
+    folder = Path(client._configuration(repository.url))
     assert f"ssl-authority-files = {authority}" in (folder / "servers").read_text()
     assert not list(folder.glob("auth/*/*"))
     del client

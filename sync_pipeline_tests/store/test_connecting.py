@@ -173,7 +173,7 @@ def test_a_pooler_in_between_is_one_line_that_names_the_way(
     tables would end up in another schema."""
     url = pooler(database_url, mode=mode, ignored=ignored)
     with pytest.raises(ConfigurationError) as caught:
-        use(url, action)
+        use(url, action, seconds=30)
     assert "is behind a connection pooler such as PgBouncer" in str(caught.value)
     assert "name the PostgreSQL server itself in SCM_DATABASE_URL" in str(caught.value)
     assert caught.value.code == "configuration"
@@ -184,20 +184,20 @@ def test_a_pooler_in_between_is_one_line_that_names_the_way(
 
 def test_the_tables_of_dagster_may_be_behind_a_pooler(pooler: Pooler, database_url: str) -> None:
     url = pooler(database_url)
-    assert diagnosis.look(url, 4, "SCM_DAGSTER_DATABASE_URL").has_scm
+    assert diagnosis.look(url, 30, "SCM_DAGSTER_DATABASE_URL").has_scm
     with psycopg.connect(url, autocommit=True) as conn:
         assert conn.execute("SHOW statement_timeout").fetchone() == ("0",)
 
 
-def use(url: str, action: str) -> None:
-    """Reach the server in one of the ways of the program."""
+def use(url: str, action: str, seconds: int = 4) -> None:
+    """Reach the server in one of the ways of the program, which may take so long."""
     match action:
         case "migrate":
             migrations.migrate(url, ENVIRONMENT)
         case "check":
             migrations.check(url, ENVIRONMENT)
         case "look":
-            diagnosis.look(url, 4)
+            diagnosis.look(url, seconds)
         case _:
-            with Database(url, timeout=2.0) as database, database.connection():
+            with Database(url, timeout=seconds) as database, database.connection():
                 pass

@@ -31,8 +31,10 @@ def store(conn: Connection, repo: int, *rows: RevisionRow) -> Counts:
 
 
 def everything(conn: Connection) -> list[dict[str, Any]]:
+    """What is stored of the revisions, without since when the source shows less of them."""
+    revisions = conn.execute("SELECT * FROM scm.svn_revisions ORDER BY repo_id, rev_num").fetchall()
     return [
-        *conn.execute("SELECT * FROM scm.svn_revisions ORDER BY repo_id, rev_num").fetchall(),
+        *({name: row[name] for name in row if name != "hidden_since"} for row in revisions),
         *conn.execute("SELECT * FROM scm.svn_changed_paths ORDER BY repo_id, rev_num, path_no").fetchall(),
         *conn.execute("SELECT * FROM scm.svn_revision_versions ORDER BY repo_id, rev_num").fetchall(),
     ]
@@ -97,6 +99,28 @@ def test_a_poorer_look_never_blanks_a_richer_one_and_is_counted(
 
 
 DOUBT = ("line_ends_unsure", "paths_unsure")
+
+
+@pytest.mark.parametrize("shown", [Visibility.PARTIAL, Visibility.HIDDEN])
+def test_a_revision_that_is_hidden_later_keeps_its_content_and_says_since_when(
+    database: Database, shown: Visibility
+) -> None:
+    with database.connection() as conn:
+        repo = register(conn)
+        rows = [revision(1, "words"), revision(2)]
+        store(conn, repo, *rows)
+        content = {name: value for name, value in one(conn, 1).items() if name != "hidden_since"}
+        hidden = replace(rows[0], message=None, paths=(), visibility=shown)
+        assert store(conn, repo, hidden, rows[1]).poorer == 1
+        since = one(conn, 1)["hidden_since"]
+        assert since is not None
+        assert one(conn, 2)["hidden_since"] is None
+        assert {name: value for name, value in one(conn, 1).items() if name != "hidden_since"} == content
+        # The first look that shows less counts.
+        store(conn, repo, hidden)
+        assert one(conn, 1)["hidden_since"] == since
+        assert store(conn, repo, rows[0]) == Counts(read=1, unchanged=1)
+        assert one(conn, 1)["hidden_since"] is None
 
 
 def test_a_copy_in_doubt_that_shows_what_is_stored_is_not_poorer(database: Database) -> None:

@@ -72,6 +72,45 @@ def test_an_older_database_is_refused_with_the_remedy(empty_database_url: str, s
     assert migrations.migrate(empty_database_url, "test") == ["0002.second"]
 
 
+def test_a_migration_of_the_same_name_and_another_content_is_refused_by_everything(
+    empty_database_url: str, sql_files: Path
+) -> None:
+    """As two branches may have it."""
+    _write(sql_files, "0002.second", "CREATE TABLE scm.more (id int);", "DROP TABLE scm.more;")
+    migrations.migrate(empty_database_url, "test")
+    _write(sql_files, "0002.second", "CREATE TABLE scm.more (id bigint);", "DROP TABLE scm.more;")
+    state = migrations.check(empty_database_url, "test")
+    assert (state.status, state.different) == (SchemaStatus.DIFFERENT, ("0002.second",))
+    for action in (
+        lambda: migrations.migrate(empty_database_url, "test"),
+        lambda: migrations.require(empty_database_url, "test"),
+        lambda: migrations.rollback(empty_database_url),
+    ):
+        with pytest.raises(ConfigurationError, match=r"0002\.second with another content") as caught:
+            action()
+        assert "\n" not in str(caught.value)
+    # A better comment and other blanks make no other schema.
+    text = "-- More.\n\nCREATE TABLE scm.more\r\n  (id int);\n"
+    _write(sql_files, "0002.second", text, "DROP TABLE scm.more;")
+    migrations.require(empty_database_url, "test")
+    assert migrations.rollback(empty_database_url) == ["0002.second"]
+    _write(sql_files, "0002.second", "CREATE TABLE scm.more (id bigint);", "DROP TABLE scm.more;")
+    assert migrations.migrate(empty_database_url, "test") == ["0002.second"]
+
+
+def test_a_database_of_an_earlier_version_has_its_contents_recorded_at_the_next_migration(
+    empty_database_url: str, sql_files: Path
+) -> None:
+    migrations.migrate(empty_database_url, "test")
+    with psycopg.connect(empty_database_url) as conn:
+        conn.execute("DROP TABLE migrations.contents")
+    migrations.require(empty_database_url, "test")
+    assert migrations.migrate(empty_database_url, "test") == []
+    _write(sql_files, "0001.first", _MARKER + "CREATE TABLE scm.x (id int);", "DROP SCHEMA scm CASCADE;")
+    with pytest.raises(ConfigurationError, match="with another content"):
+        migrations.require(empty_database_url, "test")
+
+
 def test_a_newer_database_is_refused_by_everything(empty_database_url: str, sql_files: Path) -> None:
     _write(sql_files, "0002.second", "CREATE TABLE scm.more (id int);", "DROP TABLE scm.more;")
     migrations.migrate(empty_database_url, "test")

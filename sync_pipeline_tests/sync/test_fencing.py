@@ -59,6 +59,7 @@ FENCED = frozenset(
         "facts._COPY_REVISIONS",
         "facts._DISTRUST",
         "facts._DROP_PATHS",
+        "facts._HIDDEN_SINCE",
         "facts._INSERT_PATHS",
         "facts._RESOLVE",
         "facts._UPSERT",

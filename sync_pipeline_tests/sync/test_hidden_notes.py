@@ -66,6 +66,44 @@ def test_a_note_deleted_beside_a_hidden_one_is_found(
     assert (result["status"], result["unreadable"], result["hidden"]) == ("clean", 0, 0)
 
 
+def test_a_token_that_sees_internal_notes_reads_what_others_could_not_see(
+    forge: Forge, request_with_notes: MergeRequest
+) -> None:
+    """Also where nobody touched the merge request since, and it is closed."""
+    members = list(forge.group.members.items())
+    forge.gitlab.close(request_with_notes, forge.user)
+    forge.group.members.clear()
+    visited(forge)
+    assert bodies(forge) == ["first", "second"]
+    forge.group.members.update(members)
+    visited(forge)
+    assert bodies(forge) == ["first", "second", "secret"]
+    forge.asked()
+    visited(forge)
+    assert forge.asked("discussions") == []
+
+
+def test_an_internal_note_that_counts_as_missing_is_found_by_a_token_that_sees_it(
+    forge: Forge, request_with_notes: MergeRequest
+) -> None:
+    """Version 0.5.0 marked such notes after a visit with a token that does not see them."""
+    visited(forge)
+    forge.gitlab.merge(request_with_notes, forge.user)
+    visited(forge)
+    forge.conn.execute("UPDATE scm.review_events SET missing_since = now() WHERE is_internal")
+    forge.conn.execute("UPDATE scm.mr_reviews SET saw_internal = NULL")
+    visited(forge)
+    assert bodies(forge, "missing_since") == []
+    # One that is deleted for good is not requested at each visit.
+    delete(forge, request_with_notes, "secret")
+    forge.gitlab.touch(request_with_notes)
+    visited(forge)
+    assert bodies(forge, "missing_since") == ["secret"]
+    forge.asked()
+    visited(forge)
+    assert forge.asked("discussions") == []
+
+
 def test_a_note_that_another_token_stored_is_told_as_hidden_and_is_no_difference(
     forge: Forge, request_with_notes: MergeRequest
 ) -> None:

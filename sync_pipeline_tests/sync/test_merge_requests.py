@@ -376,6 +376,27 @@ def test_archived_and_moved_projects_are_read_on_and_say_so(forge: Forge, opened
     assert row(forge, MR).access is Access.ARCHIVED
 
 
+def test_addresses_follow_a_project_that_moves(forge: Forge, opened: MergeRequest) -> None:
+    """Also those of merge requests that nobody touches, as a move updates none of them."""
+    gone = forge.gitlab.open_merge_request(forge.project, author=forge.user, source="topic")
+    forge.gitlab.merge(opened, forge.user)
+    forge.tick()
+    forge.both()
+    urls = "SELECT iid, url FROM scm.mrs WHERE deleted_at IS NULL ORDER BY iid"
+    assert all("/team1/app1/" in row["url"] for row in forge.rows(urls))
+    forge.gitlab.rename_project(forge.project, "renamed")
+    forge.gitlab.delete_merge_request(forge.project, gone)
+    forge.tick()
+    assert all(report.succeeded for report in forge.both())
+    assert "/team1/renamed/" in forge.rows(urls)[0]["url"]
+    # One that does not come, or whose address never holds the path, is requested once.
+    forge.conn.execute("UPDATE scm.mrs SET url = 'https://other/x' WHERE iid = 1")
+    forge.tick()
+    count = len(forge.gitlab.journal.entries)
+    forge.both()
+    assert not [one.query for one in forge.gitlab.journal.entries[count:] if "iids" in one.query]
+
+
 def test_a_project_is_gone_only_after_it_was_not_found_again_and_again(
     forge: Forge, opened: MergeRequest
 ) -> None:

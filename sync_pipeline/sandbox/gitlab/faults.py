@@ -54,6 +54,13 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """Send so many bytes of the body, and of a longer one nothing more."""
+
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class ForeignLink:
     """Give the links in the Link header another scheme, host and port, such as ``http://127.0.0.1:1``."""
 
@@ -91,7 +98,7 @@ class Edited:
     edit: Callable[[bytes], bytes]
 
 
-Fault = Answer | Truncated | Reset | Slow | ForeignLink | WithoutHeaders | Do | Poison | Edited
+Fault = Answer | Truncated | Reset | Slow | Stall | ForeignLink | WithoutHeaders | Do | Poison | Edited
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from sync_pipeline.sandbox.gitlab.faults import (
     Poison,
     Reset,
     Slow,
+    Stall,
     Truncated,
     WithoutHeaders,
     server_error,
@@ -220,6 +221,11 @@ async def _send(reply: _Reply, fault: Fault | None, method: str, send: Send) -> 
     if isinstance(fault, Reset):
         await send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
         _reset(send)
+        return
+    if isinstance(fault, Stall) and len(body) > fault.after:
+        await send({"type": "http.response.body", "body": body[: fault.after], "more_body": True})
+        while not _transport(send).is_closing():
+            await asyncio.sleep(0.02)
         return
     if isinstance(fault, Slow) and fault.between:
         step = max(1, len(body) // 10)

@@ -26,6 +26,8 @@ OWN_ERRORS = frozenset(
         "bad_request",
         "denied",
         "paging_loop",
+        # A server that redirects everything redirects the project too, which is requested first.
+        "redirect",
     }
 )
 """Errors of one detail. Everything else (the network, the credential, the rate limit) is one of the job."""

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from sync_pipeline.errors import Permanent, SyncError, Transient
+from sync_pipeline.errors import AnswerStalled, Permanent, SyncError, Transient
 from sync_pipeline.model import TimeWindow
 from sync_pipeline.sources.gitlab.pieces import PER_PAGE, Hole, Pieces, in_pieces, is_too_hard
 from sync_pipeline.sources.gitlab.transport import Answer, Client, Params
@@ -32,6 +32,10 @@ _MAX_PASSES = 10
 # After so many passes without an end, rows of one time are asked for in the order in which they were made.
 _PASSES_BY_UPDATE = 3
 _MAX_EMPTY = 100
+# Pages of one list. Cursors are for lists of refs and projects, which have fewer than a million rows. Page
+# numbers are also for histories, of which the longest that are known have two million commits.
+_MAX_PAGES_BY_CURSOR = 10_000
+_MAX_PAGES_BY_NUMBER = 100_000
 _MAX_LOOKS = 4
 
 Key = tuple[int, datetime]
@@ -50,8 +54,9 @@ def pages(
     tags and commits announce a page behind the last.
 
     With ``holes`` a page that cannot be given is read in pieces, and the rows that are to blame are added
-    there; that is for lists which are paged by number. Without it only a page that is too large is read in
-    pieces. Raises as :meth:`Client.get`, and Transient where the server sends us in circles."""
+    there; that is for lists which are paged by number. Without it only a page that is too large, or whose
+    answer stalls, is read in pieces. Raises as :meth:`Client.get`, and Transient where the server sends us in
+    circles."""
     query: dict[str, Any] = {"per_page": PER_PAGE, **(params or {})}
     asked: set[str] = set()
     size = PER_PAGE
@@ -66,7 +71,8 @@ def pages(
         except (Transient, Permanent) as error:
             if number is None or not is_too_hard(error):
                 raise
-            if holes is None and error.code != "content_too_large":
+            is_too_long = error.code == "content_too_large" or isinstance(error, AnswerStalled)
+            if holes is None and not is_too_long:
                 raise
             ask = partial(_ask, client, path, query)
             found = in_pieces(ask, number, error, size)
@@ -107,11 +113,16 @@ class Progress:
         self._pages: set[int] = set()
         self._links: set[str] = set()
         self._empty = 0
+        self._count = 0
 
     def check(self, answer: Answer, page: int | None) -> None:
         """Check ``answer``, which announces another page. It is the answer to page ``page`` (None: pages have
         no numbers). Raises Transient where its link leads back to that page or to one before it, or the same
-        page or the same link came before. Raises Transient too after too many empty pages in a row."""
+        page or the same link came before. Raises Transient too after too many empty pages in a row, and after
+        more pages than any list has."""
+        self._count += 1
+        if self._count > (_MAX_PAGES_BY_CURSOR if page is None else _MAX_PAGES_BY_NUMBER):
+            raise self._loop(f"the server announces more than {self._count} pages")
         following = _number(answer.next_query or {}, None)
         if page is not None and following is not None and following <= page:
             raise self._loop(f"the server links from page {page} to page {following}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sync_pipeline.errors import Permanent, SyncError, Transient
+from sync_pipeline.errors import AnswerStalled, Permanent, SyncError, Transient
 from sync_pipeline.sources.gitlab.transport import Answer
 
 PER_PAGE = 100
@@ -63,7 +63,8 @@ def is_too_hard(error: SyncError) -> bool:
 def in_pieces(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> Pieces:
     """Page ``page`` of ``size`` rows, for which the server answered ``error``: pages of ten, each that fails
     as ten of one. ``size`` is what earlier pages had, which matters behind the first one only. Raises
-    ``error`` where it is the server that fails, and whatever is no matter of single rows."""
+    ``error`` where it is the server that fails, and whatever is no matter of single rows. Where answers stall
+    on their way, not even ten rows may arrive together, so single rows are requested before it is raised."""
     if size < _TEN or size % _TEN:
         raise error
     count = size // _TEN
@@ -71,7 +72,7 @@ def in_pieces(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> Pi
     tens: list[Answer | None] = []
     for number in numbers:
         tens.append(_answer(ask, number, _TEN))
-        if len(tens) >= _SERVER_IS_DOWN and not any(tens):
+        if len(tens) >= _SERVER_IS_DOWN and not any(tens) and not isinstance(error, AnswerStalled):
             raise error
         if _is_last(tens[-1]):
             break
@@ -86,7 +87,7 @@ def in_pieces(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> Pi
             if last is None:
                 rows.append(Hole(place, str(error)))
                 holes += 1
-                if holes > _MOST_HOLES:
+                if holes > _MOST_HOLES or (holes >= _SERVER_IS_DOWN and holes == len(rows) and not any(tens)):
                     raise error
             else:
                 rows += last.data

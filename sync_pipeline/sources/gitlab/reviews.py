@@ -73,6 +73,9 @@ _PEOPLE = re.compile(
     r"(?P<names>(?:,?\s+(?:and\s+)?@[\w.\-]+)+)",
     re.IGNORECASE,
 )
+_LABEL_WORDS = re.compile(
+    r"""\b(?P<verb>added|removed)\b|~(?:"(?P<quoted>[^"]*)"|(?P<label>[^\s,"]+))""", re.IGNORECASE
+)
 _NAME = re.compile(r"@([\w.\-]*[\w\-])")
 
 
@@ -310,26 +313,64 @@ def resource_event(data: Any, mr_iid: int, origin: Origin) -> ReviewEventRow:
 
 def told_once(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
     """``events`` by time and id, each fact under one kind only: a system note that tells what a structured
-    event of the same person tells at the same time points to that event."""
+    event of the same person tells at the same time points to that event. A note about labels has to name the
+    label of the event, and a note about a label or milestone has to say whether it came or went."""
     ordered = sorted(events, key=lambda row: (str(row.occurred_at), row.origin, row.number))
     # By time, so that each note looks at the front only.
-    free: dict[tuple[str, int | str | None], deque[tuple[datetime, str]]] = defaultdict(deque)
+    free: dict[tuple[Any, ...], deque[tuple[datetime, str]]] = defaultdict(deque)
     for row in ordered:
         if row.origin is not Origin.NOTE and row.occurred_at is not None:
-            free[row.kind, _who(row.actor)].append((row.occurred_at, row.event_id))
+            for change in _changes_of_event(row):
+                free[row.kind, _who(row.actor), change].append((row.occurred_at, row.event_id))
     result: list[ReviewEventRow] = []
     for row in ordered:
         if row.origin is Origin.NOTE and row.is_system and row.kind in _TOLD_TWICE and row.occurred_at:
-            others = free[row.kind, _who(row.actor)]
-            while others and others[0][0] < row.occurred_at - _SAME_FACT:
-                others.popleft()
-            if others and others[0][0] <= row.occurred_at + _SAME_FACT:
-                twin = others[0][1]
-                if row.kind != "label":  # one note tells of all labels that were changed at once
+            for change in _changes_of_note(row):
+                others = free[row.kind, _who(row.actor), change]
+                while others and others[0][0] < row.occurred_at - _SAME_FACT:
                     others.popleft()
-                row = replace(row, kind="system", duplicate_of=twin)
+                if others and others[0][0] <= row.occurred_at + _SAME_FACT:
+                    twin = others[0][1]
+                    if row.kind != "label":  # one note tells of all labels that were changed at once
+                        others.popleft()
+                    row = replace(row, kind="system", duplicate_of=twin)
+                    break
         result.append(row)
     return tuple(result)
+
+
+_Change = tuple[str, str | None] | None
+"""What a fact changed: ``add`` or ``remove``, and the label by its number or name (None: a label that was
+deleted since, or a milestone)."""
+
+
+def _changes_of_event(row: ReviewEventRow) -> list[_Change]:
+    """The change of a structured event under each name that a note may have for it."""
+    action = str(row.details.get("action"))
+    if row.kind == "milestone":
+        return [(action, None)]
+    if row.kind != "label":
+        return [None]
+    names = {str(name) for name in (row.details.get("id"), row.details.get("name")) if name is not None}
+    return [(action, name) for name in sorted(names)] or [(action, None)]
+
+
+def _changes_of_note(row: ReviewEventRow) -> list[_Change]:
+    """The changes that a system note tells of."""
+    body = row.body or ""
+    if row.kind == "milestone":
+        return [("remove" if body.lstrip().lower().startswith("removed") else "add", None)]
+    if row.kind != "label":
+        return [None]
+    found: dict[_Change, None] = {}
+    action = ""
+    for token in _LABEL_WORDS.finditer(body):
+        if token["verb"]:
+            action = "add" if token["verb"].lower() == "added" else "remove"
+        else:
+            found[action, token["quoted"] or token["label"]] = None
+    # Of a label that was deleted since, the event no longer says which one it was.
+    return [*found, *dict.fromkeys((change[0], None) for change in found if change)]
 
 
 def _who(one: Person | None) -> int | str | None:

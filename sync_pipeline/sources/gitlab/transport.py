@@ -33,7 +33,15 @@ import tenacity
 import urllib3
 
 from sync_pipeline.catalog import without_credentials
-from sync_pipeline.errors import AccessDenied, Cancelled, ConfigurationError, Permanent, SyncError, Transient
+from sync_pipeline.errors import (
+    AccessDenied,
+    AnswerStalled,
+    Cancelled,
+    ConfigurationError,
+    Permanent,
+    SyncError,
+    Transient,
+)
 from sync_pipeline.model import Traffic
 from sync_pipeline.sources.certificates import remedy
 from sync_pipeline.sources.gitlab import answers, bodies
@@ -56,6 +64,8 @@ _REFUSED_SECONDS = 60.0
 _REFUSED_AT_MOST = 300.0
 # Seconds after which a try that failed is worth a line.
 _LONG_TRY = 5.0
+# Rows that are asked for at once after an answer with more of them stalled.
+_FEW_ROWS = 10
 # Errors that asking again within seconds cannot help.
 _NOT_AGAIN = frozenset({"blocked", "redirect", "throttled", "database_down"})
 
@@ -251,7 +261,8 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 class Client:
     """Sends the requests of one job. May be used by several threads at once. ``per_page`` is how many rows of
     a list that is read by time are asked for at once: a multiple of ten, 100 at most, which is GitLab's own
-    limit. ``limiter`` is that of the instance until another one is set."""
+    limit. ``max_rows`` is 100, and 10 or 1 after an answer with more rows stalled. ``limiter`` is that of the
+    instance until another one is set."""
 
     def __init__(
         self, instance: Instance, cancelled: Callable[[], bool], patience: float | None = None
@@ -263,6 +274,7 @@ class Client:
         self.total_timeout = min(instance.total_timeout, hurry)
         self.per_page = 100
         self.limiter = instance.limiter
+        self.max_rows = 100
         self.stats = Stats()
         self._cancelled = cancelled
         self._local = threading.local()
@@ -302,13 +314,21 @@ class Client:
         """The answer to one GET of ``path`` (below ``/api/v4``, see :func:`project_path`).
 
         Raises AccessDenied, SourceGone (not found *this once*), Permanent, Transient (the short waits are
-        behind it), ConfigurationError or Cancelled.
+        behind it), ConfigurationError or Cancelled. After an answer with many rows stalled, later requests
+        for so many rows raise AnswerStalled at once: each would wait for the time-out again.
         """
         query = {
             name: value if isinstance(value, str | int) else list(value)
             for name, value in (params or {}).items()
         }
-        response = self.api.http_request("get", path, query_data=query, obey_rate_limit=False)
+        count = _rows_of(query)
+        if count > self.max_rows:
+            raise AnswerStalled(f"GET {path}: answers with more than {self.max_rows} rows stalled before")
+        try:
+            response = self.api.http_request("get", path, query_data=query, obey_rate_limit=False)
+        except AnswerStalled:
+            self.max_rows = min(self.max_rows, _FEW_ROWS if count > _FEW_ROWS else 1)
+            raise
         data = response.json()
         following = _next_query(response.headers)
         if following is None:
@@ -353,6 +373,13 @@ class Client:
             self.check_cancelled()
             self.instance.sleep(min(seconds, 1.0))
             seconds -= 1.0
+
+
+def _rows_of(query: Mapping[str, Any]) -> int:
+    """How many rows ``query`` asks for at once."""
+    asked = query.get("per_page", 1)
+    text = str(asked[0] if isinstance(asked, list) and asked else asked)
+    return int(text) if text.isdecimal() else 1
 
 
 def _next_query(headers: Mapping[str, str]) -> Mapping[str, Sequence[str]] | None:
@@ -558,6 +585,8 @@ class _Session(requests.Session):
             if response is not None:
                 response.close()
             client.count(timeouts=failure.code == "timeout")
+            if response is not None and failure.code == "timeout":
+                failure = AnswerStalled(f"{failure}; the answer began and then stopped")
             client.limiter.feedback(Feedback(endpoint, None, seconds))
             raise failure
         assert response is not None

@@ -11,8 +11,6 @@ it stands on), ``revprop_bytes`` (a revision property exactly as stored), limits
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -25,6 +23,7 @@ from lxml import etree
 from sync_pipeline.errors import Cancelled, WindowTooHard
 from sync_pipeline.sources.svn import process
 from sync_pipeline.sources.svn.answer import JudgedLog, property_bytes, raw_plain, raw_properties
+from sync_pipeline.sources.svn.configuration import SYSTEM, PrivateFolder, has_proxy, svn_proxy
 from sync_pipeline.sources.svn.process import Answer, AnswerFile, Limits
 from sync_pipeline.sources.svn.prompts import RELOCATED, UNTRUSTED, Prompts, Server, server_of
 from sync_pipeline.sources.svn.raw_log import RawLog
@@ -75,10 +74,6 @@ LOGIN_CODES = frozenset({170001, 215000, 215001, 215002, 215004})
 LOGIN_TRIES = 3
 PROPERTY_NOT_FOUND = 200017
 
-SYSTEM_CONFIGURATION = Path("/etc/subversion")
-"""Where svn reads what holds for every user of the machine."""
-
-_PROXY = re.compile(r"^\s*http-proxy-host\s*[=:]", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^svn: (?:warning: )?[EW](\d{6}): ?(.*)$")
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _PASSWORD = re.compile(r"^([^:/]+://[^:/@]*):[^/]*@")
@@ -90,7 +85,8 @@ _USER_INFO = re.compile(r"(?<=://)[^/\s@']*@")
 class Client:
     """A client of Subversion servers; one per thread, as in pysvn.
 
-    ``config_dir``: Subversion's configuration folder; empty for a private one, removed with the client.
+    ``config_dir``: Subversion's configuration folder; empty for a private one, removed with the client. With
+    a private one web servers are reached through the proxies of HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
     ``timeout``: wall clock limit of one command in seconds, unless a method takes its own.
     ``max_answer_bytes``: the largest answer of one command. ``ca_file``: PEM file with certificate
     authorities. ``trust_failures``: certificate failures to accept, as svn names them, separated by commas.
@@ -132,7 +128,8 @@ class Client:
         self.callback_notify: Callable[..., Any] | None = None
         self._svn = svn_command
         self._config_dir = config_dir
-        self._is_private = not config_dir
+        # Private folders, by the proxy that they name.
+        self._folders: dict[str | None, PrivateFolder] = {}
         self._ca_file = ca_file
         self._trust = trust_failures
         self._username = ""
@@ -438,11 +435,10 @@ class Client:
     def raw_log(self, url: str, *, timeout: float | None = None) -> RawLog | None:
         """A reader of raw logs from the web server of ``url``. None where ``url`` has no web server, or svn
         may reach it by settings of its own: a proxy, trusted certificate failures, a configuration folder."""
-        own = bool(self._config_dir) and not self._is_private
         server = server_of(url)
         if server is None or server.scheme not in ("http", "https"):
             return None
-        if self._trust or own or _has_proxy(SYSTEM_CONFIGURATION):
+        if self._trust or self._config_dir or has_proxy(SYSTEM) or svn_proxy(as_url(url)) is not None:
             return None
         return RawLog(
             as_url(url),
@@ -490,7 +486,7 @@ class Client:
             self._busy.release()
 
     def _once(self, arguments: Sequence[str], timeout: float | None) -> Answer:
-        command = [arguments[0], "--config-dir", self._configuration()]
+        command = [arguments[0], "--config-dir", self._configuration(arguments[-1])]
         if not self._keep_login:
             command.append("--no-auth-cache")
         if self._username:
@@ -563,32 +559,18 @@ class Client:
             self._trust = ",".join(name for bit, name in SSL_FAILURES.items() if accepted & bit)
         return bool(trusted and self._trust)
 
-    def _configuration(self) -> str:
-        if not self._config_dir:
+    def _configuration(self, where: str) -> str:
+        if self._config_dir:
+            return self._config_dir
+        proxy = svn_proxy(where)
+        if proxy not in self._folders:
             try:
-                folder = tempfile.mkdtemp(prefix="svn-config-")
-                weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-                write_configuration(Path(folder), self._ca_file)
+                folder = PrivateFolder(self._ca_file, proxy)
             except OSError as error:
                 raise process.no_room(error) from None
-            self._config_dir = folder
-        return self._config_dir
-
-
-def write_configuration(folder: Path, ca_file: str | Path | None) -> None:
-    """Write a configuration in which svn stores no password, asks no key ring and trusts ``ca_file``."""
-    (folder / "config").write_text("[auth]\npassword-stores =\n")
-    servers = "[global]\nstore-passwords = no\nstore-plaintext-passwords = no\n"
-    if ca_file is not None:
-        servers += f"ssl-authority-files = {Path(ca_file).resolve()}\n"
-    (folder / "servers").write_text(servers)
-
-
-def _has_proxy(folder: Path) -> bool:
-    try:
-        return _PROXY.search((folder / "servers").read_text("utf-8", "replace")) is not None
-    except OSError:
-        return False
+            weakref.finalize(self, folder.remove)
+            self._folders[proxy] = folder
+        return str(self._folders[proxy].path)
 
 
 def as_url(url_or_path: str) -> str:

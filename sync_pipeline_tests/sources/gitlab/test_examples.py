@@ -201,6 +201,56 @@ def test_a_merge_told_by_a_note_and_an_event_is_one_merge(example: Example) -> N
     assert [(row.event_id, row.kind) for row in alone] == [("note:9100", "merge")]
 
 
+@pytest.mark.parametrize(
+    ("text", "action", "label", "is_same"),
+    [
+        ("added ~12 label", "add", 12, True),
+        ("added ~12 and ~14 labels and removed ~9 label", "add", 14, True),
+        ("added ~12 and ~14 labels and removed ~9 label", "remove", 9, True),
+        ('added ~"in review" label', "add", 3, True),
+        ("Added ~12 label", "add", None, True),  # the label was deleted since
+        ("added ~12 label", "add", 14, False),
+        ("added ~12 label", "remove", 12, False),
+        ("added ~12 label", "remove", None, False),
+        ("added ~12 and ~14 labels and removed ~9 label", "add", 9, False),
+    ],
+)
+def test_a_note_about_labels_and_an_event_of_another_label_are_two_facts(
+    example: Example, text: str, action: str, label: int | None, is_same: bool
+) -> None:
+    told = {**example("note_system_approved"), "id": 9100, "body": text}
+    subject = None if label is None else {"id": label, "name": "in review"}
+    event = {"id": 5, "user": told["author"], "created_at": told["created_at"], "action": action}
+    rows = told_once(
+        [note(told, 7, None, False), resource_event({**event, "label": subject}, 7, Origin.LABEL)]
+    )
+    assert {row.event_id: row.duplicate_of for row in rows} == {
+        "note:9100": "label:5" if is_same else None,
+        "label:5": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "is_same"),
+    [
+        ("changed milestone to %5", "add", True),
+        ("removed milestone", "remove", True),
+        ("removed milestone", "add", False),
+        ("changed milestone to %5", "remove", False),
+    ],
+)
+def test_a_note_about_a_milestone_and_the_opposite_event_are_two_facts(
+    example: Example, text: str, action: str, is_same: bool
+) -> None:
+    told = {**example("note_system_approved"), "id": 9100, "body": text}
+    event = {"id": 5, "user": told["author"], "created_at": told["created_at"], "action": action}
+    milestone = resource_event({**event, "milestone": {"id": 8, "title": "1.0"}}, 7, Origin.MILESTONE)
+    rows = told_once([note(told, 7, None, False), milestone])
+    assert [row.duplicate_of for row in rows if row.origin is Origin.NOTE] == [
+        "milestone:5" if is_same else None
+    ]
+
+
 def test_a_whole_review_costs_six_requests(example: Example) -> None:
     answers = [
         [example("discussion"), example("discussion_individual")],

@@ -51,6 +51,19 @@ def test_pages_end_with_the_links_not_with_totals_short_or_empty_pages() -> None
         assert server.asked[1].target == "/api/v4/projects/1/x?per_page=100&sort=asc&page=2"
 
 
+@pytest.mark.parametrize("link", ["cursor={}", "page={}"])
+def test_a_list_with_ever_new_rows_and_links_ends(link: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a row nor a link comes twice, so only the number of pages tells."""
+    monkeypatch.setattr(paging, "_MAX_PAGES_BY_CURSOR", 20)
+    monkeypatch.setattr(paging, "_MAX_PAGES_BY_NUMBER", 30)
+    query: dict[str, str | int] = {"pagination": "keyset"} if link.startswith("cursor") else {}
+    with scripted(*(_page([number], link.format(number + 2)) for number in range(60))) as server:
+        with pytest.raises(Transient) as caught:
+            list(paging.pages(client(server.url), "/projects/1/x", query))
+        assert caught.value.code == "paging_loop"
+        assert len(server.asked) == (21 if query else 31)
+
+
 def test_a_full_page_without_any_paging_header_is_not_the_last() -> None:
     full = [answer(list(range(first, first + 100))) for first in (0, 100)]
     with scripted(*full, answer([200])) as server:
