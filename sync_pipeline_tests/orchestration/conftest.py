@@ -208,7 +208,7 @@ class Forge:
 
     def _register(self, project: Project) -> int:
         origin = midnight(datetime.now(UTC) - timedelta(days=30))
-        slug = catalog.instance_slug_of(catalog.instance_of(self.server.url))
+        slug = next(catalog.aliases_for(Kind.GITLAB, catalog.instance_of(self.server.url)))
         with self.site.database.connection() as conn:
             repo_id = register_project(
                 conn, self.server.url, project.id, f"{self.group.path}/{project.path}", origin=origin

@@ -243,7 +243,7 @@ def test_history_of_time_is_a_run_per_window_for_all_that_miss_it(site: Site) ->
                     )
                     jobs.enqueue(conn, job)
     found = site.schedule()
-    assert [request.tags["scm/windows"] for request in found] == [str(year), str(before)]
+    assert [request.tags["dagster/scm_windows"] for request in found] == [str(year), str(before)]
     assert [len(request.asset_selection or ()) for request in found] == [4, 4]
     for request in found:
         site.launch(request, dg.DagsterRunStatus.STARTED)
