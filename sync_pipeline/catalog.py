@@ -303,8 +303,9 @@ def aliases_for(kind: Kind, instance: str) -> Iterator[str]:
         found.append(f"{first}_{kind}")
     found += ["_".join(labels[:count]) for count in range(2, len(labels) + 1)]
     found += [f"{whole}_{port}", f"{whole}_{port}_{kind}"] if port else [f"{whole}_{kind}"]
-    yield from (alias for alias in dict.fromkeys(found) if alias != FLEET)
-    yield from (f"{whole}_{number}" for number in count(2))
+    found = [alias for alias in dict.fromkeys(found) if alias != FLEET]
+    yield from found
+    yield from (alias for number in count(2) if (alias := f"{whole}_{number}") not in found)
 
 
 def _host_and_port(instance: str) -> tuple[str, str]:

@@ -19,18 +19,22 @@ from sync_pipeline.store.database import Connection
 # One registration at a time chooses names, so that two never choose the same. Until the transaction ends.
 _LOCK_NAMES = "SELECT pg_advisory_xact_lock(hashtext('scm repository names'))"
 
-# The alias of a server: that of the repository registered last there. A repository that was relocated to it
-# brought the alias of another server along, which stays the other one's.
+# The alias of a server: that of the repository registered last there. A repository that was relocated from
+# another server brought an alias along, which stays the other one's while that has a repository.
 _ALIAS = """
 SELECT r.instance_slug FROM scm.repos AS r
  WHERE r.kind = %(kind)s AND r.instance = %(instance)s
-   AND NOT EXISTS (SELECT FROM scm.repos AS o
-                    WHERE o.instance_slug = r.instance_slug AND o.instance <> r.instance)
+   AND NOT (EXISTS (SELECT FROM scm.repo_events AS e
+                     WHERE e.repo_id = r.repo_id AND r.kind = 'svn' AND e.event = 'moved'
+                       AND coalesce(nullif(substring(e.old_value, '^[^:]+://(?:[^/@]*@)?([^/]*)'), ''), 'local')
+                           <> r.instance)
+            AND EXISTS (SELECT FROM scm.repos AS o
+                         WHERE o.instance_slug = r.instance_slug AND o.instance <> r.instance))
  ORDER BY r.repo_id DESC
  LIMIT 1
 """
 
-# Whose an alias is, where it is one.
+# Which server has an alias, where one has it.
 _OWNER = "SELECT kind, instance FROM scm.repos WHERE instance_slug = %(alias)s ORDER BY repo_id LIMIT 1"
 
 # Whether a key of an asset is taken, also by a retired repository.
