@@ -16,7 +16,7 @@ import pytest
 from pydantic import SecretStr
 
 from sync_pipeline import catalog
-from sync_pipeline.model import JobReport, JobType, Repository
+from sync_pipeline.model import JobReport, JobType, Kind, Repository
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
 from sync_pipeline.orchestration.run import dagster_environment
 from sync_pipeline.orchestration.specs import asset_key

@@ -59,6 +59,17 @@ def test_what_is_due_goes_into_one_run_for_all_and_is_not_started_again_meanwhil
     assert site.schedule() == []
 
 
+@pytest.mark.parametrize("slugs", [("paint",), ("paint", "glue")])
+def test_a_run_shows_three_tags_at_most_and_its_repository_where_it_is_for_one(
+    site: Site, slugs: tuple[str, ...]
+) -> None:
+    registered(site, *slugs)
+    [request] = site.schedule()
+    shown = {tag: value for tag, value in request.tags.items() if not tag.startswith(("dagster/", ".dagster/"))}
+    named = {"scm/repository": "file:///srv/paint"} if len(slugs) == 1 else {}
+    assert shown == {"scm/mode": "incremental", "scm/reason": "never_visited", **named}
+
+
 def test_a_run_that_died_before_it_claimed_is_started_again(site: Site) -> None:
     registered(site, "paint")
     [first] = site.schedule()
