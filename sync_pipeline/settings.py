@@ -93,7 +93,9 @@ _MAX_ALIAS_LENGTH = 32
 def _alias(value: str) -> str:
     """An alias as it may stand in the key of an asset. Raises ValueError."""
     if value == FLEET:
-        raise ValueError(f"{value} is the name of the assets about the whole installation; choose another one")
+        raise ValueError(
+            f"{value} is the name of the assets about the whole installation; choose another one"
+        )
     if value and not (re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", value) and len(value) <= _MAX_ALIAS_LENGTH):
         raise ValueError(
             f"write at most {_MAX_ALIAS_LENGTH} characters, a-z, 0-9 and single _ between them, "
@@ -104,7 +106,6 @@ def _alias(value: str) -> str:
 
 Alias = Annotated[str, AfterValidator(_alias)]
 """The short name of a server: first part of the keys of its assets."""
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +360,7 @@ def _contradictions(settings: Settings) -> Iterator[Contradiction]:
     of_svn = [table.instance for table in settings.svn]
     for host in dict.fromkeys(of_svn):
         if of_svn.count(host) > 1:
-            yield Contradiction(
-                frozenset({"svn"}), f"{host} has two [[svn]] tables; keep one of them"
-            )
+            yield Contradiction(frozenset({"svn"}), f"{host} has two [[svn]] tables; keep one of them")
     named = [(server.name, server.url) for server in settings.gitlab_servers() if server.name]
     named += [(table.name, table.url) for table in settings.svn]
     for name in dict.fromkeys(name for name, _ in named):
@@ -904,13 +903,18 @@ class Settings(BaseSettings):
             ),
         )
 
+    @property
+    def server_names(self) -> dict[tuple[Kind, str], str]:
+        """The names that people gave to servers, by kind and ``instance`` as repositories have it."""
+        return {
+            (Kind.GITLAB, urlsplit(server.url).netloc): server.name
+            for server in self.gitlab_servers()
+            if server.name
+        } | {(Kind.SVN, table.instance): table.name for table in self.svn}
+
     def server_name(self, kind: Kind, instance: str) -> str:
-        """The name that a person gave a server; empty for none. ``instance`` is that of its repositories."""
-        if kind is Kind.SVN:
-            names = {table.instance: table.name for table in self.svn}
-        else:
-            names = {urlsplit(server.url).netloc: server.name for server in self.gitlab_servers()}
-        return names.get(instance, "")
+        """The name that a person gave to a server; empty for none."""
+        return self.server_names.get((kind, instance), "")
 
     @field_validator("state_dir", "gitlab_token_file")
     @classmethod

@@ -13,11 +13,11 @@ import dagster as dg
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Repository
-from sync_pipeline.operations import pools
+from sync_pipeline.operations import pools, server_names
 from sync_pipeline.orchestration.order import POOLS_VARIABLE, read_order, repository_tag
 from sync_pipeline.orchestration.partitions import partitions_of, svn_blocks
 from sync_pipeline.orchestration.processes import sign
-from sync_pipeline.orchestration.specs import asset_key, asset_spec, server_labels
+from sync_pipeline.orchestration.specs import asset_key, asset_spec
 from sync_pipeline.orchestration.step import Observer, Step, refused
 from sync_pipeline.orchestration.verdicts import CHECK_NAME
 from sync_pipeline.policy.families import Family, by_family
@@ -42,7 +42,7 @@ def family_assets(
     for repository in repositories:
         for family, job_types in by_family(pools.job_types_of(settings, repository)):
             grouped.setdefault((repository.instance_slug, family), []).append((repository, job_types))
-    labels = server_labels(repositories, settings)
+    labels = server_names.labels(repositories, settings)
     return [
         _multi_asset(slug, family, members, days, labels)
         for (slug, family), members in sorted(grouped.items())

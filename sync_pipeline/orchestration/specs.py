@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -40,21 +40,6 @@ def fleet_key(name: str, settings: Settings) -> dg.AssetKey:
     share it."""
     pool = [] if settings.worker_pool == DEFAULT_POOL else [settings.worker_pool]
     return dg.AssetKey([FLEET, *pool, name])
-
-
-def server_labels(repositories: Sequence[Repository], settings: Settings) -> dict[int, str]:
-    """What the server of each repository is called, by ``repo_id``: the name that the settings give it now,
-    else its alias in the asset keys. A name that is the alias of another server would mix the two, so it is
-    no label."""
-    owners: dict[str, set[tuple[Kind, str]]] = {}
-    for repository in repositories:
-        owners.setdefault(repository.instance_slug, set()).add((repository.kind, repository.instance))
-    labels = {}
-    for repository in repositories:
-        name = settings.server_name(repository.kind, repository.instance)
-        is_free = owners.get(name, set()) <= {(repository.kind, repository.instance)}
-        labels[repository.repo_id] = name if name and is_free else repository.instance_slug
-    return labels
 
 
 def asset_spec(
