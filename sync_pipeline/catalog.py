@@ -317,8 +317,8 @@ def _host_and_port(instance: str) -> tuple[str, str]:
 def slug_of(address: str, prefix: str = "") -> str:
     """The path of a repository as the second part of the keys of its assets: ``[a-z0-9_]``, and ``__`` for
     ``/``. ``address`` is the path of a GitLab project or the URL of an SVN repository, whose part below the
-    repository root is ``prefix``. Of a ``file://`` URL the folders above the repository are left out, of a long
-    path the first ones."""
+    repository root is ``prefix``. A ``file://`` URL loses the folders above the repository, and a long path its
+    first ones."""
     parts = _path_of(address).split("/")
     if address.startswith("file://"):
         parts = parts[-1 - len([part for part in prefix.split("/") if part]) :]

@@ -442,8 +442,9 @@ class Settings(BaseSettings):
     )
     gitlab_name: Alias = Field(
         "",
-        description="Its short name, such as main: first part of the keys of its assets, fixed when the first "
-        "repository of the server is registered. A later name changes labels only. Empty: made from the host.",
+        description="Its short name, such as main: first part of the keys of its assets, fixed when the "
+        "first repository of the server is registered. A later name changes labels only. Empty: made from the "
+        "host.",
     )
     gitlab: tuple[GitLabTable, ...] = Field(
         (),

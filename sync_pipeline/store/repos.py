@@ -26,8 +26,8 @@ SELECT r.instance_slug FROM scm.repos AS r
  WHERE r.kind = %(kind)s AND r.instance = %(instance)s
    AND NOT (EXISTS (SELECT FROM scm.repo_events AS e
                      WHERE e.repo_id = r.repo_id AND r.kind = 'svn' AND e.event = 'moved'
-                       AND coalesce(nullif(substring(e.old_value, '^[^:]+://(?:[^/@]*@)?([^/]*)'), ''), 'local')
-                           <> r.instance)
+                       AND r.instance <> coalesce(
+                           nullif(substring(e.old_value, '^[^:]+://(?:[^/@]*@)?([^/]*)'), ''), 'local'))
             AND EXISTS (SELECT FROM scm.repos AS o
                          WHERE o.instance_slug = r.instance_slug AND o.instance <> r.instance))
  ORDER BY r.repo_id DESC
@@ -47,8 +47,8 @@ _INSERT_SVN = """
 INSERT INTO scm.repos
        (repo_id, kind, instance, instance_slug, tenant, slug, url, svn_uuid, svn_root, svn_prefix)
 OVERRIDING SYSTEM VALUE
-VALUES (%(repo_id)s, 'svn', %(instance)s, %(alias)s, %(tenant)s, %(slug)s, %(url)s, %(svn_uuid)s, %(svn_root)s,
-        %(svn_prefix)s)
+VALUES (%(repo_id)s, 'svn', %(instance)s, %(alias)s, %(tenant)s, %(slug)s, %(url)s, %(svn_uuid)s,
+        %(svn_root)s, %(svn_prefix)s)
 ON CONFLICT (kind, md5(url)) WHERE lifecycle = 'active' DO NOTHING
 RETURNING *
 """

@@ -16,7 +16,7 @@ from pathlib import Path
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
-from sync_pipeline.operations import server_names as names
+from sync_pipeline.operations import server_names as server_name_rules
 from sync_pipeline.operations import slowness
 from sync_pipeline.operations.doctor.findings import Finding, failed, ok, skipped, told, warning
 from sync_pipeline.operations.texts import age, counted
@@ -158,7 +158,8 @@ def catalog_snapshot(settings: Settings, known: Sequence[Repository] | None) -> 
 def server_names(settings: Settings, repositories: Sequence[Repository]) -> list[Finding]:
     """Names of servers that are the alias of another server in the keys of assets."""
     name = "server_names"
-    found = [failed(name, seen, advice) for seen, advice in names.conflicts(repositories, settings)]
+    conflicts = server_name_rules.conflicts(repositories, settings)
+    found = [failed(name, seen, advice) for seen, advice in conflicts]
     if not settings.server_names:
         return [ok(name, "no server has a name in the settings")]
     return found or [ok(name, f"{', '.join(sorted(settings.server_names.values()))}: each is one server")]
