@@ -317,7 +317,7 @@ def _host_and_port(instance: str) -> tuple[str, str]:
 def slug_of(address: str, prefix: str = "") -> str:
     """The path of a repository as the second part of the keys of its assets: ``[a-z0-9_]``, and ``__`` for
     ``/``. ``address`` is the path of a GitLab project or the URL of an SVN repository, whose part below the
-    repository root is ``prefix``. A ``file://`` URL loses the folders above the repository, and a long path its
+    repository root is ``prefix``. A ``file://`` URL loses the folders above the repository, a long path its
     first ones."""
     parts = _path_of(address).split("/")
     if address.startswith("file://"):

@@ -197,8 +197,8 @@ Window = RevisionWindow | TimeWindow
 @dataclass(frozen=True, slots=True)
 class Repository:
     """A row of ``scm.repos``. ``svn_prefix`` is the part of the URL below the repository root, without a
-    leading or trailing slash; empty for the whole repository. ``instance_slug`` is the alias of the server, and
-    ``slug`` follows from the path: the first two parts of the asset keys, both fixed at registration."""
+    leading or trailing slash; empty for the whole repository. ``instance_slug`` (the alias of the server) and
+    ``slug`` (from the path) are the first two parts of the asset keys, both fixed at registration."""
 
     repo_id: int
     kind: Kind

@@ -443,8 +443,8 @@ class Settings(BaseSettings):
     gitlab_name: Alias = Field(
         "",
         description="Its short name, such as main: first part of the keys of its assets, fixed when the "
-        "first repository of the server is registered. A later name changes labels only. Empty: made from the "
-        "host.",
+        "first repository of the server is registered. A later name changes labels only. Empty: made from "
+        "the host.",
     )
     gitlab: tuple[GitLabTable, ...] = Field(
         (),
