@@ -285,12 +285,13 @@ def instance_of(url: str) -> str:
 
 def aliases_for(kind: Kind, instance: str) -> Iterator[str]:
     """Aliases for a server, the best one first; the first that no other server has becomes the first part of
-    the keys of its assets. Short ones come first: the first label of the host, with the port, with the kind,
-    with more labels, all of it with a number. ``instance`` is the server as :func:`instance_of` names it."""
+    the keys of its assets. Short ones come first: the first label of the host (of this machine: the kind),
+    then with the port, with the kind, with more labels; at last all of it with a number. ``instance`` is the
+    server as :func:`instance_of` names it."""
     host, port = _host_and_port(instance)
     labels = [label for part in host.split(".") if (label := _plain(part))] or [str(kind)]
-    if re.fullmatch(r"127(\.\d+){3}|\[::1\]", host):
-        labels = ["localhost"]
+    if re.fullmatch(r"localhost|127(\.\d+){3}|\[::1\]", host):
+        labels = [str(kind)]
     elif re.fullmatch(r"\d+(\.\d+){3}|\[.*\]", host):
         labels = ["_".join(labels)]
     elif labels[0] == "www" and len(labels) > 1:

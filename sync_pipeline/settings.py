@@ -172,14 +172,14 @@ class SvnTable(BaseModel):
         text = value.strip().rstrip("/").lower()
         if not re.fullmatch(r"(https?|svn(\+\w+)?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d+)?|file:", text):
             raise ValueError("write the server only, like https://svn.example.com, or file:///")
-        return text
+        return "file:///" if text == "file:" else text
 
     @property
     def instance(self) -> str:
         """The server as repositories have it: the host, with the port where it is not the default."""
         scheme, _, place = self.url.partition("://")
         port = {"http": 80, "https": 443, "svn": 3690, "svn+ssh": 22}.get(scheme)
-        return place.removesuffix(f":{port}") or "local"
+        return place.removesuffix(f":{port}").strip("/") or "local"
 
 
 def _base_url(url: str) -> str:

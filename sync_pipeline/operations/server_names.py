@@ -33,9 +33,10 @@ def conflicts(repositories: Sequence[Repository], settings: Settings) -> Iterato
     for server, name in settings.server_names.items():
         others = owners.get(name, {server})
         if server not in others:
-            (kind, instance), (_, other) = server, min(others)
+            (kind, instance), (other_kind, other) = server, min(others)
             yield (
-                f"the name {name!r} of the {kind} server {instance} is in the asset keys of {other}",
+                f"the name {name!r} of the {kind} server {instance} is in the asset keys of the "
+                f"{other_kind} server {other}",
                 f"give {instance} another name",
             )
 

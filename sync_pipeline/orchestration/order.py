@@ -18,8 +18,9 @@ from sync_pipeline.safe_text import visible
 
 MODE_TAG = "scm/mode"
 REASON_TAG = "scm/reason"
-REPOSITORY_TAG = "scm/repository"
-"""Path of the project, or SVN URL, where the run is for one repository."""
+REPOSITORY_TAG = "repo"
+"""Path of the project, or SVN URL, where the run is for one repository. The tag is short because the list of
+runs cuts off long ones."""
 
 # The list of runs leaves out tags that begin so; the page of a run shows them.
 TRIGGER_TAG = "dagster/scm_trigger"

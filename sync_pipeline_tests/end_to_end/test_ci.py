@@ -117,7 +117,7 @@ def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> N
         id=repo_id,
     )
     assert ("dagster/scm_trigger", "runner") in {(tag["key"], tag["value"]) for tag in tags}
-    assert {"dagster/scm_actor", "scm/reason", "scm/repository"} <= {tag["key"] for tag in tags}
+    assert {"dagster/scm_actor", "scm/reason", "repo"} <= {tag["key"] for tag in tags}
 
 
 def slow_runner(shared: Installation, place: Path) -> Process:
