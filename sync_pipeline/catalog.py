@@ -8,7 +8,6 @@ belong here: the catalog's rows (:mod:`sync_pipeline.store.repos`), visiting a s
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -20,11 +19,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
+from itertools import count
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Kind, Lifecycle, Repository, RevisionWindow
+from sync_pipeline.model import FLEET, Kind, Lifecycle, Repository, RevisionWindow
 
 BLOCK_REVISIONS = 1000
 SNAPSHOT_VERSION = 2
@@ -34,7 +34,7 @@ _DAMAGED = "damaged_snapshot"
 _DEFAULT_PORTS = {"svn": 3690, "svn+ssh": 22, "http": 80, "https": 443}
 # What svn leaves unescaped in a path; everything else is written %XX.
 _PATH_CHARACTERS = "!$&'()*+,-./:=@_~"
-_SLUG_LENGTH = 48
+_SLUG_LENGTH = 64
 _HOW = "write svn:<url>, gitlab:<id>, gitlab:<group>/<project> or gitlab:<url>"
 _HOW_ROOT = "write gitlab:group:<path or id> or gitlab:membership"
 # What GitLab allows as one segment of a path.
@@ -283,25 +283,66 @@ def instance_of(url: str) -> str:
     return url.partition("://")[2].partition("/")[0].rpartition("@")[2]
 
 
-def instance_slug_of(instance: str) -> str:
-    """First part of the Dagster asset key. Servers never share one: a host that is more than letters, digits
-    and dots gets a short hash, so that ``a-b`` and ``a.b`` stay apart."""
-    slug = re.sub(r"[^a-z0-9]+", "_", instance.lower()).strip("_")
-    if re.fullmatch(r"[a-z0-9.]+(:\d+)?", instance):
-        return slug
-    return f"{slug}_{hashlib.sha256(instance.encode()).hexdigest()[:4]}"
+def aliases_for(kind: Kind, instance: str) -> Iterator[str]:
+    """Aliases for a server, the best one first; the first that no other server has becomes the first part of
+    the keys of its assets. Short ones come first: the first label of the host (of this machine: the kind),
+    then with the port, with the kind, with more labels; at last all of it with a number. ``instance`` is the
+    server as :func:`instance_of` names it."""
+    host, port = _host_and_port(instance)
+    labels = [label for part in host.split(".") if (label := _plain(part))] or [str(kind)]
+    if re.fullmatch(r"localhost|127(\.\d+){3}|\[::1\]", host):
+        labels = [str(kind)]
+    elif re.fullmatch(r"\d+(\.\d+){3}|\[.*\]", host):
+        labels = ["_".join(labels)]
+    elif labels[0] == "www" and len(labels) > 1:
+        labels = labels[1:]
+    first, whole = labels[0], "_".join(labels)
+    found = [first]
+    if port:
+        found.append(f"{first}_{port}")
+    if first not in kind and kind not in first:
+        found.append(f"{first}_{kind}")
+    found += ["_".join(labels[:count]) for count in range(2, len(labels) + 1)]
+    found += [f"{whole}_{port}", f"{whole}_{port}_{kind}"] if port else [f"{whole}_{kind}"]
+    found = [alias for alias in dict.fromkeys(found) if alias != FLEET]
+    yield from found
+    yield from (alias for number in count(2) if (alias := f"{whole}_{number}") not in found)
 
 
-def slug_stem_of(address: str) -> str:
-    """Readable part of a repository's slug: the end of the path in ``[a-z0-9_]``, of a ``file://`` URL only
-    the last folder. ``address`` is a URL or the path of a GitLab project. The catalog appends a number, which
-    makes it unique (names of Dagster assets can hold nothing else)."""
+def _host_and_port(instance: str) -> tuple[str, str]:
+    found = re.fullmatch(r"(.*?)(?::(\d+))?", instance)
+    assert found is not None
+    return found[1], found[2] or ""
+
+
+def slug_of(address: str, prefix: str = "") -> str:
+    """The path of a repository as the second part of the keys of its assets: ``[a-z0-9_]``, and ``__`` for
+    ``/``. ``address`` is the path of a GitLab project or the URL of an SVN repository, whose part below the
+    repository root is ``prefix``. A ``file://`` URL loses the folders above the repository, a long path its
+    first ones."""
+    parts = _path_of(address).split("/")
     if address.startswith("file://"):
-        address = "file:///" + address.rstrip("/").rpartition("/")[2]
-    path = _path_of(address)
-    plain = unicodedata.normalize("NFKD", path).encode("ascii", "ignore").decode().lower()
-    stem = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
-    return stem[-_SLUG_LENGTH:].strip("_") or "repository"
+        parts = parts[-1 - len([part for part in prefix.split("/") if part]) :]
+    plain = [part for part in map(_plain, parts) if part]
+    while len(plain) > 1 and len("__".join(plain)) > _SLUG_LENGTH:
+        del plain[0]
+    return "__".join(plain)[-_SLUG_LENGTH:].strip("_") or "repository"
+
+
+def slugs_for(slug: str, *numbers: int) -> Iterator[str]:
+    """``slug``, then with the first number, with the first two, and so on, then with a counter: the first of
+    them that no other repository has is taken."""
+    yield slug
+    for number in numbers:
+        slug = f"{slug}_{number}"
+        yield slug
+    yield from (f"{slug}_{number}" for number in count(2))
+
+
+def _plain(text: str) -> str:
+    """``text`` in ``[a-z0-9_]``, without accents, and never with two ``_`` in a row."""
+    ascii_only = unicodedata.normalize("NFKD", text.casefold()).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]+", "_", ascii_only).strip("_")
 
 
 def tenant_of(address: str) -> str:

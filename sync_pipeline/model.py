@@ -16,6 +16,9 @@ from uuid import UUID
 BEGINNING = datetime(1900, 1, 1, tzinfo=UTC)
 """Where the coverage of a source's time begins: before everything that a server can date."""
 
+FLEET = "fleet"
+"""First part of the keys of the assets about the whole installation; the alias of no server."""
+
 
 class Kind(StrEnum):
     """What kind of server a repository lives on."""
@@ -194,7 +197,8 @@ Window = RevisionWindow | TimeWindow
 @dataclass(frozen=True, slots=True)
 class Repository:
     """A row of ``scm.repos``. ``svn_prefix`` is the part of the URL below the repository root, without a
-    leading or trailing slash; empty for the whole repository."""
+    leading or trailing slash; empty for the whole repository. ``instance_slug`` (the alias of the server) and
+    ``slug`` (from the path) are the first two parts of the asset keys, both fixed at registration."""
 
     repo_id: int
     kind: Kind
@@ -216,6 +220,11 @@ class Repository:
     def spec(self) -> str:
         """The text by which a person names this repository: ``svn:<url>`` or ``gitlab:<id>``."""
         return f"svn:{self.url}" if self.kind is Kind.SVN else f"gitlab:{self.project_id}"
+
+    @property
+    def name(self) -> str:
+        """What people call this repository: the path of the project, or the SVN URL."""
+        return self.project_path or self.url
 
 
 class PathChange(NamedTuple):

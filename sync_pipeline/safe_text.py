@@ -39,6 +39,13 @@ def visible_json(document: str) -> str:
     return _UNSAFE.sub(escape, document)
 
 
+def markdown(text: str) -> str:
+    """``text`` for a page: as it is where Markdown shows it so, else as :func:`code`."""
+    # No sign of a link, a list or an emphasis, for which an underscore has to stand at the edge of a word.
+    plain = re.fullmatch(r"[A-Za-z](?:[A-Za-z0-9./-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])|:(?=//))*", text)
+    return text if plain else code(text)
+
+
 def code(text: str) -> str:
     """``text`` as a piece of code in Markdown, also in a table: neither a link nor an image nor an element
     begins there. A backtick and a bar, which would end it, become similar characters."""

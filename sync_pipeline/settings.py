@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -44,7 +45,7 @@ from pydantic_settings import (
 
 from sync_pipeline import settings_page
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobType
+from sync_pipeline.model import FLEET, JobType, Kind
 from sync_pipeline.settings_sources import (
     CONFIG_NAME,
     ONLY_IN_FILE,
@@ -84,7 +85,27 @@ def config_file() -> Path | None:
     return None
 
 
-# GitLab servers -----------------------------------------------------------------------------------------
+# Servers ------------------------------------------------------------------------------------------------
+
+_MAX_ALIAS_LENGTH = 32
+
+
+def _alias(value: str) -> str:
+    """An alias as it may stand in the key of an asset. Raises ValueError."""
+    if value == FLEET:
+        raise ValueError(
+            f"{value} is the name of the assets about the whole installation; choose another one"
+        )
+    if value and not (re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", value) and len(value) <= _MAX_ALIAS_LENGTH):
+        raise ValueError(
+            f"write at most {_MAX_ALIAS_LENGTH} characters, a-z, 0-9 and single _ between them, "
+            "like main or gitlab_eu"
+        )
+    return value
+
+
+Alias = Annotated[str, AfterValidator(_alias)]
+"""The short name of a server: first part of the keys of its assets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +114,14 @@ class GitLabServer:
 
     ``token`` is to be called at each use, so that a rotated token is used at once; the empty text stands for
     no token. It raises ConfigurationError, without the token, where there should be one and is none.
-    ``ca_file`` names the certificate authorities to trust, None for those of the system.
+    ``ca_file`` names the certificate authorities to trust, None for those of the system. ``name`` is the
+    alias that a person gave it; empty for none.
     """
 
     url: str
     token: Callable[[], str] = part(repr=False, compare=False)
     ca_file: Path | None
+    name: str = ""
 
 
 class GitLabTable(BaseModel):
@@ -111,6 +134,7 @@ class GitLabTable(BaseModel):
     token_env: str = ""
     token_file: Path | None = None
     ca_file: FilePath | None = None
+    name: Alias = ""
 
     @field_validator("url")
     @classmethod
@@ -132,6 +156,30 @@ class GitLabTable(BaseModel):
         if sum(map(bool, (self.token.get_secret_value(), self.token_env, self.token_file))) > 1:
             raise ValueError("give one of token, token_env and token_file")
         return self
+
+
+class SvnTable(BaseModel):
+    """A ``[[svn]]`` table of the TOML file: the name of one SVN server. ``url`` is its scheme and host."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    name: Alias = Field(min_length=1)
+
+    @field_validator("url")
+    @classmethod
+    def _server(cls, value: str) -> str:
+        text = value.strip().rstrip("/").lower()
+        if not re.fullmatch(r"(https?|svn(\+\w+)?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d+)?|file:", text):
+            raise ValueError("write the server only, like https://svn.example.com, or file:///")
+        return "file:///" if text == "file:" else text
+
+    @property
+    def instance(self) -> str:
+        """The server as repositories have it: the host, with the port where it is not the default."""
+        scheme, _, place = self.url.partition("://")
+        port = {"http": 80, "https": 443, "svn": 3690, "svn+ssh": 22}.get(scheme)
+        return place.removesuffix(f":{port}").strip("/") or "local"
 
 
 def _base_url(url: str) -> str:
@@ -309,6 +357,19 @@ def _contradictions(settings: Settings) -> Iterator[Contradiction]:
                 frozenset({"gitlab_url", "gitlab"}),
                 f"{host} is configured as two GitLab servers; keep one of them",
             )
+    of_svn = [table.instance for table in settings.svn]
+    for host in dict.fromkeys(of_svn):
+        if of_svn.count(host) > 1:
+            yield Contradiction(frozenset({"svn"}), f"{host} has two [[svn]] tables; keep one of them")
+    named = [(server.name, server.url) for server in settings.gitlab_servers() if server.name]
+    named += [(table.name, table.url) for table in settings.svn]
+    for name in dict.fromkeys(name for name, _ in named):
+        urls = [url for other, url in named if other == name]
+        if len(urls) > 1:
+            yield Contradiction(
+                frozenset({"gitlab_name", "gitlab", "svn"}),
+                f"{' and '.join(urls)} have the same name {name!r}; give each server a name of its own",
+            )
 
 
 class _Sources(InitSettingsSource):
@@ -379,10 +440,16 @@ class Settings(BaseSettings):
         description="File that holds the token instead, read at each use; a relative path is below the "
         "project root.",
     )
+    gitlab_name: Alias = Field(
+        "",
+        description="Its short name, such as main: first part of the keys of its assets, fixed when the "
+        "first repository of the server is registered. A later name changes labels only. Empty: made from "
+        "the host.",
+    )
     gitlab: tuple[GitLabTable, ...] = Field(
         (),
         description="More GitLab servers, each with the keys url, one of token, token_env (name of a "
-        "variable) and token_file, and ca_file.",
+        "variable) and token_file, ca_file, and name (as SCM_GITLAB_NAME).",
     )
     gitlab_parallel: int = Field(
         4, ge=1, le=16, description="Requests of one repository sent side by side to a GitLab."
@@ -447,6 +514,11 @@ class Settings(BaseSettings):
         (),
         description="Other addresses of the SVN servers, like `https://svn.example.com:8443`: a redirect to "
         "the same path there is followed, and the password may go there.",
+    )
+    svn: tuple[SvnTable, ...] = Field(
+        (),
+        description="Names of SVN servers, each table with the keys url (scheme and host, or `file:///`) and "
+        "name (as SCM_GITLAB_NAME).",
     )
     svn_trust_failures: str = Field(
         "",
@@ -852,7 +924,10 @@ class Settings(BaseSettings):
     def gitlab_servers(self) -> tuple[GitLabServer, ...]:
         """Every configured GitLab: the one of ``gitlab_url``, then the tables in their order."""
         first = GitLabServer(
-            self.gitlab_url, _token_source(self.gitlab_token, self.gitlab_token_file), self.ca_file
+            self.gitlab_url,
+            _token_source(self.gitlab_token, self.gitlab_token_file),
+            self.ca_file,
+            self.gitlab_name,
         )
         return (
             *((first,) if self.gitlab_url else ()),
@@ -861,10 +936,24 @@ class Settings(BaseSettings):
                     table.url,
                     _token_source(table.token, table.token_file, table.token_env),
                     table.ca_file or self.ca_file,
+                    table.name,
                 )
                 for table in self.gitlab
             ),
         )
+
+    @property
+    def server_names(self) -> dict[tuple[Kind, str], str]:
+        """The names that people gave to servers, by kind and ``instance`` as repositories have it."""
+        return {
+            (Kind.GITLAB, urlsplit(server.url).netloc): server.name
+            for server in self.gitlab_servers()
+            if server.name
+        } | {(Kind.SVN, table.instance): table.name for table in self.svn}
+
+    def server_name(self, kind: Kind, instance: str) -> str:
+        """The name that a person gave to a server; empty for none."""
+        return self.server_names.get((kind, instance), "")
 
     @field_validator("state_dir", "gitlab_token_file")
     @classmethod
@@ -1023,7 +1112,8 @@ def _line(error: ErrorDetails, given: Mapping[str, Given], file: Path | None) ->
     if key in ONLY_IN_FILE:
         number, *inner = place
         if error["type"] == "extra_forbidden":
-            problem = f"unknown key; {advice(str(inner[0]), GitLabTable.model_fields, cutoff=0.6)}"
+            table = GitLabTable if key == "gitlab" else SvnTable
+            problem = f"unknown key; {advice(str(inner[0]), table.model_fields, cutoff=0.6)}"
         where = f"[[{key}]] number {int(number) + 1} in {file}:{f' {inner[0]}' if inner else ''}"
         return f"{where}: {problem[:1].lower()}{problem[1:]}"
     value = "" if key in _SECRET or error["type"] == "value_error" else f", not {error['input']!r:.80}"

@@ -120,6 +120,7 @@ def _type(field: FieldInfo) -> str:
         "bool": "true or false",
         "SecretStr": "secret",
         "GitLabTable": "tables",
+        "SvnTable": "tables",
     }
     kind, *_ = arguments = get_args(field.annotation) or (field.annotation,)
     name = kinds.get(getattr(kind, "__name__", ""), "path")

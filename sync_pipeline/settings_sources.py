@@ -98,7 +98,7 @@ _REFUSED_TABLES = {
     "scm.gitlab.auth": "write a [[gitlab]] table with token_env or token_file",
 }
 
-ONLY_IN_FILE = frozenset({"gitlab"})
+ONLY_IN_FILE = frozenset({"gitlab", "svn"})
 """Settings that are tables, which have no place in a variable."""
 
 OTHER_VARIABLES = {

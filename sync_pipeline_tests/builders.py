@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sync_pipeline.catalog import instance_of, instance_slug_of
+from sync_pipeline.catalog import instance_of
 from sync_pipeline.model import (
     JOB_TYPES_OF_KIND,
     JobRequest,
@@ -66,9 +66,7 @@ def register_source(
         conn,
         url=f"{url}/{prefix}".rstrip("/"),
         instance=instance,
-        instance_slug=instance_slug_of(instance),
         tenant=tenant,
-        slug_stem="repository",
         svn_uuid=visit.uuid,
         svn_root=visit.root,
         svn_prefix=prefix,

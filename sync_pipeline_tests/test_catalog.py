@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -166,39 +168,84 @@ def test_a_normal_url_stays_as_it_is(segments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "instance", "slug", "stem"),
+    ("url", "instance", "slug"),
     [
-        ("file:///srv/Paint-Shop", "local", "local", "paint_shop"),
-        ("svn://svn.example.com/a/b.c", "svn.example.com", "svn_example_com", "a_b_c"),
-        ("svn://svn.example.com:3691", "svn.example.com:3691", "svn_example_com_3691", "repository"),
-        ("svn+ssh://me@h/%C3%BCber/x", "h", "h", "uber_x"),
-        ("http://h/%E6%97%A5", "h", "h", "repository"),
+        ("file:///srv/Paint-Shop", "local", "paint_shop"),
+        ("svn://svn.example.com/a/b.c", "svn.example.com", "a__b_c"),
+        ("svn://svn.example.com:3691", "svn.example.com:3691", "repository"),
+        ("svn+ssh://me@h/%C3%BCber/Stra%C3%9Fe", "h", "uber__strasse"),
+        ("http://h/%E6%97%A5/x", "h", "x"),
+        ("http://h/%E6%97%A5", "h", "repository"),
     ],
 )
-def test_names_follow_from_the_address(url: str, instance: str, slug: str, stem: str) -> None:
+def test_names_follow_from_the_address(url: str, instance: str, slug: str) -> None:
     assert catalog.instance_of(url) == instance
-    assert catalog.instance_slug_of(instance) == slug
     # Folders such as repos or tmp own nothing.
     assert catalog.tenant_of(url) == instance
-    assert catalog.slug_stem_of(url) == stem
+    assert catalog.slug_of(url) == slug
 
 
 def test_names_of_a_project_follow_from_its_path() -> None:
     assert catalog.tenant_of("Platform/tools/api.v2") == "Platform"
-    assert catalog.slug_stem_of("Platform/tools/api.v2") == "platform_tools_api_v2"
+    assert catalog.slug_of("Platform/tools/api.v2") == "platform__tools__api_v2"
+    assert catalog.slug_of("a/b__c/_d-") == "a__b_c__d", "two underscores are a slash and nothing else"
 
 
-def test_two_servers_never_share_a_slug() -> None:
-    hosts = ["a.b", "a-b", "a_b", "a--b", "[::1]", "a.b:1"]
-    slugs = {catalog.instance_slug_of(host) for host in hosts}
-    assert len(slugs) == len(hosts)
-    assert all(set(slug) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") for slug in slugs)
+def test_a_part_of_a_repository_in_a_folder_is_called_by_repository_and_part() -> None:
+    assert catalog.slug_of("file:///srv/svn/paint/branches/1.x", "branches/1.x") == "paint__branches__1_x"
+    assert catalog.slug_of("file:///srv/svn/paint", "") == "paint"
 
 
-def test_a_long_path_keeps_its_end_in_the_slug() -> None:
-    stem = catalog.slug_stem_of("svn://h/" + "very/" * 30 + "last")
-    assert stem.endswith("very_last")
-    assert len(stem) <= 48
+def test_repositories_below_several_roots_of_one_server_have_different_slugs() -> None:
+    urls = ("https://h/svn/paint", "https://h/old/paint", "https://h/svn/paint/trunk")
+    assert [catalog.slug_of(url) for url in urls] == ["svn__paint", "old__paint", "svn__paint__trunk"]
+
+
+def test_a_very_long_path_keeps_its_end_in_the_slug() -> None:
+    slug = catalog.slug_of("svn://h/" + "very/" * 30 + "last")
+    assert (slug[:6], slug[-6:], len(slug) <= 64) == ("very__", "__last", True)
+    assert catalog.slug_of("svn://h/a/" + "x" * 5000) == "x" * 64
+
+
+def test_a_slug_gets_numbers_only_as_far_as_it_has_to() -> None:
+    assert list(islice(catalog.slugs_for("a_b", 12, 3), 5)) == [
+        "a_b",
+        "a_b_12",
+        "a_b_12_3",
+        "a_b_12_3_2",
+        "a_b_12_3_3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "instance", "aliases"),
+    [
+        ("gitlab", "gitlab.com", ["gitlab", "gitlab_com", "gitlab_com_gitlab", "gitlab_com_2"]),
+        ("gitlab", "git.acme.com", ["git", "git_acme", "git_acme_com"]),
+        ("gitlab", "code.acme.com:8443", ["code", "code_8443", "code_gitlab", "code_acme"]),
+        ("svn", "www.acme.com", ["acme", "acme_svn", "acme_com"]),
+        ("gitlab", "127.0.0.1:38721", ["gitlab", "gitlab_38721", "gitlab_38721_gitlab", "gitlab_2"]),
+        ("svn", "[::1]:80", ["svn", "svn_80"]),
+        ("svn", "localhost", ["svn", "svn_svn"]),
+        ("svn", "10.1.2.3", ["10_1_2_3", "10_1_2_3_svn"]),
+        ("svn", "[fe80::1]:3691", ["fe80_1", "fe80_1_3691"]),
+        ("svn", "local", ["local", "local_svn", "local_2"]),
+        ("svn", "fleet.acme.com", ["fleet_svn", "fleet_acme"]),
+        ("svn", "_", ["svn", "svn_svn", "svn_2"]),
+    ],
+)
+def test_the_alias_of_a_server_is_short_and_from_its_host(
+    kind: str, instance: str, aliases: list[str]
+) -> None:
+    assert list(islice(catalog.aliases_for(Kind(kind), instance), len(aliases))) == aliases
+
+
+@given(st.from_regex(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?", fullmatch=True), st.sampled_from(Kind))
+def test_every_host_has_aliases_that_dagster_takes(instance: str, kind: Kind) -> None:
+    aliases = list(islice(catalog.aliases_for(kind, instance), 20))
+    assert len(set(aliases)) == 20
+    assert "fleet" not in aliases
+    assert all(re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", alias) for alias in aliases)
 
 
 def test_the_prefix_is_what_lies_below_the_root() -> None:

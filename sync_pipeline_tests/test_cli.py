@@ -533,12 +533,12 @@ def test_a_project_is_added_listed_shown_and_retired(
     listed = [row.split("\t") for row in scm("repo", "list").out.splitlines()]
     assert [row[listed[0].index("instance")] for row in listed[2:]] == ["local"]
     line = [cell for name, cell in zip(*listed[:2], strict=True) if name != "instance"]
-    assert line[1:] == ["gitlab:1", "platform/api", "platform", "platform_api_1", "ok", "", "active"]
+    assert line[1:] == ["gitlab:1", "platform/api", "platform", "platform__api", "ok", "", "active"]
     shown = scm("repo", "show", "gitlab:Platform/API", "--json").json
     assert [row["job_type"] for row in shown["job_types"]] == ["commits", "merge_requests", "reviews"]
     assert shown["url"].endswith("/platform/api")
     assert [event["event"] for event in shown["events"]] == ["registered"]
-    text = scm("repo", "show", "platform_api_1").out
+    text = scm("repo", "show", "platform__api").out
     assert "svn_root" not in text
     assert "merge_requests" in text
     assert scm("repo", "retire", "gitlab:platform/api", "--reason", "x").code == 0
@@ -699,7 +699,7 @@ def test_facts_are_derived_anew_without_a_server(
     with on_database.connection() as conn:
         conn.execute("UPDATE scm.mrs SET title = 'Wrong'")
         conn.execute("UPDATE scm.review_events SET raw = '{}'")
-    remap = ("repair", "remap", "--repo", "platform_api_1")
+    remap = ("repair", "remap", "--repo", "platform__api")
     before = jobs_of(on_database)
     assert scm(*remap, "--dry-run") == Done(
         0,

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from sync_pipeline import settings
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobType
+from sync_pipeline.model import JobType, Kind
 from sync_pipeline.settings import explained_settings, load_settings
 from sync_pipeline.settings_sources import PROFILES, Origin
 
@@ -444,6 +444,26 @@ def test_variables_that_are_no_settings_are_left_alone(monkeypatch: pytest.Monke
         ("[[gitlab]]\nurl = 'https://h'\ntokn = 'a'", ["number 1 in", "tokn: unknown key", "token?"]),
         ("[[gitlab]]\nurl = 'https://h'\ntoken = 'a'\ntoken_env = 'B'", ["number 1 in", "one of token"]),
         ("[[gitlab]]\nurl = 'https://h'\n[[gitlab]]\nurl = 'https://H:443/b'", ["h is configured as two"]),
+        ("[[gitlab]]\nurl = 'https://h'\nname = 'fleet'", ["number 1 in", "name: fleet is the name of"]),
+        ("[[gitlab]]\nurl = 'https://h'\nname = 'Main-EU'", ["name: write at most 32", "like main or"]),
+        ("[[gitlab]]\nurl = 'https://h'\nname = 'a__b'", ["name: write at most 32 characters"]),
+        (f"[[gitlab]]\nurl = 'https://h'\nname = '{'a' * 33}'", ["name: write at most 32 characters"]),
+        (
+            "[[gitlab]]\nurl = 'https://h'\nname = 'x'\n[[gitlab]]\nurl = 'https://g'\nname = 'x'",
+            ["https://h and https://g have the same name 'x'; give each server a name of its own"],
+        ),
+        (
+            "[[gitlab]]\nurl = 'https://h'\nname = 'x'\n[[svn]]\nurl = 'https://h'\nname = 'x'",
+            ["https://h and https://h have the same name 'x'"],
+        ),
+        ("svn = 'x'", ["svn in", "write [[svn]]"]),
+        ("[[svn]]\nurl = 'https://h'", ["[[svn]] number 1 in", "name: field required"]),
+        ("[[svn]]\nurl = 'https://h/repos'\nname = 'x'", ["url: write the server only"]),
+        ("[[svn]]\nurl = 'https://h'\nname = 'x'\nnmae = 'y'", ["nmae: unknown key", "name?"]),
+        (
+            "[[svn]]\nurl = 'svn://h'\nname = 'x'\n[[svn]]\nurl = 'https://H:443'\nname = 'y'",
+            ["h has two [[svn]] tables; keep one of them"],
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place(text: str, parts: list[str], folder: Path) -> None:
@@ -483,6 +503,33 @@ def test_the_text_of_the_settings_holds_no_secret(folder: Path) -> None:
 def test_there_is_no_gitlab_unless_one_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITLAB_TOKEN", SECRET)  # of another tool: it is sent nowhere
     assert load_settings().gitlab_servers() == ()
+
+
+def test_a_server_has_the_name_that_it_was_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config(
+        folder,
+        """
+        [[gitlab]]
+        url = "https://two:8443/code"
+        name = "eu"
+        [[svn]]
+        url = "svn+ssh://two:22"
+        name = "old_2"
+        [[svn]]
+        url = "file:///"
+        name = "files"
+        """,
+    )
+    monkeypatch.setenv("SCM_GITLAB_URL", "https://one")
+    monkeypatch.setenv("SCM_GITLAB_NAME", "main")
+    loaded = load_settings()
+    given = [loaded.server_name(Kind.GITLAB, instance) for instance in ("one", "two:8443", "two", "local")]
+    assert given == ["main", "eu", "", ""]
+    assert [loaded.server_name(Kind.SVN, instance) for instance in ("two", "local", "one")] == [
+        "old_2",
+        "files",
+        "",
+    ]
 
 
 def test_each_server_has_its_own_token_and_authorities(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,11 +28,13 @@ import pytest
 from psycopg.rows import dict_row
 
 from sync_pipeline import __version__
+from sync_pipeline.catalog import Snapshot
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobStatus, Mode
+from sync_pipeline.orchestration.build import build_defs
 from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.settings import Settings
-from sync_pipeline.store import migrations, proofs
+from sync_pipeline.settings import GitLabTable, Settings, SvnTable
+from sync_pipeline.store import migrations, proofs, repos
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register_source, request
@@ -168,6 +170,57 @@ def test_what_people_did_to_jobs_says_after_an_upgrade_what_the_jobs_were(empty_
         query = 'SELECT repo_id, job_type, mode, "window", actor FROM scm.job_events'
         period = '["2019-01-01 00:00:00+00","2020-01-01 00:00:00+00")'
         assert rows_of(database, query) == [(1, "commits", "backfill", period, "ann")]
+
+
+NAMES = {
+    "0001.sql": {
+        *(f"local/{name}/revisions" for name in ("paint_1", "odds_2", "worn_3", "away_4", "old_5")),
+        "local_revisions",
+        "changes_local",
+    },
+    "0006.sql": {
+        *(f"gitlab/project_1000/{job_type}" for job_type in ("commits", "merge_requests", "reviews")),
+        "local/repository_2/revisions",
+        *("gitlab_commits", "gitlab_merge_requests", "local_revisions", "changes_gitlab", "changes_local"),
+    },
+}
+"""Keys of assets, names of ops and sensors as the versions that left the dumps had them."""
+
+
+@pytest.mark.parametrize("dump", NAMES)
+def test_everything_by_which_dagster_keeps_state_has_its_name_after_an_upgrade(
+    dump: str, empty_database_url: str
+) -> None:
+    restore(empty_database_url, (DUMPS / dump).read_text(encoding="utf-8"))
+    migrations.migrate(empty_database_url, ENVIRONMENT)
+    with Database(empty_database_url) as database, database.connection() as conn:
+        settings = Settings(
+            gitlab=(GitLabTable(url="http://gitlab.example.com/gitlab", name="main"),),
+            svn=(SvnTable(url="file:///", name="files"),),
+        )
+        location = build_defs(
+            settings=settings, snapshot=Snapshot(tuple(repos.list_all(conn))), only=""
+        ).get_repository_def()
+        for project_id, path in ((1001, "team1/app-2"), (1000_000, "team1/app.2")):
+            repos.insert_gitlab(
+                conn,
+                url=f"http://gitlab.example.com/gitlab/projects/{project_id}",
+                instance="gitlab.example.com",
+                tenant="acme",
+                project_id=project_id,
+                project_path=path,
+                default_branch=None,
+                name="main",
+            )
+        later = [f"{one.instance_slug}/{one.slug}" for one in repos.list_all(conn)[-2:]]
+    assets = {key for key in location.assets_defs_by_key if key.path[0] != "fleet"}
+    found = {key.to_user_string() for key in assets}
+    found |= {location.assets_defs_by_key[key].op.name for key in assets}
+    found |= {sensor.name for sensor in location.sensor_defs} - {"scheduler", "reaper"}
+    assert found == NAMES[dump]
+    # A server stays below one alias, whatever its repositories are called.
+    alias = "gitlab" if dump == "0006.sql" else "main"
+    assert later == [f"{alias}/team1__app_2", f"{alias}/team1__app_2_1000000"]
 
 
 def migrate_and_compare(url: str, before: Rows, new_url: str) -> list[str]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, object]
 
-NAMES = "svn:<url>, gitlab:<id, path or url>, a repo_id or a slug."
+NAMES = "svn:<url>, gitlab:<id, path or url>, a repo_id, or a slug as in asset keys."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")]
 Repo = Annotated[str, typer.Option("--repo", metavar="SPEC", help=NAMES)]

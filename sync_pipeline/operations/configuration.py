@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from sync_pipeline.settings import GitLabTable, Settings, config_file
+from sync_pipeline.settings import GitLabTable, Settings, SvnTable, config_file
 from sync_pipeline.settings_sources import ONLY_IN_FILE, Given, Origin, variable_of
 
 # URLs that may hold a password.
@@ -45,7 +45,7 @@ def _shown(name: str, value: object) -> object:
     if name in _HIDDEN or isinstance(value, SecretStr):
         secret = value.get_secret_value() if isinstance(value, SecretStr) else value
         return "set" if secret else "not set"
-    if isinstance(value, GitLabTable):
+    if isinstance(value, (GitLabTable, SvnTable)):
         return {key: _shown(key, inner) for key, inner in value}
     if isinstance(value, tuple):
         return [_shown(name, item) for item in value]

@@ -310,13 +310,12 @@ def register(
             conn,
             url=f"{base}/projects/{project.project_id}",
             instance=instance,
-            instance_slug=catalog.instance_slug_of(instance),
             tenant=tenant or catalog.tenant_of(path),
-            slug_stem=catalog.slug_stem_of(path),
             project_id=project.project_id,
             project_path=path,
             default_branch=project.default_branch,
             root_id=root_id,
+            name=settings.server_name(Kind.GITLAB, instance),
         )
     if repository is None:
         return NewProject(None, False, ())

@@ -162,12 +162,11 @@ def _add(
             conn,
             url=spec.address,
             instance=instance,
-            instance_slug=catalog.instance_slug_of(instance),
             tenant=tenant or catalog.tenant_of(spec.address),
-            slug_stem=catalog.slug_stem_of(spec.address),
             svn_uuid=visit.uuid,
             svn_root=visit.root,
             svn_prefix=prefix,
+            name=settings.server_name(Kind.SVN, instance),
         )
         if repository is None:
             return Registered(spec, created=False, dry_run=False, repository=repos.find(conn, spec))
@@ -304,8 +303,8 @@ def retire_repository(database: Database, repo_id: int, *, reason: str, actor: s
 
 
 def find_repository(database: Database, text: str) -> Repository:
-    """The repository that ``text`` names: a specification, a ``repo_id`` or a slug. Raises ConfigurationError
-    if the catalog has none."""
+    """The repository that ``text`` names: a specification, a ``repo_id``, ``<slug>`` or ``<alias>/<slug>``.
+    Raises ConfigurationError if the catalog has none."""
     with database.connection() as conn:
         found: Repository | None
         if text.isascii() and text.isdigit():

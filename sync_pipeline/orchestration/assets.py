@@ -7,14 +7,14 @@ Belongs here: the definitions. What Dagster shows of each asset is in
 # Dagster looks at the annotation of ``context`` itself, so annotations cannot be postponed here.
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Repository
-from sync_pipeline.operations import pools
-from sync_pipeline.orchestration.order import POOLS_VARIABLE, read_order
+from sync_pipeline.operations import pools, server_names
+from sync_pipeline.orchestration.order import POOLS_VARIABLE, read_order, repository_tag
 from sync_pipeline.orchestration.partitions import partitions_of, svn_blocks
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.specs import asset_key, asset_spec
@@ -42,7 +42,11 @@ def family_assets(
     for repository in repositories:
         for family, job_types in by_family(pools.job_types_of(settings, repository)):
             grouped.setdefault((repository.instance_slug, family), []).append((repository, job_types))
-    return [_multi_asset(slug, family, members, days) for (slug, family), members in sorted(grouped.items())]
+    labels = server_names.labels(repositories, settings)
+    return [
+        _multi_asset(slug, family, members, days, labels)
+        for (slug, family), members in sorted(grouped.items())
+    ]
 
 
 def _multi_asset(
@@ -50,6 +54,7 @@ def _multi_asset(
     family: Family,
     units: Sequence[Units],
     days: dg.DailyPartitionsDefinition,
+    labels: Mapping[int, str],
 ) -> dg.AssetsDefinition:
     members = {
         asset_key(repository, job_type): (repository, job_type)
@@ -62,7 +67,10 @@ def _multi_asset(
 
     @dg.multi_asset(
         name=f"{instance_slug}_{family}",
-        specs=[asset_spec(repository, job_type, partitions) for repository, job_type in members.values()],
+        specs=[
+            asset_spec(repository, job_type, partitions, labels[repository.repo_id])
+            for repository, job_type in members.values()
+        ],
         check_specs=[
             dg.AssetCheckSpec(CHECK_NAME, asset=key, description="Complete and fresh, by our own ledger.")
             for key in members
@@ -80,13 +88,13 @@ def _multi_asset(
         watermarks: WatermarkStoreResource,
         observer: dg.ResourceParam[Observer],
     ) -> Iterator[dg.AssetCheckResult]:
-        sign(context.instance, context.run)
         chosen = context.selected_asset_keys
         selected = [
             (repository, wanted)
             for repository, job_types in units
             if (wanted := tuple(j for j in job_types if asset_key(repository, j) in chosen))
         ]
+        sign(context.instance, context.run, repository_tag([repository for repository, _ in selected]))
         try:
             order = read_order(context.run.tags, partitions_of(family, context.instance, days))
             with (

@@ -39,7 +39,7 @@ _PATIENT = 6.0
 
 
 def changes_name(instance_slug: str) -> str:
-    """Name of the changes sensor of an instance."""
+    """Name of the changes sensor of a server; fixed, because Dagster keeps its switch and cursor by name."""
     return f"changes_{instance_slug}"
 
 
@@ -61,12 +61,13 @@ def _changes_sensor(
         key=lambda repository: repository.repo_id,
     )
     server = next((r.instance for r in repositories if r.kind is Kind.GITLAB), None)
+    instances = ", ".join(sorted({r.instance for r in repositories}))
 
     @dg.sensor(
         name=name,
         minimum_interval_seconds=settings.sensor_interval,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Looks where something may be new and writes hints. Starts nothing.",
+        description=f"Looks at {instances} where something may be new and writes hints. Starts nothing.",
     )
     @skips_outages
     def changes(

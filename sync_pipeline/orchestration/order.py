@@ -7,23 +7,35 @@ without doing anything. So everything is checked here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Mode, Trigger, Window
+from sync_pipeline.model import Mode, Repository, Trigger, Window
 from sync_pipeline.orchestration.partitions import Partitions
 from sync_pipeline.policy.windows import bounds
+from sync_pipeline.safe_text import visible
 
 MODE_TAG = "scm/mode"
-TRIGGER_TAG = "scm/trigger"
-ACTOR_TAG = "scm/actor"
 REASON_TAG = "scm/reason"
-WINDOWS_TAG = "scm/windows"
+REPOSITORY_TAG = "repo"
+"""Path of the project, or SVN URL, where the run is for one repository. The tag is short because the list of
+runs cuts off long ones."""
+
+# The list of runs leaves out tags that begin so; the page of a run shows them.
+TRIGGER_TAG = "dagster/scm_trigger"
+ACTOR_TAG = "dagster/scm_actor"
+WINDOWS_TAG = "dagster/scm_windows"
 """Windows whose edges are not those of partitions, separated by commas: ``first-last`` in revisions,
 ``since..until`` in ISO form for time."""
-PROCESS_TAG = "scm/process"
-UPDATE_WATERMARK_TAG = "scm/update_watermark"
+PROCESS_TAG = "dagster/scm_process"
+UPDATE_WATERMARK_TAG = "dagster/scm_update_watermark"
+
+# How a person writes them, and how 0.6 and earlier did.
+_WRITTEN = {
+    tag: tag.replace("dagster/scm_", "scm/")
+    for tag in (TRIGGER_TAG, ACTOR_TAG, WINDOWS_TAG, PROCESS_TAG, UPDATE_WATERMARK_TAG)
+}
 
 PARTITION_TAG = "dagster/partition"
 RANGE_START_TAG = "dagster/asset_partition_range_start"
@@ -33,6 +45,8 @@ _BACKFILL_TAG = "dagster/backfill"
 _UI_TAG = "dagster/from_ui"
 _SENSOR_TAG = "dagster/sensor_name"
 _USER_TAG = "user"
+
+_MAX_TAG_LENGTH = 255
 
 POOLS_VARIABLE = "SCM_DAGSTER_POOLS"
 """Set in the processes of ``scm-sync up``: runs from the queue take a slot of their instance's pool. A run
@@ -62,6 +76,22 @@ class Order:
         return self.trigger is Trigger.SENSOR and self.mode is not Mode.INCREMENTAL
 
 
+def tag_of(tags: Mapping[str, str], name: str) -> str:
+    """The value of one of our tags, by either of its names; empty for none."""
+    return tags.get(name) or tags.get(_WRITTEN.get(name, name), "")
+
+
+def names_of(name: str) -> tuple[str, str]:
+    """The names of a tag that the list of runs leaves out: ours, and that of 0.6 and of people."""
+    return name, _WRITTEN[name]
+
+
+def repository_tag(repositories: Collection[Repository]) -> dict[str, str]:
+    """The tag that names the repository of a run, where it is for one."""
+    names = {repository.name for repository in repositories}
+    return {REPOSITORY_TAG: visible(names.pop())[:_MAX_TAG_LENGTH]} if len(names) == 1 else {}
+
+
 def read_order(tags: Mapping[str, str], known: Partitions) -> Order:
     """The order in the tags of a run; ``known`` are the partitions that there are.
 
@@ -85,21 +115,21 @@ def read_order(tags: Mapping[str, str], known: Partitions) -> Order:
     return Order(
         mode=mode,
         trigger=trigger,
-        actor=tags.get(ACTOR_TAG) or tags.get(_USER_TAG) or str(trigger),
+        actor=tag_of(tags, ACTOR_TAG) or tags.get(_USER_TAG) or str(trigger),
         reason=tags.get(REASON_TAG) or _reason(tags, trigger),
         windows=windows,
         exact=exact,
-        update_watermark=tags.get(UPDATE_WATERMARK_TAG) == "true",
+        update_watermark=tag_of(tags, UPDATE_WATERMARK_TAG) == "true",
     )
 
 
 def _trigger(tags: Mapping[str, str]) -> Trigger:
-    if TRIGGER_TAG in tags:
+    if name := tag_of(tags, TRIGGER_TAG):
         try:
-            return Trigger(tags[TRIGGER_TAG])
+            return Trigger(name)
         except ValueError:
             raise ConfigurationError(
-                f"the tag {TRIGGER_TAG} has the unknown value {tags[TRIGGER_TAG]!r}; "
+                f"the tag {_WRITTEN[TRIGGER_TAG]} has the unknown value {name!r}; "
                 f"use one of: {', '.join(Trigger)}"
             ) from None
     if _SENSOR_TAG in tags:
@@ -141,9 +171,9 @@ def _partitions(tags: Mapping[str, str], known: Partitions) -> tuple[Window, ...
 
 def _windows(tags: Mapping[str, str], known: Partitions) -> tuple[Window, ...]:
     found: list[Window] = []
-    for text in filter(None, tags.get(WINDOWS_TAG, "").split(",")):
+    for text in filter(None, tag_of(tags, WINDOWS_TAG).split(",")):
         try:
             found += known.parse(text.strip())
         except ConfigurationError as error:
-            raise ConfigurationError(f"the tag {WINDOWS_TAG}: {error}") from None
+            raise ConfigurationError(f"the tag {_WRITTEN[WINDOWS_TAG]}: {error}") from None
     return tuple(sorted(found, key=bounds))

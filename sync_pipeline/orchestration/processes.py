@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from enum import StrEnum
 
 import dagster as dg
 
-from sync_pipeline.orchestration.order import PROCESS_TAG
+from sync_pipeline.orchestration.order import PROCESS_TAG, tag_of
 from sync_pipeline.sync.worker import is_gone, process_identity
 
 
@@ -30,16 +31,17 @@ def signature(run_id: str) -> str:
     return f"{run_id} {process_identity()}"
 
 
-def sign(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
-    """Mark a run as carried out by this process."""
-    mark = signature(run.run_id)
-    if run.tags.get(PROCESS_TAG) != mark:
-        instance.add_run_tags(run.run_id, {PROCESS_TAG: mark})
+def sign(instance: dg.DagsterInstance, run: dg.DagsterRun, tags: Mapping[str, str] | None = None) -> None:
+    """Mark a run as carried out by this process, and give it other ``tags`` that it may lack."""
+    wanted = {**(tags or {}), PROCESS_TAG: signature(run.run_id)}
+    lacking = {name: value for name, value in wanted.items() if run.tags.get(name) != value}
+    if lacking:
+        instance.add_run_tags(run.run_id, lacking)
 
 
 def process_of(run: dg.DagsterRun) -> Process:
     """What is known of the process that signed the run."""
-    run_id, _, identity = run.tags.get(PROCESS_TAG, "").partition(" ")
+    run_id, _, identity = tag_of(run.tags, PROCESS_TAG).partition(" ")
     if run_id != run.run_id or _machine(identity) != _machine(process_identity()):
         return Process.UNKNOWN
     return Process.GONE if is_gone(identity) else Process.LIVES
@@ -50,7 +52,7 @@ def interrupt(run: dg.DagsterRun) -> bool:
     False where it is not known to live."""
     if process_of(run) is not Process.LIVES:
         return False
-    _, pid, _ = run.tags[PROCESS_TAG].rsplit(" ", 2)
+    _, pid, _ = tag_of(run.tags, PROCESS_TAG).rsplit(" ", 2)
     try:
         os.kill(int(pid), signal.SIGINT)
     except (ProcessLookupError, PermissionError):

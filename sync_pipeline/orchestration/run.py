@@ -35,6 +35,8 @@ from sync_pipeline.orchestration.order import (
     TRIGGER_TAG,
     UPDATE_WATERMARK_TAG,
     WINDOWS_TAG,
+    names_of,
+    repository_tag,
 )
 from sync_pipeline.orchestration.partitions import (
     Partitions,
@@ -130,6 +132,7 @@ def execute(
             REASON_TAG: reason,
             UPDATE_WATERMARK_TAG: "true" if update_watermark else "false",
             PROCESS_TAG: signature(run_id),
+            **repository_tag(chosen),
             **_partition_tags(partitions, windows or ()),
         }
         _close_lost_runs(instance)
@@ -159,10 +162,11 @@ def execute(
 
 def _close_lost_runs(instance: dg.DagsterInstance) -> None:
     """Runs of runners that were killed: nobody else would ever tell Dagster that they ended."""
-    started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED], tags={TRIGGER_TAG: str(Trigger.RUNNER)})
-    for run in instance.get_runs(started, limit=100):
-        if process_of(run) is Process.GONE:
-            end_lost_run(instance, run.run_id, "the process of this run is gone")
+    for name in names_of(TRIGGER_TAG):
+        started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED], tags={name: str(Trigger.RUNNER)})
+        for run in instance.get_runs(started, limit=100):
+            if process_of(run) is Process.GONE:
+                end_lost_run(instance, run.run_id, "the process of this run is gone")
 
 
 def _partition_tags(partitions: Partitions, windows: Sequence[Window]) -> Mapping[str, str]:

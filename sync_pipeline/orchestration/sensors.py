@@ -37,6 +37,7 @@ from sync_pipeline.orchestration.order import (
     TRIGGER_TAG,
     WINDOWS_TAG,
     read_order,
+    repository_tag,
 )
 from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of, windows_text
 from sync_pipeline.orchestration.planning import Start, group
@@ -165,6 +166,7 @@ def _run_request(
         REASON_TAG: ", ".join(sorted({d.reason for d in start.decisions})),
         PRIORITY_TAG: _RUN_PRIORITY[start.mode],
     }
+    tags |= repository_tag([by_id[repo_id] for repo_id, _ in start.units])
     if start.window is not None:
         tags[RANGE_START_TAG], tags[RANGE_END_TAG] = partitions.carriers([start.window])
         if isinstance(start.window, TimeWindow):

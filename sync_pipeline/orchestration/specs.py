@@ -1,4 +1,4 @@
-"""What Dagster shows of each (repository, job type): key, description, links.
+"""What Dagster shows of each (repository, job type): key, group, description, links.
 
 Belongs here: the specs of the assets and the links to the sources. Does not belong here: the step that fills
 them.
@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import dagster as dg
 
-from sync_pipeline.model import JobType, Kind, Lifecycle, Repository
-from sync_pipeline.safe_text import code, visible
+from sync_pipeline.model import FLEET, JobType, Kind, Lifecycle, Repository
+from sync_pipeline.safe_text import code, markdown, visible
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.pools import DEFAULT_POOL
 
@@ -31,7 +31,7 @@ _PAGES: Mapping[JobType, str] = {
 
 
 def asset_key(repository: Repository, job_type: JobType) -> dg.AssetKey:
-    """``[instance slug, repository slug, job type]``; fixed at registration, or history would be lost."""
+    """``[alias, path slug, job type]``; fixed at registration, or history would be lost."""
     return dg.AssetKey([repository.instance_slug, repository.slug, str(job_type)])
 
 
@@ -39,22 +39,23 @@ def fleet_key(name: str, settings: Settings) -> dg.AssetKey:
     """The key of an asset about everything that a code location has; two of them in one workspace must not
     share it."""
     pool = [] if settings.worker_pool == DEFAULT_POOL else [settings.worker_pool]
-    return dg.AssetKey(["fleet", *pool, name])
+    return dg.AssetKey([FLEET, *pool, name])
 
 
 def asset_spec(
-    repository: Repository, job_type: JobType, partitions: dg.PartitionsDefinition
+    repository: Repository, job_type: JobType, partitions: dg.PartitionsDefinition, label: str
 ) -> dg.AssetSpec:
-    """The spec of one (repository, job type)."""
+    """The spec of one (repository, job type); ``label`` is what its server is called now."""
     content, table = _CONTENT[job_type]
     retired = " Retired: no longer synced." if repository.lifecycle is Lifecycle.RETIRED else ""
     return dg.AssetSpec(
         asset_key(repository, job_type),
         skippable=True,
         partitions_def=partitions,
-        group_name=repository.instance_slug,
+        group_name=label,
         kinds={str(repository.kind), "postgres"},
-        description=f"{content} of {code(web_address(repository))}, in {table}.{retired}",
+        description=f"{markdown(repository.name)}: {content[:1].lower()}{content[1:]}, in {table}. "
+        f"Server {label}, {code(repository.instance)}.{retired}",
         tags={"scm/lifecycle": str(repository.lifecycle)},
         metadata={
             "url": link(web_address(repository)),

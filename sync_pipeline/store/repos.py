@@ -16,39 +16,51 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.store.database import Connection
 
-# Makes the row unless the place is registered and active. The number is part of the slug, so that a successor
-# at the same place gets assets of its own.
+# One registration at a time chooses names, so that two never choose the same. Until the transaction ends.
+_LOCK_NAMES = "SELECT pg_advisory_xact_lock(hashtext('scm repository names'))"
+
+# The alias of a server: that of the repository registered last there. A repository that was relocated from
+# another server brought an alias along, which stays the other one's while that has a repository.
+_ALIAS = """
+SELECT r.instance_slug FROM scm.repos AS r
+ WHERE r.kind = %(kind)s AND r.instance = %(instance)s
+   AND NOT (EXISTS (SELECT FROM scm.repo_events AS e
+                     WHERE e.repo_id = r.repo_id AND r.kind = 'svn' AND e.event = 'moved'
+                       AND r.instance <> coalesce(
+                           nullif(substring(e.old_value, '^[^:]+://(?:[^/@]*@)?([^/]*)'), ''), 'local'))
+            AND EXISTS (SELECT FROM scm.repos AS o
+                         WHERE o.instance_slug = r.instance_slug AND o.instance <> r.instance))
+ ORDER BY r.repo_id DESC
+ LIMIT 1
+"""
+
+# Which server has an alias, where one has it.
+_OWNER = "SELECT kind, instance FROM scm.repos WHERE instance_slug = %(alias)s ORDER BY repo_id LIMIT 1"
+
+# Whether a key of an asset is taken, also by a retired repository.
+_TAKEN = "SELECT 1 FROM scm.repos WHERE instance_slug = %(alias)s AND slug = %(slug)s"
+
+_NEXT_ID = "SELECT nextval(pg_get_serial_sequence('scm.repos', 'repo_id')) AS repo_id"
+
+# Makes the row unless the place is registered and active.
 _INSERT_SVN = """
-WITH numbered AS (
-    SELECT nextval(pg_get_serial_sequence('scm.repos', 'repo_id')) AS repo_id
-)
 INSERT INTO scm.repos
        (repo_id, kind, instance, instance_slug, tenant, slug, url, svn_uuid, svn_root, svn_prefix)
 OVERRIDING SYSTEM VALUE
-SELECT repo_id, 'svn', %(instance)s, %(instance_slug)s, %(tenant)s, %(slug_stem)s || '_' || repo_id, %(url)s,
-       %(svn_uuid)s, %(svn_root)s, %(svn_prefix)s
-  FROM numbered
+VALUES (%(repo_id)s, 'svn', %(instance)s, %(alias)s, %(tenant)s, %(slug)s, %(url)s, %(svn_uuid)s,
+        %(svn_root)s, %(svn_prefix)s)
 ON CONFLICT (kind, md5(url)) WHERE lifecycle = 'active' DO NOTHING
 RETURNING *
 """
 
-# Makes the row unless the project is registered and active. The project's number makes the slug unique; a
-# retired twin that is not taken up again keeps its assets for itself.
+# Makes the row unless the project is registered and active.
 _INSERT_GITLAB = """
-WITH numbered AS (
-    SELECT nextval(pg_get_serial_sequence('scm.repos', 'repo_id')) AS repo_id,
-           %(slug_stem)s || '_' || %(project_id)s AS slug
-)
 INSERT INTO scm.repos
        (repo_id, kind, instance, instance_slug, tenant, slug, url, project_id, project_path, default_branch,
         root_id)
 OVERRIDING SYSTEM VALUE
-SELECT n.repo_id, 'gitlab', %(instance)s, %(instance_slug)s, %(tenant)s,
-       n.slug || CASE WHEN EXISTS (SELECT FROM scm.repos AS r
-                                    WHERE r.instance_slug = %(instance_slug)s AND r.slug = n.slug)
-                      THEN '_' || n.repo_id ELSE '' END,
-       %(url)s, %(project_id)s, %(project_path)s, %(default_branch)s, %(root_id)s
-  FROM numbered AS n
+VALUES (%(repo_id)s, 'gitlab', %(instance)s, %(alias)s, %(tenant)s, %(slug)s, %(url)s, %(project_id)s,
+        %(project_path)s, %(default_branch)s, %(root_id)s)
 ON CONFLICT DO NOTHING
 RETURNING *
 """
@@ -73,8 +85,12 @@ SELECT * FROM scm.repos
  WHERE kind = 'gitlab' AND instance = %(instance)s AND project_id = %(project_id)s AND lifecycle = 'active'
 """
 
-# Repositories by the second part of their asset key; two servers may share a slug only by accident of names.
-_BY_SLUG = "SELECT * FROM scm.repos WHERE slug = %(slug)s ORDER BY repo_id"
+# Repositories by the second part of their asset key, which one of each server may have; or by the first two.
+_BY_SLUG = """
+SELECT * FROM scm.repos
+ WHERE slug = %(slug)s AND (instance_slug = %(alias)s OR %(alias)s = '')
+ ORDER BY repo_id
+"""
 
 # The whole catalog.
 _LIST = "SELECT * FROM scm.repos WHERE lifecycle = 'active' OR %(retired)s ORDER BY repo_id"
@@ -226,29 +242,60 @@ def insert_svn(
     *,
     url: str,
     instance: str,
-    instance_slug: str,
     tenant: str,
-    slug_stem: str,
     svn_uuid: str,
     svn_root: str,
     svn_prefix: str,
+    name: str = "",
 ) -> Repository | None:
-    """Make the row of an SVN repository; None if the URL is registered and active. The slug is
-    ``<slug_stem>_<repo_id>``."""
-    row = conn.execute(
-        _INSERT_SVN,
-        {
-            "url": url,
-            "instance": instance,
-            "instance_slug": instance_slug,
-            "tenant": tenant,
-            "slug_stem": slug_stem,
-            "svn_uuid": svn_uuid,
-            "svn_root": svn_root,
-            "svn_prefix": svn_prefix,
-        },
-    ).fetchone()
-    return _repository(row) if row else None
+    """Make the row of an SVN repository; None if the URL is registered and active. ``name`` is the alias that
+    the settings give the server. Raises ConfigurationError where another server has it."""
+    params = {
+        "url": url,
+        "instance": instance,
+        "tenant": tenant,
+        "svn_uuid": svn_uuid,
+        "svn_root": svn_root,
+        "svn_prefix": svn_prefix,
+    }
+    return _insert(conn, _INSERT_SVN, params, Kind.SVN, name, catalog.slug_of(url, svn_prefix))
+
+
+def _insert(
+    conn: Connection, statement: str, params: dict[str, Any], kind: Kind, name: str, slug: str, *numbers: int
+) -> Repository | None:
+    """Choose the names of a new repository and make its row. A slug that is taken gets ``numbers`` and then
+    the ``repo_id``."""
+    with conn.transaction():
+        conn.execute(_LOCK_NAMES)
+        row = conn.execute(_NEXT_ID).fetchone()
+        assert row is not None
+        repo_id = int(row["repo_id"])
+        alias = _choose_alias(conn, kind, params["instance"], name)
+        slugs = catalog.slugs_for(slug, *numbers, repo_id)
+        free = next(s for s in slugs if not conn.execute(_TAKEN, {"alias": alias, "slug": s}).fetchone())
+        made = conn.execute(
+            statement, {**params, "repo_id": repo_id, "alias": alias, "slug": free}
+        ).fetchone()
+    return _repository(made) if made else None
+
+
+def _choose_alias(conn: Connection, kind: Kind, instance: str, name: str) -> str:
+    """The alias of a server: the one that it has, else ``name``, else one made from its host."""
+    known = conn.execute(_ALIAS, {"kind": str(kind), "instance": instance}).fetchone()
+    if known is not None:
+        return str(known["instance_slug"])
+    if name:
+        owner = conn.execute(_OWNER, {"alias": name}).fetchone()
+        if owner is not None:
+            raise ConfigurationError(
+                f"the name {name!r} of the {kind} server {instance} is in the asset keys of the "
+                f"{owner['kind']} server {owner['instance']}; give {instance} another name",
+                code="alias_taken",
+            )
+        return name
+    aliases = catalog.aliases_for(kind, instance)
+    return next(alias for alias in aliases if conn.execute(_OWNER, {"alias": alias}).fetchone() is None)
 
 
 def get(conn: Connection, repo_id: int) -> Repository:
@@ -266,29 +313,26 @@ def insert_gitlab(
     *,
     url: str,
     instance: str,
-    instance_slug: str,
     tenant: str,
-    slug_stem: str,
     project_id: int,
     project_path: str,
     default_branch: str | None,
     root_id: int | None = None,
+    name: str = "",
 ) -> Repository | None:
-    """Make the row of a project; None if it is registered and active. The slug is
-    ``<slug_stem>_<project_id>``, and goes on with the ``repo_id`` where a retired repository has that."""
+    """Make the row of a project; None if it is registered and active. ``name`` and what it raises as for
+    :func:`insert_svn`."""
     params = {
         "url": url,
         "instance": instance,
-        "instance_slug": instance_slug,
         "tenant": tenant,
-        "slug_stem": slug_stem,
         "project_id": project_id,
         "project_path": project_path,
         "default_branch": default_branch,
         "root_id": root_id,
     }
-    row = conn.execute(_INSERT_GITLAB, params).fetchone()
-    return _repository(row) if row else None
+    slug = catalog.slug_of(project_path)
+    return _insert(conn, _INSERT_GITLAB, params, Kind.GITLAB, name, slug, project_id)
 
 
 def find(conn: Connection, spec: RepositorySpec) -> Repository | None:
@@ -303,14 +347,15 @@ def by_project(conn: Connection, instance: str, project_id: int) -> Repository |
     return _repository(row) if row else None
 
 
-def by_slug(conn: Connection, slug: str) -> Repository | None:
-    """The repository whose slug this is, or None. Raises ConfigurationError where several servers have
-    one."""
-    found = [_repository(row) for row in conn.execute(_BY_SLUG, {"slug": slug})]
+def by_slug(conn: Connection, text: str) -> Repository | None:
+    """The repository that ``text`` names, as ``<slug>`` or ``<alias>/<slug>``, or None. Raises
+    ConfigurationError where several servers have such a slug."""
+    alias, _, slug = text.rpartition("/")
+    found = [_repository(row) for row in conn.execute(_BY_SLUG, {"slug": slug, "alias": alias})]
     if len(found) > 1:
-        numbers = ", ".join(f"{repository.repo_id} ({repository.instance})" for repository in found)
+        names = " or ".join(f"{one.instance_slug}/{one.slug} ({one.instance})" for one in found)
         raise ConfigurationError(
-            f"several servers have a {slug!r}; write the number instead: {numbers}",
+            f"several servers have a {slug!r}; write {names}",
             code="ambiguous_repository",
         )
     return found[0] if found else None

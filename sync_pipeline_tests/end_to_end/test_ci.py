@@ -116,8 +116,8 @@ def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> N
         " (SELECT dagster_run_id FROM scm.sync_jobs WHERE repo_id = %(id)s)",
         id=repo_id,
     )
-    assert ("scm/trigger", "runner") in {(tag["key"], tag["value"]) for tag in tags}
-    assert {"scm/actor", "scm/reason"} <= {tag["key"] for tag in tags}
+    assert ("dagster/scm_trigger", "runner") in {(tag["key"], tag["value"]) for tag in tags}
+    assert {"dagster/scm_actor", "scm/reason", "repo"} <= {tag["key"] for tag in tags}
 
 
 def slow_runner(shared: Installation, place: Path) -> Process:

@@ -27,7 +27,7 @@ from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.reasons import remedy
 from sync_pipeline.sandbox.gitlab import RateLimit, Server, faults
-from sync_pipeline.settings import SWITCHES, GitLabServer, Settings
+from sync_pipeline.settings import SWITCHES, GitLabServer, GitLabTable, Settings
 from sync_pipeline.sources.gitlab.front import TokenLook
 from sync_pipeline.store import credentials, diagnosis, heartbeats, migrations, pools, repos
 from sync_pipeline.store import servers as server_failures
@@ -273,6 +273,21 @@ def test_the_snapshot_is_compared_with_the_database(database: Database) -> None:
     assert state("{") == (FAILED, again)
     settings.catalog_file.unlink()
     assert state() == (FAILED, again)
+
+
+def test_a_name_that_another_server_has_in_its_asset_keys_is_told(database: Database) -> None:
+    with database.connection() as conn:
+        register_project(conn, "https://git.test", 7, "platform/api", origin=START)
+        known = repos.list_all(conn)  # below the alias gitlab
+
+    def judged(url: str, name: str) -> tuple[State, str]:
+        settings = Settings(gitlab=(GitLabTable(url=url, name=name),))
+        (finding,) = local.server_names(settings, known)
+        return finding.state, finding.remedy
+
+    assert judged("https://git.test", "gitlab") == judged("https://git.test", "main") == (OK, "")
+    assert judged("https://new.test", "gitlab") == (FAILED, "give new.test another name")
+    assert local.server_names(Settings(), known)[0].state is OK
 
 
 def test_silent_and_failing_sensors_are_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from sync_pipeline.operations import projects, registration
 from sync_pipeline.operations.registration import Registered
 from sync_pipeline.sandbox.gitlab import GUEST, Server, faults
 from sync_pipeline.sandbox.gitlab.git import GitRepository
-from sync_pipeline.settings import Settings
+from sync_pipeline.settings import Settings, SvnTable
 from sync_pipeline.store import jobs, proofs, repos, watermarks
 from sync_pipeline.store.database import Database
 from sync_pipeline_tests.operations.conftest import Site
@@ -48,7 +49,7 @@ def add(database: Database, head: int = 0, spec: RepositorySpec = SPEC, **option
     error = options.pop("error", None)
     return registration.add_repository(
         database,
-        Settings(),
+        options.pop("settings", Settings()),
         spec,
         actor="me@host",
         reader_factory=lambda url: Door(head, root=root, error=error),
@@ -104,8 +105,8 @@ def test_what_the_catalog_knows_follows_from_address_and_visit(database: Databas
     spec = parse_spec("svn:svn://H:3691/paint/Trunk%20A")
     repository = add(database, spec=spec, root="svn://h:3691/paint").repository
     assert repository is not None
-    assert (repository.instance, repository.instance_slug) == ("h:3691", "h_3691")
-    assert (repository.tenant, repository.slug) == ("h:3691", f"paint_trunk_a_{repository.repo_id}")
+    assert (repository.instance, repository.instance_slug) == ("h:3691", "h")
+    assert (repository.tenant, repository.slug) == ("h:3691", "paint__trunk_a")
     assert (repository.svn_root, repository.svn_prefix) == ("svn://h:3691/paint", "Trunk A")
     assert repository.svn_uuid == "uuid of svn://h:3691/paint"
     assert add(database, spec=parse_spec("svn:svn://h/x"), tenant="owner").repository.tenant == "owner"  # type: ignore[union-attr]
@@ -208,11 +209,33 @@ def test_retiring_needs_a_reason(database: Database) -> None:
 def test_a_repository_is_found_by_specification_number_and_slug(database: Database) -> None:
     repository = add(database).repository
     assert repository is not None
-    for text in (repository.spec, str(repository.repo_id), repository.slug):
+    for text in (repository.spec, str(repository.repo_id), "paint", "h/paint"):
         assert registration.find_repository(database, text) == repository
     for text, part in [("svn:svn://h/pain", f"did you mean {repository.spec}"), ("99", "99"), ("x", "'x'")]:
         with pytest.raises(ConfigurationError, match=part):
             registration.find_repository(database, text)
+
+
+def test_the_name_of_a_server_is_its_alias_and_one_that_another_server_has_is_refused(
+    database: Database, site: Site
+) -> None:
+    given = site.settings.model_copy(
+        update={
+            "gitlab_name": "main",
+            "svn": (SvnTable(url="svn://h", name="old"), SvnTable(url="svn://g", name="main")),
+        }
+    )
+    site = replace(site, settings=given)
+    project = add_project(database, site).repository
+    assert project is not None
+    assert (project.instance_slug, project.slug) == ("main", "platform__api")
+    paint = add(database, settings=given).repository
+    assert paint is not None
+    assert (paint.instance_slug, paint.slug) == ("old", "paint")
+    with pytest.raises(ConfigurationError, match="the name 'main' of the svn server g is in the asset keys"):
+        add(database, spec=parse_spec("svn:svn://g/glue"), settings=given)
+    with database.connection() as conn:
+        assert len(repos.list_all(conn)) == 2
 
 
 def test_the_snapshot_holds_the_catalog_with_the_retired_ones(database: Database, tmp_path: Path) -> None:
@@ -345,7 +368,7 @@ def test_a_project_is_registered_under_its_number_with_all_of_its_history(
     assert (repository.project_id, repository.project_path) == (number, "platform/api")
     assert repository.url == f"{site.server.url}/projects/{number}"
     assert (repository.instance, repository.tenant) == (site.instance, "platform")
-    assert (repository.slug, repository.spec) == (f"platform_api_{number}", f"gitlab:{number}")
+    assert (repository.slug, repository.spec) == ("platform__api", f"gitlab:{number}")
     assert repository.default_branch == "main"
     assert done.origin == datetime(2024, 4, 6, tzinfo=UTC)
     years = [("2024-01-01", "2024-04-06"), ("2023-01-01", "2024-01-01"), ("2022-01-01", "2023-01-01")]

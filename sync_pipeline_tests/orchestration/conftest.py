@@ -17,7 +17,7 @@ from dagster._core.test_utils import freeze_time
 from pydantic import SecretStr
 
 from sync_pipeline import catalog
-from sync_pipeline.model import JobReport, JobType, Repository
+from sync_pipeline.model import JobReport, JobType, Kind, Repository
 from sync_pipeline.orchestration import partitions
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
 from sync_pipeline.orchestration.run import dagster_environment
@@ -210,7 +210,7 @@ class Forge:
 
     def _register(self, project: Project) -> int:
         origin = midnight(self.gitlab.clock.now() - timedelta(days=30))
-        slug = catalog.instance_slug_of(catalog.instance_of(self.server.url))
+        slug = next(catalog.aliases_for(Kind.GITLAB, catalog.instance_of(self.server.url)))
         with self.site.database.connection() as conn:
             repo_id = register_project(
                 conn, self.server.url, project.id, f"{self.group.path}/{project.path}", origin=origin

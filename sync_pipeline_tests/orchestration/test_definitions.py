@@ -134,7 +134,46 @@ def test_an_asset_says_what_it_holds_and_links_to_its_source() -> None:
     assert spec.metadata["url"] == dg.MetadataValue.url("https://gitlab.example/git/acme/app")
     assert (spec.metadata["table"], spec.metadata["repository"]) == ("scm.review_events", "gitlab:7")
     assert spec.kinds == {"gitlab", "postgres"}
-    assert "https://gitlab.example/git/acme/app" in (spec.description or "")
+    assert (spec.description or "").startswith("acme/app: what happened in the reviews")
+
+
+def specs(*repositories: Repository, **names: str) -> dict[str, dg.AssetSpec]:
+    """The specs of a location by key, where servers have these names by kind."""
+    servers = {"gitlab": "https://gitlab.example/git", "svn": "file:///"}
+    tables = {kind: ({"url": servers[kind], "name": name},) for kind, name in names.items()}
+    settings = Settings.model_validate(tables)
+    found = build_defs(settings=settings, snapshot=Snapshot(repositories), only="").get_repository_def()
+    return {spec.key.to_user_string(): spec for assets in steps(found).values() for spec in assets.specs}
+
+
+def test_a_later_name_and_path_change_labels_and_no_key() -> None:
+    before = specs(PAINT, APP)
+    after = specs(PAINT, replace(APP, project_path="tools/app"), gitlab="main", svn="files")
+    assert before.keys() == after.keys()
+    key = "gitlab_example/acme_app_7/commits"
+    assert (before[key].group_name, after[key].group_name) == ("gitlab_example", "main")
+    assert (after[key].description or "").startswith("tools/app: commits of every branch and tag, ")
+    assert "Server main, `gitlab.example`." in (after[key].description or "")
+    assert after["local/paint_1/revisions"].group_name == "files"
+    assert (after["local/paint_1/revisions"].description or "").startswith("file:///srv/paint: revisions")
+
+
+def test_a_name_that_another_server_has_in_its_keys_is_no_label() -> None:
+    other = replace(PAINT, instance="svn.example", instance_slug="main", svn_root="svn://svn.example/paint")
+    found = specs(other, APP, gitlab="main")
+    assert {spec.group_name for spec in found.values() if spec.key.path[0] != "fleet"} == {
+        "main",
+        "gitlab_example",
+    }
+
+
+@pytest.mark.parametrize("alias", ["sync", "default", "scheduler", "old", "context", "0"])
+def test_no_alias_collides_with_a_name_of_ours_or_of_dagster(alias: str) -> None:
+    found = location(
+        replace(APP, instance_slug=alias), replace(PAINT, repo_id=9, instance_slug=f"{alias}_svn")
+    )
+    assert dg.AssetKey([alias, "acme_app_7", "commits"]) in found.assets_defs_by_key
+    assert found.get_job("sync_commits").graph.nodes
 
 
 def test_every_asset_is_partitioned_pooled_and_never_retried_by_dagster(

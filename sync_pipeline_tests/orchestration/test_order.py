@@ -48,11 +48,26 @@ def test_an_incremental_only_rides_on_its_partition() -> None:
         ({"dagster/from_ui": "true"}, Trigger.UI),
         ({"dagster/sensor_name": "scheduler"}, Trigger.SENSOR),
         ({order.TRIGGER_TAG: "runner", "dagster/backfill": "abc"}, Trigger.RUNNER),
+        ({"scm/trigger": "runner", "dagster/backfill": "abc"}, Trigger.RUNNER),
         ({}, Trigger.CI),
     ],
 )
 def test_who_started_a_run_is_read_from_its_tags(tags: dict[str, str], trigger: Trigger) -> None:
     assert read_order(tags, BLOCKS).trigger is trigger
+
+
+def test_tags_are_read_by_the_names_that_people_and_earlier_versions_write() -> None:
+    tags = {
+        order.RANGE_START_TAG: KEYS[0],
+        order.RANGE_END_TAG: KEYS[1],
+        "scm/windows": "5-6",
+        "scm/actor": "jo",
+        "scm/update_watermark": "true",
+    }
+    found = read_order(tags, BLOCKS)
+    assert (found.windows, found.actor, found.update_watermark) == ((RevisionWindow(5, 7),), "jo", True)
+    with pytest.raises(ConfigurationError, match="the tag scm/trigger has the unknown value 'x'"):
+        read_order({"scm/trigger": "x"}, BLOCKS)
 
 
 def test_windows_of_the_runner_are_cut_at_the_blocks() -> None:

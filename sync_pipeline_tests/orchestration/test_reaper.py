@@ -82,13 +82,19 @@ def test_a_run_whose_claim_was_taken_from_it_ends_after_the_grace(site: Site) ->
         assert statuses(site) == {run_id: "FAILURE"}
 
 
-def test_a_run_is_signed_by_the_process_that_carries_it_out(site: Site) -> None:
+def test_a_run_is_signed_by_the_process_that_carries_it_out_and_names_its_repository(site: Site) -> None:
     with site.database.connection() as conn:
         register(conn)
     site.run(Family.REVISIONS.job_name)
     [run_of_assets] = site.instance.get_runs()
     assert run_of_assets.tags[PROCESS_TAG] == signature(run_of_assets.run_id)
     assert process_of(run_of_assets) is Process.LIVES
+    assert run_of_assets.tags["repo"] == "file:///srv/paint"
+
+
+def test_a_run_that_an_earlier_version_signed_is_recognized() -> None:
+    tags = {"scm/process": signature("this")}
+    assert process_of(dg.DagsterRun("sync_revisions", run_id="this", tags=tags)) is Process.LIVES
 
 
 def test_slots_of_runs_that_ended_are_freed_and_no_others(

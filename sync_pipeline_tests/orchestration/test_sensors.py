@@ -59,6 +59,19 @@ def test_what_is_due_goes_into_one_run_for_all_and_is_not_started_again_meanwhil
     assert site.schedule() == []
 
 
+@pytest.mark.parametrize("slugs", [("paint",), ("paint", "glue")])
+def test_a_run_shows_three_tags_at_most_and_its_repository_where_it_is_for_one(
+    site: Site, slugs: tuple[str, ...]
+) -> None:
+    registered(site, *slugs)
+    [request] = site.schedule()
+    shown = {
+        tag: value for tag, value in request.tags.items() if not tag.startswith(("dagster/", ".dagster/"))
+    }
+    named = {"repo": "file:///srv/paint"} if len(slugs) == 1 else {}
+    assert shown == {"scm/mode": "incremental", "scm/reason": "never_visited", **named}
+
+
 def test_a_run_that_died_before_it_claimed_is_started_again(site: Site) -> None:
     registered(site, "paint")
     [first] = site.schedule()
@@ -243,7 +256,7 @@ def test_history_of_time_is_a_run_per_window_for_all_that_miss_it(site: Site) ->
                     )
                     jobs.enqueue(conn, job)
     found = site.schedule()
-    assert [request.tags["scm/windows"] for request in found] == [str(year), str(before)]
+    assert [request.tags["dagster/scm_windows"] for request in found] == [str(year), str(before)]
     assert [len(request.asset_selection or ()) for request in found] == [4, 4]
     for request in found:
         site.launch(request, dg.DagsterRunStatus.STARTED)

@@ -21,9 +21,7 @@ def insert(conn: Connection, url: str = "svn://h/paint/trunk") -> Repository | N
         conn,
         url=url,
         instance="h",
-        instance_slug="h",
         tenant="paint",
-        slug_stem="paint_trunk",
         svn_uuid="a-uuid",
         svn_root="svn://h/paint",
         svn_prefix="trunk",
@@ -37,7 +35,7 @@ def test_a_row_comes_back_as_the_repository_it_describes(database: Database) -> 
         assert made == repos.get(conn, made.repo_id)
     assert made.kind is Kind.SVN
     assert made.lifecycle is Lifecycle.ACTIVE
-    assert made.slug == f"paint_trunk_{made.repo_id}"
+    assert (made.instance_slug, made.slug) == ("h", "paint__trunk")
     assert made.spec == "svn:svn://h/paint/trunk"
     assert made.created_at.utcoffset() is not None
 
@@ -51,7 +49,7 @@ def test_a_place_is_registered_once_while_it_is_active(database: Database) -> No
         assert not repos.retire(conn, first.repo_id, "again")
         successor = insert(conn)
         assert successor is not None
-        assert successor.slug != first.slug
+        assert (first.slug, successor.slug) == ("paint__trunk", f"paint__trunk_{successor.repo_id}")
         found = repos.find(conn, parse_spec(first.spec))
         assert found is not None
         assert found.repo_id == successor.repo_id
@@ -68,7 +66,8 @@ def test_a_repository_is_found_by_specification_and_slug_and_nothing_else(databa
         made = insert(conn)
         assert made is not None
         assert repos.find(conn, parse_spec("svn:svn://H/paint/trunk/")) == made
-        assert repos.by_slug(conn, made.slug) == made
+        assert repos.by_slug(conn, made.slug) == repos.by_slug(conn, f"h/{made.slug}") == made
+        assert repos.by_slug(conn, f"g/{made.slug}") is None
         assert repos.find(conn, parse_spec("svn:svn://h/paint")) is None
         assert repos.find(conn, parse_spec("gitlab:1")) is None
         assert repos.by_slug(conn, "paint") is None
@@ -79,13 +78,12 @@ def test_a_repository_is_found_by_specification_and_slug_and_nothing_else(databa
 def insert_project(
     conn: Connection, project_id: int = 12, path: str = "a/b", server: str = "https://g/git", **other: Any
 ) -> Repository | None:
-    values: dict[str, Any] = {"default_branch": "main", "tenant": "a", "slug_stem": "a_b"} | other
+    values: dict[str, Any] = {"default_branch": "main", "tenant": "a"} | other
     instance = instance_of(server)
     return repos.insert_gitlab(
         conn,
         url=f"{server}/projects/{project_id}",
         instance=instance,
-        instance_slug=instance,
         project_id=project_id,
         project_path=path,
         **values,
@@ -103,7 +101,7 @@ def test_a_gitlab_project_is_found_by_id_path_and_url(database: Database, text: 
         assert repos.find(conn, parse_spec(f"gitlab:{text}")) == made
         for other in ("gitlab:1", "gitlab:a/c", "gitlab:https://g/a/b", "gitlab:https://h/git/a/b"):
             assert repos.find(conn, parse_spec(other)) is None
-    assert (made.spec, made.slug, made.default_branch) == ("gitlab:12", "a_b_12", "main")
+    assert (made.spec, made.slug, made.default_branch) == ("gitlab:12", "a__b", "main")
 
 
 def test_a_project_is_registered_once_while_it_is_active_whatever_its_path(database: Database) -> None:
@@ -116,13 +114,17 @@ def test_a_project_is_registered_once_while_it_is_active_whatever_its_path(datab
         assert other is not None
         with pytest.raises(ConfigurationError, match=r"https://g/git/projects/12 or .*https://h/projects/12"):
             repos.find(conn, parse_spec("gitlab:12"))
-        with pytest.raises(ConfigurationError, match=rf"{made.repo_id} \(g\), {other.repo_id} \(h\)"):
+        with pytest.raises(ConfigurationError, match=r"write g/a__b \(g\) or h/a__b \(h\)"):
             repos.by_slug(conn, made.slug)
         repos.retire(conn, made.repo_id, "over")
         assert repos.find(conn, parse_spec("gitlab:12")) == other
         twin = insert_project(conn)
         assert twin is not None
-        assert twin.slug == f"a_b_12_{twin.repo_id}"
+        assert twin.slug == "a__b_12"
+        repos.retire(conn, twin.repo_id, "over")
+        third = insert_project(conn)
+        assert third is not None
+        assert third.slug == f"a__b_12_{third.repo_id}"
 
 
 def test_a_retired_project_is_taken_up_again_by_its_number(database: Database) -> None:
@@ -240,3 +242,124 @@ def test_a_slug_that_dagster_cannot_name_is_refused_by_the_table(database: Datab
             """INSERT INTO scm.repos (kind, instance, instance_slug, tenant, slug, url, svn_uuid, svn_root)
                VALUES ('svn', 'g', 'g', 'a', 'a-b', 'svn://g', 'u', 'svn://g')"""
         )
+
+
+# Names of assets -----------------------------------------------------------------------------------------
+
+
+def keys(conn: Connection) -> list[str]:
+    """The first two parts of the keys of the assets, in the order of registration."""
+    return [f"{one.instance_slug}/{one.slug}" for one in repos.list_all(conn)]
+
+
+@pytest.mark.parametrize("paths", [("t/a-b", "t/a_b"), ("t/a_b", "t/a-b")])
+def test_of_two_paths_with_the_same_slug_the_later_one_gets_its_number(
+    database: Database, paths: tuple[str, str]
+) -> None:
+    with database.connection() as conn:
+        for number, path in enumerate(paths, 12):
+            insert_project(conn, number, path)
+        assert keys(conn) == ["g/t__a_b", "g/t__a_b_13"]
+
+
+def test_a_renamed_project_keeps_its_slug_from_the_next_one_at_its_path(database: Database) -> None:
+    with database.connection() as conn:
+        first = insert_project(conn, 12, "t/a-b")
+        assert first is not None
+        repos.record_look(
+            conn, first.repo_id, path="t/c", default_branch=None, archived=False, actor="rediscovery"
+        )
+        insert_project(conn, 13, "t/a-b")
+        insert_project(conn, 14, "t/c")
+        assert keys(conn) == ["g/t__a_b", "g/t__a_b_13", "g/t__c"]
+
+
+def test_a_slug_that_looks_like_another_one_with_its_number_collides_with_nothing(database: Database) -> None:
+    with database.connection() as conn:
+        insert_project(conn, 12, "t/a-b")
+        insert_project(conn, 99, "t/a-b-13")
+        made = insert_project(conn, 13, "t/a_b")
+        assert made is not None
+        assert keys(conn) == ["g/t__a_b", "g/t__a_b_13", f"g/t__a_b_13_{made.repo_id}"]
+
+
+def test_projects_registered_at_once_never_share_a_slug_or_split_a_server(database: Database) -> None:
+    def register(number: int) -> Repository | None:
+        with database.connection() as conn, conn.transaction():
+            return insert_project(conn, number, f"t/a{'-' * number}b")
+
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(register, range(1, 13)))
+    assert None not in made
+    with database.connection() as conn:
+        found = keys(conn)
+    assert len(set(found)) == 12
+    assert all(key.startswith("g/t__a_b") for key in found)
+
+
+def test_servers_on_one_host_with_different_ports_have_aliases_of_their_own(database: Database) -> None:
+    with database.connection() as conn:
+        for server in ("https://git.acme.com", "https://git.acme.com:8443", "http://git.acme.com:81/path"):
+            insert_project(conn, server=server)
+        assert keys(conn) == ["git/a__b", "git_8443/a__b", "git_81/a__b"]
+
+
+def test_a_gitlab_and_an_svn_server_on_one_host_have_aliases_of_their_own(database: Database) -> None:
+    with database.connection() as conn:
+        insert_project(conn, server="https://h")
+        insert(conn)
+        insert(conn, "svn://h/glue")
+        assert keys(conn) == ["h/a__b", "h_svn/paint__trunk", "h_svn/glue"]
+
+
+def test_the_alias_is_the_name_of_the_server_and_stays_when_the_name_changes(database: Database) -> None:
+    with database.connection() as conn:
+        insert_project(conn, 1, "a/b", name="main")
+        insert_project(conn, 2, "a/c", name="other")
+        insert_project(conn, 3, "a/d")
+        assert keys(conn) == ["main/a__b", "main/a__c", "main/a__d"]
+
+
+def test_a_name_that_is_in_the_keys_of_another_server_is_refused_with_what_to_do(database: Database) -> None:
+    with database.connection() as conn:
+        insert_project(conn, name="main")
+        with pytest.raises(ConfigurationError) as refused:
+            insert_project(conn, server="https://h", name="main")
+        assert str(refused.value) == (
+            "the name 'main' of the gitlab server h is in the asset keys of the gitlab server g; "
+            "give h another name"
+        )
+        insert_project(conn, server="https://h", name="second")
+        assert keys(conn) == ["main/a__b", "second/a__b"]
+
+
+def relocate(conn: Connection, repository: Repository | None, url: str) -> None:
+    assert repository is not None
+    instance = instance_of(url)
+    assert repos.relocate_svn(
+        conn, repository.repo_id, old_url=repository.url, url=url, instance=instance, svn_root=url
+    )
+    repos.record_event(conn, repository.repo_id, "moved", actor="me", old=repository.url, new=url)
+
+
+def insert_svn(conn: Connection, *urls: str) -> None:
+    for url in urls:
+        repos.insert_svn(
+            conn, url=url, instance=instance_of(url), tenant="t", svn_uuid="u", svn_root=url, svn_prefix=""
+        )
+
+
+def test_a_repository_that_was_relocated_brings_no_alias_along(database: Database) -> None:
+    with database.connection() as conn:
+        moved, _, near = insert(conn), insert(conn, "svn://h/glue"), insert(conn, "svn://h/far/iron")
+        relocate(conn, near, "svn://h/near/iron")
+        relocate(conn, moved, "svn://new/paint")
+        insert_svn(conn, "svn://new/wood", "svn://h/steel", "svn://new/tin")
+        assert keys(conn)[3:] == ["new/wood", "h/steel", "new/tin"]
+
+
+def test_all_that_moved_to_another_host_stays_below_its_alias(database: Database) -> None:
+    with database.connection() as conn:
+        relocate(conn, insert(conn), "svn+ssh://me@new/paint")
+        insert_svn(conn, "svn+ssh://me@new/tin", "svn://h/glue")
+        assert keys(conn)[1:] == ["h/tin", "h_svn/glue"]

@@ -142,6 +142,7 @@ def _tasks(settings: Settings, place: database.Database, known: _Known, dagster:
             for name, folder in disks.items()
         ),
         Task(("catalog_snapshot",), partial(local.catalog_snapshot, settings, known.repositories)),
+        Task(("server_names",), partial(local.server_names, settings, known.listed_now)),
         Task(DAGSTER_CHECKS, partial(dagster, settings, place.url)),
         Task(("code_server",), partial(local.code_server, known.beats)),
         Task(("sensors",), partial(local.sensors, known.beats)),

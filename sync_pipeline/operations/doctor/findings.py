@@ -27,6 +27,7 @@ CHECKS = (
     "schema",
     "environment",
     "catalog_snapshot",
+    "server_names",
     "dagster_home",
     "dagster_storage",
     "dagster_daemon",

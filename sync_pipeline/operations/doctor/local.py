@@ -16,6 +16,7 @@ from pathlib import Path
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
+from sync_pipeline.operations import server_names as server_name_rules
 from sync_pipeline.operations import slowness
 from sync_pipeline.operations.doctor.findings import Finding, failed, ok, skipped, told, warning
 from sync_pipeline.operations.texts import age, counted
@@ -156,6 +157,16 @@ def catalog_snapshot(settings: Settings, known: Sequence[Repository] | None) -> 
         differing = sum(ours.get(key) != theirs.get(key) for key in {*ours, *theirs})
         return [warning(name, f"{seen}; the database has {differing} of them otherwise", again)]
     return [ok(name, f"{seen}, the same as in the database")]
+
+
+def server_names(settings: Settings, repositories: Sequence[Repository]) -> list[Finding]:
+    """Names of servers that are the alias of another server in the keys of assets."""
+    name = "server_names"
+    conflicts = server_name_rules.conflicts(repositories, settings)
+    found = [failed(name, seen, advice) for seen, advice in conflicts]
+    if not settings.server_names:
+        return [ok(name, "no server has a name in the settings")]
+    return found or [ok(name, f"{', '.join(sorted(settings.server_names.values()))}: each is one server")]
 
 
 def _repositories(number: int) -> str:
