@@ -40,13 +40,23 @@ def severity(verdict: health.Health) -> dg.AssetCheckSeverity:
 
 def check_metadata(verdict: health.Judged, spec: str) -> Mapping[str, Any]:
     """The reasons as the UI shows them, an entry each and one for what helps against it in the repository
-    ``spec``."""
+    ``spec``; then the numbers behind them, the same ones for every verdict, which the UI plots."""
     facts = verdict.facts
     found: dict[str, Any] = {}
     for reason, line in remedies(verdict.health.reasons, spec).items():
         found[reason] = verdict.health.detail[reason]
         found[f"{reason}: what to do"] = line
     found["reasons"] = ", ".join(verdict.health.reasons) or "none"
+    if verdict.lag_seconds is not None:
+        found["lag_seconds"] = verdict.lag_seconds
+    found["gaps"] = len(facts.gap)
+    found["queued_windows"] = len(facts.queued)
+    found["dead_windows"] = len(facts.failed)
+    found["quarantined_rows"] = facts.quarantined
+    found["owed_details"] = facts.obligations
+    found["different_rows"] = facts.missing + facts.extra + facts.changed
+    if facts.revisions_behind is not None:
+        found["revisions_behind"] = facts.revisions_behind
     if facts.watermark is not None:
         found["watermark"] = moment_or_number(facts.watermark)
     if facts.head is not None:
