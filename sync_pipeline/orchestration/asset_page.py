@@ -65,8 +65,12 @@ class AssetPages:
 
 
 def asset_metadata(verdict: health.Judged, rows: StoredRows, changed_at: datetime | None) -> dict[str, Any]:
-    """The numbers of the asset: rows stored, tombstones included; gaps, windows that are not covered and that
-    no job will read; seconds since what is stored was known to be complete; the source's last change."""
+    """The numbers of the asset.
+
+    Rows stored, tombstones included; gaps, which are windows that are not covered and that no job will read;
+    seconds since what is stored was known to be complete; when the source last changed (UTC), and how long
+    ago that was, because a point in time has no plot.
+    """
     found: dict[str, Any] = {"dagster/row_count": rows.number}
     if rows.is_estimate:
         found["row_count_is"] = f"an estimate; over {stored_rows.COUNTED_ROWS:,} rows are not counted"
@@ -75,6 +79,8 @@ def asset_metadata(verdict: health.Judged, rows: StoredRows, changed_at: datetim
         found["lag_seconds"] = verdict.lag_seconds
     if changed_at is not None:
         found["last_change"] = dg.MetadataValue.timestamp(changed_at)
+        age = (verdict.judged_at - changed_at).total_seconds()
+        found["last_change_age_seconds"] = max(0.0, round(age, 3))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
-from dagster._utils.error import SerializableErrorInfo
+from dagster_shared.error import SerializableErrorInfo
 
 from sync_pipeline.errors import SyncError
 from sync_pipeline.quality.reasons import remedy
@@ -34,7 +34,8 @@ class StepFailure(dg.Failure, DagsterUserCodeProcessError):
 
     def __init__(self, description: str, metadata: Mapping[str, Any] | None = None) -> None:
         shown = SerializableErrorInfo(f"{description}\n", [], None)
-        DagsterUserCodeProcessError.__init__(self, description, user_code_process_error_infos=[shown])
+        Exception.__init__(self, description)
+        self.user_code_process_error_infos = [shown]
         self.description = description
         self.metadata = {
             name: dg.MetadataValue.text(value) if isinstance(value, str) else value
@@ -56,13 +57,16 @@ def failed(
     more = len(errors) - _SHOWN_ERRORS
     text = "; ".join(errors[:_SHOWN_ERRORS]) + (f"; and {more} more" if more > 0 else "")
     metadata: dict[str, Any] = {"errors": dg.MetadataValue.json(list(errors[:_KEPT_ERRORS]))}
-    remedies = {
-        reason: remedy(reason, specs[0]) if len(set(specs)) == 1 else remedy(reason)
-        for reason, specs in (causes or {}).items()
-    }
+    remedies = {reason: _remedy(reason, specs) for reason, specs in (causes or {}).items()}
     if remedies:
         text += ". What to do: " + "; ".join(list(remedies.values())[:_SHOWN_REMEDIES])
         metadata |= {f"{reason}: what to do": line for reason, line in remedies.items()}
     if refusal is not None:
         metadata[REFUSED] = refusal
     return StepFailure(text, metadata)
+
+
+def _remedy(reason: str, specs: Sequence[str]) -> str:
+    """What helps against ``reason`` in the first of these repositories, and how many others have it."""
+    others = len(set(specs)) - 1
+    return remedy(reason, specs[0]) + (f" (likewise in {others} more)" if others else "")

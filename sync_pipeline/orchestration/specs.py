@@ -91,7 +91,8 @@ def column_schema(table: str) -> dg.MetadataValue[Any]:
                 dg.TableColumn(
                     column.name,
                     column.type,
-                    column.meaning,
+                    # The page reads it as Markdown, where <email> would be an element.
+                    column.meaning.replace("<", "\\<"),
                     dg.TableColumnConstraints(nullable=not column.required),
                 )
                 for column in fact_columns()[table]

@@ -47,6 +47,7 @@ from sync_pipeline.orchestration.requests import Requests
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.verdicts import (
     CHECK_NAME,
+    check_description,
     check_metadata,
     severity,
     show,
@@ -387,6 +388,7 @@ class Step:
                 check_name=CHECK_NAME,
                 passed=verdict.health.passed,
                 severity=severity(verdict.health),
+                description=check_description(verdict, specs[verdict.facts.repo_id]),
                 metadata=check_metadata(verdict, specs[verdict.facts.repo_id]),
             )
 

@@ -38,6 +38,18 @@ def severity(verdict: health.Health) -> dg.AssetCheckSeverity:
     return dg.AssetCheckSeverity.WARN if waits else dg.AssetCheckSeverity.ERROR
 
 
+def check_description(verdict: health.Judged, spec: str) -> str:
+    """The verdict in words, which the page of the check shows above the metadata: each reason, and what helps
+    against it in the repository ``spec``."""
+    if not verdict.health.reasons:
+        return "Complete and fresh."
+    detail = verdict.health.detail
+    return "; ".join(
+        f"{reason}: {detail[reason]}. What to do: {line}"
+        for reason, line in remedies(verdict.health.reasons, spec).items()
+    )
+
+
 def check_metadata(verdict: health.Judged, spec: str) -> Mapping[str, Any]:
     """The reasons as the UI shows them, an entry each and one for what helps against it in the repository
     ``spec``; then the numbers behind them, the same ones for every verdict, which the UI plots."""

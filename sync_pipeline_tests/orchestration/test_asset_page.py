@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +19,9 @@ from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.builders import register
 from sync_pipeline_tests.orchestration.conftest import Forge, Site
 
-NUMBERS = ["dagster/row_count", "gaps", "lag_seconds", "last_change", "requests"]
+NUMBERS = ["dagster/row_count", "gaps", "lag_seconds", "last_change", "last_change_age_seconds", "requests"]
 PAIR = "sync_merge_requests"
+PAGE = Path(__file__).parents[2] / "docs" / "asset-pages.md"
 
 
 def events(site: Site, kind: dg.DagsterEventType) -> list[dg.DagsterEvent]:
@@ -60,14 +62,18 @@ def test_a_materialization_begins_with_the_numbers_of_the_asset(forge: Forge) ->
     assert newest["requests"] > 0
     assert newest["last_change"] <= now.timestamp() + 60
     assert {len(one) for one in earlier} == {5}, "the numbers are told once, with the newest day"
+    assert [name for name in newest if f"`{name}`" not in PAGE.read_text()] == [], "explain it there"
 
 
 def test_the_check_of_a_gitlab_asset_has_numbers(forge: Forge) -> None:
     forge.large_project("app", 2, datetime.now(UTC) - timedelta(days=3))
     assert forge.site.run(PAIR).success
     for event in events(forge.site, dg.DagsterEventType.ASSET_CHECK_EVALUATION):
-        shown = {n: v.value for n, v in event.asset_check_evaluation_data.metadata.items()}
+        shown: dict[str, Any] = {
+            name: value.value for name, value in event.asset_check_evaluation_data.metadata.items()
+        }
         assert shown.pop("lag_seconds") < 3600
+        assert "What to do: scm-sync runner backfill" in str(event.asset_check_evaluation_data.description)
         assert shown["gaps"] == 1, "nothing reads what lies before the origin of this project"
         others = "queued_windows", "dead_windows", "quarantined_rows", "owed_details", "different_rows"
         assert [shown[name] for name in others] == [0] * len(others)

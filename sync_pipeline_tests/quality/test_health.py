@@ -176,6 +176,13 @@ def test_the_page_has_the_catalogue() -> None:
     assert held_back_table() in page, "paste what sync_pipeline.quality.reasons.held_back_table() returns"
 
 
+def test_a_remedy_is_that_of_the_kind_of_the_repository() -> None:
+    assert remedy("gone", "svn:file:///srv/paint").startswith("scm-sync repo relocate svn:file:///srv/paint")
+    assert remedy("gone", "gitlab:7").endswith("scm-sync repo retire gitlab:7 --reason ...")
+    assert remedy("gone").startswith("SVN: scm-sync repo relocate SPEC")
+    assert all(entry.remedy or (entry.svn and entry.gitlab) for entry in CATALOGUE.values())
+
+
 def test_a_remedy_names_the_repository() -> None:
     assert (
         remedy("gap", "gitlab:7") == "scm-sync runner backfill --repo gitlab:7 reads exactly what is missing"
