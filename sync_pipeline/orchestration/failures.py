@@ -6,14 +6,15 @@ Belongs here: the exception, and the text and metadata of it. What helps against
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
 
-from sync_pipeline.errors import SyncError
+from sync_pipeline.errors import ConfigurationError, SyncError
 from sync_pipeline.quality.reasons import remedy
 
 REFUSED = "refused"
@@ -47,6 +48,15 @@ class StepFailure(dg.Failure, DagsterUserCodeProcessError):
 def refused(error: SyncError) -> StepFailure:
     """The failure of a step that could not begin, because a person has to change something first."""
     return StepFailure(str(error), {REFUSED: error.code})
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """A ConfigurationError inside the block becomes the failure of the step; see :func:`refused`."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise refused(error) from None
 
 
 def failed(
