@@ -14,6 +14,7 @@ import dagster as dg
 
 from sync_pipeline.quality import health
 from sync_pipeline.quality.reasons import WAITS_FOR_ITSELF, remedies
+from sync_pipeline.safe_text import code
 from sync_pipeline.store import health as store
 from sync_pipeline.store.database import Connection
 
@@ -39,13 +40,16 @@ def severity(verdict: health.Health) -> dg.AssetCheckSeverity:
 
 
 def check_description(verdict: health.Judged, spec: str) -> str:
-    """The verdict in words, which the page of the check shows above the metadata: each reason, and what helps
-    against it in the repository ``spec``."""
+    """The verdict in words, as Markdown, which the page of the check shows above the metadata.
+
+    It has each reason, and what helps against it in the repository ``spec``. Texts of the source are shown as
+    code, so none of them becomes a link.
+    """
     if not verdict.health.reasons:
         return "Complete and fresh."
     detail = verdict.health.detail
-    return "; ".join(
-        f"{reason}: {detail[reason]}. What to do: {line}"
+    return "\n".join(
+        f"- {reason}: {code(detail[reason])}. What to do: {code(line)}"
         for reason, line in remedies(verdict.health.reasons, spec).items()
     )
 

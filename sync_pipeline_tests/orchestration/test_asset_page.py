@@ -73,10 +73,25 @@ def test_the_check_of_a_gitlab_asset_has_numbers(forge: Forge) -> None:
             name: value.value for name, value in event.asset_check_evaluation_data.metadata.items()
         }
         assert shown.pop("lag_seconds") < 3600
-        assert "What to do: scm-sync runner backfill" in str(event.asset_check_evaluation_data.description)
+        assert "What to do: `scm-sync runner backfill" in str(event.asset_check_evaluation_data.description)
         assert shown["gaps"] == 1, "nothing reads what lies before the origin of this project"
         others = "queued_windows", "dead_windows", "quarantined_rows", "owed_details", "different_rows"
         assert [shown[name] for name in others] == [0] * len(others)
+
+
+def test_a_source_writes_no_link_into_the_description_of_a_check(forge: Forge) -> None:
+    bad = forge.large_project("bad", 2, datetime.now(UTC) - timedelta(days=3))
+    forge.site.execute(
+        "UPDATE scm.sync_watermarks SET access = 'denied', access_detail = '[x](http://evil) `![y](z)'"
+    )
+    found = forge.site.tick("scheduler")
+    assert isinstance(found, dg.SensorResult)
+    described = [
+        str(one.description)
+        for one in found.asset_events
+        if isinstance(one, dg.AssetCheckEvaluation) and one.asset_key == forge.key(bad, JobType.COMMITS)
+    ]
+    assert [text for text in described if "- denied: `[x](http://evil) '![y](z)`. What to do: `give" in text]
 
 
 def test_rows_are_counted_once_in_a_step_however_many_jobs_it_does(database: Database) -> None:
