@@ -287,7 +287,16 @@ def _job_types(value: object) -> tuple[JobType, ...]:
     return tuple(dict.fromkeys(map(JobType.parse, items)))
 
 
+def _owners(value: object) -> tuple[str, ...]:
+    """Owners by the rules of Dagster, which would refuse the whole code location."""
+    items = _items(value)
+    if not all(re.fullmatch(r"team:.+|[\w.%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", i, re.ASCII) for i in items):
+        raise ValueError("write e-mail addresses or teams, like ann@example.com or team:platform")
+    return items
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_items)]
+Owners = Annotated[tuple[str, ...], BeforeValidator(_owners)]
 Instances = Annotated[tuple[str, ...], BeforeValidator(_hosts)]
 Servers = Annotated[tuple[str, ...], BeforeValidator(_servers)]
 JobTypes = Annotated[tuple[JobType, ...], BeforeValidator(_job_types)]
@@ -420,6 +429,11 @@ class Settings(BaseSettings):
     only: str = Field(
         "",
         description="Load this one repository specification only (for CI), such as gitlab:123 or svn:<url>.",
+    )
+    asset_owners: Owners = Field(
+        (),
+        description="Owners of every asset in Dagster, comma-separated e-mail addresses and `team:<name>`; "
+        "empty: the team of the repository's tenant, `team:<tenant>`.",
     )
 
     ca_file: FilePath | None = Field(

@@ -436,6 +436,8 @@ def test_variables_that_are_no_settings_are_left_alone(monkeypatch: pytest.Monke
         ("[scm.worker.pools.a]\nparalelism = 2", ["scm.worker.pools.a.paralelism in", "parallelism?"]),
         ("worker_job_type_allowlist = 5", ["worker_job_type_allowlist in", "write a list of texts"]),
         ("worker_tenant_allowlist = ['a', ' ']", ["worker_tenant_allowlist in", "is empty"]),
+        ("asset_owners = 'platform, team:x'", ["asset_owners in", "like ann@example.com or team:platform"]),
+        ("asset_owners = 'team:'", ["asset_owners in", "like ann@example.com or team:platform"]),
         ("chunk_revisions = 'many'", ["chunk_revisions in", "integer"]),
         ("chunk_revisions = true", ["chunk_revisions in", "true and false"]),
         ("chunk_revisions = {a = 1}", ["chunk_revisions in", "integer"]),

@@ -235,11 +235,9 @@ def _unit(
         "watermark": plain_mark(facts.watermark),
         "verified_at": plain_mark(facts.verified_at),
         "visited_at": plain_mark(facts.visited_at),
-        "lag_seconds": _lag(judged),
+        "lag_seconds": judged.lag_seconds,
         "head_rev": facts.head,
-        "revisions_behind": max(0, facts.head + 1 - facts.watermark)
-        if isinstance(facts.watermark, int) and facts.head is not None
-        else None,
+        "revisions_behind": facts.revisions_behind,
         "gaps": _extent(facts.gap),
         "queued": {"jobs": queued_jobs, **_extent(facts.queued)},
         "running": running,
@@ -276,12 +274,6 @@ def _covered(row: Mapping[str, Any], watermark: int | datetime | None) -> Docume
             "from_beginning": whole,
         }
     return None
-
-
-def _lag(judged: Judged) -> float | None:
-    """Seconds since what is stored was known to be complete."""
-    fresh = judged.facts.fresh_at
-    return None if fresh is None else max(0.0, round((judged.judged_at - fresh).total_seconds(), 3))
 
 
 def _extent(windows: Sequence[Window]) -> Document:

@@ -14,11 +14,12 @@ import dagster as dg
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Repository
 from sync_pipeline.operations import pools, server_names
+from sync_pipeline.orchestration.failures import refused
 from sync_pipeline.orchestration.order import POOLS_VARIABLE, read_order, repository_tag
 from sync_pipeline.orchestration.partitions import partitions_of, svn_blocks
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.specs import asset_key, asset_spec
-from sync_pipeline.orchestration.step import Observer, Step, refused
+from sync_pipeline.orchestration.step import Observer, Step
 from sync_pipeline.orchestration.verdicts import CHECK_NAME
 from sync_pipeline.policy.families import Family, by_family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
@@ -28,6 +29,10 @@ from sync_pipeline.store.database import connections_for
 BLOCKS_PER_RUN = 10
 DAYS_PER_RUN = 100
 """Partitions that one run of a backfill carries at most; Dagster cuts its range from the oldest on."""
+
+ASSETS_WITH_COLUMNS = 300
+"""A code location with more assets leaves the columns of their tables out. Every process of Dagster's loads
+them once for each asset: with 3,000 assets 43 MB in place of 13, in 6.5 s in place of 0.7 (measured)."""
 
 Units = tuple[Repository, tuple[JobType, ...]]
 """A repository with those of its job types of one family that are taken."""
@@ -43,8 +48,10 @@ def family_assets(
         for family, job_types in by_family(pools.job_types_of(settings, repository)):
             grouped.setdefault((repository.instance_slug, family), []).append((repository, job_types))
     labels = server_names.labels(repositories, settings)
+    number = sum(len(job_types) for members in grouped.values() for _, job_types in members)
+    with_columns = number <= ASSETS_WITH_COLUMNS
     return [
-        _multi_asset(slug, family, members, days, labels)
+        _multi_asset(slug, family, members, days, labels, settings, with_columns)
         for (slug, family), members in sorted(grouped.items())
     ]
 
@@ -55,6 +62,8 @@ def _multi_asset(
     units: Sequence[Units],
     days: dg.DailyPartitionsDefinition,
     labels: Mapping[int, str],
+    settings: Settings,
+    with_columns: bool,
 ) -> dg.AssetsDefinition:
     members = {
         asset_key(repository, job_type): (repository, job_type)
@@ -68,7 +77,14 @@ def _multi_asset(
     @dg.multi_asset(
         name=f"{instance_slug}_{family}",
         specs=[
-            asset_spec(repository, job_type, partitions, labels[repository.repo_id])
+            asset_spec(
+                repository,
+                job_type,
+                partitions,
+                labels[repository.repo_id],
+                settings,
+                with_columns=with_columns,
+            )
             for repository, job_type in members.values()
         ],
         check_specs=[

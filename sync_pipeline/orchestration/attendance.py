@@ -48,7 +48,7 @@ class FleetVerdict:
     name: str
     wrong: tuple[str, ...]
     severity: dg.AssetCheckSeverity
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str | int]
 
     @property
     def passed(self) -> bool:
@@ -78,6 +78,8 @@ def _attendance(conn: Connection) -> FleetVerdict:
         (*(one.name for one in silent), *(f"{one.spec} {one.job_type}" for one in unserved)),
         dg.AssetCheckSeverity.WARN,
         {
+            "silent_count": len(silent),
+            "unserved_count": len(unserved),
             "silent": ", ".join(f"{one.name} for {age(one.age)}" for one in silent) or "nothing",
             "unserved": ", ".join(f"{one.spec} {one.job_type}" for one in unserved[:_SHOWN]) or "nothing",
             **{f"{name}: what to do": remedy(name) for name in _names(silent=silent, unserved=unserved)},
@@ -87,7 +89,7 @@ def _attendance(conn: Connection) -> FleetVerdict:
 
 def _servers(conn: Connection, tokens: Credentials) -> FleetVerdict:
     wrong: list[str] = []
-    metadata: dict[str, str] = {}
+    metadata: dict[str, str | int] = {}
 
     def add(place: str, reason: Reason, line: str) -> None:
         wrong.append(f"{place} {reason}")
@@ -106,14 +108,18 @@ def _servers(conn: Connection, tokens: Credentials) -> FleetVerdict:
         if problem is not None:
             add(f"{Kind.GITLAB} {instance}", Reason.CREDENTIAL, problem)
     severity = dg.AssetCheckSeverity.ERROR
-    return FleetVerdict(SERVERS, tuple(wrong), severity, metadata or {"servers": "all answer"})
+    counts = {"failing_count": len(wrong)}
+    return FleetVerdict(SERVERS, tuple(wrong), severity, counts | (metadata or {"servers": "all answer"}))
 
 
 def _held(conn: Connection, settings: Settings) -> FleetVerdict:
     """What is switched off, the pauses in force, and the circuit breakers that are not closed."""
     wrong = list(settings.switched_off)
-    metadata = {name: f"switched off: {what}" for name, what in settings.switched_off.items()}
-    for pause in pauses.active(conn)[:_SHOWN]:
+    metadata: dict[str, str | int] = {
+        name: f"switched off: {what}" for name, what in settings.switched_off.items()
+    }
+    paused = pauses.active(conn)
+    for pause in paused[:_SHOWN]:
         name = f"pause {pause.pause_id}"
         place = pause.instance or pause.tenant or (pause.repo_id and f"repository {pause.repo_id}")
         end = f"until {pause.until:%Y-%m-%d %H:%M:%S} UTC" if pause.until else "until it is resumed"
@@ -127,7 +133,9 @@ def _held(conn: Connection, settings: Settings) -> FleetVerdict:
             wrong.append(f"{name} {state}")
             metadata[name] = visible(f"{state} since {one.since:%Y-%m-%d %H:%M:%S} UTC: {one.reason}")
             metadata[f"{state}: what to do"] = remedy(state)
-    return FleetVerdict(HELD, tuple(wrong), dg.AssetCheckSeverity.WARN, metadata or {"held_back": "nothing"})
+    counts = {"held_back_count": len(wrong) + max(0, len(paused) - _SHOWN)}
+    warn = dg.AssetCheckSeverity.WARN
+    return FleetVerdict(HELD, tuple(wrong), warn, counts | (metadata or {"held_back": "nothing"}))
 
 
 def _names(**found: Collection[object]) -> list[str]:

@@ -13,6 +13,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from sync_pipeline.model import Repository
 from sync_pipeline.operations import pools
+from sync_pipeline.orchestration.failures import StepFailure
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.policy.families import Family
 from sync_pipeline.settings import Settings
@@ -65,7 +66,7 @@ def _nothing(family: Family) -> dg.JobDefinition:
 
     @dg.op(name=f"{family.job_name}_has_nothing")
     def has_nothing() -> None:
-        raise dg.Failure(line, allow_retries=False)
+        raise StepFailure(line)
 
     @dg.job(
         name=family.job_name, description=f"Not possible here: {line}.", executor_def=dg.in_process_executor

@@ -15,10 +15,12 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Repository
+from sync_pipeline.orchestration.asset_page import AssetPages
+from sync_pipeline.orchestration.failures import failed, refused
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.schedules import fleet_job, schedule_of
-from sync_pipeline.orchestration.specs import fleet_key
-from sync_pipeline.orchestration.step import materialize_days, refused
+from sync_pipeline.orchestration.specs import TABLE_NAME, fleet_key
+from sync_pipeline.orchestration.step import materialize_days
 from sync_pipeline.quality.sweeping import Sweep, Swept
 from sync_pipeline.resources import GitLabResource, PostgresResource, WatermarkStore
 from sync_pipeline.settings import Settings
@@ -29,7 +31,6 @@ RECONCILE = "reconcile"
 # A run ends before the next one is due, and before run monitoring ends it.
 _LONGEST = 45 * 60.0
 _SHARE_OF_RUN_TIME = 0.7
-_ERROR_LINES = 5
 _HOUR = 3600.0
 
 
@@ -55,7 +56,8 @@ def reconciliation_asset(
                 kinds={"postgres"},
                 description="What is stored compared with its sources, a share at a time (docs/sweeps.md). "
                 "Differences are healed by jobs of the scheduler.",
-                metadata={"table": "scm.reconciliations"},
+                owners=settings.asset_owners,
+                metadata={TABLE_NAME: "scm.reconciliations"},
             )
         ],
     )
@@ -79,12 +81,12 @@ def reconciliation_asset(
                     deadline=_deadline(context),
                     dagster_run_id=context.run.run_id,
                 )
-                watermarks = WatermarkStore(database)
+                watermarks, pages = WatermarkStore(database), AssetPages(database)
                 for outcome in sweep.run():
                     for report in outcome.visits:
                         if by_id[report.repo_id].kind is Kind.GITLAB:
                             # Live syncing is due to show what it finished, whoever asked for it.
-                            materialize_days(context, by_id[report.repo_id], report, days, watermarks)
+                            materialize_days(context, by_id[report.repo_id], report, days, watermarks, pages)
                 off = "sweep_enabled is false; " if not settings.sweep_enabled else ""
                 context.log.info(off + said(sweep.swept))
                 yield dg.MaterializeResult(
@@ -93,7 +95,7 @@ def reconciliation_asset(
                 )
         except ConfigurationError as error:
             raise refused(error) from None
-        _fail_if_any(context, sweep.swept, by_id)
+        _fail_if_any(sweep.swept, by_id)
 
     return reconciliation
 
@@ -135,7 +137,7 @@ def _deadline(context: dg.AssetExecutionContext) -> float:
     return time.monotonic() + min(_LONGEST, _SHARE_OF_RUN_TIME * limit if limit else _LONGEST)
 
 
-def _fail_if_any(context: dg.AssetExecutionContext, swept: Swept, by_id: dict[int, Repository]) -> None:
+def _fail_if_any(swept: Swept, by_id: dict[int, Repository]) -> None:
     """Name every defect of ours or of the installation. What a source did is no failure of this run."""
     failures = [
         f"{by_id[outcome.turn.repo_id].spec} {outcome.turn.job_type}: {outcome.failure}"
@@ -143,8 +145,4 @@ def _fail_if_any(context: dg.AssetExecutionContext, swept: Swept, by_id: dict[in
         if outcome.failure is not None
     ]
     if failures:
-        more = len(failures) - _ERROR_LINES
-        text = "; ".join(failures[:_ERROR_LINES]) + (f"; and {more} more" if more > 0 else "")
-        raise dg.Failure(
-            text, metadata={"errors": dg.MetadataValue.json(failures[:200])}, allow_retries=False
-        )
+        raise failed(failures)

@@ -14,6 +14,7 @@ import dagster as dg
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.discovery import Discovered, rediscover
+from sync_pipeline.orchestration.failures import failed, refusing
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.quality import credentials
@@ -46,7 +47,7 @@ def rediscovery_job() -> dg.JobDefinition:
         from sync_pipeline.orchestration.catalog_changes import after_catalog_change
 
         sign(context.instance, context.run)
-        with postgres.database() as database:
+        with refusing(), postgres.database() as database:
             readers = gitlab.readers(database)
             due = _due(database, settings, readers)
             found = rediscover(database, settings, readers.gitlab, REDISCOVERY, roots=due)
@@ -58,9 +59,9 @@ def rediscovery_job() -> dg.JobDefinition:
             if any(one.changed for one in found) or _snapshot_is_old(database, settings):
                 after_catalog_change(settings, database)
                 context.log.info("exported the catalog")
-        failed = [f"{_name(one.root)}: {one.error}" for one in found if one.error is not None]
-        if failed:
-            raise dg.Failure("; ".join(failed[:5]), allow_retries=False)
+        errors = [f"{_name(one.root)}: {one.error}" for one in found if one.error is not None]
+        if errors:
+            raise failed(errors)
 
     @dg.job(
         name=REDISCOVERY,

@@ -13,6 +13,7 @@ import dagster as dg
 
 from sync_pipeline.model import Trigger
 from sync_pipeline.operations.rereading import Queued, Rereading, queue
+from sync_pipeline.orchestration.failures import refusing
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.schedules import schedule_of
 from sync_pipeline.resources import PostgresResource
@@ -49,7 +50,7 @@ def _job(what: Rereading) -> dg.JobDefinition:
         context: dg.OpExecutionContext, settings: dg.ResourceParam[Settings], postgres: PostgresResource
     ) -> None:
         sign(context.instance, context.run)
-        with postgres.database(max_size=1) as database:
+        with refusing(), postgres.database(max_size=1) as database:
             context.log.info(_queue(database, settings, what, execute=True).said())
 
     @dg.job(name=str(what), description=_WHEN[what].description, executor_def=dg.in_process_executor)

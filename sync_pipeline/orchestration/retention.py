@@ -20,10 +20,10 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES, RunRecord
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.retention import AT_ONCE, RETENTION, Kind, RetentionReport, Until, retain
+from sync_pipeline.orchestration.failures import StepFailure, refused
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.schedules import fleet_job, schedule_of
 from sync_pipeline.orchestration.specs import fleet_key
-from sync_pipeline.orchestration.step import refused
 from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
@@ -53,6 +53,7 @@ def retention_asset(settings: Settings) -> dg.AssetsDefinition:
                 key,
                 group_name="fleet",
                 kinds={"postgres"},
+                owners=settings.asset_owners,
                 description="Records of finished work that are older than they are kept are deleted "
                 "(docs/retention.md).",
             )
@@ -81,7 +82,7 @@ def retention_asset(settings: Settings) -> dg.AssetsDefinition:
             },
         )
         if report.errors:
-            raise dg.Failure("; ".join(report.errors[:5]), allow_retries=False)
+            raise StepFailure("; ".join(report.errors[:5]))
 
     return retention
 

@@ -23,6 +23,7 @@ from sync_pipeline.model import Counts, JobReport, JobType, Kind, Mode, Revision
 from sync_pipeline.operations import pools
 from sync_pipeline.operations.environment import environment_variables
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
+from sync_pipeline.orchestration.failures import REFUSED
 from sync_pipeline.orchestration.jobs import console_at
 from sync_pipeline.orchestration.order import (
     ACTOR_TAG,
@@ -48,7 +49,7 @@ from sync_pipeline.orchestration.partitions import (
 )
 from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of, signature
 from sync_pipeline.orchestration.specs import asset_key
-from sync_pipeline.orchestration.step import REFUSED, Observer
+from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.orchestration.storage import explained_storage
 from sync_pipeline.policy.families import by_family
 from sync_pipeline.settings import Settings

@@ -44,7 +44,7 @@ from sync_pipeline.orchestration.planning import Start, group
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat, skips_outages
 from sync_pipeline.orchestration.ui_requests import UiRequests
-from sync_pipeline.orchestration.verdicts import CHECK_NAME, check_metadata, severity, show
+from sync_pipeline.orchestration.verdicts import CHECK_NAME, check_description, check_metadata, severity, show
 from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.snapshot import InFlight
 from sync_pipeline.policy.windows import hull
@@ -235,6 +235,7 @@ def _changed_verdicts(
             check_name=CHECK_NAME,
             passed=v.health.passed,
             severity=severity(v.health),
+            description=check_description(v, by_id[v.facts.repo_id].spec),
             metadata=check_metadata(v, by_id[v.facts.repo_id].spec),
         )
         for v in news

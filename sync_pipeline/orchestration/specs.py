@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from sync_pipeline.model import FLEET, JobType, Kind, Lifecycle, Repository
 from sync_pipeline.safe_text import code, markdown, visible
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.pools import DEFAULT_POOL
+from sync_pipeline.store.schema import fact_columns
 
 _CONTENT: Mapping[JobType, tuple[str, str]] = {
     JobType.COMMITS: ("Commits of every branch and tag", "scm.git_commits"),
@@ -23,6 +25,8 @@ _CONTENT: Mapping[JobType, tuple[str, str]] = {
     JobType.REVIEWS: ("What happened in the reviews of merge requests", "scm.review_events"),
     JobType.REVISIONS: ("Revisions with their changed paths", "scm.svn_revisions"),
 }
+TABLE_NAME = "dagster/table_name"
+"""Metadata of an asset: the table that has its rows."""
 _PAGES: Mapping[JobType, str] = {
     JobType.COMMITS: "/-/commits",
     JobType.MERGE_REQUESTS: "/-/merge_requests?state=all",
@@ -43,9 +47,16 @@ def fleet_key(name: str, settings: Settings) -> dg.AssetKey:
 
 
 def asset_spec(
-    repository: Repository, job_type: JobType, partitions: dg.PartitionsDefinition, label: str
+    repository: Repository,
+    job_type: JobType,
+    partitions: dg.PartitionsDefinition,
+    label: str,
+    settings: Settings,
+    *,
+    with_columns: bool,
 ) -> dg.AssetSpec:
-    """The spec of one (repository, job type); ``label`` is what its server is called now."""
+    """The spec of one (repository, job type). ``label`` is what its server is called now; ``with_columns`` it
+    has those of its table."""
     content, table = _CONTENT[job_type]
     retired = " Retired: no longer synced." if repository.lifecycle is Lifecycle.RETIRED else ""
     return dg.AssetSpec(
@@ -56,14 +67,40 @@ def asset_spec(
         kinds={str(repository.kind), "postgres"},
         description=f"{markdown(repository.name)}: {content[:1].lower()}{content[1:]}, in {table}. "
         f"Server {label}, {code(repository.instance)}.{retired}",
+        owners=owners(repository, settings),
         tags={"scm/lifecycle": str(repository.lifecycle)},
         metadata={
             "url": link(web_address(repository)),
             "repository": repository.spec,
             "repo_id": repository.repo_id,
             "tenant": repository.tenant,
-            "table": table,
+            TABLE_NAME: table,
+            **({"dagster/column_schema": column_schema(table)} if with_columns else {}),
         },
+    )
+
+
+def owners(repository: Repository, settings: Settings) -> tuple[str, ...]:
+    """Who owns the assets of the repository, as Dagster writes it: those of the settings, or its tenant."""
+    return settings.asset_owners or ((f"team:{visible(repository.tenant)}",) if repository.tenant else ())
+
+
+@cache
+def column_schema(table: str) -> dg.MetadataValue[Any]:
+    """The columns of a table of facts; one object, whatever the number of assets that have it."""
+    return dg.MetadataValue.table_schema(
+        dg.TableSchema(
+            [
+                dg.TableColumn(
+                    column.name,
+                    column.type,
+                    # The page reads it as Markdown, where <email> would be an element.
+                    column.meaning.replace("<", "\\<"),
+                    dg.TableColumnConstraints(nullable=not column.required),
+                )
+                for column in fact_columns()[table]
+            ]
+        )
     )
 
 

@@ -14,12 +14,11 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
 from uuid import uuid4
 
 import dagster as dg
@@ -31,6 +30,7 @@ from sync_pipeline.model import (
     Counts,
     JobReport,
     JobRequest,
+    JobStatus,
     JobType,
     Kind,
     Lifecycle,
@@ -38,15 +38,17 @@ from sync_pipeline.model import (
     Repository,
     Window,
 )
+from sync_pipeline.orchestration.asset_page import OF_EVERY_PARTITION, AssetPages
+from sync_pipeline.orchestration.failures import StepFailure, failed
 from sync_pipeline.orchestration.finished import finished_blocks, finished_days
 from sync_pipeline.orchestration.order import Order
 from sync_pipeline.orchestration.partitions import Days, block_key, day_key, ensure_blocks
 from sync_pipeline.orchestration.requests import Requests
-from sync_pipeline.orchestration.specs import asset_key, link, source_page
+from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.verdicts import (
     CHECK_NAME,
+    check_description,
     check_metadata,
-    moment_or_number,
     severity,
     show,
 )
@@ -62,10 +64,6 @@ from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
 
 _log = logging.getLogger(__name__)
-
-REFUSED = "refused"
-"""Metadata of the failure of a step where nothing went wrong but what somebody has to set right first: the
-code of that error."""
 
 Selected = Sequence[tuple[Repository, tuple[JobType, ...]]]
 """What a run is for: repositories, each with its job types in the order of the family."""
@@ -144,9 +142,13 @@ class Step:
     cancel: threading.Event = field(default_factory=threading.Event)
     errors: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    causes: dict[str, list[str]] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     heads: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pages = AssetPages(self.database)
 
     @property
     def requests(self) -> Requests:
@@ -188,10 +190,9 @@ class Step:
     def _announce(self, selected: Selected, active: Selected) -> None:
         retired = [r.slug for r, _ in selected if r.lifecycle is Lifecycle.RETIRED]
         if retired and not active:
-            raise dg.Failure(
+            raise StepFailure(
                 f"nothing to sync, retired: {', '.join(retired[:20])}; scm-sync repo add takes a repository "
-                "up again",
-                allow_retries=False,
+                "up again"
             )
         if retired:
             self.context.log.info(f"skipped, retired: {', '.join(retired[:20])}")
@@ -335,13 +336,15 @@ class Step:
             self.errors.append(one_line(f"{piece.name}: {piece.error or 'not finished'}"))
             if piece.refused is not None:
                 self.refusals.append(piece.refused)
+            if report is not None and (cause := _cause(report)) is not None:
+                self.causes.setdefault(cause, []).append(piece.repository.spec)
             if len(self.errors) <= _ERROR_LINES:
                 self.context.log.error(self.errors[-1])
 
     def _materialize(self, repository: Repository, report: JobReport) -> None:
         if self.family.kind is Kind.SVN:
             keys = [block_key(block) for block in finished_blocks(report, self.watermarks)]
-            whole = metadata_of(repository, report)
+            whole = self.pages.metadata(repository, report) if keys else {}
             _log_together(
                 self.context,
                 [
@@ -352,7 +355,7 @@ class Step:
                 ],
             )
             return
-        materialize_days(self.context, repository, report, self.days, self.watermarks)
+        materialize_days(self.context, repository, report, self.days, self.watermarks, self.pages)
 
     def _checks(self, selected: Selected) -> Iterator[dg.AssetCheckResult]:
         """The health of what was selected with its checks. Sensor runs leave them to the scheduler."""
@@ -385,6 +388,7 @@ class Step:
                 check_name=CHECK_NAME,
                 passed=verdict.health.passed,
                 severity=severity(verdict.health),
+                description=check_description(verdict, specs[verdict.facts.repo_id]),
                 metadata=check_metadata(verdict, specs[verdict.facts.repo_id]),
             )
 
@@ -415,60 +419,17 @@ class Step:
             # Nobody starts these by himself, so the run must not look complete.
             self.errors += [f"{name}: not started, the run time was used up" for name in self.left]
         if self.errors:
-            more = len(self.errors) - _ERROR_LINES
-            text = "; ".join(self.errors[:_ERROR_LINES]) + (f"; and {more} more" if more > 0 else "")
-            metadata: dict[str, Any] = {"errors": dg.MetadataValue.json(self.errors[:200])}
-            if len(self.refusals) == len(self.errors):
-                metadata[REFUSED] = self.refusals[0]
-            raise dg.Failure(text, metadata=metadata, allow_retries=False)
+            refusal = self.refusals[0] if len(self.refusals) == len(self.errors) else None
+            raise failed(self.errors, self.causes, refusal)
 
 
-def refused(error: SyncError) -> dg.Failure:
-    """The failure of a step that could not begin, because somebody has to set something right first."""
-    return dg.Failure(str(error), metadata={REFUSED: error.code}, allow_retries=False)
+def _cause(report: JobReport) -> str | None:
+    """The reason of the catalogue for a job that failed; None where its error says itself what to do."""
+    is_tried_again = report.job_status in (JobStatus.PENDING, JobStatus.FAILED)
+    return health.reason_of_failure(report.error_code, report.mode, is_tried_again=is_tried_again)
 
 
 # Events -------------------------------------------------------------------------------------------------
-
-_OF_EVERY_DAY = ("window", "mode", "job_id", "sync_run_id", "source")
-
-
-def metadata_of(repository: Repository, report: JobReport) -> Mapping[str, Any]:
-    """What a materialization tells of the job behind it."""
-    svn = repository.kind is Kind.SVN
-    found: dict[str, Any] = {
-        "window": str(report.window)
-        if report.window is not None
-        else f"from the watermark to {'HEAD' if svn else 'now'}",
-        "mode": str(report.mode),
-        "rows_read": report.counts.read,
-        "inserted": report.counts.inserted,
-        "updated": report.counts.updated,
-        "unchanged": report.counts.unchanged,
-        "poorer": report.counts.poorer,
-        "quarantined": report.counts.quarantined,
-        "calls": report.calls,
-        "rate_limited": report.traffic.rate_limited,
-        "timeouts": report.traffic.timeouts,
-        "request_wait_seconds": round(report.traffic.waited, 3),
-        "batches": report.batches,
-        "seconds": round(report.seconds, 3),
-        "waited_seconds": round(report.waited_seconds, 3),
-        "job_id": str(report.job_id),
-        "sync_run_id": str(report.run_id),
-        "source": link(source_page(repository, report.job_type)),
-    }
-    if svn:
-        found["beyond_head"] = report.beyond_head
-    for name, mark in (
-        ("watermark_before", report.watermark_before),
-        ("watermark_after", report.watermark_after),
-    ):
-        if mark is not None:
-            found[name] = moment_or_number(mark)
-    if report.head is not None:
-        found["head"] = report.head
-    return found
 
 
 def materialize_days(
@@ -477,12 +438,15 @@ def materialize_days(
     report: JobReport,
     days: dg.DailyPartitionsDefinition,
     watermarks: WatermarkStore,
+    pages: AssetPages,
 ) -> None:
     """Show the days that a job of a GitLab project finished as materialized."""
     keys = [day_key(day) for day in finished_days(report, Days.of(days), watermarks)]
-    whole = metadata_of(repository, report)
-    # What was read is told once, with the newest day: it is of the whole window.
-    part = {name: whole[name] for name in _OF_EVERY_DAY}
+    if not keys:
+        return
+    whole = pages.metadata(repository, report)
+    # The rest is told once, with the newest day: it is of the whole window.
+    part = {name: whole[name] for name in OF_EVERY_PARTITION}
     _log_together(
         context,
         [

@@ -14,6 +14,7 @@ import dagster as dg
 
 from sync_pipeline.quality import health
 from sync_pipeline.quality.reasons import WAITS_FOR_ITSELF, remedies
+from sync_pipeline.safe_text import code
 from sync_pipeline.store import health as store
 from sync_pipeline.store.database import Connection
 
@@ -38,15 +39,40 @@ def severity(verdict: health.Health) -> dg.AssetCheckSeverity:
     return dg.AssetCheckSeverity.WARN if waits else dg.AssetCheckSeverity.ERROR
 
 
+def check_description(verdict: health.Judged, spec: str) -> str:
+    """The verdict in words, as Markdown, which the page of the check shows above the metadata.
+
+    It has each reason, and what helps against it in the repository ``spec``. Texts of the source are shown as
+    code, so none of them becomes a link.
+    """
+    if not verdict.health.reasons:
+        return "Complete and fresh."
+    detail = verdict.health.detail
+    return "\n".join(
+        f"- {reason}: {code(detail[reason])}. What to do: {code(line)}"
+        for reason, line in remedies(verdict.health.reasons, spec).items()
+    )
+
+
 def check_metadata(verdict: health.Judged, spec: str) -> Mapping[str, Any]:
     """The reasons as the UI shows them, an entry each and one for what helps against it in the repository
-    ``spec``."""
+    ``spec``; then the numbers behind them, the same ones for every verdict, which the UI plots."""
     facts = verdict.facts
     found: dict[str, Any] = {}
     for reason, line in remedies(verdict.health.reasons, spec).items():
         found[reason] = verdict.health.detail[reason]
         found[f"{reason}: what to do"] = line
     found["reasons"] = ", ".join(verdict.health.reasons) or "none"
+    if verdict.lag_seconds is not None:
+        found["lag_seconds"] = verdict.lag_seconds
+    found["gaps"] = len(facts.gap)
+    found["queued_windows"] = len(facts.queued)
+    found["dead_windows"] = len(facts.failed)
+    found["quarantined_rows"] = facts.quarantined
+    found["owed_details"] = facts.obligations
+    found["different_rows"] = facts.missing + facts.extra + facts.changed
+    if facts.revisions_behind is not None:
+        found["revisions_behind"] = facts.revisions_behind
     if facts.watermark is not None:
         found["watermark"] = moment_or_number(facts.watermark)
     if facts.head is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sync_pipeline.model import BEGINNING, Access, JobType, Kind, Lifecycle, RevisionWindow, Window
+from sync_pipeline.model import BEGINNING, Access, JobType, Kind, Lifecycle, Mode, RevisionWindow, Window
 from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.reasons import PASSES, Reason
@@ -66,6 +66,19 @@ _REASON_OF_RETRY = {
     "not_json": Reason.LOGIN_PAGE,
     **dict.fromkeys(("certificate", "connection", "blocked", "redirect"), Reason.UNREACHABLE),
 }
+# A job that fails with one of these is about its repository or token, whatever it asked for.
+_REASON_OF_FAILURE = {
+    **_REASON_OF_RETRY,
+    "redirected": Reason.LOGIN_PAGE,
+    "credential": Reason.CREDENTIAL,
+    "scope": Reason.CREDENTIAL,
+    "denied": Reason.DENIED,
+    "disabled": Reason.DISABLED,
+    "moved": Reason.MOVED,
+    "no_repository": Reason.GONE,
+    "not_found": Reason.GONE,
+    "replaced": Reason.REPLACED,
+}
 NOT_ASKED = frozenset(
     {
         "throttled",
@@ -105,6 +118,14 @@ ANSWERS = frozenset(
     }
 )
 """Codes of failed looks with which a server answers about a single repository."""
+# Somebody stopped it, or another one is at work on it, or our own database was away.
+_OWN_FAILURES = (NOT_ASKED - {"throttled", "rate_limit"}) | {
+    "claim_lost",
+    "configuration",
+    "lease_held",
+    "lease_lost",
+    "watermark_set",
+}
 # Looks have a short time limit, so time-outs of them alone prove nothing.
 _SLOW = "timeout"
 
@@ -114,6 +135,21 @@ def reason_of_server(code: str) -> Reason | None:
     login page does. None: the code gives none; only those of ``ANSWERS`` say that the server answers."""
     reason = None if code in ANSWERS else _REASON_OF_LOOK.get(code)
     return reason if reason in (Reason.UNREACHABLE, Reason.LOGIN_PAGE) else None
+
+
+def reason_of_failure(code: str | None, mode: Mode, *, is_tried_again: bool) -> str | None:
+    """The entry of the catalogue for a job of ``mode`` that failed with ``code``.
+
+    ``is_tried_again``: its next attempt comes by itself. None: the error itself says what to do, as those of
+    our own side do.
+    """
+    if code in _REASON_OF_FAILURE:
+        return str(_REASON_OF_FAILURE[code])
+    if code in _OWN_FAILURES:
+        return None
+    if not is_tried_again:
+        return str(Reason.FAILED_WINDOW)
+    return "waits_for_retry" if mode is Mode.INCREMENTAL else str(Reason.INCOMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +259,13 @@ class Facts:
         return None
 
     @property
+    def revisions_behind(self) -> int | None:
+        """Revisions between the watermark and the youngest one; None where there are no revisions."""
+        if not isinstance(self.watermark, int) or self.head is None:
+            return None
+        return max(0, self.head + 1 - self.watermark)
+
+    @property
     def fresh_at(self) -> datetime | None:
         """Until when what is stored is known to be complete: the later of watermark and verified-at; a
         watermark in revisions says nothing about time."""
@@ -298,6 +341,12 @@ class Judged:
     def changed(self) -> bool:
         """True if Dagster shows something else."""
         return self.shown != (self.health.passed, tuple(str(r) for r in self.health.reasons))
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """Seconds since what is stored was known to be complete; None before the first time."""
+        fresh = self.facts.fresh_at
+        return None if fresh is None else max(0.0, round((self.judged_at - fresh).total_seconds(), 3))
 
 
 def read(

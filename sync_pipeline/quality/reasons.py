@@ -46,11 +46,23 @@ PASSES = frozenset({Reason.DISABLED})
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``meaning`` and ``remedy`` of a reason, one line each. ``SPEC`` in a remedy stands for the
-    repository."""
+    """``meaning`` and ``remedy`` of a reason, one line each. ``SPEC`` in a remedy stands for the repository.
+    Where the remedy depends on the kind of source, there are ``svn`` and ``gitlab`` instead."""
 
     meaning: str
-    remedy: str
+    remedy: str = ""
+    svn: str = ""
+    gitlab: str = ""
+
+    def remedy_of(self, spec: str) -> str:
+        """The remedy for the repository ``spec``; for ``SPEC`` the one of every kind."""
+        if self.remedy:
+            return self.remedy.replace("SPEC", spec)
+        if spec.startswith("svn:"):
+            return self.svn.replace("SPEC", spec)
+        if spec.startswith("gitlab:"):
+            return self.gitlab.replace("SPEC", spec)
+        return f"SVN: {self.svn}; GitLab: {self.gitlab}".replace("SPEC", spec)
 
 
 CATALOGUE: Mapping[Reason, Entry] = {
@@ -89,8 +101,10 @@ CATALOGUE: Mapping[Reason, Entry] = {
     ),
     Reason.DENIED: Entry(
         "the source refuses us",
-        "SVN: correct SCM_SVN_USERNAME and SCM_SVN_PASSWORD, or the rights on the server. GitLab: give the "
-        "token's user at least the role Reporter. Then: scm-sync runner incremental --repo SPEC",
+        svn="correct SCM_SVN_USERNAME and SCM_SVN_PASSWORD, or the rights on the server, then: "
+        "scm-sync runner incremental --repo SPEC",
+        gitlab="give the token's user at least the role Reporter, then: "
+        "scm-sync runner incremental --repo SPEC",
     ),
     Reason.DISABLED: Entry(
         "green: the project has the feature switched off (repository, or merge requests)",
@@ -98,12 +112,14 @@ CATALOGUE: Mapping[Reason, Entry] = {
     ),
     Reason.MOVED: Entry(
         "the server says that the source has another address now",
-        "SVN: scm-sync repo relocate SPEC URL --reason ... keeps what is stored; GitLab: correct the URL "
-        "of the server (SCM_GITLAB_URL)",
+        svn="scm-sync repo relocate SPEC URL --reason ... keeps what is stored",
+        gitlab="correct the URL of the server (SCM_GITLAB_URL)",
     ),
     Reason.GONE: Entry(
         "nothing answers at the address, more than once",
-        "SVN: scm-sync repo relocate SPEC URL --reason ... if it has another address now; else: "
+        svn="scm-sync repo relocate SPEC URL --reason ... if it has another address now; else: "
+        "scm-sync repo retire SPEC --reason ...",
+        gitlab="give the token's user access to the project; if it is deleted: "
         "scm-sync repo retire SPEC --reason ...",
     ),
     Reason.REPLACED: Entry(
@@ -179,8 +195,7 @@ HELD_BACK: Mapping[str, Entry] = {
 
 def remedy(reason: Reason | str, spec: str = "SPEC") -> str:
     """The remedy for ``reason``, with the commands for the repository ``spec``."""
-    entry = HELD_BACK.get(str(reason)) or CATALOGUE[Reason(reason)]
-    return entry.remedy.replace("SPEC", spec)
+    return (HELD_BACK.get(str(reason)) or CATALOGUE[Reason(reason)]).remedy_of(spec)
 
 
 def remedies(reasons: Iterable[Reason | str], spec: str = "SPEC") -> dict[str, str]:
@@ -200,5 +215,7 @@ def held_back_table() -> str:
 
 def _table(entries: Mapping[str, Entry] | Mapping[Reason, Entry]) -> str:
     lines = ["| reason | meaning | what to do |", "|---|---|---|"]
-    lines += [f"| {reason} | {entry.meaning} | {entry.remedy} |" for reason, entry in entries.items()]
+    lines += [
+        f"| {reason} | {entry.meaning} | {entry.remedy_of('SPEC')} |" for reason, entry in entries.items()
+    ]
     return "\n".join(lines) + "\n"

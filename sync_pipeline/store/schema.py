@@ -1,13 +1,23 @@
 """What the tables and columns mean, read back from the comments in the database.
 
 Belongs here: the query behind ``docs/schema.md``. The comments themselves are written in the migrations.
+
+``sql/columns.json`` has the columns of the facts for processes that may not ask a database, such as a code
+location of Dagster. ``python -m sync_pipeline.operations.schema_columns`` prints it for the database of the
+settings; a test keeps it current.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.migrations import sql_folder
+
+FACT_TABLES = ("scm.git_commits", "scm.mrs", "scm.review_events", "scm.svn_revisions")
+"""The table of each job type, by name."""
 
 # Every table and view of ours with its columns, in the order of the migrations.
 _DESCRIBE = """
@@ -55,3 +65,21 @@ def describe(conn: Connection) -> list[Table]:
         columns = (*known.columns, column) if known else (column,)
         tables[row["name"]] = Table(row["name"], row["kind"], row["meaning"] or "", columns)
     return list(tables.values())
+
+
+def columns_document(tables: Iterable[Table]) -> str:
+    """The text of ``sql/columns.json``."""
+    facts = {table.name: table for table in tables if table.name in FACT_TABLES}
+    lines = []
+    for name in FACT_TABLES:
+        columns = ",\n".join(
+            f"  {json.dumps([c.name, c.type, c.required, c.meaning])}" for c in facts[name].columns
+        )
+        lines.append(f' "{name}": [\n{columns}\n ]')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def fact_columns() -> dict[str, tuple[Column, ...]]:
+    """The columns of each of ``FACT_TABLES``, as the migrations of this program make them."""
+    known = json.loads((sql_folder() / "columns.json").read_text(encoding="utf-8"))
+    return {name: tuple(Column(*one) for one in columns) for name, columns in known.items()}

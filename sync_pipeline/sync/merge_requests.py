@@ -537,8 +537,8 @@ class MergeRequestWork:
             self._note_asked(attempt, merge_requests.note_asked, left, readable)
 
     def _overdue(self, attempt: Attempt) -> set[int]:
-        """Open merge requests that were not read for a day, where sweeps are on. Also those with internal notes
-        that only the token of this visit sees."""
+        """Open merge requests that were not read for a day, where sweeps are on, and those with internal
+        notes that only the token of this visit sees."""
         is_reviews = attempt.job_type is JobType.REVIEWS
         find = reviews.stale_reviews if is_reviews else merge_requests.oldest_read_open
         found: set[int] = set()

@@ -175,7 +175,7 @@ def test_a_backfill_from_the_ui_covers_its_range_also_beyond_head(up: Up) -> Non
     assert up.installation.covered(repo_id) == "{[1,1501)}"
     found = materialized(up, path)
     assert set(found) == set(KEYS[0:3])
-    assert [found[key]["beyond_head"] for key in KEYS[0:3]] == [False, False, True]
+    assert [found[key]["run/beyond_head"] for key in KEYS[0:3]] == [False, False, True]
     check = up.graphql(CHECKS, key={"path": path})["assetNodeOrError"]["assetChecksOrError"]["checks"]
     assert [one["name"] for one in check] == ["health"]
 

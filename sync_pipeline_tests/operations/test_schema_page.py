@@ -6,7 +6,8 @@ from pathlib import Path
 
 from sync_pipeline.operations.schema_page import page
 from sync_pipeline.store.database import Database
-from sync_pipeline.store.schema import describe
+from sync_pipeline.store.migrations import sql_folder
+from sync_pipeline.store.schema import FACT_TABLES, columns_document, describe, fact_columns
 
 PAGE = Path(__file__).parents[2] / "docs" / "schema.md"
 
@@ -25,3 +26,11 @@ def test_every_table_and_column_of_the_page_has_a_meaning(database: Database) ->
     silent += [f"{t.name}.{c.name}" for t in tables for c in t.columns if not c.meaning]
     assert silent == []
     assert len(tables) > 15
+
+
+def test_the_columns_of_the_facts_are_current(database: Database) -> None:
+    with database.connection() as conn:
+        assert (sql_folder() / "columns.json").read_text() == columns_document(describe(conn)), (
+            "run: python -m sync_pipeline.operations.schema_columns > sql/columns.json"
+        )
+    assert tuple(fact_columns()) == FACT_TABLES

@@ -14,6 +14,7 @@ import pytest
 from sync_pipeline.catalog import Snapshot, write_snapshot
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Lifecycle, Repository
+from sync_pipeline.orchestration.assets import ASSETS_WITH_COLUMNS
 from sync_pipeline.orchestration.build import build_defs
 from sync_pipeline.orchestration.order import POOLS_VARIABLE
 from sync_pipeline.settings import Settings
@@ -132,7 +133,13 @@ def test_an_asset_says_what_it_holds_and_links_to_its_source() -> None:
         s for s in steps(location(APP))["gitlab_example_merge_requests"].specs if "reviews" in s.key.path
     )
     assert spec.metadata["url"] == dg.MetadataValue.url("https://gitlab.example/git/acme/app")
-    assert (spec.metadata["table"], spec.metadata["repository"]) == ("scm.review_events", "gitlab:7")
+    assert (spec.metadata["dagster/table_name"], spec.metadata["repository"]) == (
+        "scm.review_events",
+        "gitlab:7",
+    )
+    columns = spec.metadata["dagster/column_schema"].value.columns
+    assert ("reviewer_username", "text", True) in [(c.name, c.type, c.constraints.nullable) for c in columns]
+    assert all(column.description for column in columns)
     assert spec.kinds == {"gitlab", "postgres"}
     assert (spec.description or "").startswith("acme/app: what happened in the reviews")
 
@@ -205,6 +212,33 @@ def test_a_thousand_repositories_are_one_step() -> None:
     assert len(found.assets_defs_by_key) == 3002
     assert len(steps(found)) == 4
     assert len(found.get_job("sync_merge_requests").graph.nodes) == 1
+
+
+def test_assets_belong_to_the_team_of_their_tenant_or_to_the_owners_of_the_settings() -> None:
+    def owners(settings: Settings, *key: str) -> list[str]:
+        defs = build_defs(settings=settings, snapshot=Snapshot((PAINT, APP)))
+        return list(defs.get_repository_def().asset_graph.get(dg.AssetKey(key)).owners)
+
+    assert owners(Settings(), "local", "paint_1", "revisions") == ["team:acme"]
+    assert owners(Settings(), "fleet", "reconciliation") == []
+    ours = Settings(asset_owners=("team:platform", "ann@example.com"))
+    for key in (("gitlab_example", "acme_app_7", "reviews"), ("fleet", "retention")):
+        assert owners(ours, *key) == ["team:platform", "ann@example.com"]
+
+
+def test_columns_are_one_object_for_all_assets_and_left_out_of_a_large_location() -> None:
+    def columns(number: int) -> list[object]:
+        projects = [
+            replace(APP, repo_id=n, slug=f"p_{n}", project_id=n, url=f"https://gitlab.example/projects/{n}")
+            for n in range(1, number + 1)
+        ]
+        assets = steps(location(*projects))["gitlab_example_commits"]
+        return [spec.metadata.get("dagster/column_schema") for spec in assets.specs]
+
+    found = columns(ASSETS_WITH_COLUMNS // 3)
+    assert found[0] is not None
+    assert all(one is found[0] for one in found)
+    assert set(columns(ASSETS_WITH_COLUMNS // 3 + 1)) == {None}
 
 
 def test_only_narrows_the_location_and_an_unknown_one_is_refused() -> None:

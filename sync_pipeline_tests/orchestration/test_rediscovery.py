@@ -106,6 +106,8 @@ def test_a_root_that_cannot_be_listed_fails_the_run_by_name(rooted: Forge) -> No
     [failure] = [event.step_failure_data for event in done.all_events if event.is_step_failure]
     assert failure.user_failure_data is not None
     assert "team1" in (failure.user_failure_data.description or "")
+    assert failure.error is not None
+    assert failure.error.stack == []
     [row] = rooted.site.rows("SELECT error_code, lifecycle FROM scm.discovery_roots")
     assert (row["error_code"], row["lifecycle"]) == ("denied", "active")
     assert [r.lifecycle for r in snapshot(rooted).repositories] == ["active"]

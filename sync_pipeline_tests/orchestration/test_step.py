@@ -212,7 +212,7 @@ def test_one_that_fails_hides_no_other(forge: Forge) -> None:
     found = forge.site.run(PAIR, days(3, 2))
     assert not found.success
     assert [report.repo_id for report in found.reports if report.succeeded] == [good, good]
-    assert found.error.count(f"gitlab:{forge.project(bad).id}") == 2
+    assert found.error.count(f"gitlab:{forge.project(bad).id} ") == 2
     assert found.days(MRS) == [ago(3), ago(2)]
 
 

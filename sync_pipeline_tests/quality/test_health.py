@@ -33,7 +33,15 @@ from sync_pipeline.model import (
     Trigger,
 )
 from sync_pipeline.quality.credentials import Credentials, in_force
-from sync_pipeline.quality.health import ANSWERS, NOT_ASKED, Facts, judge, read, reason_of_server
+from sync_pipeline.quality.health import (
+    ANSWERS,
+    NOT_ASKED,
+    Facts,
+    judge,
+    read,
+    reason_of_failure,
+    reason_of_server,
+)
 from sync_pipeline.quality.reasons import CATALOGUE, Reason, held_back_table, remedy, table
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn.codes import Meaning
@@ -168,6 +176,13 @@ def test_the_page_has_the_catalogue() -> None:
     assert held_back_table() in page, "paste what sync_pipeline.quality.reasons.held_back_table() returns"
 
 
+def test_a_remedy_is_that_of_the_kind_of_the_repository() -> None:
+    assert remedy("gone", "svn:file:///srv/paint").startswith("scm-sync repo relocate svn:file:///srv/paint")
+    assert remedy("gone", "gitlab:7").endswith("scm-sync repo retire gitlab:7 --reason ...")
+    assert remedy("gone").startswith("SVN: scm-sync repo relocate SPEC")
+    assert all(entry.remedy or (entry.svn and entry.gitlab) for entry in CATALOGUE.values())
+
+
 def test_a_remedy_names_the_repository() -> None:
     assert (
         remedy("gap", "gitlab:7") == "scm-sync runner backfill --repo gitlab:7 reads exactly what is missing"
@@ -278,3 +293,24 @@ def test_a_refused_token_shows_until_another_one_is_in_force(database: Database)
         assert "credential" in reasons(conn, elsewhere)["commits"]
         lines = [v.health.detail["credential"] for v in read(conn, HOUR, elsewhere)]
         assert all(line.startswith("no GitLab is configured for gitlab.example") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("code", "mode", "is_tried_again", "reason"),
+    [
+        ("denied", Mode.INCREMENTAL, True, "denied"),
+        ("scope", Mode.BACKFILL, True, "credential"),
+        ("connection", Mode.INCREMENTAL, True, "unreachable"),
+        ("timeout", Mode.INCREMENTAL, True, "waits_for_retry"),
+        ("timeout", Mode.BACKFILL, True, "incomplete"),
+        ("corrupt", Mode.BACKFILL, False, "failed_window"),
+        ("database_full", Mode.INCREMENTAL, True, None),
+        ("lease_held", Mode.BACKFILL, True, None),
+    ],
+)
+def test_a_failed_job_leads_to_an_entry_of_the_catalogue(
+    code: str, mode: Mode, is_tried_again: bool, reason: str | None
+) -> None:
+    found = reason_of_failure(code, mode, is_tried_again=is_tried_again)
+    assert found == reason
+    assert found is None or remedy(found)

@@ -1,0 +1,123 @@
+"""What a materialization shows on the page of its asset: the asset first, then the run.
+
+Belongs here: the metadata of materializations. The page plots numbers in the order of their names, so the
+counters of a run begin with ``run/``, which comes after the numbers of the asset. What is fixed about an
+asset is in :mod:`sync_pipeline.orchestration.specs`, its check in
+:mod:`sync_pipeline.orchestration.verdicts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from sync_pipeline.model import JobReport, JobType, Kind, Repository
+from sync_pipeline.orchestration.specs import link, source_page
+from sync_pipeline.orchestration.verdicts import moment_or_number
+from sync_pipeline.quality import health
+from sync_pipeline.quality.credentials import Credentials
+from sync_pipeline.store import stored_rows
+from sync_pipeline.store.database import Database
+from sync_pipeline.store.stored_rows import StoredRows
+
+RUN = "run/"
+"""What the names of the counters of a run begin with."""
+
+OF_EVERY_PARTITION = ("source", f"{RUN}window", f"{RUN}mode", f"{RUN}job_id", f"{RUN}sync_run_id")
+"""What every partition shows that a job finished; the rest is told once, with the newest one."""
+
+# Gaps and lag do not depend on tokens.
+_NO_TOKENS = Credentials(frozenset(), {}, {})
+
+
+class AssetPages:
+    """The metadata of the materializations of one step.
+
+    The rows of an asset are counted once in a step, at most :data:`stored_rows.COUNTED_ROWS` of them. What
+    later jobs of the step insert is added, so a backfill in many jobs does not count the same rows again and
+    again; rows that other runs insert meanwhile show with the next run.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._rows: dict[tuple[int, JobType], StoredRows] = {}
+
+    def metadata(self, repository: Repository, report: JobReport) -> Mapping[str, Any]:
+        """What the materializations tell after ``report``, each report once."""
+        key = repository.repo_id, report.job_type
+        with self._database.connection() as conn:
+            [verdict] = [
+                one
+                for one in health.read(conn, timedelta(), _NO_TOKENS, [repository.repo_id])
+                if one.facts.job_type is report.job_type
+            ]
+            changed_at = stored_rows.last_change_at(conn, *key)
+            if key in self._rows:
+                rows = self._rows[key]
+                rows = StoredRows(rows.number + report.counts.inserted, rows.is_estimate)
+            else:
+                rows = stored_rows.count(conn, *key)
+            self._rows[key] = rows
+        return {**asset_metadata(verdict, rows, changed_at), **run_metadata(repository, report)}
+
+
+def asset_metadata(verdict: health.Judged, rows: StoredRows, changed_at: datetime | None) -> dict[str, Any]:
+    """The numbers of the asset.
+
+    Rows stored, tombstones included; gaps, which are windows that are not covered and that no job will read;
+    seconds since what is stored was known to be complete; when the source last changed (UTC), and how long
+    ago that was, because a point in time has no plot.
+    """
+    found: dict[str, Any] = {"dagster/row_count": rows.number}
+    if rows.is_estimate:
+        found["row_count_is"] = f"an estimate; over {stored_rows.COUNTED_ROWS:,} rows are not counted"
+    found["gaps"] = len(verdict.facts.gap)
+    if verdict.lag_seconds is not None:
+        found["lag_seconds"] = verdict.lag_seconds
+    if changed_at is not None:
+        found["last_change"] = dg.MetadataValue.timestamp(changed_at)
+        age = (verdict.judged_at - changed_at).total_seconds()
+        found["last_change_age_seconds"] = max(0.0, round(age, 3))
+    return found
+
+
+def run_metadata(repository: Repository, report: JobReport) -> dict[str, Any]:
+    """The requests and counters of the job behind a materialization."""
+    svn = repository.kind is Kind.SVN
+    run: dict[str, Any] = {
+        "mode": str(report.mode),
+        "window": str(report.window)
+        if report.window is not None
+        else f"from the watermark to {'HEAD' if svn else 'now'}",
+        "rows_read": report.counts.read,
+        "inserted": report.counts.inserted,
+        "updated": report.counts.updated,
+        "unchanged": report.counts.unchanged,
+        "poorer": report.counts.poorer,
+        "quarantined": report.counts.quarantined,
+        "batches": report.batches,
+        "seconds": round(report.seconds, 3),
+        "waited_seconds": round(report.waited_seconds, 3),
+        "request_wait_seconds": round(report.traffic.waited, 3),
+        "rate_limited": report.traffic.rate_limited,
+        "timeouts": report.traffic.timeouts,
+    }
+    if svn:
+        run["beyond_head"] = report.beyond_head
+    if report.head is not None:
+        run["head"] = report.head
+    for name, mark in (
+        ("watermark_before", report.watermark_before),
+        ("watermark_after", report.watermark_after),
+    ):
+        if mark is not None:
+            run[name] = moment_or_number(mark)
+    run["job_id"], run["sync_run_id"] = str(report.job_id), str(report.run_id)
+    return {
+        "requests": report.calls,
+        "source": link(source_page(repository, report.job_type)),
+        **{f"{RUN}{name}": value for name, value in run.items()},
+    }
