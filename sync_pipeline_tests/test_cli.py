@@ -1101,7 +1101,10 @@ def test_the_status_of_what_is_registered(scm: Scm, on_database: Database) -> No
     assert "scm-sync repo add" in done.err
     with on_database.connection() as conn:
         builders.register(conn, "paint", head=10)
-    head, row, due, summary = scm("status").out.splitlines()
+    servers, server, empty, head, row, due, summary = scm("status").out.splitlines()
+    assert servers.split("\t")[:5] == ["server", "kind", "repositories", "assets", "ok"]
+    assert server.split("\t")[:5] == ["local", "svn", "1", "1", "0"]
+    assert empty == ""
     assert head.split("\t")[:3] == ["state", "repository", "job_type"]
     assert row.split("\t")[:3] == ["waiting", "file:///srv/paint", "revisions"]
     assert due.startswith("due and not started: 1 (1 never visited), the longest not visited for ")

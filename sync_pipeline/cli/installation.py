@@ -23,8 +23,10 @@ from sync_pipeline.cli.shared import (
     print_raw,
     print_rows,
     print_table,
+    read_explained_settings,
     read_settings,
     say,
+    say_wrapped,
     terminal_width,
 )
 from sync_pipeline.errors import ConfigurationError
@@ -113,10 +115,10 @@ def status_command(
     """Show how complete and how fresh each (repository, job type) is, the worst first."""
     from sync_pipeline.cli import reports
     from sync_pipeline.model import JobType
-    from sync_pipeline.operations import runner, status
+    from sync_pipeline.operations import configuration, runner, status
     from sync_pipeline.operations.registration import find_repository
 
-    settings = read_settings()
+    settings, given = read_explained_settings()
     job_types: tuple[JobType, ...] | None = None
     try:
         job_types = None if job is None else (JobType.parse(job),)
@@ -126,7 +128,8 @@ def status_command(
         repository = None if repo is None else find_repository(database, repo)
         if repository is not None and job is not None:
             job_types = runner.job_types_for(repository, job)  # refuses one that it does not have
-        document = status.status(database, settings, repository, job_types)
+        sources = configuration.credential_sources(settings, given)
+        document = status.status(database, settings, repository, job_types, sources)
     if as_json:
         print_json(document)
         return
@@ -134,17 +137,19 @@ def status_command(
         say("no repositories; add one: scm-sync repo add <spec>", error=True)
         return
     if sys.stdout.isatty():
+        print_table(reports.server_summary(document))
+        say()
         print_table(reports.status_table(document, terminal_width()))
-        for line in reports.status_explanations(document):
-            say(line)
-        for line in reports.status_running(document):
-            say(line)
+        parts = (reports.status_left_out, reports.status_explanations, reports.status_running)
     else:
+        print_rows(reports.server_rows(document))
+        say()
         print_rows(reports.status_rows(document))
-    for lines in (reports.status_obstacles, reports.status_limits, reports.status_attendance):
+        parts = ()
+    for lines in (*parts, reports.status_obstacles, reports.status_limits, reports.status_attendance):
         for line in lines(document):
-            say(line)
-    say(reports.status_summary(document))
+            say_wrapped(line)
+    say_wrapped(reports.status_summary(document))
 
 
 class GroupedBy(StrEnum):

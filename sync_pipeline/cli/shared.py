@@ -30,11 +30,12 @@ from sync_pipeline.safe_text import one_line, visible, visible_json
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
-    from rich.table import Table
+    from rich.console import RenderableType
     from rich.text import Text
 
     from sync_pipeline.operations.registration import ReaderFactory, Visitor
     from sync_pipeline.settings import Settings
+    from sync_pipeline.settings_sources import Given
     from sync_pipeline.store.database import Database
 
 Row = Mapping[str, object]
@@ -81,11 +82,16 @@ def group(help_text: str, *, completion: bool = False) -> typer.Typer:
 
 def read_settings() -> Settings:
     """The settings in force, also for what is logged. Raises ConfigurationError for wrong ones."""
-    from sync_pipeline.settings import load_settings
+    return read_explained_settings()[0]
 
-    settings = load_settings()
+
+def read_explained_settings() -> tuple[Settings, dict[str, Given]]:
+    """As :func:`read_settings`, and what gave each setting that does not have its default."""
+    from sync_pipeline.settings import explained_settings
+
+    settings, given = explained_settings()
     logging.getLogger("sync_pipeline").setLevel(settings.log_level.upper())
-    return settings
+    return settings, given
 
 
 @contextmanager
@@ -229,13 +235,27 @@ def say(line: str = "", *, flush: bool = False, error: bool = False) -> None:
     print(visible(line), file=sys.stderr if error else sys.stdout, flush=flush)
 
 
+def say_wrapped(line: str) -> None:
+    """As :func:`say`; a terminal gets it broken between words, with what follows indented."""
+    if not sys.stdout.isatty():
+        say(line)
+        return
+    from rich.console import Console
+
+    console = Console()
+    indent = "    " if line.startswith(" ") else "  "
+    parts = cell(line).wrap(console, max(console.width - len(indent), 20))
+    for number, part in enumerate(parts):
+        say((indent if number else "") + part.plain.rstrip())
+
+
 def print_raw(text: str) -> None:
     """Print a text of several lines that holds nothing of a source, or is made visible already."""
     print(text, end="")  # noqa: T201
 
 
-def print_table(table: Table) -> None:
-    """A table on a terminal. Its cells are made by :func:`cell`."""
+def print_table(table: RenderableType) -> None:
+    """A table, or what else rich lays out, on a terminal. Its cells are made by :func:`cell`."""
     from rich.console import Console
 
     Console().print(table)
@@ -271,7 +291,9 @@ def print_rows(rows: Sequence[Row]) -> None:
         return
     from rich.table import Table
 
-    table = Table(*rows[0])
+    table = Table()
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
     for line in cells:
         table.add_row(*map(cell, line))
     print_table(table)
