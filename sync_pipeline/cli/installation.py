@@ -18,6 +18,7 @@ from sync_pipeline.cli.shared import (
     NAMES,
     AsJson,
     cell,
+    examples_text,
     open_database,
     print_json,
     print_raw,
@@ -34,6 +35,12 @@ from sync_pipeline.errors import ConfigurationError
 if TYPE_CHECKING:
     from sync_pipeline.model import JobType
     from sync_pipeline.operations.doctor import DagsterChecks, Finding
+
+STATUS_EXAMPLES = examples_text(
+    "scm-sync status --repo gitlab:platform/api",
+    "scm-sync status --job mrs --json",
+)
+"""The end of its help."""
 
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
@@ -72,8 +79,8 @@ def up_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = F
 
 
 def doctor_command(as_json: AsJson = False) -> int:
-    """Check everything that has to be right, with a remedy for what is not; exit code 0 all is well,
-    1 warnings, 2 failures."""
+    """Check the installation, with a remedy for what is wrong. Exit code 0: all is well, 1: warnings, 2:
+    failures."""
     from sync_pipeline.cli import reports
     from sync_pipeline.operations import doctor
     from sync_pipeline.orchestration.diagnosis import dagster_checks
@@ -112,7 +119,8 @@ def status_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how complete and how fresh each (repository, job type) is, the worst first."""
+    """Show how complete and how fresh each repository is. A summary of each server comes first, then each
+    (repository, job type), the worst first."""
     from sync_pipeline.cli import reports
     from sync_pipeline.model import JobType
     from sync_pipeline.operations import configuration, runner, status
@@ -164,7 +172,8 @@ def completeness_command(
     by: Annotated[GroupedBy, typer.Option("--by", help="What has a line of its own.")] = GroupedBy.JOB_TYPE,
     as_json: AsJson = False,
 ) -> None:
-    """Is it all there? Rows expected and stored, and what is not known, for all active repositories."""
+    """Compare the rows that are expected with those that are stored. It also counts what is not known, for
+    all active repositories."""
     from sync_pipeline.cli import reports
     from sync_pipeline.operations.completeness import completeness
 

@@ -23,6 +23,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import SUCCESS
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from sync_pipeline.store.database import Database
 
 Row = Mapping[str, object]
+
+SYNC, INSPECT, OPERATE = "Sync", "Inspect", "Operate"
+"""The sections of the commands in the help, in this order."""
 
 NAMES = "svn:<url>, gitlab:<id, path or url>, a repo_id or a slug."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -63,21 +67,49 @@ Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="GitL
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_PAUSE = 365 * 86_400
+# Longer than any first sentence: the help never cuts one.
+_SENTENCE = 500
 # Seconds within which signals are one wish.
 _ONE_PRESS = 1.0
 
 
-def group(help_text: str, *, completion: bool = False) -> typer.Typer:
-    """A command group that leaves errors and formatting to the program. Alone it prints its help.
-    ``completion`` adds the options that install the completion of a shell."""
+class _Group(typer.core.TyperGroup):
+    """A command group whose help lists its commands by section, each with its whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {section: [] for section in (SYNC, INSPECT, OPERATE)}
+        # Groups first, which Typer adds last.
+        for name, command in sorted(self.commands.items(), key=lambda one: not hasattr(one[1], "commands")):
+            if not command.hidden:
+                section = getattr(command, "rich_help_panel", None)
+                rows = sections.setdefault(section if isinstance(section, str) else "Commands", [])
+                rows.append((name, command.get_short_help_str(limit=_SENTENCE)))
+        for section, rows in sections.items():
+            if not rows:
+                continue
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+def group(help_text: str, *, examples: Sequence[str] = (), completion: bool = False) -> typer.Typer:
+    """A command group that leaves errors and formatting to the program. Alone it prints its help, which ends
+    with ``examples``. ``completion`` adds the options that install the completion of a shell."""
     return typer.Typer(
+        cls=_Group,
         help=help_text,
+        epilog=examples_text(*examples) if examples else None,
         no_args_is_help=True,
         add_completion=completion,
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
+
+
+def examples_text(*lines: str) -> str:
+    """The end of a help text: command lines as they are typed."""
+    # \b: a paragraph whose lines stay as they are.
+    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 
 def read_settings() -> Settings:
