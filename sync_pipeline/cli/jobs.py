@@ -38,7 +38,7 @@ app = group(
     "Jobs that wait, run or died.",
     examples=(
         "scm-sync admin jobs list --status dead",
-        "scm-sync admin jobs reset --repo gitlab:platform/api --reason 'token renewed'",
+        "scm-sync admin jobs reset --repo gitlab:platform/api --reason 'new token'",
     ),
 )
 
