@@ -144,17 +144,17 @@ def status_command(
     if not document["units"]:
         say("no repositories; add one: scm-sync repo add <spec>", error=True)
         return
+    parts = [reports.status_obstacles, reports.status_limits, reports.status_attendance]
     if sys.stdout.isatty():
         print_table(reports.server_summary(document))
         say()
         print_table(reports.status_table(document, terminal_width()))
-        parts = (reports.status_left_out, reports.status_explanations, reports.status_running)
+        parts = [reports.status_left_out, reports.status_explanations, reports.status_running, *parts]
     else:
         print_rows(reports.server_rows(document))
         say()
         print_rows(reports.status_rows(document))
-        parts = ()
-    for lines in (*parts, reports.status_obstacles, reports.status_limits, reports.status_attendance):
+    for lines in parts:
         for line in lines(document):
             say_wrapped(line)
     say_wrapped(reports.status_summary(document))

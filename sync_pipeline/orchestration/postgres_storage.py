@@ -30,9 +30,7 @@ class PostgresStorage(DagsterPostgresStorage):
         return {}
 
     @classmethod
-    def from_config_value(
-        cls, inst_data: ConfigurableClassData | None, config_value: Any
-    ) -> DagsterPostgresStorage:
+    def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Any) -> PostgresStorage:
         """Open the tables, and make them where they are missing. Raises ConfigurationError where the variable
         is not set."""
         try:
@@ -40,10 +38,10 @@ class PostgresStorage(DagsterPostgresStorage):
             if not url:
                 raise ConfigurationError(f'{_VARIABLE} is not set; run first: eval "$(scm-sync env)"')
             if not is_command():
-                return DagsterPostgresStorage(url, inst_data=inst_data)
+                return cls(url, inst_data=inst_data)
             _check_server(url)
             with explained_storage():
-                return DagsterPostgresStorage(url, inst_data=inst_data)
+                return cls(url, inst_data=inst_data)
         except ConfigurationError as error:
             if not is_command():
                 raise
