@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import click
 import dagster as dg
+from dagster._utils.error import SerializableErrorInfo
 
 from sync_pipeline.exit_codes import CONFIGURATION
 from sync_pipeline.safe_text import one_line
@@ -74,8 +75,7 @@ def _shorten(record: logging.LogRecord) -> bool:
     elif event.is_job_failure:
         first = event.job_failure_data.first_step_failure_event
         if first is None:
-            error = event.job_failure_data.error
-            _reasons.setdefault(error.message if error is not None else event.message or "the run failed")
+            _reasons.setdefault(_cause(event.job_failure_data.error, event.message or "the run failed"))
         elif _reason(first)[1]:
             record.msg = _without_stack(record)
     return True
@@ -92,6 +92,11 @@ def _reason(event: dg.DagsterEvent) -> tuple[str, bool]:
     told = data.user_failure_data
     if told is not None and told.description:
         return told.description, True
-    if data.error is None:
-        return event.message or "the step failed", False
-    return (data.error.cause or data.error).message, False
+    return _cause(data.error, event.message or "the step failed"), False
+
+
+def _cause(error: SerializableErrorInfo | None, otherwise: str) -> str:
+    """The text of the exception that led to ``error``, or ``otherwise`` where there is none."""
+    while error is not None and error.cause is not None:
+        error = error.cause
+    return otherwise if error is None else error.message

@@ -96,6 +96,8 @@ def test_what_cannot_be_loaded_ends_a_command_in_one_line(shared: Installation) 
     for variables, line in wrong:
         shared.variables = {**variables, "PYTHONWARNINGS": "ignore"}
         started.append((shared.job_execute(), line))
+    shared.variables = {"DAGSTER_HOME": "", "PYTHONWARNINGS": "ignore"}
+    started.append((shared.job_execute({"dagster/partition": KEYS[0]}), "knows no blocks of revisions"))
     shared.variables = {}
     for process, line in started:
         code, output = finish(process)
