@@ -96,14 +96,18 @@ def test_what_cannot_be_loaded_ends_a_command_in_one_line(shared: Installation) 
     for variables, line in wrong:
         shared.variables = {**variables, "PYTHONWARNINGS": "ignore"}
         started.append((shared.job_execute(), line))
-    shared.variables = {"DAGSTER_HOME": "", "PYTHONWARNINGS": "ignore"}
-    started.append((shared.job_execute({"dagster/partition": KEYS[0]}), "knows no blocks of revisions"))
+    shared.variables = {"DAGSTER_HOME": ""}
+    homeless = shared.job_execute({"dagster/partition": KEYS[0]})
     shared.variables = {}
     for process, line in started:
         code, output = finish(process)
         assert code == 3
         assert line in output
         assert len(output.splitlines()) == 1, output
+    code, output = finish(homeless)
+    assert code == 3
+    # Above it Dagster greets a new user.
+    assert "knows no blocks of revisions" in output.splitlines()[-1]
 
 
 def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> None:
@@ -319,6 +323,8 @@ def test_the_token_never_shows(shared: Installation) -> None:
     done = shared.run("runner", "incremental", "--repo", f"gitlab:{project.id}", expect=2)
     assert "create a new one with scope read_api" in done.stderr.splitlines()[-1]
     assert "glpat-wrong-token" not in done.stdout + done.stderr
+    shared.variables |= {"SCM_ONLY": f"gitlab:{project.id}"}
+    shared.run("catalog", "export")
     code, output = finish(shared.job_execute(job="sync_commits"))
     assert code == 1
     assert "create a new one with scope read_api" in output.splitlines()[-1]
