@@ -276,10 +276,14 @@ def without_credentials(text: str) -> str:
 # What follows from an address ---------------------------------------------------------------------------
 
 
+LOCAL = "local"
+"""The instance of repositories that are read from this machine's files."""
+
+
 def instance_of(url: str) -> str:
     """Key of the server: host with the port where it is not the default; ``local`` for file URLs."""
     if url.startswith("file://"):
-        return "local"
+        return LOCAL
     return url.partition("://")[2].partition("/")[0].rpartition("@")[2]
 
 

@@ -110,6 +110,16 @@ OTHER_VARIABLES = {
 }
 """Variables with the prefix that are no settings: read before any setting can be."""
 
+OPTIONS = {
+    "claim_length": "--lease-seconds",
+    "reaper_interval_seconds": "--interval-seconds",
+    "reaper_policy": "--policy",
+    "sensor_interval": "--interval-seconds",
+    "worker_job_type_allowlist": "--job-types",
+    "worker_poll_interval": "--poll-interval",
+}
+"""Options of commands that set a setting; others have the name of their setting."""
+
 # Of dagster.yaml and the tests.
 _OTHER_PREFIXES = ("SCM_DAGSTER_", "SCM_TEST_")
 
@@ -242,7 +252,8 @@ def _from_overrides(
 ) -> Iterator[tuple[str, Given]]:
     for name, value in overrides.items():
         if name in settings:
-            yield name, Given(value, Origin.COMMAND_LINE, f"--{name.replace('_', '-')}")
+            option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
+            yield name, Given(value, Origin.COMMAND_LINE, option)
         else:
             problems.append(f"unknown setting {name}; {advice(name, settings)}")
 

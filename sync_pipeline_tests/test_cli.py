@@ -7,10 +7,12 @@ import logging
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,10 +24,11 @@ from uuid import uuid4
 import psutil
 import psycopg
 import pytest
+import typer
 from psycopg import sql
 
 from sync_pipeline import __version__, cli
-from sync_pipeline.cli import progress, repositories, roots
+from sync_pipeline.cli import program, progress, repositories, roots
 from sync_pipeline.model import Counts, JobRequest, JobStatus, JobType, Kind, Mode, Trigger
 from sync_pipeline.operations import registration
 from sync_pipeline.sandbox import svn_samples
@@ -191,6 +194,62 @@ def test_a_group_alone_says_which_commands_it_has(scm: Scm, group: str) -> None:
     assert done.out == scm(*group.split(), "-h").out == scm(*group.split(), "--help").out
 
 
+def commands(group: Any = None, path: str = "scm-sync") -> Iterator[tuple[str, Any]]:
+    """Every command and group with the words that call it."""
+    group = group if group is not None else typer.main.get_command(program.app)
+    yield path, group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, f"{path} {name}")
+
+
+def test_no_help_is_cut_or_wider_than_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for path, command in commands():
+        with command.make_context(path, [], resilient_parsing=True) as context:
+            text = command.get_help(context)
+        assert max(map(len, text.splitlines())) <= 80, text
+        if hasattr(command, "commands"):
+            assert not re.search(r"\.\.\.$", text.partition("\n")[2], re.MULTILINE), text
+            for name, one in command.commands.items():
+                sentence = one.get_short_help_str(limit=500)
+                assert one.hidden or re.search(rf"(?m)^  {name} +{re.escape(sentence)}$", text), (name, text)
+
+
+def test_the_help_lists_commands_by_what_they_are_for(scm: Scm) -> None:
+    text = scm("--help").out
+    places = [
+        text.index(word) for word in ("Sync:", "  runner ", "Inspect:", "  status ", "Operate:", "  db ")
+    ]
+    assert places == sorted(places)
+
+
+def test_every_example_of_the_help_is_a_command_that_exists() -> None:
+    examples = [
+        line.strip()
+        for _, command in commands()
+        for line in (command.epilog or "").splitlines()
+        if "scm-sync" in line
+    ]
+    assert len(examples) > 20
+    program_command = typer.main.get_command(program.app)
+    for example in examples:
+        command: Any = program_command
+        words = shlex.split(example)[1:]
+        while hasattr(command, "commands"):
+            command, words = command.commands[words[0]], words[1:]
+        command.make_context(example, words)
+
+
+@pytest.mark.parametrize("name", ["scheduler", "worker", "reaper", "status"])
+def test_the_short_commands_are_those_of_the_program(name: str) -> None:
+    content = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    module, _, function = content["project"]["scripts"][f"scm-sync-{name}"].partition(":")
+    code = f"from {module} import {function}; {function}()"
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: scm-sync {name} [OPTIONS]")
+
+
 def test_a_shell_may_ask_for_completion(tmp_path: Path) -> None:
     asked = {"_SCM_SYNC_COMPLETE": "complete_bash", "COMP_WORDS": "scm-sync repo re", "COMP_CWORD": "2"}
     done = subprocess.run(["scm-sync"], capture_output=True, text=True, env=_with_our_path() | asked)
@@ -240,6 +299,12 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
         (["scheduler", "--once", "--loop"], "exclude each other"),
         (["worker", "--once", "--loop"], "exclude each other"),
         (["worker", "--interval-seconds", "0"], "--interval-seconds"),
+        (["worker", "--poll-interval", "0"], "--poll-interval"),
+        (["worker", "--job-types", "commits,nonsense"], "--job-types: unknown job type 'nonsense'"),
+        (["worker", "--lease-seconds", "0"], "--lease-seconds"),
+        (["worker", "--lease-seconds", "30"], "or the claim is lost; see --lease-seconds"),
+        (["worker", "--worker-id", "a b"], "--worker-id: write a name"),
+        (["worker", "--worker-id", ""], "--worker-id: write a name"),
         (["health", "--for", "x"], "none of scheduler, worker, reaper, location"),
         (["health", "--max-age", "9"], "--for"),
         (["admin", "pause", "--reason", "x"], "one of --instance, --tenant, --repo and --all"),
@@ -894,14 +959,19 @@ def test_scheduler_and_worker_sync_without_a_daemon_and_stop_when_they_are_told(
     planned = scm("scheduler", "--dry-run", "--json").json
     assert [(d["chosen"], d["reason"]) for d in planned["decisions"]] == [(True, "never_visited")]
     assert scm("worker", "--dry-run").out == "0 jobs handed out to this pool\n"
-    worker = start("worker", "--loop", "--interval-seconds", "1", "--json")
     assert scm("scheduler").out.endswith("1 job handed out; nothing else is due among 1\n")
+    assert scm("worker", "--dry-run", "--job-types", "commits,mrs").out == "0 jobs handed out to this pool\n"
+    assert scm("worker", "--dry-run", "--job-types", "svn").out.endswith("1 job handed out to this pool\n")
+    options = ("--poll-interval", "1", "--worker-id", "build-7", "--lease-seconds", "90")
+    worker = start("worker", "--loop", *options, "--json")
     assert worker.stdout is not None
     done = json.loads(worker.stdout.readline())
     assert (done["status"], done["rows"], done["error"]) == ("completed", 3, None)
     worker.send_signal(signal.SIGTERM)
     _, err = worker.communicate(timeout=60)
     assert (worker.returncode, err.splitlines()[-1]) == (0, "scm-sync: 1 job, 0 of them failed")
+    with on_database.connection() as conn:
+        assert conn.execute("SELECT worker FROM scm.sync_runs").fetchall() == [{"worker": "build-7"}]
     loop = start("scheduler", "--loop", "--interval-seconds", "600")
     assert loop.stdout is not None
     assert "0 jobs handed out" in loop.stdout.readline()
@@ -1104,7 +1174,10 @@ def test_the_status_of_what_is_registered(scm: Scm, on_database: Database) -> No
     assert "scm-sync repo add" in done.err
     with on_database.connection() as conn:
         builders.register(conn, "paint", head=10)
-    head, row, due, summary = scm("status").out.splitlines()
+    servers, server, empty, head, row, due, summary = scm("status").out.splitlines()
+    assert servers.split("\t")[:5] == ["server", "kind", "repositories", "assets", "ok"]
+    assert server.split("\t")[:5] == ["local", "svn", "1", "1", "0"]
+    assert empty == ""
     assert head.split("\t")[:3] == ["state", "repository", "job_type"]
     assert row.split("\t")[:3] == ["waiting", "file:///srv/paint", "revisions"]
     assert due.startswith("due and not started: 1 (1 never visited), the longest not visited for ")

@@ -34,8 +34,21 @@ if TYPE_CHECKING:
 
 _LARGEST = 2**63 - 1
 
-app = group("What a person looks after.")
-quarantine_app = group("Rows of the sources that could not be stored.")
+app = group(
+    "Pauses, breakers, jobs, limits, quarantine and our own records.",
+    examples=(
+        "scm-sync admin pause --instance git.example.com --for 2h --reason upgrade",
+        "scm-sync admin breakers",
+        "scm-sync admin jobs list --status dead",
+    ),
+)
+quarantine_app = group(
+    "Rows of the sources that could not be stored.",
+    examples=(
+        "scm-sync admin quarantine list --repo gitlab:platform/api",
+        "scm-sync admin quarantine retry 12 13 --reason 'proxy mended'",
+    ),
+)
 app.add_typer(quarantine_app, name="quarantine")
 
 OfRepo = Annotated[str | None, typer.Option("--repo", metavar="SPEC", help=f"Only of this one: {NAMES}")]
@@ -47,8 +60,9 @@ OfReason = Annotated[
 
 @app.command("verify")
 def admin_verify(as_json: AsJson = False) -> int:
-    """Prove that our own records agree with each other: coverage with its events and batches, runs with their
-    batches, jobs with their runs, leases, refs, the catalog with the assets. Exit code 2 if they do not."""
+    """Prove that our own records agree with each other. These are coverage with its events and batches, runs
+    with their batches, jobs with their runs, leases, refs, and the catalog with the assets. Exit code 2 if
+    they do not."""
     from sync_pipeline.cli import reports
     from sync_pipeline.operations import verification
 
@@ -102,8 +116,7 @@ def quarantine_show(
     entry: Annotated[int, typer.Argument(metavar="ID", min=1, max=_LARGEST, help="Id of an entry.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show an entry with the row as it was received; what a terminal might take for a command is written
-    out."""
+    """Show an entry with the row as it was received. What a terminal might obey is written out."""
     from sync_pipeline.operations import quarantine
 
     with open_database(read_settings()) as database:
@@ -136,8 +149,8 @@ def quarantine_retry(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Ask the source again for the rows of these entries, or of all of a repository, and store them. Exit
-    code 0: none is left, 1: some are, 2: all are."""
+    """Ask the source again for these rows and store them. Name entries, or a repository for all of its
+    entries. Exit code 0: none is left, 1: some are, 2: all are."""
     from sync_pipeline.errors import ConfigurationError
     from sync_pipeline.operations import quarantine
     from sync_pipeline.sync.engine import Syncer

@@ -28,7 +28,13 @@ from sync_pipeline.errors import ConfigurationError
 if TYPE_CHECKING:
     from sync_pipeline.settings import Settings
 
-app = group("The database: its schema and the embedded server.")
+app = group(
+    "The database: its schema and the embedded server.",
+    examples=(
+        "scm-sync db migrate",
+        "scm-sync db check",
+    ),
+)
 
 
 @app.command("migrate")
@@ -57,7 +63,7 @@ def db_migrate(as_json: AsJson = False, dry_run: DryRun = False) -> None:
 @app.command("check")
 @app.command("status", help="The same as check.")
 def db_check(as_json: AsJson = False) -> None:
-    """Say whether the schema fits this program and nothing of it was lost; exit code 3 if not.
+    """Check that the schema is complete and fits this program. Exit code 3 if not.
 
     Prints the SQL that restores lost or changed indexes, constraints, triggers, functions and columns; psql
     can run it.
@@ -105,7 +111,7 @@ def db_rollback(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Undo the newest migrations; their tables and rows are gone afterwards."""
+    """Undo the newest migrations, with their tables and rows."""
     from sync_pipeline.operations import environment
     from sync_pipeline.store import migrations
 

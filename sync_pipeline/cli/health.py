@@ -50,7 +50,8 @@ def health_command(
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Answer a probe: exit code 0 alive, 1 silent or unhealthy, 2 the database is away or not migrated."""
+    """Answer the probe of a container or supervisor. Exit code 0: alive, 1: silent or unhealthy, 2: the
+    database is away or not migrated."""
     from sync_pipeline.operations.liveness import Part, look
 
     settings = read_settings()

@@ -18,13 +18,16 @@ from sync_pipeline.cli.shared import (
     NAMES,
     AsJson,
     cell,
+    examples_text,
     open_database,
     print_json,
     print_raw,
     print_rows,
     print_table,
+    read_explained_settings,
     read_settings,
     say,
+    say_wrapped,
     terminal_width,
 )
 from sync_pipeline.errors import ConfigurationError
@@ -32,6 +35,12 @@ from sync_pipeline.errors import ConfigurationError
 if TYPE_CHECKING:
     from sync_pipeline.model import JobType
     from sync_pipeline.operations.doctor import DagsterChecks, Finding
+
+STATUS_EXAMPLES = examples_text(
+    "scm-sync status --repo gitlab:platform/api",
+    "scm-sync status --job mrs --json",
+)
+"""The end of its help."""
 
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
@@ -70,8 +79,8 @@ def up_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = F
 
 
 def doctor_command(as_json: AsJson = False) -> int:
-    """Check everything that has to be right, with a remedy for what is not; exit code 0 all is well,
-    1 warnings, 2 failures."""
+    """Check the installation, with a remedy for what is wrong. Exit code 0: all is well, 1: warnings, 2:
+    failures."""
     from sync_pipeline.cli import reports
     from sync_pipeline.operations import doctor
     from sync_pipeline.orchestration.diagnosis import dagster_checks
@@ -110,13 +119,14 @@ def status_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how complete and how fresh each (repository, job type) is, the worst first."""
+    """Show how complete and how fresh each repository is. A summary of each server comes first, then each
+    (repository, job type), the worst first."""
     from sync_pipeline.cli import reports
     from sync_pipeline.model import JobType
-    from sync_pipeline.operations import runner, status
+    from sync_pipeline.operations import configuration, runner, status
     from sync_pipeline.operations.registration import find_repository
 
-    settings = read_settings()
+    settings, given = read_explained_settings()
     job_types: tuple[JobType, ...] | None = None
     try:
         job_types = None if job is None else (JobType.parse(job),)
@@ -126,25 +136,28 @@ def status_command(
         repository = None if repo is None else find_repository(database, repo)
         if repository is not None and job is not None:
             job_types = runner.job_types_for(repository, job)  # refuses one that it does not have
-        document = status.status(database, settings, repository, job_types)
+        sources = configuration.credential_sources(settings, given)
+        document = status.status(database, settings, repository, job_types, sources)
     if as_json:
         print_json(document)
         return
     if not document["units"]:
         say("no repositories; add one: scm-sync repo add <spec>", error=True)
         return
+    parts = [reports.status_obstacles, reports.status_limits, reports.status_attendance]
     if sys.stdout.isatty():
+        print_table(reports.server_summary(document))
+        say()
         print_table(reports.status_table(document, terminal_width()))
-        for line in reports.status_explanations(document):
-            say(line)
-        for line in reports.status_running(document):
-            say(line)
+        parts = [reports.status_left_out, reports.status_explanations, reports.status_running, *parts]
     else:
+        print_rows(reports.server_rows(document))
+        say()
         print_rows(reports.status_rows(document))
-    for lines in (reports.status_obstacles, reports.status_limits, reports.status_attendance):
+    for lines in parts:
         for line in lines(document):
-            say(line)
-    say(reports.status_summary(document))
+            say_wrapped(line)
+    say_wrapped(reports.status_summary(document))
 
 
 class GroupedBy(StrEnum):
@@ -159,7 +172,8 @@ def completeness_command(
     by: Annotated[GroupedBy, typer.Option("--by", help="What has a line of its own.")] = GroupedBy.JOB_TYPE,
     as_json: AsJson = False,
 ) -> None:
-    """Is it all there? Rows expected and stored, and what is not known, for all active repositories."""
+    """Compare the rows that are expected with those that are stored. It also counts what is not known, for
+    all active repositories."""
     from sync_pipeline.cli import reports
     from sync_pipeline.operations.completeness import completeness
 

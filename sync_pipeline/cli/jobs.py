@@ -34,7 +34,13 @@ if TYPE_CHECKING:
     from sync_pipeline.store.database import Database
     from sync_pipeline.store.job_actions import Filters
 
-app = group("Jobs: what waits, runs or died; try it again, give it up, take it from a worker.")
+app = group(
+    "Jobs that wait, run or died.",
+    examples=(
+        "scm-sync admin jobs list --status dead",
+        "scm-sync admin jobs reset --repo gitlab:platform/api --reason 'new token'",
+    ),
+)
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Jobs by their ids.")]
 Repo = Annotated[str | None, typer.Option("--repo", metavar="SPEC", help=f"Of this repository: {NAMES}")]
@@ -72,8 +78,7 @@ def jobs_list(
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Jobs that are printed.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List what runs, is dead and needs a person, waits for its next attempt, or waits: in this order, the
-    most urgent first."""
+    """List jobs that run, are dead or wait. They come in this order, the most urgent first."""
     from dataclasses import replace
 
     from sync_pipeline.model import JobStatus
@@ -97,7 +102,7 @@ def jobs_list(
 def jobs_show(
     job_id: Annotated[str, typer.Argument(metavar="ID", help="The job.")], as_json: AsJson = False
 ) -> None:
-    """Show one job with why it was started, its settings, its attempts, and what people did to it."""
+    """Show one job, its reason, settings, attempts, and what people did."""
     from sync_pipeline.operations import jobs
 
     wanted = _uuid(job_id)
@@ -139,7 +144,7 @@ def jobs_reset(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> int:
-    """Try dead and failed jobs again, at once and as often as new ones. Mend the cause first."""
+    """Try dead and failed jobs again, as often as new ones. Mend the cause first."""
     from sync_pipeline.operations.jobs import RESET
 
     with open_database(read_settings()) as database:
@@ -177,7 +182,7 @@ def jobs_release(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> int:
-    """Take jobs from a worker that hangs: they wait again, and whatever it still writes is refused. What it
+    """Take jobs from a worker that hangs. They wait again, and whatever it still writes is refused. What it
     committed stays."""
     from sync_pipeline.operations.jobs import RELEASE
 

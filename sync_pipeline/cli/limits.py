@@ -25,7 +25,13 @@ from sync_pipeline.cli.shared import (
     tell,
 )
 
-app = group("How much is sent to each server, summed over all processes.")
+app = group(
+    "How much is sent to each server, summed over all processes.",
+    examples=(
+        "scm-sync admin limits list",
+        "scm-sync admin limits pause --instance git.test --for 30m --reason backup",
+    ),
+)
 
 Of = Annotated[
     str, typer.Option("--instance", metavar="HOST", help="The server, with its port if not the default.")
@@ -40,8 +46,8 @@ def limits_list(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the limits of the servers that were asked so far, which are paused or lowered, and what people
-    did to them lately."""
+    """List the limits of the servers that were asked so far. It shows which are paused or lowered, and what
+    people did to them lately."""
     from sync_pipeline.operations import limits
 
     settings = read_settings()
@@ -61,7 +67,7 @@ def limits_pause(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send nothing to a server for a while; runs that need it wait, or come back later by themselves."""
+    """Send nothing to a server for a while. Runs that need it wait, or come back later by themselves."""
     from sync_pipeline.operations import limits
 
     end = _end(length, until)
@@ -82,7 +88,7 @@ def limits_resume(instance: Of, reason: Why, as_json: AsJson = False) -> None:
 
 @app.command("reset")
 def limits_reset(instance: Of, reason: Why, as_json: AsJson = False) -> None:
-    """End every pause of a server and go back to the rate of the settings at once."""
+    """End the pauses of a server and restore its full rate."""
     from sync_pipeline.operations import limits
 
     settings = read_settings()

@@ -53,8 +53,8 @@ def pause_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pause syncing: nothing new is started or claimed there, by whomever; what is under way ends in its own
-    time. Without --for and --until it holds until it is resumed."""
+    """Pause a server, a tenant, a repository, or everything. Nothing new is started or claimed there; what is
+    under way ends in its own time. Without --for and --until it holds until it is resumed."""
     from sync_pipeline.model import JobType
     from sync_pipeline.operations import pauses
 
@@ -117,7 +117,7 @@ def pauses_command(as_json: AsJson = False) -> None:
 
 
 def breakers_command(as_json: AsJson = False) -> None:
-    """List the circuit breakers with their rates, and what happened to them last."""
+    """List the circuit breakers, their rates and last changes."""
     from sync_pipeline.operations import pauses
 
     settings = read_settings()
@@ -162,8 +162,8 @@ def breaker_reset_command(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Close a breaker whose cause is found, without waiting for its probes; one that is closed stays as it
-    is. To keep something stopped, pause it: a pause has an end of its own, a breaker decides for itself."""
+    """Close a breaker without waiting for its probes. One that is closed stays as it is. To keep something
+    stopped, pause it: a pause has an end of its own, a breaker decides for itself."""
     from sync_pipeline.operations import pauses
 
     with open_database(read_settings()) as database:

@@ -42,6 +42,9 @@ from sync_pipeline.cli import (
     watermarks,
 )
 from sync_pipeline.cli.shared import (
+    INSPECT,
+    OPERATE,
+    SYNC,
     group,
     print_raw,
     say,
@@ -54,19 +57,38 @@ from sync_pipeline.safe_text import visible
 COMPLETION = "_SCM_SYNC_COMPLETE"
 """The variable by which a shell asks for completion."""
 
-app = group("A complete, provable copy of source-control activity in PostgreSQL.", completion=True)
-app.command("env")(installation.env_command)
-app.command("ui")(installation.ui_command)
-app.command("up")(installation.up_command)
-app.command("doctor")(installation.doctor_command)
-app.command("status")(installation.status_command)
-app.command("completeness")(installation.completeness_command)
-app.command("settings")(settings.settings_command)
-app.command("reconcile")(reconcile.reconcile_command)
-app.command("scheduler")(unattended.scheduler_command)
-app.command("worker")(unattended.worker_command)
-app.command("reaper")(reaper.reaper_command)
-app.command("health")(health.health_command)
+app = group(
+    "A complete, provable copy of source-control activity in PostgreSQL.",
+    examples=(
+        "scm-sync repo add gitlab:platform/api svn:https://svn.example.com/tools",
+        "scm-sync runner incremental --repo gitlab:platform/api",
+        "scm-sync status",
+        "scm-sync up",
+    ),
+    completion=True,
+)
+app.add_typer(repositories.app, name="repo", rich_help_panel=SYNC)
+app.add_typer(roots.app, name="root", rich_help_panel=SYNC)
+app.add_typer(runner.app, name="runner", rich_help_panel=SYNC)
+app.command("up", rich_help_panel=SYNC)(installation.up_command)
+app.command("scheduler", rich_help_panel=SYNC)(unattended.scheduler_command)
+app.command("worker", rich_help_panel=SYNC, epilog=unattended.WORKER_EXAMPLES)(unattended.worker_command)
+app.command("reaper", rich_help_panel=SYNC)(reaper.reaper_command)
+app.command("status", rich_help_panel=INSPECT, epilog=installation.STATUS_EXAMPLES)(
+    installation.status_command
+)
+app.command("doctor", rich_help_panel=INSPECT)(installation.doctor_command)
+app.command("health", rich_help_panel=INSPECT)(health.health_command)
+app.command("completeness", rich_help_panel=INSPECT)(installation.completeness_command)
+app.command("reconcile", rich_help_panel=INSPECT)(reconcile.reconcile_command)
+app.command("settings", rich_help_panel=INSPECT)(settings.settings_command)
+app.command("ui", rich_help_panel=INSPECT)(installation.ui_command)
+app.command("env", rich_help_panel=OPERATE)(installation.env_command)
+app.add_typer(database.app, name="db", rich_help_panel=OPERATE)
+app.add_typer(repositories.catalog_app, name="catalog", rich_help_panel=OPERATE)
+app.add_typer(watermarks.app, name="watermark", rich_help_panel=OPERATE)
+app.add_typer(repair.app, name="repair", rich_help_panel=OPERATE)
+app.add_typer(admin.app, name="admin", rich_help_panel=OPERATE)
 admin.app.command("retention")(retention.retention_command)
 admin.app.command("full-sync")(rereading.full_sync_command)
 admin.app.command("repair-recent")(rereading.repair_recent_command)
@@ -80,14 +102,6 @@ database.app.command("verify", hidden=True)(admin.admin_verify)
 admin.app.add_typer(jobs.app, name="jobs")
 admin.app.add_typer(runs.app, name="runs")
 admin.app.add_typer(limits.app, name="limits")
-app.add_typer(database.app, name="db")
-app.add_typer(repositories.app, name="repo")
-app.add_typer(roots.app, name="root")
-app.add_typer(repositories.catalog_app, name="catalog")
-app.add_typer(watermarks.app, name="watermark")
-app.add_typer(runner.app, name="runner")
-app.add_typer(repair.app, name="repair")
-app.add_typer(admin.app, name="admin")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -57,8 +57,8 @@ def reaper_command(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """End jobs, runs and leases whose owners are gone, and waiting jobs that nobody needs. The sensor
-    `reaper` does the same every minute; both at once are harmless."""
+    """End jobs, runs and leases of processes that are gone. It also ends waiting jobs that nobody needs. The
+    sensor `reaper` does the same every minute; both at once are harmless."""
     import psycopg
 
     from sync_pipeline.operations.texts import counted

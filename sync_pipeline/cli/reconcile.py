@@ -83,8 +83,8 @@ def reconcile_command(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Compare what is stored with the source, row by row and value by value; name what is missing, extra or
-    changed. Without bounds everything that has been read."""
+    """Compare what is stored with the source, value by value. It names what is missing, extra or changed.
+    Without bounds everything that has been read."""
     from sync_pipeline import catalog
     from sync_pipeline.cli.progress import shown
     from sync_pipeline.model import Depth, Kind, Trigger

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
 
-app = group("Mend what is stored.")
+app = group(
+    "Derive what is stored anew, without asking a source.",
+    examples=("scm-sync repair remap --repo gitlab:platform/api --dry-run",),
+)
 
 
 @app.command("remap")
@@ -58,7 +61,7 @@ def repair_remap(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Derive stored facts of GitLab anew from their raw, by today's reading of it; asks no server."""
+    """Derive facts of GitLab anew from the stored JSON. It asks no server."""
     from sync_pipeline.operations import registration, runner
     from sync_pipeline.sync import remap
 

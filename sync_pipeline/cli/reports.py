@@ -6,6 +6,7 @@ Belongs here: rows, lines and colours made from their documents. Does not belong
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,9 @@ from sync_pipeline.cli.shared import cell
 from sync_pipeline.operations.texts import age, counted, failed_starts, moment
 
 if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 Row = dict[str, object]
 
@@ -76,6 +79,86 @@ def doctor_summary(document: Mapping[str, Any]) -> str:
 
 # status -------------------------------------------------------------------------------------------------
 
+_KINDS = {"gitlab": "GitLab", "svn": "SVN"}
+LISTED = 50
+"""How many assets a terminal lists: the summary of the servers stays in sight."""
+
+
+def server_rows(document: Mapping[str, Any]) -> list[Row]:
+    """One row per server, for plain lines."""
+    return [
+        {
+            "server": one["instance"],
+            "kind": one["kind"],
+            "repositories": one["repositories"],
+            "assets": one["assets"]["total"],
+            "ok": one["assets"]["healthy"],
+            "waiting": one["assets"]["waiting"],
+            "unhealthy": one["assets"]["unhealthy"],
+            "late": one["assets"]["late"],
+            "with_gaps": one["assets"]["with_gaps"],
+            "access": _numbers(one["access"]) if one["access"] else "ok",
+            "lag": _longest_lag(one),
+            "jobs_waiting": one["jobs"]["waiting"],
+            "jobs_running": one["jobs"]["running"],
+            "jobs_dead": one["jobs"]["dead"],
+            "held_back": ", ".join(_held_back(one)),
+            "credential": one["credential"],
+        }
+        for one in document["servers"]
+    ]
+
+
+def server_summary(document: Mapping[str, Any]) -> Group:
+    """The same for a terminal of any width: a few lines for each server."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    lines: list[RenderableType] = []
+    for one in document["servers"]:
+        name = cell(one["instance"], "bold")
+        assets = counted(one["assets"]["total"], "asset")
+        repositories = counted(one["repositories"], "repository", "repositories")
+        lines.append(name.append(cell(f" ({_KINDS[one['kind']]}): {assets} of {repositories}")))
+        lines += [Padding(line, (0, 0, 0, 2)) for line in (_assets_line(one), _jobs_line(one))]
+    return Group(*lines)
+
+
+def _assets_line(one: Mapping[str, Any]) -> Text:
+    assets = one["assets"]
+    states = (("healthy", "ok"), ("waiting", "waiting for history"), ("unhealthy", "unhealthy"))
+    line = cell("")
+    for verdict, words in states:
+        if number := assets[verdict]:
+            line.append(cell(", " if line else ""))
+            line.append(cell(f"{number:,} {words}", _COLOURS[verdict]))
+    why = {"late": assets["late"], "with gaps": assets["with_gaps"]}
+    why |= {state.replace("_", " "): number for state, number in one["access"].items()}
+    causes = f"; {_numbers(why)}" if any(why.values()) else ""
+    return line.append(cell(f"{causes}; lag {_longest_lag(one)}"))
+
+
+def _jobs_line(one: Mapping[str, Any]) -> Text:
+    line = cell(f"jobs: {_numbers(one['jobs'])}")
+    for word in _held_back(one):
+        line.append(cell("; ")).append(cell(word, _COLOURS["unhealthy"]))
+    if one["credential"]:
+        line.append(cell(f"; credential from {one['credential']}"))
+    elif one["kind"] == "gitlab":
+        line.append(cell("; no credential in this shell"))
+    return line
+
+
+def _longest_lag(one: Mapping[str, Any]) -> str:
+    never = one["assets"]["never_complete"]
+    lag = "never complete" if one["lag_seconds"] is None else age(one["lag_seconds"])
+    return f"{lag}, {never:,} never complete" if never and one["lag_seconds"] is not None else lag
+
+
+def _held_back(one: Mapping[str, Any]) -> list[str]:
+    breaker = [f"breaker {one['breaker'].replace('_', ' ')}"] if one["breaker"] else []
+    return breaker + ["paused"] * one["paused"]
+
 
 def status_rows(document: Mapping[str, Any]) -> list[Row]:
     """One row per (repository, job type), for plain lines, with everything in it."""
@@ -110,10 +193,20 @@ def status_table(document: Mapping[str, Any], width: int) -> Table:
     if width < _WIDE:
         return _narrow_table(document)
     where = ["instance"] if _several_instances(document) else []
-    table = Table(
-        *("state", "repository", *where, "job type", "covered", "complete", "missing", "last run", "reasons")
-    )
-    for unit in document["units"]:
+    table = Table()
+    for name in (
+        "state",
+        "repository",
+        *where,
+        "job type",
+        "covered",
+        "complete",
+        "missing",
+        "last run",
+        "reasons",
+    ):
+        table.add_column(name, overflow="fold")
+    for unit in document["units"][:LISTED]:
         verdict, run = unit["verdict"], unit["last_run"]
         table.add_row(
             cell(verdict, _COLOURS[verdict]),
@@ -136,7 +229,7 @@ def _narrow_table(document: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for unit in document["units"]:
+    for unit in document["units"][:LISTED]:
         colour = _COLOURS[unit["verdict"]]
         about = cell(unit["path"], "bold")
         about.append(cell(f" on {unit['instance']}" if several else "")).append(cell(f" {unit['job_type']}"))
@@ -147,6 +240,17 @@ def _narrow_table(document: Mapping[str, Any]) -> Table:
             about.append(cell("; ")).append(cell(reasons, colour))
         table.add_row(cell(unit["verdict"], colour), about)
     return table
+
+
+def status_left_out(document: Mapping[str, Any]) -> Iterator[str]:
+    """How many assets a terminal does not list."""
+    units = document["units"][LISTED:]
+    if units:
+        states = Counter(unit["verdict"] for unit in units)
+        yield (
+            f"and {counted(len(units), 'more asset')} ({_numbers(states)}); --repo SPEC shows those of one "
+            "repository, scm-sync status | cat all of them"
+        )
 
 
 def _run_in_short(run: Mapping[str, Any] | None) -> str:

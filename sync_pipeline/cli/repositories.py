@@ -38,8 +38,18 @@ if TYPE_CHECKING:
     from sync_pipeline.operations.projects import Estimate
     from sync_pipeline.operations.registration import Registered
 
-app = group("The catalog: which repositories are synced.")
-catalog_app = group("The snapshot from which Dagster loads the catalog.")
+app = group(
+    "The catalog: which repositories are synced.",
+    examples=(
+        "scm-sync repo add --dry-run gitlab:platform/api",
+        "scm-sync repo add svn:https://svn.example.com/repos/tools",
+        "scm-sync repo list",
+    ),
+)
+catalog_app = group(
+    "The snapshot from which Dagster loads the catalog.",
+    examples=("scm-sync catalog export",),
+)
 
 
 @app.command("add")
@@ -65,7 +75,7 @@ def repo_add(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Register repositories; one that is registered already stays as it is."""
+    """Register repositories. One that is registered already stays as it is."""
     from sync_pipeline.catalog import parse_spec
     from sync_pipeline.operations import registration
 
@@ -398,7 +408,7 @@ def _repository_row(repository: Repository) -> dict[str, Any]:
 
 @catalog_app.command("export")
 def catalog_export(as_json: AsJson = False) -> None:
-    """Write the snapshot file; a fresh machine needs it before Dagster can load."""
+    """Write the snapshot file, from which Dagster loads. A fresh machine needs it first."""
     from sync_pipeline.operations.registration import export_catalog
 
     settings = read_settings()

@@ -30,16 +30,16 @@ Execute = Annotated[
 
 
 def full_sync_command(execute: Execute = False, as_json: AsJson = False) -> None:
-    """Queue the last full_sync_days days (SVN: blocks) of everything to be read again, once a night. The
-    schedule `full_sync` does it at 02:00 UTC."""
+    """Queue the last full_sync_days days to be read again. SVN: so many blocks. The schedule does it once a
+    night. The schedule `full_sync` does it at 02:00 UTC."""
     from sync_pipeline.operations.rereading import Rereading
 
     _queue(Rereading.FULL_SYNC, execute, as_json)
 
 
 def repair_recent_command(execute: Execute = False, as_json: AsJson = False) -> None:
-    """Queue the recent window again where live syncing failed lately and works again, once after each outage.
-    The schedule `repair_recent` does it every hour."""
+    """Queue the recent window again after an outage. It is queued where live syncing failed lately and works
+    again, once after each outage. The schedule `repair_recent` does it every hour."""
     from sync_pipeline.operations.rereading import Rereading
 
     _queue(Rereading.REPAIR_RECENT, execute, as_json)

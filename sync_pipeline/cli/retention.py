@@ -31,8 +31,8 @@ def retention_command(
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Delete finished jobs, old events, and runs and ticks of Dagster that are older than they are kept
-    (settings retention_...). The schedule `retention` does it every Sunday at 03:00 UTC."""
+    """Delete records that are older than they are kept. These are finished jobs, old events, and runs and
+    ticks of Dagster (settings retention_...). The schedule `retention` does it every Sunday at 03:00 UTC."""
     from sync_pipeline.operations.retention import Until, retain
 
     settings = read_settings()

@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from sync_pipeline.operations.discovery import AddedRoot, Discovered
     from sync_pipeline.store.discovery import Root
 
-app = group("Groups and memberships whose projects enter the catalog by themselves.")
+app = group(
+    "Groups whose projects enter the catalog by themselves.",
+    examples=(
+        "scm-sync root add gitlab:group:platform --exclude 'platform/archive/*'",
+        "scm-sync root list",
+    ),
+)
 
 RootName = Annotated[
     str, typer.Argument(metavar="ROOT", help="A root_id, gitlab:group:<path or id> or gitlab:membership.")
@@ -58,8 +64,8 @@ def root_add(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Register every project of a group with its subgroups, or of the token's user, and those to come. Adding
-    a root again replaces its patterns."""
+    """Register all projects of a group or of the token's user. Those of subgroups belong to it, and those to
+    come. Adding a root again replaces its patterns."""
     from sync_pipeline.catalog import parse_root
     from sync_pipeline.operations import discovery
     from sync_pipeline.sync.readers import Readers
@@ -141,7 +147,7 @@ def root_sync(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Visit roots now: register what is new, follow what moved, retire what is gone."""
+    """Visit roots now. This registers what is new, follows what moved, and retires what is gone."""
     from sync_pipeline.operations import discovery
     from sync_pipeline.store import discovery as store
     from sync_pipeline.sync.readers import Readers

@@ -24,6 +24,7 @@ from sync_pipeline.cli.shared import (
     StartRev,
     Until,
     actor,
+    examples_text,
     finish_runner,
     group,
     now,
@@ -48,10 +49,22 @@ if TYPE_CHECKING:
 
 _CHUNKS_PRINTED = 50
 
-app = group("Sync one repository now, in this process.")
+app = group(
+    "Sync one repository now, in this process.",
+    examples=(
+        "scm-sync runner incremental --repo gitlab:platform/api",
+        "scm-sync runner backfill --repo gitlab:platform/api --job mrs --last-days 90",
+    ),
+)
 
 
-@app.command("incremental")
+@app.command(
+    "incremental",
+    epilog=examples_text(
+        "scm-sync runner incremental --repo gitlab:platform/api",
+        "scm-sync runner incremental --repo gitlab:platform/api --job mrs --loop",
+    ),
+)
 def runner_incremental(
     repo: Repo,
     job: Job = None,
@@ -118,7 +131,14 @@ def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None,
     return runner.exit_code(runner.outcome_of_all(outcomes))
 
 
-@app.command("backfill")
+@app.command(
+    "backfill",
+    epilog=examples_text(
+        "scm-sync runner backfill --repo gitlab:platform/api --dry-run",
+        "scm-sync runner backfill --repo gitlab:platform/api --job mrs --last-days 90",
+        "scm-sync runner backfill --repo svn:https://host/a --start-rev 1 --end-rev 9",
+    ),
+)
 def runner_backfill(
     repo: Repo,
     job: Job = None,
@@ -139,7 +159,7 @@ def runner_backfill(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Sync a range of revisions or of time; without bounds everything that is missing up to now."""
+    """Sync a range of revisions or of time. Without bounds it reads everything that is missing up to now."""
     from sync_pipeline import catalog
     from sync_pipeline.operations import plans, registration, runner
 

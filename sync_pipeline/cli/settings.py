@@ -10,7 +10,7 @@ from sync_pipeline.cli.shared import AsJson, print_json, print_rows
 
 
 def settings_command(as_json: AsJson = False) -> None:
-    """Show every setting, its value and where that comes from; of a secret only whether it is set."""
+    """Show every setting, its value and where that comes from. Of a secret it shows whether it is set."""
     from sync_pipeline.operations import configuration
     from sync_pipeline.settings import explained_settings
 

@@ -23,6 +23,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import SUCCESS
@@ -30,14 +31,18 @@ from sync_pipeline.safe_text import one_line, visible, visible_json
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
-    from rich.table import Table
+    from rich.console import RenderableType
     from rich.text import Text
 
     from sync_pipeline.operations.registration import ReaderFactory, Visitor
     from sync_pipeline.settings import Settings
+    from sync_pipeline.settings_sources import Given
     from sync_pipeline.store.database import Database
 
 Row = Mapping[str, object]
+
+SYNC, INSPECT, OPERATE = "Sync", "Inspect", "Operate"
+"""The sections of the commands in the help, in this order."""
 
 NAMES = "svn:<url>, gitlab:<id, path or url>, a repo_id, or a slug as in asset keys."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -62,15 +67,37 @@ Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="GitL
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_PAUSE = 365 * 86_400
+# Longer than any first sentence: the help never cuts one.
+_SENTENCE = 500
 # Seconds within which signals are one wish.
 _ONE_PRESS = 1.0
 
 
-def group(help_text: str, *, completion: bool = False) -> typer.Typer:
-    """A command group that leaves errors and formatting to the program. Alone it prints its help.
-    ``completion`` adds the options that install the completion of a shell."""
+class _Group(typer.core.TyperGroup):
+    """A command group whose help lists its commands by section, each with its whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {section: [] for section in (SYNC, INSPECT, OPERATE)}
+        # Groups first, which Typer adds last.
+        for name, command in sorted(self.commands.items(), key=lambda one: not hasattr(one[1], "commands")):
+            if not command.hidden:
+                section = getattr(command, "rich_help_panel", None)
+                rows = sections.setdefault(section if isinstance(section, str) else "Commands", [])
+                rows.append((name, command.get_short_help_str(limit=_SENTENCE)))
+        for section, rows in sections.items():
+            if not rows:
+                continue
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+def group(help_text: str, *, examples: Sequence[str] = (), completion: bool = False) -> typer.Typer:
+    """A command group that leaves errors and formatting to the program. Alone it prints its help, which ends
+    with ``examples``. ``completion`` adds the options that install the completion of a shell."""
     return typer.Typer(
+        cls=_Group,
         help=help_text,
+        epilog=examples_text(*examples) if examples else None,
         no_args_is_help=True,
         add_completion=completion,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -79,13 +106,24 @@ def group(help_text: str, *, completion: bool = False) -> typer.Typer:
     )
 
 
+def examples_text(*lines: str) -> str:
+    """The end of a help text: command lines as they are typed."""
+    # \b: a paragraph whose lines stay as they are.
+    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
+
+
 def read_settings() -> Settings:
     """The settings in force, also for what is logged. Raises ConfigurationError for wrong ones."""
-    from sync_pipeline.settings import load_settings
+    return read_explained_settings()[0]
 
-    settings = load_settings()
+
+def read_explained_settings() -> tuple[Settings, dict[str, Given]]:
+    """As :func:`read_settings`, and what gave each setting that does not have its default."""
+    from sync_pipeline.settings import explained_settings
+
+    settings, given = explained_settings()
     logging.getLogger("sync_pipeline").setLevel(settings.log_level.upper())
-    return settings
+    return settings, given
 
 
 @contextmanager
@@ -229,13 +267,27 @@ def say(line: str = "", *, flush: bool = False, error: bool = False) -> None:
     print(visible(line), file=sys.stderr if error else sys.stdout, flush=flush)
 
 
+def say_wrapped(line: str) -> None:
+    """As :func:`say`; a terminal gets it broken between words, with what follows indented."""
+    if not sys.stdout.isatty():
+        say(line)
+        return
+    from rich.console import Console
+
+    console = Console()
+    indent = "    " if line.startswith(" ") else "  "
+    parts = cell(line).wrap(console, max(console.width - len(indent), 20))
+    for number, part in enumerate(parts):
+        say((indent if number else "") + part.plain.rstrip())
+
+
 def print_raw(text: str) -> None:
     """Print a text of several lines that holds nothing of a source, or is made visible already."""
     print(text, end="")  # noqa: T201
 
 
-def print_table(table: Table) -> None:
-    """A table on a terminal. Its cells are made by :func:`cell`."""
+def print_table(table: RenderableType) -> None:
+    """A table, or what else rich lays out, on a terminal. Its cells are made by :func:`cell`."""
     from rich.console import Console
 
     Console().print(table)
@@ -271,7 +323,9 @@ def print_rows(rows: Sequence[Row]) -> None:
         return
     from rich.table import Table
 
-    table = Table(*rows[0])
+    table = Table()
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
     for line in cells:
         table.add_row(*map(cell, line))
     print_table(table)

@@ -7,6 +7,7 @@ Both may run beside the sensors, and many times.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from contextlib import suppress
@@ -17,6 +18,7 @@ import typer
 from sync_pipeline.cli.shared import (
     AsJson,
     DryRun,
+    examples_text,
     now,
     open_database,
     print_json,
@@ -34,6 +36,13 @@ if TYPE_CHECKING:
     from sync_pipeline.operations.scheduling import Round
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
+
+WORKER_EXAMPLES = examples_text(
+    "scm-sync worker --loop",
+    "scm-sync worker --once --job-types commits,mrs --worker-id build-7",
+    "scm-sync worker --loop --poll-interval 5 --lease-seconds 600",
+)
+"""The end of its help."""
 
 Once = Annotated[bool, typer.Option("--once", help="One round; the default.")]
 Loop = Annotated[bool, typer.Option("--loop", help="Again and again, until it is stopped.")]
@@ -56,7 +65,7 @@ def scheduler_command(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Plan, and hand what is due to the workers. The sensor `scheduler` plans the same; both at once are
+    """Plan what is due and hand it to the workers. The sensor `scheduler` plans the same; both at once are
     harmless. With --dry-run nothing is handed out; with --json every repository says why it was chosen or
     not."""
     import psycopg
@@ -92,19 +101,54 @@ def worker_command(
         bool, typer.Option("--once", help="Until nothing is handed out any more; the default.")
     ] = False,
     loop: Loop = False,
-    interval: Interval = None,
+    interval: Annotated[
+        int | None,
+        typer.Option(
+            "--poll-interval",
+            "--interval-seconds",
+            min=1,
+            max=86_400,
+            metavar="N",
+            help="Seconds between two looks for work; default: worker_poll_interval.",
+        ),
+    ] = None,
+    job_types: Annotated[
+        str | None,
+        typer.Option(
+            "--job-types", metavar="LIST", help="Take only these, such as commits,mrs; default: the pool's."
+        ),
+    ] = None,
+    lease: Annotated[
+        int | None,
+        typer.Option(
+            "--lease-seconds",
+            min=1,
+            max=31_536_000,
+            metavar="N",
+            help="Length of the claim on a job; default: claim_length.",
+        ),
+    ] = None,
+    worker_id: Annotated[
+        str | None,
+        typer.Option("--worker-id", metavar="NAME", help="Name in the ledger; default: host:pid."),
+    ] = None,
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Do what a scheduler handed out to the workers, as far as this pool takes it. A second stop signal ends
-    it at once; what was committed stays."""
+    """Do what a scheduler handed out. It takes the jobs that its pool accepts. A second stop signal ends it
+    at once; what was committed stays."""
     import psycopg
 
     from sync_pipeline.operations.worker import Worker
     from sync_pipeline.settings import load_settings
+    from sync_pipeline.sync.worker import name_worker
 
     _one_of(once, loop)
-    settings = load_settings(worker_poll_interval=interval)
+    if worker_id is not None and not re.fullmatch(r"\S{1,100}", worker_id):
+        raise ConfigurationError("--worker-id: write a name of 1 to 100 characters without blanks")
+    settings = load_settings(
+        worker_poll_interval=interval, worker_job_type_allowlist=job_types, claim_length=lease
+    )
     with open_database(settings) as database:
         if dry_run:
             return _waiting(database, settings, as_json)
@@ -119,6 +163,7 @@ def worker_command(
                         names.update(_names(database))
                 _report(report, names.get(report.repo_id, str(report.repo_id)), as_json)
 
+        name_worker(worker_id)
         with stopped_politely() as stop:
             done, failed = Worker(database, settings, said=said).run(stop, once=not loop)
     if as_json and not done:

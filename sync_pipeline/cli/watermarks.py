@@ -33,7 +33,13 @@ if TYPE_CHECKING:
     from sync_pipeline.model import Window
     from sync_pipeline.operations.runner import Bounds
 
-app = group("What counts as complete, and a person's decisions about it.")
+app = group(
+    "What counts as complete, and a person's decisions about it.",
+    examples=(
+        "scm-sync watermark events gitlab:platform/api --job reviews",
+        "scm-sync watermark reset gitlab:platform/api --job mrs --reason 'restored'",
+    ),
+)
 
 
 @app.command("reset")
@@ -44,8 +50,8 @@ def watermark_reset(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Count nothing as complete any more, so that everything is read and compared again. Rows stay; jobs
-    that run at this moment can write no more."""
+    """Count nothing as complete any more. Everything is read and compared again. Rows stay; jobs that run at
+    this moment can write no more."""
     _set_coverage(repo, job, None, reason, as_json=as_json, dry_run=dry_run)
 
 
@@ -61,7 +67,7 @@ def watermark_set(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Count exactly this window as complete; what lies outside is read again."""
+    """Count exactly this window as complete. What lies outside is read again."""
     from sync_pipeline.operations.runner import Bounds
 
     bounds = Bounds(start_rev=start_rev, end_rev=end_rev, since=since, until=until)
@@ -75,7 +81,7 @@ def watermark_events(
     limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show how the coverage came to be what it is: every change with actor, reason and run."""
+    """Show every change of the coverage, with actor, reason and run."""
     from sync_pipeline.operations.registration import find_repository
     from sync_pipeline.operations.runner import job_types_for
     from sync_pipeline.store import watermarks

@@ -26,8 +26,10 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.operations import held_back, limits, run_starts, slowness
+from sync_pipeline.operations.configuration import CredentialSources
 from sync_pipeline.operations.pools import pool_document
 from sync_pipeline.operations.scheduling import limits_of
+from sync_pipeline.operations.servers import server_documents
 from sync_pipeline.operations.texts import plain_mark
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
@@ -53,9 +55,13 @@ def status(
     settings: Settings,
     repository: Repository | None = None,
     job_types: Sequence[JobType] | None = None,
+    credentials_from: CredentialSources = CredentialSources(),  # noqa: B008 (it is frozen)
 ) -> Document:
     """The report about every active repository, or about ``repository``, retired or not; of these
-    ``job_types`` or of all. Times are ISO 8601 in UTC, lengths are seconds."""
+    ``job_types`` or of all. Times are ISO 8601 in UTC, lengths are seconds.
+
+    ``credentials_from`` says where this process takes the credential of each server from.
+    """
     repo_ids = None if repository is None else [repository.repo_id]
     with database.connection() as conn:
         now = database_time(conn)
@@ -72,13 +78,13 @@ def status(
     judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in verdicts}
     wanted = None if job_types is None else {str(job_type) for job_type in job_types}
     queued: Counter[tuple[int, str]] = Counter()
-    by_status: Counter[str] = Counter()
+    counted: defaultdict[tuple[int, str], Counter[str]] = defaultdict(Counter)
     retry_at: dict[tuple[int, str], datetime] = {}
     for row in jobs:
         if row["retry_at"] is not None:
             retry_at[row["repo_id"], row["job_type"]] = row["retry_at"]
         if wanted is None or row["job_type"] in wanted:
-            by_status[row["status"]] += row["jobs"]
+            counted[row["repo_id"], row["job_type"]][row["status"]] += row["jobs"]
             if row["status"] in _WAITING_JOBS:
                 queued[row["repo_id"], row["job_type"]] += row["with_window"]
     running: defaultdict[tuple[int, str], list[Document]] = defaultdict(list)
@@ -107,6 +113,7 @@ def status(
         units = [unit for unit in units if unit["repo_id"] not in retired]
     units.sort(key=_worst_first)
     counts = Counter(unit["verdict"] for unit in units)
+    by_status = sum(counted.values(), Counter())
     return {
         "version": __version__,
         "generated_at": now.isoformat(),
@@ -117,6 +124,7 @@ def status(
             "units": {verdict: counts[verdict] for verdict in reversed(_VERDICTS)},
             "jobs": {str(one): by_status[one] for one in JobStatus},
         },
+        "servers": server_documents(units, counted, obstacles, credentials_from),
         "due": held_back.due_document(units, due, now, settings),
         **obstacles,
         "switched_off": settings.switched_off,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,9 +20,8 @@ from dagster import BetaWarning, PreviewWarning, SupersessionWarning
 
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.exit_codes import CONFIGURATION
-from sync_pipeline.model import Kind
 from sync_pipeline.operations import pools
+from sync_pipeline.orchestration import console
 from sync_pipeline.orchestration.assets import family_assets
 from sync_pipeline.orchestration.attendance import fleet_checks
 from sync_pipeline.orchestration.changes import changes_sensors
@@ -43,11 +42,8 @@ from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.policy.families import Family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
-from sync_pipeline.safe_text import one_line, visible
+from sync_pipeline.safe_text import visible
 from sync_pipeline.settings import Settings, load_settings
-
-_IN_PROCESS = ("job execute", "asset materialize")
-"""Commands of ``dagster`` that load the definitions themselves and do a person's or a CI job's bidding."""
 
 
 @contextmanager
@@ -72,19 +68,13 @@ def load_defs() -> dg.Definitions:
     try:
         settings = load_settings()
         _log_as(settings)
-        if _is_command() and not settings.catalog_file.exists():
-            raise ConfigurationError(
-                f"there is no catalog snapshot {settings.catalog_file}; run: scm-sync catalog export, "
-                "or correct SCM_STATE_DIR"
-            )
-        _check_partitions()
+        if console.is_command():
+            _check_command(settings)
         return build_defs(settings=settings)
     except ConfigurationError as error:
-        if not _is_command():
+        if not console.is_command():
             raise
-        for problem in error.problems:
-            print(f"scm-sync: {one_line(problem)}", file=sys.stderr)  # noqa: T201
-        sys.exit(CONFIGURATION)
+        console.end_command(error.problems)
 
 
 def _log_as(settings: Settings) -> None:
@@ -104,30 +94,42 @@ class _Lines(logging.Formatter):
         return visible(super().format(record), keep="\n\t")
 
 
-def _is_command() -> bool:
-    """Whether a command of ``dagster`` is being carried out that loads the definitions in its own process."""
-    context = click.get_current_context(silent=True)
-    return context is not None and context.command_path.endswith(_IN_PROCESS)
+def _check_command(settings: Settings) -> None:
+    """Refuse early what a command of ``dagster`` cannot do."""
+    console.explain_failures()
+    if not settings.catalog_file.exists():
+        raise ConfigurationError(
+            f"there is no catalog snapshot {settings.catalog_file}; run: scm-sync catalog export, "
+            "or correct SCM_STATE_DIR"
+        )
+    family, keys = _asked_partitions()
+    if not os.environ.get("DAGSTER_HOME"):
+        if family is Family.REVISIONS and keys:
+            raise ConfigurationError(
+                "DAGSTER_HOME is not set, so Dagster knows no blocks of revisions; run first: "
+                'eval "$(scm-sync env)"'
+            )
+        console.print_line(
+            "DAGSTER_HOME is not set, so Dagster keeps no record of this run; run first: "
+            'eval "$(scm-sync env)"'
+        )
+    for key in keys:
+        # Whether there is such a partition is checked in the run.
+        (block_window if family is Family.REVISIONS else parse_day)(key)
 
 
-def _check_partitions() -> None:
-    """Refuse an invalid partition of ``dagster job execute``, such as 2019-99-06. Otherwise Dagster prints a
-    call stack of its own after our line. Whether there is such a partition is checked in the run."""
-    context = click.get_current_context(silent=True)
-    if context is None or not _is_command() or not context.params.get("tags"):
-        return
+def _asked_partitions() -> tuple[Family | None, list[str]]:
+    """The family of the job that ``dagster job execute`` names, and the partition keys in its tags."""
+    params = click.get_current_context().params
+    family = next((f for f in Family if f.job_name == params.get("job_name")), None)
     try:
-        tags = json.loads(context.params["tags"])
+        tags = json.loads(params.get("tags") or "{}")
     except ValueError:
-        return  # Dagster's own line about that is good.
-    families = {family.job_name: family for family in Family}
-    family = families.get(context.params.get("job_name") or "")
+        tags = None  # Dagster's own line about that is good.
     if family is None or not isinstance(tags, dict):
-        return
-    check = block_window if family.kind is Kind.SVN else parse_day
-    for name in (PARTITION_TAG, RANGE_START_TAG, RANGE_END_TAG):
-        if isinstance(tags.get(name), str):
-            check(tags[name])
+        return family, []
+    names = (PARTITION_TAG, RANGE_START_TAG, RANGE_END_TAG)
+    return family, [tags[name] for name in names if isinstance(tags.get(name), str)]
 
 
 def build_defs(

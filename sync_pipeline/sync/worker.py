@@ -13,10 +13,18 @@ from pathlib import Path
 
 import psutil
 
+_given_name: str | None = None
+
 
 def worker_name() -> str:
-    """``host:pid`` of this process, as the ledger shows it."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """The name of this process in the ledger: ``host:pid``, or the one that :func:`name_worker` gave it."""
+    return _given_name or f"{socket.gethostname()}:{os.getpid()}"
+
+
+def name_worker(name: str | None) -> None:
+    """Name this process, None for ``host:pid``. Nothing is decided by the name; two may have the same."""
+    global _given_name
+    _given_name = name
 
 
 def process_identity() -> str:

@@ -52,7 +52,8 @@ def test_a_partition_syncs_its_window_and_a_wrong_one_touches_nothing(shared: In
     for process, line in [(shared.job_execute(tags), line) for tags, line in wrong]:
         code, output = finish(process)
         assert code == 1
-        assert line in output
+        assert line in output.splitlines()[-1]
+        assert "Stack Trace" not in output
     assert shared.rows(jobs, id=repo_id) == before
     assert shared.stored(repo_id) == []
     code, output = finish(shared.job_execute({"dagster/partition": KEYS[0]}))
@@ -88,17 +89,25 @@ def test_what_cannot_be_loaded_ends_a_command_in_one_line(shared: Installation) 
         ({"SCM_STATE_DIR": str(shared.folder / "none")}, "run: scm-sync catalog export"),
         ({"SCM_STATE_DIR": str(old)}, "has version 1"),
         ({"SCM_SAFETY_LAG": "soon"}, "SCM_SAFETY_LAG"),
+        ({"SCM_DAGSTER_STORAGE_URL": ""}, 'run first: eval "$(scm-sync env)"'),
+        ({"SCM_DAGSTER_STORAGE_URL": "postgresql+psycopg2://u@127.0.0.1:1/x"}, "nobody listens there"),
     ]
     started = []
     for variables, line in wrong:
         shared.variables = {**variables, "PYTHONWARNINGS": "ignore"}
         started.append((shared.job_execute(), line))
+    shared.variables = {"DAGSTER_HOME": ""}
+    homeless = shared.job_execute({"dagster/partition": KEYS[0]})
     shared.variables = {}
     for process, line in started:
         code, output = finish(process)
         assert code == 3
         assert line in output
         assert len(output.splitlines()) == 1, output
+    code, output = finish(homeless)
+    assert code == 3
+    # Above it Dagster greets a new user.
+    assert "knows no blocks of revisions" in output.splitlines()[-1]
 
 
 def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> None:
@@ -205,7 +214,8 @@ def test_a_day_of_gitlab_syncs_and_a_wrong_one_touches_nothing(shared: Installat
     for process, line in [(shared.job_execute(tags, job), line) for tags, line in wrong]:
         code, output = finish(process)
         assert code == 1
-        assert line in output
+        assert line in output.splitlines()[-1]
+        assert "Stack Trace" not in output
     # What is no day at all is refused before anything runs, and our line is the last.
     code, output = finish(none)
     assert code == 3
@@ -311,8 +321,15 @@ def test_the_token_never_shows(shared: Installation) -> None:
     repo_id, _ = shared.register(project)
     shared.variables = {"SCM_GITLAB_TOKEN": "glpat-wrong-token-0123456789"}
     done = shared.run("runner", "incremental", "--repo", f"gitlab:{project.id}", expect=2)
-    assert "create a new one with scope read_api" in done.stderr
+    assert "create a new one with scope read_api" in done.stderr.splitlines()[-1]
     assert "glpat-wrong-token" not in done.stdout + done.stderr
+    shared.variables |= {"SCM_ONLY": f"gitlab:{project.id}"}
+    shared.run("catalog", "export")
+    code, output = finish(shared.job_execute(job="sync_commits"))
+    assert code == 1
+    assert "create a new one with scope read_api" in output.splitlines()[-1]
+    assert "Stack Trace" not in output
+    assert "glpat-wrong-token" not in output
     shared.variables = {}
     texts = shared.rows("SELECT * FROM scm.credential_stops") + shared.rows(
         "SELECT last_error FROM scm.sync_jobs WHERE repo_id = %(id)s", id=repo_id

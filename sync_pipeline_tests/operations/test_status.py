@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from sync_pipeline.cli import reports
+from sync_pipeline.cli.shared import say_wrapped
 from sync_pipeline.model import (
     BEGINNING,
     JobRequest,
     JobType,
+    Kind,
     Mode,
     RevisionWindow,
     TimeWindow,
@@ -24,8 +29,9 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.operations import pauses, registration
+from sync_pipeline.operations.configuration import CredentialSources, credential_sources
 from sync_pipeline.operations.status import status
-from sync_pipeline.settings import Settings
+from sync_pipeline.settings import Settings, explained_settings
 from sync_pipeline.store import breakers, credentials, jobs, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.readers import Readers
@@ -149,6 +155,7 @@ def test_the_page_names_every_key(database: Database, project: int) -> None:
     # Those below these are names of things that are counted, and what a window holds.
     free = (
         "units[].reasons.",
+        "servers[].access.",
         "units[].remedies.",
         "units[].covered_apart.",
         "units[].held_back.",
@@ -173,12 +180,126 @@ def test_the_page_names_every_key(database: Database, project: int) -> None:
         "units",
         "units[].access",
         "units[].running",
+        "servers",
+        "servers[].assets",
+        "servers[].jobs",
         "units[].gaps.first",
         "units[].queued.first",
     }
     assert found - holders == named
     assert json.loads(json.dumps(document)) == document
     assert SECRET not in json.dumps(document)
+
+
+def test_each_server_has_a_summary_the_worst_first(database: Database, project: int) -> None:
+    with database.connection() as conn:
+        paint = builders.register(conn, "paint", head=10)
+        cover(conn, paint, JobType.REVISIONS, RevisionWindow(1, 11))
+        conn.execute(
+            "UPDATE scm.sync_watermarks SET access = 'denied' WHERE repo_id = %s AND job_type = 'reviews'",
+            [project],
+        )
+        open_breaker(conn, "git.test")
+    pauses.pause(
+        database,
+        pauses.Place(repo="gitlab:7", job_type=JobType.REVIEWS),
+        seconds=None,
+        actor="ann",
+        reason="x",
+    )
+    sources = CredentialSources({"git.test": "SCM_GITLAB_TOKEN"}, "SCM_SVN_PASSWORD")
+    gitlab, svn = status(database, SETTINGS, credentials_from=sources)["servers"]
+    assert (gitlab["instance"], gitlab["kind"], gitlab["repositories"]) == ("git.test", "gitlab", 1)
+    assert gitlab["assets"] == {
+        "total": 3,
+        "healthy": 1,
+        "waiting": 1,
+        "unhealthy": 1,
+        "late": 0,
+        "with_gaps": 0,
+        "never_complete": 2,
+    }
+    assert (gitlab["access"], gitlab["jobs"]) == ({"denied": 1}, {"waiting": 2, "running": 0, "dead": 0})
+    assert 0 <= gitlab["lag_seconds"] < 60
+    # A pause of one job type is not one of the server.
+    assert (gitlab["breaker"], gitlab["paused"]) == ("open", False)
+    assert gitlab["credential"] == "SCM_GITLAB_TOKEN"
+    assert (svn["instance"], svn["assets"]["healthy"], svn["access"]) == ("local", 1, {})
+    assert (svn["breaker"], svn["credential"]) == (None, None)
+    pauses.pause(database, pauses.Place(), seconds=None, actor="ann", reason="x")
+    assert [one["paused"] for one in status(database, SETTINGS)["servers"]] == [True, True]
+
+
+def test_where_a_credential_comes_from_is_told_and_never_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, token = tmp_path / "sync_pipeline.toml", tmp_path / "token"
+    token.write_text(SECRET)
+    file.write_text(
+        f'[[gitlab]]\nurl = "https://a.test"\ntoken_file = "{token}"\n'
+        '[[gitlab]]\nurl = "https://b.test:8443"\ntoken_env = "B_TOKEN"\n'
+        f'[[gitlab]]\nurl = "https://c.test"\ntoken = "{SECRET}"\n[[gitlab]]\nurl = "https://d.test"\n'
+    )
+    monkeypatch.setenv("SCM_CONFIG", str(file))
+    monkeypatch.setenv("SCM_GITLAB_URL", "https://git.test")
+    monkeypatch.setenv("GITLAB_PRIVATE_TOKEN", SECRET)
+    monkeypatch.setenv("SCM_SVN_PASSWORD", SECRET)
+    found = credential_sources(*explained_settings())
+    assert found.gitlab == {
+        "git.test": "GITLAB_PRIVATE_TOKEN",
+        "a.test": f"{token} (token_file of [[gitlab]] in {file})",
+        "b.test:8443": f"B_TOKEN (token_env of [[gitlab]] in {file})",
+        "c.test": f"token of [[gitlab]] in {file}",
+    }
+    assert found.of(Kind.SVN, "svn.test") == "SCM_SVN_PASSWORD"
+    assert found.of(Kind.SVN, "local") is None
+    monkeypatch.setenv("SCM_GITLAB_TOKEN_FILE", str(token))
+    found = credential_sources(*explained_settings())
+    assert found.of(Kind.GITLAB, "git.test") == f"{token} (SCM_GITLAB_TOKEN_FILE)"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 139, 140, 200])
+def test_nothing_on_a_terminal_is_wider_than_it_or_clipped(
+    database: Database, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [
+        "平台/データ同期/とても長いプロジェクト名のリポジトリ",
+        "group/" + "subgroup-with-a-long-name/" * 6 + "api",
+    ]
+    host = "a-long-host-name-of-a-server.department.example.com:8443"
+    with database.connection() as conn:
+        for number, name in enumerate(names):
+            builders.register_project(conn, f"https://{host}", number + 1, name, origin=ORIGIN)
+        builders.register(conn, "paint")
+        open_breaker(conn, host)
+    document = status(database, SETTINGS)
+    console = Console(width=width, record=True, file=io.StringIO())
+    for part in (reports.server_summary(document), reports.status_table(document, width)):
+        console.print(part)
+    text = console.export_text()
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("rich.console.Console._environ", os.environ)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for line in (*reports.status_explanations(document), *reports.status_obstacles(document)):
+        say_wrapped(line)
+    text += capsys.readouterr().out
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    for name in (*names, host):
+        assert name[-5:] in text or name[-5:] in re.sub(r"\s+", "", text)
+
+
+def test_a_terminal_lists_the_worst_assets_and_counts_the_others(database: Database) -> None:
+    with database.connection() as conn:
+        for number in range(20):
+            builders.register_project(conn, "https://git.test", number + 1, f"p/{number}", origin=ORIGIN)
+    document = status(database, SETTINGS)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(reports.status_table(document, 80))
+    assert console.export_text().count("complete never") == reports.LISTED
+    [line] = reports.status_left_out(document)
+    assert line.startswith("and 10 more assets (")
+    assert len(reports.status_rows(document)) == 60
 
 
 def repos_get(database: Database, repo_id: int) -> Any:
