@@ -242,8 +242,8 @@ class GitRepository:
             .decode()
             .strip()
         )
-        self.set_ref(f"refs/heads/{branch}", sha)
-        self._run("update-ref", "-d", "refs/sandbox/new")
+        moves = f"update refs/heads/{branch} {sha}\ndelete refs/sandbox/new\n"
+        self._run("update-ref", "--stdin", stdin=moves.encode("utf-8", "surrogateescape"))
         return sha
 
     def write_commit(self, raw: bytes) -> str:
