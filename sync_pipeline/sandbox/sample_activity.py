@@ -181,7 +181,7 @@ class Activity:
 
     def _topic(self, work: _Work, topic: Topic, number: int) -> Script:
         """A merge request as most are: commits, review, more commits, an end."""
-        author, reviewer = TEAM[number % 6], TEAM[(number + 1 + number % 3) % 6]
+        author, reviewer = TEAM[number % 6], TEAM[(number + 1 + number // 6 % 3) % 6]
         question, answer = _QUESTIONS[number % 5], _ANSWERS[number % 5]
         opened = self.anchor - timedelta(days=topic.days)
         for step in range(1 + number % 2):
