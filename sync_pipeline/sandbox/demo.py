@@ -22,7 +22,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from pydantic import SecretStr
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -67,9 +69,11 @@ _DENIED = "denied"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of the table: what the source has against what is stored."""
+    """One row of the table: what the source has against what is stored. ``repository`` is the slug, ``name``
+    the path of the project or of the SVN repository."""
 
     repository: str
+    name: str
     job_type: str
     source: int
     stored: int
@@ -94,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SyncError as error:
         print(f"dev demo: {error}", file=sys.stderr)
         return 3 if error.code in ("configuration", "database_down") else 2
-    denied = any(line.status == _DENIED for line in lines)
-    complete = all(line.status in ("complete", _DENIED) for line in lines)
+    denied = [line for line in lines if line.status == _DENIED and line.name == sample_activity.DENIED]
+    complete = all(line.status == "complete" for line in lines if line not in denied)
     if options.json:
         print(json.dumps([asdict(line) for line in lines], indent=2))
     else:
@@ -168,11 +172,9 @@ def _sync_twice(
             sync.projects(gitlab, projects)
         sync.edited_revisions(heads)
     lines = [line(database, r, JobType.REVISIONS, head, sync.reports) for r, head in heads.items()]
-    for job_types in _FAMILIES:
-        for repository, path in gitlab.items():
-            lines += [
-                line(database, repository, one, held(projects[path], one), sync.reports) for one in job_types
-            ]
+    for repository, path in gitlab.items():
+        for one in (job_type for job_types in _FAMILIES for job_type in job_types):
+            lines.append(line(database, repository, one, held(projects[path], one), sync.reports))
     return lines
 
 
@@ -209,7 +211,7 @@ class Sync:
     def edited_revisions(self, heads: Mapping[Repository, int]) -> None:
         """What is new in SVN, which reads the newest revisions again."""
         self.console.print("demo: the asset job of SVN, what is new or edited", style="dim")
-        self._run(list(heads), [JobType.REVISIONS], 0)
+        self._run(list(heads), [JobType.REVISIONS], None)
 
     def projects(self, gitlab: Mapping[Repository, str], projects: Mapping[str, Project]) -> None:
         """What is new in GitLab, after the history before it that is still missing. Projects that the token
@@ -254,7 +256,7 @@ class Sync:
         self,
         repositories: Sequence[Repository],
         job_types: Sequence[JobType],
-        rows: int,
+        rows: int | None,
         windows: Sequence[Window] | None = None,
     ) -> None:
         """One run: of the windows, or of what is new."""
@@ -340,6 +342,7 @@ def line(
         failed = _DENIED
     return Line(
         repository=repository.slug,
+        name=repository.project_path or repository.url.rpartition("/")[2],
         job_type=str(job_type),
         source=source,
         stored=stored,
@@ -350,36 +353,40 @@ def line(
     )
 
 
+_WIDE = 75
 _COLOURS = {"complete": "green", _DENIED: "yellow"}
 
 
-def show(lines: Sequence[Line]) -> None:
-    """Print the table."""
-    table = Table(title="What the sources have and what is stored")
-    for name in ("repository", "job type"):
-        table.add_column(name, overflow="fold")
-    for name in ("source", "stored", "changed now", "calls", "seconds"):
-        table.add_column(name, justify="right")
-    table.add_column("status")
-    for row in lines:
-        table.add_row(
-            row.repository,
-            row.job_type,
-            f"{row.source:,}",
-            f"{row.stored:,}",
-            f"{row.changed:,}",
-            str(row.calls),
-            f"{row.seconds:.2f}",
-            f"[{_COLOURS.get(row.status, 'red')}]{row.status}[/]",
-        )
+def show(lines: Sequence[Line], width: int | None = None) -> None:
+    """Print the table, with fewer columns where ``width`` (that of the terminal) is small. A repository is
+    named in its first line only."""
     console = Console()
     # A pipe has no width of its own; a cut cell would be worse than a long line.
-    Console(width=max(console.width, 110) if not console.is_terminal else None).print(table)
+    width = width or (console.width if console.is_terminal else max(console.width, 110))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("repository", "job type"):
+        table.add_column(name, overflow="fold")
+    numbers = ["source", "stored", *(("changed", "calls") if width >= _WIDE else ())]
+    for name in numbers:
+        table.add_column(name, justify="right")
+    table.add_column("status", overflow="fold")
+    before = ""
+    for row in lines:
+        cells = [f"{row.source:,}", f"{row.stored:,}", f"{row.changed:,}", str(row.calls)]
+        table.add_row(
+            row.name if row.repository != before else "",
+            row.job_type,
+            *cells[: len(numbers)],
+            f"[{_COLOURS.get(row.status, 'red')}]{escape(row.status)}[/]",
+        )
+        before = row.repository
+    print("What the sources have and what is stored:\n")
+    Console(width=width).print(table)
 
 
 @contextmanager
-def progress_bar(console: Console, what: str, total: int) -> Iterator[Callable[[Counts], None]]:
-    """A bar over all rows, on a terminal only."""
+def progress_bar(console: Console, what: str, total: int | None) -> Iterator[Callable[[Counts], None]]:
+    """A bar over all rows (None: nobody knows how many), on a terminal only."""
     columns = (TextColumn(f"demo: {what}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(what, total=total)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.sandbox import demo as program
 from sync_pipeline.sandbox import sample_gitlab
 from sync_pipeline.sandbox.people import TEAM
 from sync_pipeline_tests.sandbox.conftest import Demo, place_for_demos
@@ -232,6 +233,25 @@ def _state(sample: sample_gitlab.Sample) -> list[Any]:
         requests = [(r.row, r.versions, [n.row for n in r.notes]) for r in project.merge_requests.values()]
         found.append((project.full_path, refs, requests))
     return json.loads(json.dumps(found, default=str))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_table_fits_a_terminal_of(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("demo/tools/lathe", "demo/tools/lathe", "finance/payroll")
+    statuses = ("complete", "complete", "denied")
+    job_types = ("commits", "merge_requests", "reviews")
+    program.show(
+        [
+            program.Line(name, name, job_type, 1_250, 1_250, 1_250, 150, 1.5, status)
+            for name, job_type, status in zip(names, job_types, statuses, strict=True)
+        ],
+        width,
+    )
+    shown = capsys.readouterr().out.splitlines()
+    assert max(map(len, shown)) <= width
+    rows = [line.split() for line in shown[-3:]]
+    assert [row[-1] for row in rows] == list(statuses)
+    assert rows[1][0] == "merge_requests"
 
 
 def test_the_port_of_a_running_sample_is_refused_and_its_repositories_stay(tmp_path: Path) -> None:
