@@ -152,7 +152,7 @@ class Activity:
         self._begin(self._opened_later(lathe))
         self._begin(self._topic(payroll, Topic(40.2, "Pay out in two currencies", "feature", End.OPEN), 0))
 
-    def play(self, until: datetime) -> None:
+    def advance(self, until: datetime) -> None:
         """Let everything happen up to and including ``until`` (UTC), where the server's clock stands then."""
         with self._gitlab.lock:
             while self._queue and self._queue[0][0] <= until:

@@ -53,20 +53,20 @@ class Sample:
         self.server = server
         self._folder = folder
         self._activity = activity
-        self._play()
+        self._advance()
 
     def go_on(self) -> None:
         """Let happen what the second sync finds. From here on the server has the time of this machine."""
         self.place = replace(self.place, changed=True)
         # First the file: a demo that is killed goes on from here.
         _write(self._folder, self.place)
-        self._play()
+        self._advance()
 
-    def _play(self) -> None:
+    def _advance(self) -> None:
         with self.server.gitlab.lock:
-            self._activity.play(self.place.anchor)
+            self._activity.advance(self.place.anchor)
             if self.place.changed:
-                self._activity.play(self.place.anchor + _CHANGES_TAKE)
+                self._activity.advance(self.place.anchor + _CHANGES_TAKE)
                 self.server.gitlab.clock.fixed = None
 
 
