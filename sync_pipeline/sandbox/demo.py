@@ -1,7 +1,9 @@
 """The demo: sample repositories, registered and synced through the asset job, and a table that compares.
 
-Belongs here: the walk through the product that ``./dev demo`` shows. It uses the same functions as the
-command line. Twice in a row is harmless: what is there is kept and checked again.
+Belongs here: the walk through the product that ``./dev demo`` shows. It syncs, lets the sources change, and
+syncs again, so that force pushes, deleted notes and edited messages are in the tables. It uses the same
+functions as the command line. A second demo, and one after a demo that was killed, end with the same rows:
+what is there is kept and checked again.
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from pydantic import SecretStr
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -30,6 +33,7 @@ from sync_pipeline.child_environment import child_environment
 from sync_pipeline.errors import SyncError
 from sync_pipeline.model import (
     BEGINNING,
+    Access,
     Counts,
     JobReport,
     JobType,
@@ -43,26 +47,33 @@ from sync_pipeline.operations.environment import environment_variables
 from sync_pipeline.operations.registration import add_repository
 from sync_pipeline.orchestration.catalog_changes import after_catalog_change
 from sync_pipeline.orchestration.run import execute
-from sync_pipeline.sandbox import sample_gitlab, svn_samples
+from sync_pipeline.sandbox import sample_activity, sample_gitlab, sample_svn
 from sync_pipeline.sandbox.gitlab.records import Project
+from sync_pipeline.sandbox.people import TEAM
 from sync_pipeline.settings import Settings, load_settings
-from sync_pipeline.store import commits, facts, merge_requests, migrations, reviews, watermarks
+from sync_pipeline.store import (
+    commits,
+    facts,
+    merge_requests,
+    migrations,
+    people,
+    repos,
+    reviews,
+    watermarks,
+)
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.readers import svn_reader
 
-SAMPLES = {
-    "paint": lambda: svn_samples.growing(1250),
-    "atlas": lambda: svn_samples.growing(400, paths=3),
-    "odds": svn_samples.odd,
-}
-"""The sample repositories and their histories."""
+_DENIED = "denied"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of the table: what the source has against what is stored."""
+    """One row of the table: what the source has against what is stored. ``repository`` is the slug, ``name``
+    the path of the project or of the SVN repository."""
 
     repository: str
+    name: str
     job_type: str
     source: int
     stored: int
@@ -87,13 +98,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SyncError as error:
         print(f"dev demo: {error}", file=sys.stderr)
         return 3 if error.code in ("configuration", "database_down") else 2
-    complete = all(line.status == "complete" for line in lines)
+    denied = [line for line in lines if line.status == _DENIED and line.name == sample_activity.DENIED]
+    complete = all(line.status == "complete" for line in lines if line not in denied)
     if options.json:
         print(json.dumps([asdict(line) for line in lines], indent=2))
     else:
         show(lines)
-        verdict = "everything registered is covered" if complete else "NOT everything registered is covered"
+        verdict = "everything that the token may read is covered" if complete else "NOT everything is covered"
         print(f"\n{verdict}; {time.monotonic() - started:.0f} s.")
+        if denied:
+            print(f"{sample_activity.DENIED} is denied on purpose: the token may not read it.")
         print("See it in the UI:   ./dev up")
         print('Then, for scm-sync: eval "$(.venv/bin/python -m sync_pipeline.sandbox.sample_gitlab)"')
         print('In a shell:         eval "$(.venv/bin/scm-sync env)"; psql "$SCM_DATABASE_URL" \\')
@@ -101,99 +115,162 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if complete else 1
 
 
-def run(settings: Settings, console: Console) -> list[Line]:
-    """Everything up to the table."""
+def run(settings: Settings, console: Console, now: datetime | None = None) -> list[Line]:
+    """Everything up to the table. The samples end at ``now`` (UTC) where they are not there yet."""
     console.print("demo: PostgreSQL and its tables", style="dim")
     url = environment_variables(settings)["SCM_DATABASE_URL"]
     migrations.migrate(url, settings.environment)
-    console.print("demo: sample repositories, and a small GitLab with merge requests", style="dim")
     folder = settings.state_dir / "samples"
-    places = {name: sample(folder / name, name) for name in SAMPLES}
-    with sample_gitlab.start(folder) as server, Database(url) as database:
-        where = sample_gitlab.choose_place(folder)
-        settings = settings.model_copy(
-            update={
-                "gitlab_url": where.url,
-                "gitlab_token": SecretStr(where.token),
-                "gitlab_token_file": None,
-                # It is our own.
-                "gitlab_postgres_rate_limit_rate": 1000.0,
-                "gitlab_postgres_rate_limit_burst": 1000,
-            }
-        )
-        repositories = [register(settings, database, f"svn:{address}") for address in places.values()]
-        projects = {
-            register(settings, database, f"gitlab:{where.url}/{path}"): path
-            for path in sample_gitlab.PROJECTS
+    with Database(url) as database:
+        console.print("demo: sample repositories, and a mock GitLab with merge requests", style="dim")
+        with database.connection() as conn, conn.transaction():
+            # A company does this from its directory.
+            for person in TEAM:
+                people.link(conn, person.name, person.accounts)
+        where = sample_gitlab.choose_place(folder, now)
+        with database.connection() as conn:
+            is_known = any(one.url.startswith(f"{where.url}/") for one in repos.list_all(conn))
+        if where.changed and not is_known:
+            # Another database: its first sync has to come before the changes.
+            sample_gitlab.begin_again(folder)
+        with sample_gitlab.start(folder) as sample:
+            return _sync_twice(settings, console, database, folder, sample)
+
+
+def _sync_twice(
+    settings: Settings, console: Console, database: Database, folder: Path, sample: sample_gitlab.Sample
+) -> list[Line]:
+    """Sync, let the sources change if they did not before, and sync again."""
+    where = sample.place
+    addresses = sample_svn.create(folder, where.anchor, edited=where.changed)
+    settings = settings.model_copy(
+        update={
+            "gitlab_url": where.url,
+            "gitlab_token": SecretStr(where.token),
+            "gitlab_token_file": None,
+            # It is our own.
+            "gitlab_postgres_rate_limit_rate": 1000.0,
+            "gitlab_postgres_rate_limit_burst": 1000,
+            # Each demo reads the newest revisions again, for messages that were edited.
+            "sweep_interval": 1.0,
         }
-        after_catalog_change(settings, database)
-        heads = {r.repo_id: youngest(places[name]) for r, name in zip(repositories, places, strict=True)}
-        found = {p.full_path: p for p in server.gitlab.projects.values()}
-        lines: list[Line] = []
-        console.print("demo: the asset job of SVN over all blocks", style="dim")
-        with progress_bar(console, "revisions", sum(heads.values())) as told:
-            done = execute(
-                settings,
-                repo_ids=[r.repo_id for r in repositories],
-                job_types=[JobType.REVISIONS],
-                mode=Mode.BACKFILL,
-                windows=[RevisionWindow(1, max(heads.values()) + 1)],
+    )
+    svn = {register(settings, database, f"svn:{one}"): one for one in addresses.values()}
+    paths = (*sample_activity.READABLE, sample_activity.DENIED)
+    gitlab = {register(settings, database, f"gitlab:{where.url}/{path}"): path for path in paths}
+    after_catalog_change(settings, database)
+    projects = {one.full_path: one for one in sample.server.gitlab.projects.values()}
+    heads = {repository: youngest(address) for repository, address in svn.items()}
+    sync = Sync(settings, database, console)
+    sync.revisions(heads)
+    sync.projects(gitlab, projects)
+    if sync.is_healthy:
+        if not sample.place.changed:
+            console.print("demo: the sources change: a force push, a deleted note, ...", style="dim")
+            sample.go_on()
+            sample_svn.edit(folder, edited=True)
+            sync.projects(gitlab, projects)
+        sync.edited_revisions(heads)
+    lines = [line(database, r, JobType.REVISIONS, head, sync.reports) for r, head in heads.items()]
+    for repository, path in gitlab.items():
+        for one in (job_type for job_types in _FAMILIES for job_type in job_types):
+            lines.append(line(database, repository, one, held(projects[path], one), sync.reports))
+    return lines
+
+
+_FAMILIES = ((JobType.COMMITS,), (JobType.MERGE_REQUESTS, JobType.REVIEWS))
+"""Job types of GitLab that are read together."""
+
+
+@dataclass
+class Sync:
+    """Runs the asset jobs, and keeps their reports."""
+
+    settings: Settings
+    database: Database
+    console: Console
+    reports: list[JobReport] = field(default_factory=list)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing failed but what the token may not read."""
+        return all(one.succeeded or one.error_code == _DENIED for one in self.reports)
+
+    def revisions(self, heads: Mapping[Repository, int]) -> None:
+        """Everything that SVN has and that is missing."""
+        gaps: list[Window] = []
+        with self.database.connection() as conn:
+            for repository, head in heads.items():
+                whole = RevisionWindow(1, head + 1)
+                gaps += watermarks.missing(conn, repository.repo_id, JobType.REVISIONS, whole)
+        if gaps:
+            self.console.print("demo: the asset job of SVN over all blocks", style="dim")
+            whole = RevisionWindow(1, max(heads.values()) + 1)
+            self._run(list(heads), [JobType.REVISIONS], sum(heads.values()), [whole])
+
+    def edited_revisions(self, heads: Mapping[Repository, int]) -> None:
+        """What is new in SVN, which reads the newest revisions again."""
+        self.console.print("demo: the asset job of SVN, what is new or edited", style="dim")
+        self._run(list(heads), [JobType.REVISIONS], None)
+
+    def projects(self, gitlab: Mapping[Repository, str], projects: Mapping[str, Project]) -> None:
+        """What is new in GitLab, after the history before it that is still missing. Projects that the token
+        may not read have runs of their own, which fail."""
+        readable = [r for r, path in gitlab.items() if path in sample_activity.READABLE]
+        denied = [r for r in gitlab if r not in readable]
+        for job_types in _FAMILIES:
+            names = " and ".join(job_types).replace("_", " ")
+            self.console.print(f"demo: the asset job of {names}, all history and what is new", style="dim")
+            rows = sum(held(projects[gitlab[r]], one) for r in readable for one in job_types)
+            for some in (readable, denied):
+                for origin, ids in self._without_history(some, job_types[0]).items():
+                    self._run(ids, job_types, rows, [TimeWindow(BEGINNING, origin)])
+                if not (some is denied and self._is_denied(some, job_types[0])):
+                    self._run(some, job_types, rows)
+
+    def _without_history(
+        self, repositories: Sequence[Repository], job_type: JobType
+    ) -> Mapping[datetime, Sequence[Repository]]:
+        """Those that lack history before their origin, by origin: a window from the beginning to the origin
+        is the job that their registration queued. Commits have none: each visit reads all of them."""
+        found: dict[datetime, list[Repository]] = {}
+        if job_type is JobType.COMMITS:
+            return found
+        with self.database.connection() as conn:
+            for one in repositories:
+                row = watermarks.get(conn, one.repo_id, job_type)
+                assert isinstance(row.origin, datetime)
+                before = TimeWindow(BEGINNING, row.origin)
+                if row.access is not Access.DENIED and watermarks.missing(
+                    conn, one.repo_id, job_type, before
+                ):
+                    found.setdefault(row.origin, []).append(one)
+        return found
+
+    def _is_denied(self, repositories: Sequence[Repository], job_type: JobType) -> bool:
+        """Whether this demo has just been refused."""
+        ids = {one.repo_id for one in repositories}
+        return any(one.repo_id in ids and one.job_type is job_type for one in self.reports)
+
+    def _run(
+        self,
+        repositories: Sequence[Repository],
+        job_types: Sequence[JobType],
+        rows: int | None,
+        windows: Sequence[Window] | None = None,
+    ) -> None:
+        """One run: of the windows, or of what is new."""
+        with progress_bar(self.console, " and ".join(job_types).replace("_", " "), rows) as told:
+            self.reports += execute(
+                self.settings,
+                repo_ids=[one.repo_id for one in repositories],
+                job_types=job_types,
+                mode=Mode.INCREMENTAL if windows is None else Mode.BACKFILL,
+                windows=windows,
                 actor="demo",
                 reason="demo",
-                on_counts=_after(Counts(), told),
+                on_counts=lambda counts: told(sum(counts.values(), Counts())),
             )
-        lines += [line(database, r, JobType.REVISIONS, heads[r.repo_id], done) for r in repositories]
-        for job_types in ([JobType.COMMITS], [JobType.MERGE_REQUESTS, JobType.REVIEWS]):
-            truth = {(r, t): held(found[path], t) for r, path in projects.items() for t in job_types}
-            names = " and ".join(job_types).replace("_", " ")
-            console.print(f"demo: the asset job of {names}, what is new and all history", style="dim")
-            with progress_bar(console, names, sum(truth.values())) as told:
-                done = everything(settings, database, list(projects), job_types, told)
-            lines += [line(database, r, t, number, done) for (r, t), number in truth.items()]
-        return lines
-
-
-def everything(
-    settings: Settings,
-    database: Database,
-    projects: Sequence[Repository],
-    job_types: Sequence[JobType],
-    told: Callable[[Counts], None],
-) -> list[JobReport]:
-    """Live syncing of the projects, then the history before it that is still missing."""
-    what: dict[str, Any] = {"job_types": job_types, "actor": "demo", "reason": "demo"}
-    ids = [project.repo_id for project in projects]
-    reports = execute(settings, repo_ids=ids, mode=Mode.INCREMENTAL, on_counts=_after(Counts(), told), **what)
-    seen = sum((report.counts for report in reports), Counts())
-    for project in projects:
-        with database.connection() as conn:
-            origin = watermarks.get(conn, project.repo_id, job_types[0]).origin
-            assert isinstance(origin, datetime)
-            before = TimeWindow(BEGINNING, origin)
-            missing = watermarks.missing(conn, project.repo_id, job_types[0], before)
-        if missing:
-            reports += execute(
-                settings,
-                repo_ids=[project.repo_id],
-                mode=Mode.BACKFILL,
-                windows=list(missing),
-                on_counts=_after(seen, told),
-                **what,
-            )
-            seen = sum((report.counts for report in reports), Counts())
-    return reports
-
-
-def _after(seen: Counts, told: Callable[[Counts], None]) -> Callable[[Mapping[JobType, Counts]], None]:
-    return lambda counts: told(sum(counts.values(), seen))
-
-
-def sample(path: Path, name: str) -> str:
-    """The URL of a sample repository; made if it is not there."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        svn_samples.create(path, SAMPLES[name]())
-    return path.resolve().as_uri()
 
 
 def register(settings: Settings, database: Database, text: str) -> Repository:
@@ -261,8 +338,11 @@ def line(
             whole = TimeWindow(BEGINNING, end)
         covered = whole is not None and not watermarks.missing(conn, repository.repo_id, job_type, whole)
     failed = next((r.error for r in mine if not r.succeeded), None)
+    if row.access is Access.DENIED:
+        failed = _DENIED
     return Line(
         repository=repository.slug,
+        name=repository.project_path or repository.url.rpartition("/")[2],
         job_type=str(job_type),
         source=source,
         stored=stored,
@@ -273,33 +353,40 @@ def line(
     )
 
 
-def show(lines: Sequence[Line]) -> None:
-    """Print the table."""
-    table = Table(title="What the sources have and what is stored")
-    for name in ("repository", "job type"):
-        table.add_column(name, overflow="fold")
-    for name in ("source", "stored", "changed now", "calls", "seconds"):
-        table.add_column(name, justify="right")
-    table.add_column("status")
-    for row in lines:
-        table.add_row(
-            row.repository,
-            row.job_type,
-            f"{row.source:,}",
-            f"{row.stored:,}",
-            f"{row.changed:,}",
-            str(row.calls),
-            f"{row.seconds:.2f}",
-            f"[green]{row.status}[/]" if row.status == "complete" else f"[red]{row.status}[/]",
-        )
+_WIDE = 75
+_COLOURS = {"complete": "green", _DENIED: "yellow"}
+
+
+def show(lines: Sequence[Line], width: int | None = None) -> None:
+    """Print the table, with fewer columns where ``width`` (that of the terminal) is small. A repository is
+    named in its first line only."""
     console = Console()
     # A pipe has no width of its own; a cut cell would be worse than a long line.
-    Console(width=max(console.width, 110) if not console.is_terminal else None).print(table)
+    width = width or (console.width if console.is_terminal else max(console.width, 110))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("repository", "job type"):
+        table.add_column(name, overflow="fold")
+    numbers = ["source", "stored", *(("changed", "calls") if width >= _WIDE else ())]
+    for name in numbers:
+        table.add_column(name, justify="right")
+    table.add_column("status", overflow="fold")
+    before = ""
+    for row in lines:
+        cells = [f"{row.source:,}", f"{row.stored:,}", f"{row.changed:,}", str(row.calls)]
+        table.add_row(
+            row.name if row.repository != before else "",
+            row.job_type,
+            *cells[: len(numbers)],
+            f"[{_COLOURS.get(row.status, 'red')}]{escape(row.status)}[/]",
+        )
+        before = row.repository
+    print("What the sources have and what is stored:\n")
+    Console(width=width).print(table)
 
 
 @contextmanager
-def progress_bar(console: Console, what: str, total: int) -> Iterator[Callable[[Counts], None]]:
-    """A bar over all rows, on a terminal only."""
+def progress_bar(console: Console, what: str, total: int | None) -> Iterator[Callable[[Counts], None]]:
+    """A bar over all rows (None: nobody knows how many), on a terminal only."""
     columns = (TextColumn(f"demo: {what}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(what, total=total)

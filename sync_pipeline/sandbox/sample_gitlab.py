@@ -1,8 +1,9 @@
-"""The GitLab of the demo: two projects with history, merge requests and reviews, the same at every start.
+"""The mock GitLab of the demo: where it listens, and how far its history has come.
 
-Belongs here: what the demo's server holds, and where it listens. ``./dev demo`` reads it, and ``./dev up``
-starts it again beside the UI, so that what the demo registered goes on syncing. Run as a program it prints
-what a shell has to export to ask it too.
+Belongs here: its address, its token and the file that keeps them. ``./dev demo`` reads from it, and
+``./dev up`` starts it again beside the UI, so that what the demo registered goes on syncing. Run as a program
+it prints what a shell has to export to use it too. What people do in it is
+:mod:`sync_pipeline.sandbox.sample_activity`'s.
 """
 
 from __future__ import annotations
@@ -12,30 +13,31 @@ import os
 import secrets
 import socket
 import sys
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sync_pipeline.errors import ConfigurationError, SyncError
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
-from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
+from sync_pipeline.sandbox.gitlab import GitLab, Server, serve
+from sync_pipeline.sandbox.sample_activity import Activity
 from sync_pipeline.settings import load_settings
 
-GROUP = "demo"
-PROJECTS = ("demo/engine", "demo/tools/lathe")
-"""Paths of the projects; the second one is in a subgroup."""
-
-_DAYS = 60
 _FILE = "gitlab.json"
+_CHANGES_TAKE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the server listens, with which token, and when its history begins (UTC)."""
+    """Where the server listens, with which token, and the time up to which the first sync sees it (UTC).
+    ``changed`` once it has gone on from there."""
 
     port: int
     token: str
-    since: datetime
+    anchor: datetime
+    changed: bool = False
 
     @property
     def url(self) -> str:
@@ -43,19 +45,51 @@ class Place:
         return f"http://127.0.0.1:{self.port}"
 
 
+class Sample:
+    """The running server. ``place`` says where, and how far it has come."""
+
+    def __init__(self, folder: Path, place: Place, server: Server, activity: Activity) -> None:
+        self.place = place
+        self.server = server
+        self._folder = folder
+        self._activity = activity
+        self._advance()
+
+    def go_on(self) -> None:
+        """Let happen what the second sync finds. From here on the server has the time of this machine."""
+        self.place = replace(self.place, changed=True)
+        # First the file: a demo that is killed goes on from here.
+        _write(self._folder, self.place)
+        self._advance()
+
+    def _advance(self) -> None:
+        with self.server.gitlab.lock:
+            self._activity.advance(self.place.anchor)
+            if self.place.changed:
+                self._activity.advance(self.place.anchor + _CHANGES_TAKE)
+                self.server.gitlab.clock.fixed = None
+
+
 def place(folder: Path) -> Place | None:
     """The place that was chosen when the demo first ran in ``folder``; None if it never did."""
+    file = folder / _FILE
     try:
-        found = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-        return Place(int(found["port"]), str(found["token"]), datetime.fromisoformat(found["since"]))
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if "since" in found:
+            raise ConfigurationError(
+                f"{folder} holds the samples of an older version; give the demo a new state folder: "
+                "export SCM_STATE_DIR=.state/demo"
+            )
+        anchor = datetime.fromisoformat(found["anchor"])
+        return Place(int(found["port"]), str(found["token"]), anchor, bool(found["changed"]))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        raise ConfigurationError(f"{folder / _FILE} is damaged; delete it and run: ./dev demo") from None
+        raise ConfigurationError(f"{file} is damaged; delete it and run: ./dev demo") from None
 
 
-def choose_place(folder: Path) -> Place:
-    """The place of the server, chosen now if it was not before."""
+def choose_place(folder: Path, now: datetime | None = None) -> Place:
+    """The place of the server, chosen ``now`` (UTC) if it was not before."""
     known = place(folder)
     if known is not None:
         return known
@@ -63,106 +97,59 @@ def choose_place(folder: Path) -> Place:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    since = datetime.now(UTC).replace(hour=8, minute=0, second=0, microsecond=0) - timedelta(days=_DAYS)
-    fresh = Place(port, f"glpat-{secrets.token_hex(10)}", since)
-    content = {"port": port, "token": fresh.token, "since": since.isoformat()}
-    handle = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(content, file)
+    # What happens after the anchor takes less than the hour that is left.
+    hour = (now or datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
+    fresh = Place(port, f"glpat-{secrets.token_hex(10)}", hour - _CHANGES_TAKE)
+    _write(folder, fresh)
     return fresh
 
 
-def start(folder: Path) -> Server:
-    """Serve the sample whose repositories are in ``folder``. Raises ConfigurationError where its port is
+def begin_again(folder: Path) -> None:
+    """Put the server back to what the first sync sees, for a database that has seen nothing."""
+    known = place(folder)
+    if known is not None:
+        _write(folder, replace(known, changed=False))
+
+
+def _write(folder: Path, content: Place) -> None:
+    """All or nothing, and for nobody else: it holds the token."""
+    text = json.dumps(
+        {
+            "port": content.port,
+            "token": content.token,
+            "anchor": content.anchor.isoformat(),
+            "changed": content.changed,
+        }
+    )
+    handle, name = tempfile.mkstemp(prefix=f"{_FILE}.", dir=folder)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, folder / _FILE)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+@contextmanager
+def start(folder: Path) -> Iterator[Sample]:
+    """Serve the sample whose repositories are below ``folder``. Raises ConfigurationError where its port is
     taken."""
     where = choose_place(folder)
-    try:
-        return serve(build(folder, where), port=where.port)
-    except OSError as error:
-        raise ConfigurationError(
-            f"the GitLab of the demo cannot listen on {where.url} ({error.strerror}); is ./dev up running? "
-            f"Else delete {folder / _FILE}"
-        ) from None
-
-
-def build(folder: Path, where: Place) -> GitLab:
-    """The control object with everything in it."""
     gitlab = GitLab(first_id=1001)
-    gitlab.clock.fixed = where.since
-    group = gitlab.group(GROUP)
-    below = gitlab.group("tools", parent=group)
-    people = [gitlab.user(name) for name in ("ada", "grace", "edsger", "barbara")]
-    for person in people:
-        gitlab.add_member(group, person, DEVELOPER)
-    gitlab.token(people[0], secret=where.token)
-    for home, path, count in ((group, "engine", 24), (below, "lathe", 9)):
-        _project(gitlab, home, folder / f"{path}.git", path, count, people, where.since)
-    gitlab.clock.fixed = None
-    return gitlab
-
-
-def _project(
-    gitlab: GitLab, group: Group, folder: Path, path: str, count: int, people: list[Row], since: datetime
-) -> None:
-    git = _repository(folder, count, since)
-    project = gitlab.project(path, group=group, repository=git)
-    for number in range(count):
-        gitlab.clock.fixed = since + timedelta(days=(_DAYS - 4) * number / count, minutes=number)
-        _merge_request(gitlab, project, number, people, last=number >= count - 3)
-
-
-def _repository(folder: Path, count: int, since: datetime) -> GitRepository:
-    """A repository with a branch per merge request; kept from one start to the next."""
-    if folder.exists():
-        return GitRepository(folder)
-    making = folder.with_suffix(".making")
-    git = GitRepository.create(making)
-    git.commit("main", "Begin\n", files={"README.md": "sample\n"}, date=_date(since, 0))
-    for number in range(count):
-        tip = git.resolve("refs/heads/main")
-        assert tip is not None
-        name = f"topic-{number + 1}"
-        files = {f"part{number % 5}.txt": "".join(f"line {n}\n" for n in range(number + 3))}
-        done = git.commit(
-            name, f"Work on part {number + 1}\n", files=files, parents=[tip], date=_date(since, number)
-        )
-        if number < count - 3:
-            text = f"Merge branch '{name}'\n"
-            git.commit("main", text, files=files, parents=[tip, done], date=_date(since, number))
-    main = git.resolve("refs/heads/main")
-    assert main is not None
-    git.tag("v1.0", main, message="First release\n", date=_date(since, count))
-    making.rename(folder)
-    return GitRepository(folder)
-
-
-def _date(since: datetime, number: int) -> str:
-    return f"{int((since + timedelta(hours=36 * number)).timestamp())} +0200"
-
-
-def _merge_request(gitlab: GitLab, project: Project, number: int, people: list[Row], *, last: bool) -> None:
-    author, reviewer = people[number % 4], people[(number + 1) % 4]
-    request = gitlab.open_merge_request(
-        project, title=f"Part {number + 1}", source=f"topic-{number + 1}", author=author
-    )
-    gitlab.add_label(project, request, author, "bug" if number % 3 else "feature")
-    gitlab.request_review(request, author, reviewer)
-    assert gitlab.clock.fixed is not None
-    gitlab.clock.fixed += timedelta(hours=2 + number % 7)
-    note = gitlab.comment(request, reviewer, f"Is line {number} needed?")
-    gitlab.clock.fixed += timedelta(minutes=20)
-    gitlab.comment(request, author, "It is; see the description.")
-    if number % 2:
-        gitlab.edit_note(request, note, f"Is line {number} still needed?", bump=True)
-    if last:
-        return
-    gitlab.clock.fixed += timedelta(hours=1 + number % 5)
-    gitlab.approve(request, reviewer)
-    gitlab.clock.fixed += timedelta(minutes=5)
-    if number % 8 == 5:
-        gitlab.close(request, author)
-    else:
-        gitlab.merge(request, reviewer)
+    with ExitStack() as stack:
+        # The port comes first: whoever has it may make the repositories anew. Requests wait for the lock.
+        with gitlab.lock:
+            try:
+                server = stack.enter_context(serve(gitlab, port=where.port))
+            except OSError as error:
+                raise ConfigurationError(
+                    f"the GitLab of the demo cannot listen on {where.url} ({error.strerror}); is ./dev up "
+                    f"running? Else delete {folder / _FILE}"
+                ) from None
+            sample = Sample(folder, where, server, Activity(gitlab, folder, where.anchor, where.token))
+        yield sample
 
 
 def main() -> int:

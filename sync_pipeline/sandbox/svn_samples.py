@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -42,17 +43,29 @@ def create(path: Path, dump: bytes | None = None) -> str:
 def large(path: Path, revisions: int, paths: int = 8, *, huge: int = 0) -> str:
     """Make a repository of ``revisions`` revisions that each touch ``paths`` files, and return its URL; with
     ``huge`` the last of them adds that many files instead. Takes half a millisecond a revision."""
-    _svnadmin("create", "--compatible-version", "1.6", str(path))
-    fast = FastRepository(path)
     few = [f"trunk/f{index}.txt" for index in range(paths)]
     many = [f"big-{index // 1000:03d}/file-{index:06d}.txt" for index in range(huge)]
-    for number in range(1, revisions + 1):
-        fast.revision(
-            many if huge and number == revisions else few,
-            message=f"Change {number}\n\nWith <some> text & more of it\n",
-            author=f"dev{number % 17}",
-            date=f"2020-01-{number % 28 + 1:02d}T{number % 24:02d}:00:00.123456Z",
-        )
+    return write(
+        path,
+        (
+            (
+                many if huge and number == revisions else few,
+                f"Change {number}\n\nWith <some> text & more of it\n",
+                f"dev{number % 17}",
+                f"2020-01-{number % 28 + 1:02d}T{number % 24:02d}:00:00.123456Z",
+            )
+            for number in range(1, revisions + 1)
+        ),
+    )
+
+
+def write(path: Path, revisions: Iterable[tuple[Sequence[str], str, str, str]]) -> str:
+    """Make a repository with these revisions, each as files, message, author and date, without loading
+    them; returns its URL. Files are one folder deep, and each revision gives all of its files one content."""
+    _svnadmin("create", "--compatible-version", "1.6", str(path))
+    fast = FastRepository(path)
+    for files, message, author, date in revisions:
+        fast.revision(files, message=message, author=author, date=date)
     fast.finish()
     return path.resolve().as_uri()
 
@@ -113,6 +126,14 @@ def odd() -> bytes:
     writer.revision("Tag v1", "dmitri", "2015-03-02T16:00:00.000000Z")
     writer.node("tags/v1", kind="dir", copyfrom=(7, "trunk"))
     return writer.dump()
+
+
+def set_message(path: Path, revision: int, message: str) -> None:
+    """Edit the log message of a revision, as ``svn propset --revprop`` does where hooks allow it."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(message.encode())
+        file.flush()
+        _svnadmin("setlog", "--bypass-hooks", "-r", str(revision), str(path), file.name)
 
 
 def _svnadmin(*arguments: str, stdin: bytes = b"") -> None:

@@ -305,7 +305,8 @@ UPDATE scm.review_events SET content_hash = '', updated_at = NULL, batch_id = 0
 
 # What is compared with the source's own number.
 _COUNT_EVENTS = """
-SELECT count(*) AS events FROM scm.review_events WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+SELECT count(*) AS events FROM scm.review_events
+ WHERE repo_id = %(repo_id)s AND deleted_at IS NULL AND missing_since IS NULL
 """
 
 # Characters: an index takes no more than 2,700 bytes. No server has longer names of people.
@@ -644,7 +645,7 @@ def note_asked(
 
 
 def count_events(conn: Connection, repo_id: int) -> int:
-    """How many review events of the repository are stored, without tombstones."""
+    """How many review events of the repository are stored that the source showed at the latest reading."""
     row = conn.execute(_COUNT_EVENTS, {"repo_id": repo_id}).fetchone()
     assert row is not None
     return int(row["events"])

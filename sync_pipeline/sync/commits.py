@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitBatch, CommitRow, RefKind, RefListing
@@ -211,7 +211,8 @@ class CommitWork:
                 self._store_of_merge_requests(readable)
             self._read_parents(readable)
         self._set_aside(without_history, readable)
-        self._conclude(readable, known, deleted, [ref.tip for ref in ordered], whole=not without_history)
+        tips = [ref.tip for ref in ordered]
+        self._conclude(readable, listing.date, known, deleted, tips, whole=not without_history)
         return readable, set()
 
     def _set_aside(self, without_history: Sequence[refs.StoredRef], readable: TimeWindow) -> None:
@@ -455,6 +456,7 @@ class CommitWork:
     def _conclude(
         self,
         readable: TimeWindow,
+        listed_at: datetime | None,
         known: Collection[str],
         deleted: Collection[str],
         tips: Sequence[str],
@@ -506,7 +508,7 @@ class CommitWork:
                     old_tip=old,
                     new_tip=new,
                     forced=forced,
-                    observed_at=self._visit.project.date,
+                    observed_at=listed_at,
                 )
             if marks:
                 refs.mark_unreachable(conn, self._repo_id)

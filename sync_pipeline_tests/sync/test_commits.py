@@ -158,6 +158,20 @@ def test_late_pushes_with_old_dates_on_any_branch_arrive(forge: Forge) -> None:
     ]
 
 
+def test_a_move_is_observed_at_the_listing_not_at_the_look_of_another_job_before_it(forge: Forge) -> None:
+    base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    assert forge.commits().succeeded
+    # Their second visit looks at the project itself; that look also serves the next visit of commits.
+    for _ in range(2):
+        assert all(report.succeeded for report in forge.both())
+    forge.tick(minutes=1)
+    forge.git.commit("main", "Forced\n", files={"a": "2\n"}, parents=[base])
+    forge.tick(minutes=1)
+    assert forge.commits().succeeded
+    [row] = forge.rows("SELECT observed_at FROM scm.ref_events WHERE repo_id = %(repo)s AND event = 'moved'")
+    assert row["observed_at"] == forge.gitlab.clock.now().replace(microsecond=0)
+
+
 def test_a_force_push_is_recorded_and_what_nothing_reaches_is_flagged_not_deleted(forge: Forge) -> None:
     base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
     old = forge.git.commit("main", "Old\n", files={"a": "2\n"})

@@ -58,7 +58,11 @@ class Server:
         # asyncio switches Nagle's delay off only where the protocol is named.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("127.0.0.1", port))
+        try:
+            self._socket.bind(("127.0.0.1", port))
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.listen(128)
         scheme = "http" if certificate is None else "https"
         self.url = f"{scheme}://127.0.0.1:{self._socket.getsockname()[1]}{prefix}"
