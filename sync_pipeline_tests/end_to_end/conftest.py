@@ -212,9 +212,7 @@ class Installation:
         entries = tuple(registration.listed({"spec": spec}, spec) for spec in specs)
         with quiet_dagster(), Database(self.url) as database:
             visitor = visitor_for(settings, database)
-            added = registration.add_listed(
-                database, settings, entries, actor="test", reader_factory=visitor
-            )
+            added = registration.add_listed(database, settings, entries, actor="test", reader_factory=visitor)
             for _, result in added:
                 assert isinstance(result, registration.Registered), result
             after_catalog_change(settings, database)
@@ -243,7 +241,7 @@ class Installation:
         return int(row["repo_id"]), [row["instance_slug"], row["slug"]]
 
     def rows(self, query: str, **params: Any) -> list[dict[str, Any]]:
-        """The rows of a query on the installation's database, over a connection that stays open: tests poll."""
+        """The rows of a query on the database. The connection stays open, because tests poll."""
         if self._connection is None:
             self._connection = psycopg.connect(self.url, autocommit=True, row_factory=dict_row)
         return self._connection.execute(query, params).fetchall()

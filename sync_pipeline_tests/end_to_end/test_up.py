@@ -228,10 +228,8 @@ def test_a_terminated_backfill_stops_between_batches_and_a_repeat_completes_it(u
     query += " (SELECT run_id FROM dagster.run_tags WHERE key = 'dagster/backfill')"
     jobs = up.installation.rows(query, id=repo_id)
     assert "running" not in {job["status"] for job in jobs}, "a stopped job does not stay claimed"
-    runs = up.installation.rows(
-        "SELECT status FROM scm.sync_runs WHERE repo_id = %(id)s AND status = 'interrupted'", id=repo_id
-    )
-    assert runs, "the attempt says that it was interrupted"
+    runs = up.installation.rows("SELECT status FROM scm.sync_runs WHERE repo_id = %(id)s", id=repo_id)
+    assert "interrupted" in {run["status"] for run in runs}, (runs, jobs)
     half = up.installation.stored(repo_id)
     # Whole batches and nothing else: what is stored is covered.
     assert sum(1 for _ in half) == sum_of(up.installation.covered(repo_id))

@@ -157,6 +157,15 @@ def tags_of(request: dg.RunRequest) -> dict[str, str]:
     return tags | ({"dagster/partition": request.partition_key} if request.partition_key else {})
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unstamped() -> Iterator[None]:
+    """Dagster's tables in memory get no version of their migrations, which takes most of an instance's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("event_log", "runs"):
+            patch.setattr(f"dagster._core.storage.{module}.in_memory.stamp_alembic_rev", lambda *_: None)
+        yield
+
+
 @pytest.fixture
 def site(database: Database, database_url: str, tmp_path: Path) -> Iterator[Site]:
     """See :class:`Site`."""
