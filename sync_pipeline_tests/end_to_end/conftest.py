@@ -334,19 +334,27 @@ class Up:
             query = "mutation S($s: SensorSelector!) { startSensor(sensorSelector: $s) { __typename } }"
             assert self.graphql(query, s=selector)["startSensor"]["__typename"] == "Sensor"
             return
+        # A tick that is under way stores the state that it began with at its end, and the sensor is on again.
+        until(lambda: self._stays_off(selector), f"{sensor} stays off")
+
+    def _stays_off(self, selector: dict[str, str]) -> bool:
+        """Turn a sensor off, wait until no tick of it is left, and tell whether it is off then."""
         query = """query S($s: SensorSelector!) {
-          sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState { id selectorId } } }
+          sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState { id selectorId status } } }
         }"""
         state = self.graphql(query, s=selector)["sensorOrError"]["sensorState"]
-        query = "mutation S($id: String!) { stopSensor(id: $id) { __typename } }"
-        assert self.graphql(query, id=state["id"])["stopSensor"]["__typename"] == "StopSensorMutationResult"
+        mutation = "mutation S($id: String!) { stopSensor(id: $id) { __typename } }"
+        stopped = self.graphql(mutation, id=state["id"])["stopSensor"]["__typename"]
+        assert stopped == "StopSensorMutationResult"
         # A tick that waits for a thread of the daemon begins before those that are asked for from now on.
-        [stopped] = self.installation.rows("SELECT now() AT TIME ZONE 'UTC' AS at")
+        [now] = self.installation.rows("SELECT now() AT TIME ZONE 'UTC' AS at")
         later = "SELECT 1 FROM dagster.job_ticks WHERE selector_id <> %(id)s AND create_timestamp > %(at)s"
-        values = {"id": state["selectorId"], "at": stopped["at"]}
+        values = {"id": state["selectorId"], "at": now["at"]}
         until(lambda: len(self.installation.rows(later, **values)) > 2, "other sensors tick")
         running = "SELECT 1 FROM dagster.job_ticks WHERE selector_id = %(id)s AND status = 'STARTED'"
         until(lambda: not self.installation.rows(running, id=state["selectorId"]), "the tick ends")
+        status: str = self.graphql(query, s=selector)["sensorOrError"]["sensorState"]["status"]
+        return status == "STOPPED"
 
     def asset_keys(self) -> list[list[str]]:
         """Path of every asset that the page shows."""

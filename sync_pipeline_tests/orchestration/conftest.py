@@ -159,7 +159,7 @@ def tags_of(request: dg.RunRequest) -> dict[str, str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def unstamped() -> Iterator[None]:
-    """Dagster's tables in memory get no version of their migrations, which takes most of an instance's time."""
+    """Writes no version of migrations into Dagster's tables in memory, which takes most of their time."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("event_log", "runs"):
             patch.setattr(f"dagster._core.storage.{module}.in_memory.stamp_alembic_rev", lambda *_: None)
