@@ -5,8 +5,8 @@ fails; what must hold after each step, and the comparison at the end. Some of wh
 of update, and somebody damages the tables: comparisons name nothing else, and repairs heal all of it. Does
 not belong here: a fault that can be told in a few lines; it has a test of its own.
 
-Every run tries the same three, and ``--long`` twenty. ``./dev test -k any_history --hypothesis-profile=long --hypothesis-seed=7``
-goes on until it is stopped.
+Every run tries the same three, and ``--long`` twenty. This goes on until it is stopped:
+``./dev test -k any_history --hypothesis-profile=long --hypothesis-seed=7``.
 """
 
 from __future__ import annotations
