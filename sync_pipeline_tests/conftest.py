@@ -116,6 +116,10 @@ def _isolate(run: Path) -> None:
     # Tests start programs by name: those of the environment that runs the tests come first.
     ours = [str(Path(sys.executable).parent), str(environment.postgresql_programs())]
     os.environ["PATH"] = os.pathsep.join([*ours, os.environ.get("PATH", os.defpath)])
+    # Hundreds of processes start: without files of compiled code each compiles our modules again, for a
+    # second of CPU, and each process of the run every test module.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     os.environ[_RUN] = str(run)
     os.environ["HOME"] = str(run / "home")
     # Small servers of our own are asked as fast as they answer; what is slower says so.

@@ -110,6 +110,14 @@ class Process:
         """End it without asking."""
         self.send_signal(signal.SIGKILL)
 
+    def close(self) -> None:
+        """End it without asking, wait for that, and close its streams."""
+        self.kill()
+        self.wait(60)
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+
 
 class Starter:
     """Starts processes warm. The one that they are forked from starts with the first of them."""

@@ -28,10 +28,16 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from sync_pipeline.cli.shared import visitor_for
+from sync_pipeline.operations import registration
+from sync_pipeline.orchestration.build import quiet_dagster
+from sync_pipeline.orchestration.catalog_changes import after_catalog_change
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
 from sync_pipeline.sandbox.gitlab.generator import generate
 from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
+from sync_pipeline.settings import load_settings
+from sync_pipeline.store.database import Database
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 from sync_pipeline_tests.warm import Process, Starter
 
@@ -54,7 +60,7 @@ def until(true: Callable[[], Any], what: str, seconds: float = 180.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.3)
+        time.sleep(0.2)
     return found
 
 
@@ -143,6 +149,7 @@ class Installation:
     warm: Starter
     variables: dict[str, str] = field(default_factory=dict)
     _exported: dict[str, str] = field(default_factory=dict)
+    _connection: psycopg.Connection[dict[str, Any]] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -191,26 +198,58 @@ class Installation:
             stderr=subprocess.STDOUT,
         )
 
+    def add(self, *specs: str) -> None:
+        """Register repositories as ``scm-sync repo add`` does, in this process. A page that runs shows them
+        when this returns, after one reload for all of them."""
+        forge = self.forge.variables
+        settings = load_settings(
+            database_url=self.url,
+            environment=ENVIRONMENT,
+            state_dir=self.folder / "state",
+            gitlab_url=forge["SCM_GITLAB_URL"],
+            gitlab_token=forge["SCM_GITLAB_TOKEN"],
+        )
+        entries = tuple(registration.listed({"spec": spec}, spec) for spec in specs)
+        with quiet_dagster(), Database(self.url) as database:
+            visitor = visitor_for(settings, database)
+            added = registration.add_listed(database, settings, entries, actor="test", reader_factory=visitor)
+            for _, result in added:
+                assert isinstance(result, registration.Registered), result
+            after_catalog_change(settings, database)
+
     def repository(self, name: str, revisions: int) -> tuple[Path, int]:
         """Make a real repository and register it; returns its place and its ``repo_id``."""
         place = self.folder / name
-        url = svn_samples.large(place, revisions, 1)
-        self.run("repo", "add", f"svn:{url}")
-        [row] = self.rows("SELECT repo_id FROM scm.repos WHERE url = %(url)s", url=url)
-        return place, int(row["repo_id"])
+        self.add(f"svn:{svn_samples.large(place, revisions, 1)}")
+        return place, self.repo_id(place)
+
+    def repo_id(self, place: Path) -> int:
+        """The ``repo_id`` of a registered repository on this machine."""
+        [row] = self.rows("SELECT repo_id FROM scm.repos WHERE url = %(url)s", url=place.resolve().as_uri())
+        return int(row["repo_id"])
 
     def register(self, project: Project) -> tuple[int, list[str]]:
         """Register a GitLab project; returns its ``repo_id`` and the beginning of its asset keys."""
-        self.run("repo", "add", f"gitlab:{project.id}")
+        self.add(f"gitlab:{project.id}")
+        return self.project(project)
+
+    def project(self, project: Project) -> tuple[int, list[str]]:
+        """The ``repo_id`` of a registered GitLab project and the beginning of its asset keys."""
         [row] = self.rows(
             "SELECT repo_id, instance_slug, slug FROM scm.repos WHERE project_id = %(id)s", id=project.id
         )
         return int(row["repo_id"]), [row["instance_slug"], row["slug"]]
 
     def rows(self, query: str, **params: Any) -> list[dict[str, Any]]:
-        """The rows of a query on the installation's database."""
-        with psycopg.connect(self.url, autocommit=True, row_factory=dict_row) as conn:
-            return conn.execute(query, params).fetchall()
+        """The rows of a query on the database. The connection stays open, because tests poll."""
+        if self._connection is None:
+            self._connection = psycopg.connect(self.url, autocommit=True, row_factory=dict_row)
+        return self._connection.execute(query, params).fetchall()
+
+    def close(self) -> None:
+        """Close the connection of :meth:`rows`."""
+        if self._connection is not None:
+            self._connection.close()
 
     def stored(self, repo_id: int) -> list[int]:
         """The revisions that are stored, in order."""
@@ -240,9 +279,11 @@ def installation(
                 sql.Identifier(name), sql.Identifier(template)
             )
         )
+    made = Installation(folder, database_of(server_url, name), forge, warm)
     try:
-        yield Installation(folder, database_of(server_url, name), forge, warm)
+        yield made
     finally:
+        made.close()
         with psycopg.connect(server_url, autocommit=True) as conn:
             conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
@@ -293,19 +334,27 @@ class Up:
             query = "mutation S($s: SensorSelector!) { startSensor(sensorSelector: $s) { __typename } }"
             assert self.graphql(query, s=selector)["startSensor"]["__typename"] == "Sensor"
             return
+        # A tick that is under way stores the state that it began with at its end, and the sensor is on again.
+        until(lambda: self._stays_off(selector), f"{sensor} stays off")
+
+    def _stays_off(self, selector: dict[str, str]) -> bool:
+        """Turn a sensor off, wait until no tick of it is left, and tell whether it is off then."""
         query = """query S($s: SensorSelector!) {
-          sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState { id selectorId } } }
+          sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState { id selectorId status } } }
         }"""
         state = self.graphql(query, s=selector)["sensorOrError"]["sensorState"]
-        query = "mutation S($id: String!) { stopSensor(id: $id) { __typename } }"
-        assert self.graphql(query, id=state["id"])["stopSensor"]["__typename"] == "StopSensorMutationResult"
+        mutation = "mutation S($id: String!) { stopSensor(id: $id) { __typename } }"
+        stopped = self.graphql(mutation, id=state["id"])["stopSensor"]["__typename"]
+        assert stopped == "StopSensorMutationResult"
         # A tick that waits for a thread of the daemon begins before those that are asked for from now on.
-        [stopped] = self.installation.rows("SELECT now() AT TIME ZONE 'UTC' AS at")
+        [now] = self.installation.rows("SELECT now() AT TIME ZONE 'UTC' AS at")
         later = "SELECT 1 FROM dagster.job_ticks WHERE selector_id <> %(id)s AND create_timestamp > %(at)s"
-        values = {"id": state["selectorId"], "at": stopped["at"]}
+        values = {"id": state["selectorId"], "at": now["at"]}
         until(lambda: len(self.installation.rows(later, **values)) > 2, "other sensors tick")
         running = "SELECT 1 FROM dagster.job_ticks WHERE selector_id = %(id)s AND status = 'STARTED'"
         until(lambda: not self.installation.rows(running, id=state["selectorId"]), "the tick ends")
+        status: str = self.graphql(query, s=selector)["sensorOrError"]["sensorState"]["status"]
+        return status == "STOPPED"
 
     def asset_keys(self) -> list[list[str]]:
         """Path of every asset that the page shows."""
@@ -342,6 +391,8 @@ def quick(folder: Path) -> dict[str, str]:
     """Variables of an installation whose sensors tick often, and that reads a moment later what happens."""
     return {
         "SCM_SENSOR_INTERVAL": "2",
+        # Up.switch waits for ticks of another sensor, and this is the only one before there is a repository.
+        "SCM_REAPER_INTERVAL_SECONDS": "2",
         "SCM_SAFETY_LAG": "1",
         "SCM_CHUNK_REVISIONS": "100",
         "PYTHONPATH": str(Path(__file__).parent / "fast_daemon"),

@@ -32,50 +32,29 @@ def finish(process: Process) -> tuple[int, str]:
     return process.wait(), output
 
 
-def test_a_partition_syncs_its_window_and_a_wrong_one_touches_nothing(shared: Installation) -> None:
+def test_job_execute_syncs_a_block_once_for_two_at_once_and_a_wrong_one_not_at_all(
+    shared: Installation,
+) -> None:
     shared.variables = {}
-    _, repo_id = shared.repository("ci", 1500)
+    _, repo_id = shared.repository("ci", 1100)
     only(shared, "ci")
-    jobs = "SELECT count(*) AS n FROM scm.sync_jobs WHERE repo_id = %(id)s"
-    before = shared.rows(jobs, id=repo_id)
-    wrong = [
-        ({"dagster/partition": "0000009001-0000010000"}, "there is no partition 0000009001-0000010000"),
-        (
-            {
-                "dagster/asset_partition_range_start": KEYS[1],
-                "dagster/asset_partition_range_end": KEYS[0],
-            },
-            "ends before it starts",
-        ),
-    ]
     # Side by side: starting each takes seconds.
-    for process, line in [(shared.job_execute(tags), line) for tags, line in wrong]:
-        code, output = finish(process)
-        assert code == 1
-        assert line in output.splitlines()[-1]
-        assert "Stack Trace" not in output
-    assert shared.rows(jobs, id=repo_id) == before
-    assert shared.stored(repo_id) == []
-    code, output = finish(shared.job_execute({"dagster/partition": KEYS[0]}))
-    assert code == 0, output
-    assert shared.stored(repo_id) == list(range(1, 1001))
-    code, output = finish(shared.job_execute())
-    assert code == 0, output
-    assert shared.stored(repo_id) == list(range(1, 1501))
-
-
-def test_two_at_once_on_one_repository_do_the_work_once(shared: Installation) -> None:
-    shared.variables = {}
-    _, repo_id = shared.repository("twice", 900)
-    only(shared, "twice")
+    wrong = shared.job_execute({"dagster/partition": "0000009001-0000010000"})
     both = [shared.job_execute({"dagster/partition": KEYS[0]}) for _ in range(2)]
+    code, output = finish(wrong)
+    assert code == 1
+    assert "there is no partition 0000009001-0000010000" in output.splitlines()[-1]
+    assert "Stack Trace" not in output
     ends = [finish(process) for process in both]
     assert [code for code, _ in ends] == [0, 0], ends
-    assert shared.stored(repo_id) == list(range(1, 901))
+    assert shared.stored(repo_id) == list(range(1, 1001))
     [row] = shared.rows(
         "SELECT sum(inserted)::int AS inserted FROM scm.sync_runs WHERE repo_id = %(id)s", id=repo_id
     )
-    assert row["inserted"] == 900
+    assert row["inserted"] == 1000
+    code, output = finish(shared.job_execute())
+    assert code == 0, output
+    assert shared.stored(repo_id) == list(range(1, 1101))
 
 
 def test_what_cannot_be_loaded_ends_a_command_in_one_line(shared: Installation) -> None:
@@ -84,6 +63,7 @@ def test_what_cannot_be_loaded_ends_a_command_in_one_line(shared: Installation) 
     (old / "catalog.json").write_text('{"version": 1}')
     shared.variables = {}
     shared.repository("loaded", 1)
+    no_day = "scm-sync: '2019-99-06' is no day; write year, month and day, such as 2024-01-31"
     wrong = [
         ({"SCM_ONLY": "svn:file:///nowhere"}, "the catalog has no svn:file:///nowhere"),
         ({"SCM_STATE_DIR": str(shared.folder / "none")}, "run: scm-sync catalog export"),
@@ -99,6 +79,7 @@ def test_what_cannot_be_loaded_ends_a_command_in_one_line(shared: Installation) 
     shared.variables = {"DAGSTER_HOME": ""}
     homeless = shared.job_execute({"dagster/partition": KEYS[0]})
     shared.variables = {}
+    none = shared.job_execute({"dagster/partition": "2019-99-06"}, "sync_merge_requests")
     for process, line in started:
         code, output = finish(process)
         assert code == 3
@@ -108,6 +89,10 @@ def test_what_cannot_be_loaded_ends_a_command_in_one_line(shared: Installation) 
     assert code == 3
     # Above it Dagster greets a new user.
     assert "knows no blocks of revisions" in output.splitlines()[-1]
+    # What is no day at all is refused before anything runs, and our line is the last.
+    code, output = finish(none)
+    assert code == 3
+    assert output.strip().splitlines()[-1] == no_day
 
 
 def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> None:
@@ -193,37 +178,15 @@ def materialized(made: Installation, *path: str) -> list[str]:
     return [row["partition"] for row in made.rows(query, key=json.dumps(path))]
 
 
-def test_a_day_of_gitlab_syncs_and_a_wrong_one_touches_nothing(shared: Installation) -> None:
+def test_job_execute_syncs_days_of_gitlab_and_prints_no_token(shared: Installation) -> None:
     shared.variables = {}
     today = midnight(datetime.now(UTC))
     project = shared.forge.large_project("ci-mrs", 12, today - timedelta(days=9))
     repo_id, path = shared.register(project)
     shared.variables = {"SCM_ONLY": f"gitlab:{project.id}"}
-    jobs = "SELECT count(*) AS n FROM scm.sync_jobs WHERE repo_id = %(id)s"
-    before = shared.rows(jobs, id=repo_id)
-    wrong = [
-        ({"dagster/partition": "2099-01-05"}, "that day is in the future"),
-        ({"dagster/partition": "1999-01-05"}, "there is no partition 1999-01-05"),
-        (
-            {"dagster/asset_partition_range_start": ago(1), "dagster/asset_partition_range_end": ago(2)},
-            "ends before it starts",
-        ),
-    ]
-    job = "sync_merge_requests"
-    none = shared.job_execute({"dagster/partition": "2019-99-06"}, job)
-    for process, line in [(shared.job_execute(tags, job), line) for tags, line in wrong]:
-        code, output = finish(process)
-        assert code == 1
-        assert line in output.splitlines()[-1]
-        assert "Stack Trace" not in output
-    # What is no day at all is refused before anything runs, and our line is the last.
-    code, output = finish(none)
-    assert code == 3
-    last = "scm-sync: '2019-99-06' is no day; write year, month and day, such as 2024-01-31"
-    assert output.strip().splitlines()[-1] == last
-    assert shared.rows(jobs, id=repo_id) == before
-    tags = {"dagster/asset_partition_range_start": ago(9), "dagster/asset_partition_range_end": ago(1)}
-    code, output = finish(shared.job_execute(tags, job))
+    days = [(today - timedelta(days=number)).date().isoformat() for number in range(9, 0, -1)]
+    tags = {"dagster/asset_partition_range_start": days[0], "dagster/asset_partition_range_end": days[-1]}
+    code, output = finish(shared.job_execute(tags, "sync_merge_requests"))
     assert code == 0, output
     [token] = shared.forge.gitlab.tokens.values()
     assert token.secret not in output
@@ -231,11 +194,7 @@ def test_a_day_of_gitlab_syncs_and_a_wrong_one_touches_nothing(shared: Installat
     stored = shared.rows("SELECT iid FROM scm.mrs WHERE repo_id = %(id)s ORDER BY iid", id=repo_id)
     assert [row["iid"] for row in stored] == sorted(wanted)
     for job_type in ("merge_requests", "reviews"):
-        assert materialized(shared, *path, job_type) == [ago(n) for n in range(9, 0, -1)]
-    # Without a partition: what is new.
-    code, output = finish(shared.job_execute(job=job))
-    assert code == 0, output
-    assert materialized(shared, *path, "reviews")[-1] == ago(0)
+        assert materialized(shared, *path, job_type) == days
 
 
 def test_the_runner_reads_all_of_a_project_and_backfills_what_is_named(shared: Installation) -> None:

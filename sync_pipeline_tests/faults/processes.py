@@ -13,8 +13,6 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -35,6 +33,7 @@ from sync_pipeline_tests.conftest import database_of
 from sync_pipeline_tests.faults.whole_state import differences, whole_state
 from sync_pipeline_tests.faults.worker import Job
 from sync_pipeline_tests.sync.conftest import START
+from sync_pipeline_tests.warm import Process, Starter
 
 
 @dataclass
@@ -188,7 +187,7 @@ POINTS_OF_PROOF = {
 class Worker:
     """A worker process, and the place in the database where it is caught."""
 
-    process: subprocess.Popen[str]
+    process: Process
     conn: psycopg.Connection[Any]
     backend: int = 0
 
@@ -256,7 +255,7 @@ Start = Callable[..., Worker]
 
 
 @contextlib.contextmanager
-def catching(database_url: str) -> Iterator[Start]:
+def catching(database_url: str, warm: Starter) -> Iterator[Start]:
     """``start(job, point=..., facts=..., path=...)``: a worker process that will be caught at the point. Ends
     all of them."""
     with psycopg.connect(database_url, autocommit=True) as conn, contextlib.ExitStack() as ends:
@@ -268,23 +267,14 @@ def catching(database_url: str) -> Iterator[Start]:
                 kind = "CONSTRAINT TRIGGER" if "DEFERRABLE" in place else "TRIGGER"
                 conn.execute(f"CREATE {kind} fuse {place.format(facts=facts)}")
                 conn.execute("SELECT pg_advisory_lock(4711)")
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "sync_pipeline_tests.faults.worker",
-                    database_url,
-                    json.dumps(asdict(job)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+            process = warm.start(
+                "sync_pipeline_tests.faults.worker",
+                database_url,
+                json.dumps(asdict(job)),
                 env=os.environ | ({"PATH": f"{path}{os.pathsep}{os.environ['PATH']}"} if path else {}),
                 cwd=Path(__file__).parents[2],
             )
-            ends.enter_context(process)
-            ends.callback(process.kill)
+            ends.callback(process.close)
             return Worker(process, conn)
 
         yield begin

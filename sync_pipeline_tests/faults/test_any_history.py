@@ -5,8 +5,8 @@ fails; what must hold after each step, and the comparison at the end. Some of wh
 of update, and somebody damages the tables: comparisons name nothing else, and repairs heal all of it. Does
 not belong here: a fault that can be told in a few lines; it has a test of its own.
 
-Every landing tries the same few. ``./dev test -k any_history --hypothesis-profile=long --hypothesis-seed=7``
-goes on until it is stopped.
+Every run tries the same three, and ``--long`` twenty. This goes on until it is stopped:
+``./dev test -k any_history --hypothesis-profile=long --hypothesis-seed=7``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import LiteralString, cast
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -180,12 +181,16 @@ def open_differences(conn: Connection, repo_id: int, job_type: JobType) -> dict[
     return {row["natural_key"]: " ".join([row["kind"], *row["fields"]]) for row in rows}
 
 
-def run_histories(machine: Callable[[], RuleBasedStateMachine]) -> None:
-    """A few, or as many as the profile says; fixtures of the test serve all of them."""
+# How many histories a test tries: the first few of them in every run, more with --long.
+HISTORIES = pytest.mark.parametrize("histories", [3, pytest.param(20, marks=pytest.mark.long)])
+
+
+def run_histories(machine: Callable[[], RuleBasedStateMachine], histories: int) -> None:
+    """So many, or as many as the profile says; fixtures of the test serve all of them."""
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     many = settings.get_current_profile_name() == "long"
     chosen = settings(
-        max_examples=100_000 if many else 4,
+        max_examples=100_000 if many else histories,
         stateful_step_count=40 if many else 25,
         # To shorten a failing history takes minutes.
         phases=list(Phase) if many else [Phase.explicit, Phase.generate],
@@ -526,8 +531,9 @@ class GitLabMachine(RuleBasedStateMachine):
         _same_reviews(forge, [iid for iid, one in requests if one.row["state"] == "opened"])
 
 
-def test_any_history_of_a_project_ends_as_the_source_has_it(forge: Forge) -> None:
-    run_histories(lambda: GitLabMachine(forge))
+@HISTORIES
+def test_any_history_of_a_project_ends_as_the_source_has_it(forge: Forge, histories: int) -> None:
+    run_histories(lambda: GitLabMachine(forge), histories)
 
 
 def _covered_is_stored(forge: Forge) -> None:
@@ -766,6 +772,9 @@ class SvnMachine(RuleBasedStateMachine):
             assert again.counts == Counts(read=head, unchanged=head)
 
 
-def test_any_history_of_a_repository_ends_as_the_source_has_it(database: Database, tmp_path: Path) -> None:
+@HISTORIES
+def test_any_history_of_a_repository_ends_as_the_source_has_it(
+    database: Database, tmp_path: Path, histories: int
+) -> None:
     with database.connection() as conn:
-        run_histories(lambda: SvnMachine(database, conn, tmp_path))
+        run_histories(lambda: SvnMachine(database, conn, tmp_path), histories)

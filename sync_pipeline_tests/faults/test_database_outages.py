@@ -36,6 +36,7 @@ from sync_pipeline_tests.faults.whole_state import differences, whole_state
 from sync_pipeline_tests.orchestration import conftest
 from sync_pipeline_tests.orchestration.conftest import Site
 from sync_pipeline_tests.sync.conftest import Forge
+from sync_pipeline_tests.warm import Starter
 
 site = conftest.site
 gate, repository, served, subjects = (
@@ -83,10 +84,15 @@ def crash(state: Path) -> None:
     ],
 )
 def test_a_database_that_is_restarted_in_the_middle_costs_the_batch_in_flight(
-    subjects: Subjects, own_server: Path, own_database: str, what: str, how: Callable[[Path], None]
+    subjects: Subjects,
+    own_server: Path,
+    own_database: str,
+    warm: Starter,
+    what: str,
+    how: Callable[[Path], None],
 ) -> None:
     subject = subjects[what]
-    with Database(own_database) as database, catching(own_database) as start:
+    with Database(own_database) as database, catching(own_database, warm) as start:
         with database.connection() as conn:
             job = subject.job(conn)
         worker = start(job, "writing the ledger", subject.facts).caught()
@@ -103,10 +109,10 @@ def test_a_database_that_is_restarted_in_the_middle_costs_the_batch_in_flight(
 
 
 def test_a_database_that_stays_away_is_one_line_and_nothing_is_lost(
-    subjects: Subjects, own_server: Path, own_database: str
+    subjects: Subjects, own_server: Path, own_database: str, warm: Starter
 ) -> None:
     subject = subjects["revisions"]
-    with catching(own_database) as start:
+    with catching(own_database, warm) as start:
         with Database(own_database, timeout=2.0) as database:
             with database.connection() as conn:
                 job = subject.job(conn)
@@ -229,7 +235,7 @@ def left_running(conn: Connection, *requests: JobRequest) -> None:
 
 
 def test_after_yesterdays_database_is_restored_svn_converges(
-    database_url: str, server_url: str, tmp_path: Path, gate: Path
+    database_url: str, server_url: str, tmp_path: Path, gate: Path, warm: Starter
 ) -> None:
     """The watermark goes back with the rows; and a worker that went on meanwhile can write nothing more."""
     place = tmp_path / "repository"
@@ -254,7 +260,7 @@ def test_after_yesterdays_database_is_restored_svn_converges(
     with undisturbed as url, Database(url) as database, database.connection() as conn:
         assert job.run(database)[0].counts.changed == 26
         subject.expected = whole_state(conn)
-    with catching(database_url) as start:
+    with catching(database_url, warm) as start:
         worker = start(job, path=gate)
         reached(gate)
         saved.restore()

@@ -12,6 +12,7 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
 from sync_pipeline_tests.faults import processes
 from sync_pipeline_tests.faults.processes import Start, Subjects, catching, check
+from sync_pipeline_tests.warm import Starter
 
 repository, served, subjects = processes.repository, processes.served, processes.subjects
 
@@ -26,9 +27,9 @@ SELECT j.status, j.not_before > now() AS waits, r.status AS run, r.error_code, l
 
 
 @pytest.fixture
-def start(database_url: str) -> Iterator[Start]:
+def start(database_url: str, warm: Starter) -> Iterator[Start]:
     """See :func:`sync_pipeline_tests.faults.processes.catching`."""
-    with catching(database_url) as begin:
+    with catching(database_url, warm) as begin:
         yield begin
 
 

@@ -31,6 +31,7 @@ from sync_pipeline_tests.faults.processes import (
     reached,
 )
 from sync_pipeline_tests.faults.whole_state import differences, whole_state
+from sync_pipeline_tests.warm import Starter
 
 gate, repository, served, subjects = (
     processes.gate,
@@ -44,9 +45,9 @@ _LENGTHS = {"claim_length": 1.5, "claim_renew": 0.3, "lease_length": 1.0, "lease
 
 
 @pytest.fixture
-def start(database_url: str) -> Iterator[Start]:
+def start(database_url: str, warm: Starter) -> Iterator[Start]:
     """See :func:`sync_pipeline_tests.faults.processes.catching`."""
-    with catching(database_url) as begin:
+    with catching(database_url, warm) as begin:
         yield begin
 
 

@@ -159,6 +159,15 @@ def tags_of(request: dg.RunRequest) -> dict[str, str]:
     return tags | ({"dagster/partition": request.partition_key} if request.partition_key else {})
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unstamped() -> Iterator[None]:
+    """Writes no version of migrations into Dagster's tables in memory, which takes most of their time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("event_log", "runs"):
+            patch.setattr(f"dagster._core.storage.{module}.in_memory.stamp_alembic_rev", lambda *_: None)
+        yield
+
+
 @pytest.fixture
 def site(database: Database, database_url: str, tmp_path: Path) -> Iterator[Site]:
     """See :class:`Site`."""

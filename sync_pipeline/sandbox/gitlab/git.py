@@ -29,6 +29,11 @@ _ENVIRONMENT = {
 }
 _PERSON = re.compile(rb"(?P<name>[^<]*?) ?<(?P<email>[^>]*)>(?: (?P<seconds>-?\d+) (?P<zone>[+-]\d+))?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Commands that change nothing in a repository; and how much of what they say is kept.
+_READING = frozenset({"cat-file", "diff", "for-each-ref", "log", "merge-base", "rev-list", "symbolic-ref"})
+_KEPT_ANSWERS = 1000
+_KEPT_BYTES = 1 << 16
+_CHANGING = ("", "packed-refs", "refs", "refs/heads", "refs/tags")
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
 
@@ -54,14 +59,19 @@ class GitRepository:
     def __init__(self, path: Path) -> None:
         """Raises GitError when there is no repository at the path."""
         self.path = Path(path)
-        self._run("rev-parse", "--git-dir")
+        self._own = False
+        self._writes = 0
+        self._answers: tuple[tuple[int, ...], dict[tuple[object, ...], bytes]] = ((), {})
+        _git(self.path, ["rev-parse", "--git-dir"])
 
     @classmethod
     def create(cls, path: Path, *, branch: str = "main") -> GitRepository:
         """Make an empty bare repository."""
         path.mkdir(parents=True, exist_ok=True)
-        _git(path, ["init", "--quiet", "--bare", f"--initial-branch={branch}"])
-        return cls(path)
+        _git(path, ["init", "--quiet", "--bare", "--template=", f"--initial-branch={branch}"])
+        made = cls(path)
+        made._own = True
+        return made
 
     # --- Reading --------------------------------------------------------------------------------------------
 
@@ -303,7 +313,33 @@ class GitRepository:
         return refs
 
     def _run(self, *arguments: str, stdin: bytes | None = None) -> bytes:
-        return _git(self.path, arguments, stdin)
+        """What git says. A program that only reads, and a repository that only this object changes, is not
+        asked the same twice: starting git takes more time than all else in a request."""
+        if arguments[0] not in _READING:
+            self._writes += 1
+            try:
+                return _git(self.path, arguments, stdin)
+            finally:
+                self._writes += 1
+        if not self._own:
+            return _git(self.path, arguments, stdin)
+        state = self._state()
+        kept_state, kept = self._answers
+        if kept_state != state or len(kept) > _KEPT_ANSWERS:
+            kept = {}
+            self._answers = (state, kept)
+        question = (arguments, stdin)
+        answer = kept.get(question)
+        if answer is None:
+            answer = _git(self.path, arguments, stdin)
+            if len(answer) <= _KEPT_BYTES and self._state() == state:
+                kept[question] = answer
+        return answer
+
+    def _state(self) -> tuple[int, ...]:
+        """What differs after a change: by this object, or of HEAD and refs by the ``git`` command."""
+        places = (self.path / name for name in _CHANGING)
+        return (self._writes, *(place.stat().st_mtime_ns if place.exists() else 0 for place in places))
 
 
 def parse_commit(sha: str, raw: bytes) -> dict[str, Any]:
