@@ -1,7 +1,8 @@
 """The rows of GitLab: what its readers yield and the store writes.
 
 Belongs here: frozen dataclasses and the meaning of their fields. Does not belong here: where the values come
-from (:mod:`sync_pipeline.sources.gitlab`) and how they are stored (:mod:`sync_pipeline.store`).
+from (:mod:`sync_pipeline.sources.gitlab`) and how they are stored (:mod:`sync_pipeline.store`). The content
+hash takes the fields in their order (:mod:`sync_pipeline.store.tables`).
 
 Times are UTC, None where the source has none or wrote one that is no time (then ``flags`` holds
 ``bad_date``). Texts are as received and may hold what PostgreSQL cannot store (``control_characters``: NUL;
@@ -133,18 +134,20 @@ class MergeRequestRow:
     ``merged``, ``locked``, or any other). ``versions`` (newest first) and ``commits`` (newest first) are
     whole sets that replace what is stored; None where they were not read."""
 
-    mr_id: int
     iid: int
+    mr_id: int
     project_id: int
     state: str
     title: str | None
     description: str | None
     is_draft: bool | None
     author: Person | None
-    assignees: tuple[Person, ...]
-    reviewers: tuple[Person, ...]
     merged_by: Person | None
     closed_by: Person | None
+    assignees: tuple[Person, ...]
+    reviewers: tuple[Person, ...]
+    labels: tuple[str, ...]
+    milestone: str | None
     created_at: datetime | None
     updated_at: datetime
     merged_at: datetime | None
@@ -159,8 +162,6 @@ class MergeRequestRow:
     base_sha: str | None
     start_sha: str | None
     changes_count: str | None
-    labels: tuple[str, ...]
-    milestone: str | None
     user_notes_count: int | None
     web_url: str | None
     flags: tuple[str, ...]
@@ -202,10 +203,10 @@ class ReviewEventRow:
     the label, the number of commits).
     """
 
+    mr_iid: int
     event_id: str
     origin: Origin
     number: int
-    mr_iid: int
     kind: str
     actor: Person | None
     occurred_at: datetime | None

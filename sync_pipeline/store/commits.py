@@ -17,7 +17,8 @@ from sync_pipeline.gitlab_rows import CommitRow
 from sync_pipeline.model import Counts
 from sync_pipeline.store import refs
 from sync_pipeline.store.database import Connection
-from sync_pipeline.store.raw import ESCAPED, content_hash, flags, payload, recordset, restored
+from sync_pipeline.store.raw import ESCAPED, flags, payload, recordset, restored
+from sync_pipeline.store.tables import COMMITS
 
 STATS_UNREAD = "stats_unread"
 """Flag of a commit whose numbers of lines are owed."""
@@ -52,41 +53,28 @@ SELECT c.commit_sha
 
 # The upsert. A copy without numbers of lines, or without parents, changes nothing where they are stored,
 # except that it proves that a commit thought gone exists; the same content changes nothing.
-_UPSERT = """
-INSERT INTO scm.git_commits AS c
-       (repo_id, commit_sha, parents, author_name, author_email, authored_at, authored_raw, committer_name,
-        committer_email, committed_at, committed_raw, title, message, additions, deletions, web_url, flags,
-        raw, content_hash, batch_id, walk_id)
-SELECT %(repo_id)s, commit_sha, parents, author_name, author_email, authored_at, authored_raw, committer_name,
-       committer_email, committed_at, committed_raw, title, message, additions, deletions, web_url, flags,
-       raw, content_hash, %(batch_id)s, %(walk_id)s
-  FROM json_to_recordset(%(rows)s)
-    AS s (commit_sha text, parents text[], author_name text, author_email text, authored_at timestamptz,
-          authored_raw text, committer_name text, committer_email text, committed_at timestamptz,
-          committed_raw text, title text, message text, additions bigint, deletions bigint, web_url text,
-          flags text[], raw jsonb, content_hash bytea)
+_UPSERT = COMMITS.sql("""
+INSERT INTO scm.git_commits AS t (repo_id, {columns}, batch_id, walk_id)
+SELECT %(repo_id)s, {columns}, %(batch_id)s, %(walk_id)s
+  FROM json_to_recordset(%(rows)s) AS s ({types})
  ORDER BY commit_sha
 ON CONFLICT (repo_id, commit_sha) DO UPDATE
-   SET parents = coalesce(EXCLUDED.parents, c.parents), parents_asked_at = NULL,
-       author_name = EXCLUDED.author_name, author_email = EXCLUDED.author_email,
-       authored_at = EXCLUDED.authored_at, authored_raw = EXCLUDED.authored_raw,
-       committer_name = EXCLUDED.committer_name, committer_email = EXCLUDED.committer_email,
-       committed_at = EXCLUDED.committed_at, committed_raw = EXCLUDED.committed_raw,
-       title = EXCLUDED.title, message = EXCLUDED.message,
-       additions = coalesce(EXCLUDED.additions, c.additions),
-       deletions = coalesce(EXCLUDED.deletions, c.deletions),
-       web_url = EXCLUDED.web_url, flags = EXCLUDED.flags, content_hash = EXCLUDED.content_hash,
-       raw = CASE WHEN c.content_hash = EXCLUDED.content_hash THEN c.raw ELSE EXCLUDED.raw END,
-       batch_id = EXCLUDED.batch_id, version = c.version + 1, deleted_at = NULL, stored_at = now()
- WHERE c.batch_id <= EXCLUDED.batch_id
-   AND (c.deleted_at IS NOT NULL
-        OR (c.parents IS NULL AND EXCLUDED.parents IS NOT NULL)
-        OR (c.content_hash <> EXCLUDED.content_hash
-            AND (EXCLUDED.parents IS NOT NULL OR c.parents IS NULL)
-            AND (EXCLUDED.additions IS NOT NULL OR c.additions IS NULL)
-            AND (EXCLUDED.deletions IS NOT NULL OR c.deletions IS NULL)))
+   SET {excluded},
+       parents = coalesce(EXCLUDED.parents, t.parents), parents_asked_at = NULL,
+       additions = coalesce(EXCLUDED.additions, t.additions),
+       deletions = coalesce(EXCLUDED.deletions, t.deletions),
+       raw = CASE WHEN t.content_hash = EXCLUDED.content_hash THEN t.raw ELSE EXCLUDED.raw END,
+       content_hash = EXCLUDED.content_hash, batch_id = EXCLUDED.batch_id, version = t.version + 1,
+       deleted_at = NULL, stored_at = now()
+ WHERE t.batch_id <= EXCLUDED.batch_id
+   AND (t.deleted_at IS NOT NULL
+        OR (t.parents IS NULL AND EXCLUDED.parents IS NOT NULL)
+        OR (t.content_hash <> EXCLUDED.content_hash
+            AND (EXCLUDED.parents IS NOT NULL OR t.parents IS NULL)
+            AND (EXCLUDED.additions IS NOT NULL OR t.additions IS NULL)
+            AND (EXCLUDED.deletions IS NOT NULL OR t.deletions IS NULL)))
 RETURNING commit_sha, (xmax = 0) AS inserted
-"""
+""")
 
 # Copies that would have lost the numbers of lines or the parents: stored, not written, and without them.
 _COUNT_POORER = """
@@ -301,25 +289,8 @@ def columns(row: CommitRow, owed: Collection[str] = ()) -> dict[str, Any]:
     :func:`store_commits`."""
     raw, escaped = payload(row.raw)
     unread = [STATS_UNREAD] if row.sha in owed and not _has_stats(row) else []
-    values: dict[str, Any] = {
-        "commit_sha": row.sha,
-        "parents": row.parents,
-        "author_name": row.author_name,
-        "author_email": row.author_email,
-        "authored_at": row.authored_at,
-        "authored_raw": row.authored_raw,
-        "committer_name": row.committer_name,
-        "committer_email": row.committer_email,
-        "committed_at": row.committed_at,
-        "committed_raw": row.committed_raw,
-        "title": row.title,
-        "message": row.message,
-        "additions": row.additions,
-        "deletions": row.deletions,
-        "web_url": row.web_url,
-        "flags": flags(row.flags, unread, escaped=escaped),
-    }
-    return values | {"raw": raw, "content_hash": content_hash(*values.values())}
+    values = COMMITS.values(row) | {"flags": flags(row.flags, unread, escaped=escaped)}
+    return values | {"raw": raw, "content_hash": COMMITS.hash(values)}
 
 
 def stored(conn: Connection, repo_id: int, shas: Sequence[str]) -> set[str]:

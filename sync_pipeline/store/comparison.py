@@ -28,69 +28,58 @@ from sync_pipeline.model import (
 from sync_pipeline.store import commits, facts, merge_requests, reviews
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import recordset
+from sync_pipeline.store.tables import (
+    COMMITS,
+    MERGE_REQUEST_COMMITS,
+    MERGE_REQUESTS,
+    REVIEW_EVENTS,
+    VERSIONS,
+)
 
 # Merge requests as the source has them, with the names of the columns that differ; NULL where none is stored.
 # What only versions say is compared where it was read, and so are the sets of versions and commits. Servers
 # give people and labels in any order.
-_MERGE_REQUESTS = """
+_MERGE_REQUESTS = MERGE_REQUESTS.sql(
+    """
 WITH source AS (
-    SELECT * FROM json_to_recordset(%(rows)s)
-        AS s (iid bigint, gitlab_id bigint, project_id bigint, status text, title text, description text,
-              is_draft boolean, author_id bigint, author_username text, author_name text, merged_by_id bigint,
-              merged_by_username text, closed_by_id bigint, closed_by_username text, assignees jsonb,
-              reviewers jsonb, labels text[], milestone text, created_at timestamptz, updated_at timestamptz,
-              merged_at timestamptz, closed_at timestamptz, prepared_at timestamptz, source_project_id bigint,
-              source_branch text, target_branch text, head_sha text, merge_commit_sha text,
-              squash_commit_sha text, base_sha text, start_sha text, changes_count text,
-              user_notes_count bigint, url text, flags text[], versions jsonb, commits jsonb)
+    SELECT * FROM json_to_recordset(%(rows)s) AS s ({shown}, versions jsonb, commits jsonb)
 ), known AS (
     SELECT m.*,
-           (SELECT coalesce(jsonb_agg(to_jsonb(v) - '{repo_id,replaced_id,raw}'::text[]
+           (SELECT coalesce(jsonb_agg(to_jsonb(v) - '{{repo_id,replaced_id,raw}}'::text[]
                                       ORDER BY v.version_id), '[]')
               FROM scm.mr_versions AS v
              WHERE v.repo_id = m.repo_id AND v.mr_iid = m.iid AND v.replaced_id = 0) AS versions,
-           (SELECT coalesce(jsonb_agg(to_jsonb(c) - '{repo_id,replaced_id,raw}'::text[]
+           (SELECT coalesce(jsonb_agg(to_jsonb(c) - '{{repo_id,replaced_id,raw}}'::text[]
                                       ORDER BY c.position), '[]')
               FROM scm.mr_commits AS c
              WHERE c.repo_id = m.repo_id AND c.mr_iid = m.iid AND c.replaced_id = 0) AS commits
       FROM scm.mrs AS m
      WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.deleted_at IS NULL
 ), sides AS (
-    SELECT s.iid, m.iid IS NULL AS missing, m.updated_at,
-           to_jsonb(s) - '{versions,commits}'::text[] || jsonb_build_object(
-               'assignees', (SELECT jsonb_agg(e ORDER BY e) FROM jsonb_array_elements(s.assignees) AS e),
-               'reviewers', (SELECT jsonb_agg(e ORDER BY e) FROM jsonb_array_elements(s.reviewers) AS e),
-               'labels', ARRAY(SELECT unnest(s.labels) ORDER BY 1),
-               'base_sha', coalesce(s.base_sha, m.base_sha),
-               'start_sha', coalesce(s.start_sha, m.start_sha),
-               'changes_count', coalesce(s.changes_count, m.changes_count),
+    SELECT s.iid, t.iid IS NULL AS missing, t.updated_at,
+           to_jsonb(s) || jsonb_build_object(
+               {lacking},
                'versions', coalesce(
                    (SELECT jsonb_agg(to_jsonb(v) ORDER BY v.version_id)
-                      FROM jsonb_to_recordset(s.versions)
-                        AS v (mr_iid bigint, version_id bigint, head_sha text, base_sha text, start_sha text,
-                              created_at timestamptz, state text, size text, patch_id text, flags text[])),
-                   s.versions, m.versions),
+                      FROM jsonb_to_recordset(s.versions) AS v ({versions_shown})),
+                   s.versions, t.versions),
                'commits', coalesce(
                    (SELECT jsonb_agg(to_jsonb(c) ORDER BY c.position)
-                      FROM jsonb_to_recordset(s.commits)
-                        AS c (mr_iid bigint, position integer, commit_sha text, title text, message text,
-                              author_name text, author_email text, authored_at timestamptz,
-                              committer_name text, committer_email text, committed_at timestamptz,
-                              flags text[])),
-                   s.commits, m.commits)) AS source,
-           to_jsonb(m) || jsonb_build_object(
-               'assignees', (SELECT jsonb_agg(e ORDER BY e) FROM jsonb_array_elements(m.assignees) AS e),
-               'reviewers', (SELECT jsonb_agg(e ORDER BY e) FROM jsonb_array_elements(m.reviewers) AS e),
-               'labels', ARRAY(SELECT unnest(m.labels) ORDER BY 1)) AS stored
+                      FROM jsonb_to_recordset(s.commits) AS c ({commits_shown})),
+                   s.commits, t.commits)) AS source,
+           to_jsonb(t) || jsonb_build_object({sorted}) AS stored
       FROM source AS s
-      LEFT JOIN known AS m USING (iid)
+      LEFT JOIN known AS t USING (iid)
 )
 SELECT iid, missing, updated_at,
        ARRAY(SELECT e.key FROM jsonb_each(source) AS e
               WHERE NOT missing AND e.value IS DISTINCT FROM stored -> e.key ORDER BY e.key) AS fields
   FROM sides
  ORDER BY iid
-"""
+""",
+    versions=VERSIONS,
+    commits=MERGE_REQUEST_COMMITS,
+)
 
 # Which stored merge requests were last updated in a window.
 _MERGE_REQUESTS_IN = """
@@ -128,14 +117,9 @@ SELECT e.mr_iid, min(e.ts)
 
 # The events of some reviews as the source has them beside those that are stored, with the names of the
 # columns that differ. Events that went missing at an earlier reading are there to be confirmed.
-_EVENTS = """
+_EVENTS = REVIEW_EVENTS.sql("""
 WITH source AS (
-    SELECT * FROM json_to_recordset(%(rows)s)
-        AS s (mr_iid bigint, source_event_id text, origin text, event_type text, reviewer_id bigint,
-              reviewer_username text, reviewer_name text, ts timestamptz, updated_at timestamptz, body text,
-              is_system boolean, is_internal boolean, discussion_id text, is_reply boolean,
-              resolvable boolean, resolved boolean, resolved_by_id bigint, resolved_by_username text,
-              resolved_at timestamptz, position jsonb, details jsonb, duplicate_of text, flags text[])
+    SELECT * FROM json_to_recordset(%(rows)s) AS s ({shown})
 ), known AS (
     SELECT * FROM scm.review_events AS e
      WHERE e.repo_id = %(repo_id)s AND e.mr_iid = ANY (%(iids)s) AND e.deleted_at IS NULL
@@ -148,11 +132,11 @@ SELECT coalesce(s.mr_iid, e.mr_iid) AS iid, coalesce(s.source_event_id, e.source
                 AND f.value IS DISTINCT FROM to_jsonb(e) -> f.key
               ORDER BY f.key)
        || CASE WHEN s.mr_iid IS NOT NULL AND e.missing_since IS NOT NULL THEN ARRAY['missing_since']
-               ELSE '{}' END AS fields
+               ELSE '{{}}' END AS fields
   FROM source AS s
   FULL JOIN known AS e ON e.mr_iid = s.mr_iid AND e.source_event_id = s.source_event_id
  ORDER BY 1, 2
-"""
+""")
 
 # Who approves and who is asked, likewise. What the source does not tell is no difference.
 _PEOPLE = """
@@ -209,25 +193,22 @@ SELECT mr_iid, hidden_notes FROM scm.mr_reviews
 
 # Commits as the source has them, with the names of the columns that differ. Numbers of lines and parents that
 # the source does not give are no difference. Nor is a stored row whose parents are still to be read.
-_COMMITS = """
+_COMMITS = COMMITS.sql("""
 WITH source AS (
-    SELECT * FROM json_to_recordset(%(rows)s)
-        AS s (commit_sha text, parents text[], author_name text, author_email text, authored_at timestamptz,
-              authored_raw text, committer_name text, committer_email text, committed_at timestamptz,
-              committed_raw text, title text, message text, additions bigint, deletions bigint, web_url text)
+    SELECT * FROM json_to_recordset(%(rows)s) AS s ({shown})
 ), known AS (
     SELECT * FROM scm.git_commits AS c
      WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(shas)s) AND c.deleted_at IS NULL
 )
-SELECT s.commit_sha AS sha, c.commit_sha IS NULL AS missing,
-       ARRAY(SELECT f.key FROM jsonb_each(to_jsonb(s)) AS f
-              WHERE c.parents IS NOT NULL AND f.value IS DISTINCT FROM to_jsonb(c) -> f.key
-                AND NOT (f.key IN ('additions', 'deletions', 'parents') AND f.value = 'null')
+SELECT s.commit_sha AS sha, t.commit_sha IS NULL AS missing,
+       ARRAY(SELECT f.key FROM jsonb_each(to_jsonb(s) || jsonb_build_object({lacking})) AS f
+              WHERE t.parents IS NOT NULL AND f.key <> 'flags'
+                AND f.value IS DISTINCT FROM to_jsonb(t) -> f.key
               ORDER BY f.key) AS fields
   FROM source AS s
-  LEFT JOIN known AS c USING (commit_sha)
+  LEFT JOIN known AS t USING (commit_sha)
  ORDER BY s.commit_sha
-"""
+""")
 
 # Which stored commits were committed in a window; its first and last part hold also what has no date and what
 # lies before and after all that can be covered.
@@ -460,7 +441,7 @@ def compare_reviews(
     iids = [*(one.mr_iid for one in found), *gone]
     if not iids:
         return []
-    events = recordset(reviews.columns(one.mr_iid, row) for one in found for row in one.events)
+    events = recordset(reviews.columns(row) for one in found for row in one.events)
     parts = [
         ComparedPart(
             row["iid"],

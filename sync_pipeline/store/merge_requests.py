@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVersion, Person
+from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVersion
 from sync_pipeline.model import Counts, JobType, Obligation
 from sync_pipeline.store import aside
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import content_hash, flags, payload, recordset
+from sync_pipeline.store.tables import MERGE_REQUEST_COMMITS, MERGE_REQUESTS, VERSIONS
 
 # A number names a merge request only together with its gitlab_id: a server that was restored from a backup
 # gives numbers a second time. The earlier merge request is gone and keeps its rows.
@@ -49,67 +50,37 @@ SELECT s.iid,
 # The upsert. The newer version of the source wins, then the later observation. A stored version that the
 # server's clock has not reached is no newer one: that clock was set back, or the time was never one. What
 # only versions say, and sets of children, stay where they were not read; the same content changes nothing.
-_UPSERT = """
-INSERT INTO scm.mrs AS m
-       (repo_id, iid, gitlab_id, project_id, status, title, description, is_draft, author_id, author_username,
-        author_name, merged_by_id, merged_by_username, closed_by_id, closed_by_username, assignees, reviewers,
-        labels, milestone, created_at, updated_at, merged_at, closed_at, prepared_at, source_project_id,
-        source_branch, target_branch, head_sha, merge_commit_sha, squash_commit_sha, base_sha, start_sha,
-        changes_count, user_notes_count, url, flags, raw, versions_hash, commits_hash, content_hash, batch_id)
-SELECT %(repo_id)s, iid, gitlab_id, project_id, status, title, description, is_draft, author_id,
-       author_username, author_name, merged_by_id, merged_by_username, closed_by_id, closed_by_username,
-       assignees, reviewers, labels, milestone, created_at, updated_at, merged_at, closed_at, prepared_at,
-       source_project_id, source_branch, target_branch, head_sha, merge_commit_sha, squash_commit_sha,
-       base_sha, start_sha, changes_count, user_notes_count, url, flags, raw, versions_hash, commits_hash,
-       content_hash, %(batch_id)s
-  FROM json_to_recordset(%(rows)s)
-    AS s (iid bigint, gitlab_id bigint, project_id bigint, status text, title text, description text,
-          is_draft boolean, author_id bigint, author_username text, author_name text, merged_by_id bigint,
-          merged_by_username text, closed_by_id bigint, closed_by_username text, assignees jsonb,
-          reviewers jsonb, labels text[], milestone text, created_at timestamptz, updated_at timestamptz,
-          merged_at timestamptz, closed_at timestamptz, prepared_at timestamptz, source_project_id bigint,
-          source_branch text, target_branch text, head_sha text, merge_commit_sha text,
-          squash_commit_sha text, base_sha text, start_sha text, changes_count text, user_notes_count bigint,
-          url text, flags text[], raw jsonb, versions_hash bytea, commits_hash bytea, content_hash bytea)
+_UPSERT = MERGE_REQUESTS.sql("""
+INSERT INTO scm.mrs AS t (repo_id, {columns}, batch_id)
+SELECT %(repo_id)s, {columns}, %(batch_id)s
+  FROM json_to_recordset(%(rows)s) AS s ({types})
  ORDER BY iid
 ON CONFLICT (repo_id, iid, replaced_id) DO UPDATE
-   SET gitlab_id = EXCLUDED.gitlab_id, project_id = EXCLUDED.project_id, status = EXCLUDED.status,
-       title = EXCLUDED.title, description = EXCLUDED.description, is_draft = EXCLUDED.is_draft,
-       author_id = EXCLUDED.author_id, author_username = EXCLUDED.author_username,
-       author_name = EXCLUDED.author_name, merged_by_id = EXCLUDED.merged_by_id,
-       merged_by_username = EXCLUDED.merged_by_username, closed_by_id = EXCLUDED.closed_by_id,
-       closed_by_username = EXCLUDED.closed_by_username, assignees = EXCLUDED.assignees,
-       reviewers = EXCLUDED.reviewers, labels = EXCLUDED.labels, milestone = EXCLUDED.milestone,
-       created_at = EXCLUDED.created_at, updated_at = EXCLUDED.updated_at, merged_at = EXCLUDED.merged_at,
-       closed_at = EXCLUDED.closed_at, prepared_at = EXCLUDED.prepared_at,
-       source_project_id = EXCLUDED.source_project_id, source_branch = EXCLUDED.source_branch,
-       target_branch = EXCLUDED.target_branch, head_sha = EXCLUDED.head_sha,
-       merge_commit_sha = EXCLUDED.merge_commit_sha, squash_commit_sha = EXCLUDED.squash_commit_sha,
-       base_sha = CASE WHEN m.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
-                       THEN coalesce(EXCLUDED.base_sha, m.base_sha) ELSE EXCLUDED.base_sha END,
-       start_sha = CASE WHEN m.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
-                        THEN coalesce(EXCLUDED.start_sha, m.start_sha) ELSE EXCLUDED.start_sha END,
-       changes_count = CASE WHEN m.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
-                            THEN coalesce(EXCLUDED.changes_count, m.changes_count)
+   SET {excluded},
+       base_sha = CASE WHEN t.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
+                       THEN coalesce(EXCLUDED.base_sha, t.base_sha) ELSE EXCLUDED.base_sha END,
+       start_sha = CASE WHEN t.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
+                        THEN coalesce(EXCLUDED.start_sha, t.start_sha) ELSE EXCLUDED.start_sha END,
+       changes_count = CASE WHEN t.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
+                            THEN coalesce(EXCLUDED.changes_count, t.changes_count)
                             ELSE EXCLUDED.changes_count END,
-       user_notes_count = EXCLUDED.user_notes_count, url = EXCLUDED.url, flags = EXCLUDED.flags,
-       raw = CASE WHEN m.content_hash = EXCLUDED.content_hash THEN m.raw ELSE EXCLUDED.raw END,
-       versions_hash = coalesce(EXCLUDED.versions_hash, m.versions_hash),
-       commits_hash = coalesce(EXCLUDED.commits_hash, m.commits_hash),
-       content_hash = EXCLUDED.content_hash, batch_id = EXCLUDED.batch_id, version = m.version + 1,
+       raw = CASE WHEN t.content_hash = EXCLUDED.content_hash THEN t.raw ELSE EXCLUDED.raw END,
+       versions_hash = coalesce(EXCLUDED.versions_hash, t.versions_hash),
+       commits_hash = coalesce(EXCLUDED.commits_hash, t.commits_hash),
+       content_hash = EXCLUDED.content_hash, batch_id = EXCLUDED.batch_id, version = t.version + 1,
        deleted_at = NULL, stored_at = now()
- WHERE (m.updated_at < EXCLUDED.updated_at
-        OR (m.updated_at = EXCLUDED.updated_at AND m.batch_id <= EXCLUDED.batch_id)
-        OR (m.updated_at > %(server_now)s AND m.read_at < %(begun)s))
-   AND (m.content_hash <> EXCLUDED.content_hash
-        OR m.deleted_at IS NOT NULL
-        OR coalesce(EXCLUDED.base_sha, m.base_sha) IS DISTINCT FROM m.base_sha
-        OR coalesce(EXCLUDED.start_sha, m.start_sha) IS DISTINCT FROM m.start_sha
-        OR coalesce(EXCLUDED.changes_count, m.changes_count) IS DISTINCT FROM m.changes_count
-        OR coalesce(EXCLUDED.versions_hash, m.versions_hash) IS DISTINCT FROM m.versions_hash
-        OR coalesce(EXCLUDED.commits_hash, m.commits_hash) IS DISTINCT FROM m.commits_hash)
+ WHERE (t.updated_at < EXCLUDED.updated_at
+        OR (t.updated_at = EXCLUDED.updated_at AND t.batch_id <= EXCLUDED.batch_id)
+        OR (t.updated_at > %(server_now)s AND t.read_at < %(begun)s))
+   AND (t.content_hash <> EXCLUDED.content_hash
+        OR t.deleted_at IS NOT NULL
+        OR coalesce(EXCLUDED.base_sha, t.base_sha) IS DISTINCT FROM t.base_sha
+        OR coalesce(EXCLUDED.start_sha, t.start_sha) IS DISTINCT FROM t.start_sha
+        OR coalesce(EXCLUDED.changes_count, t.changes_count) IS DISTINCT FROM t.changes_count
+        OR coalesce(EXCLUDED.versions_hash, t.versions_hash) IS DISTINCT FROM t.versions_hash
+        OR coalesce(EXCLUDED.commits_hash, t.commits_hash) IS DISTINCT FROM t.commits_hash)
 RETURNING iid, (xmax = 0) AS inserted
-"""
+""")
 
 # Bookkeeping of every copy that is not older than what is stored: no new version. The head of the children is
 # known where both sets of it came with this copy.
@@ -130,30 +101,19 @@ _DROP_VERSIONS = """
 DELETE FROM scm.mr_versions WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 """
 
-_INSERT_VERSIONS = """
-INSERT INTO scm.mr_versions (repo_id, mr_iid, version_id, head_sha, base_sha, start_sha, created_at, state,
-                             size, patch_id, flags, raw)
-SELECT %(repo_id)s, mr_iid, version_id, head_sha, base_sha, start_sha, created_at, state, size, patch_id,
-       flags, raw
-  FROM json_to_recordset(%(rows)s)
-    AS s (mr_iid bigint, version_id bigint, head_sha text, base_sha text, start_sha text,
-          created_at timestamptz, state text, size text, patch_id text, flags text[], raw jsonb)
-"""
+_INSERT_VERSIONS = VERSIONS.sql("""
+INSERT INTO scm.mr_versions (repo_id, {columns})
+SELECT %(repo_id)s, {columns} FROM json_to_recordset(%(rows)s) AS s ({types})
+""")
 
 _DROP_COMMITS = """
 DELETE FROM scm.mr_commits WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 """
 
-_INSERT_COMMITS = """
-INSERT INTO scm.mr_commits (repo_id, mr_iid, position, commit_sha, title, message, author_name, author_email,
-                            authored_at, committer_name, committer_email, committed_at, flags, raw)
-SELECT %(repo_id)s, mr_iid, position, commit_sha, title, message, author_name, author_email, authored_at,
-       committer_name, committer_email, committed_at, flags, raw
-  FROM json_to_recordset(%(rows)s)
-    AS s (mr_iid bigint, position integer, commit_sha text, title text, message text, author_name text,
-          author_email text, authored_at timestamptz, committer_name text, committer_email text,
-          committed_at timestamptz, flags text[], raw jsonb)
-"""
+_INSERT_COMMITS = MERGE_REQUEST_COMMITS.sql("""
+INSERT INTO scm.mr_commits (repo_id, {columns})
+SELECT %(repo_id)s, {columns} FROM json_to_recordset(%(rows)s) AS s ({types})
+""")
 
 # A row that could be stored after all leaves quarantine; a detail that was read is no longer owed.
 _RESOLVE = """
@@ -247,8 +207,6 @@ UPDATE scm.mrs
 _COUNT_MERGE_REQUESTS = """
 SELECT count(*) AS merge_requests FROM scm.mrs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
 """
-
-_STATUS = {"opened": "open"}
 
 
 def store_merge_requests(
@@ -349,95 +307,29 @@ def _set_hash(columns: Iterable[dict[str, Any]]) -> bytes:
 
 def _version(iid: int, version: MergeRequestVersion) -> dict[str, Any]:
     raw, escaped = payload(version.raw)
-    return {
-        "mr_iid": iid,
-        "version_id": version.version_id,
-        "head_sha": version.head_sha,
-        "base_sha": version.base_sha,
-        "start_sha": version.start_sha,
-        "created_at": version.created_at,
-        "state": version.state,
-        "size": version.size,
-        "patch_id": version.patch_id,
-        "flags": flags(escaped=escaped),
-        "raw": raw,
-    }
+    return {"mr_iid": iid} | VERSIONS.values(version) | {"flags": flags(escaped=escaped), "raw": raw}
 
 
 def _commit(iid: int, position: int, commit: CommitRow) -> dict[str, Any]:
     raw, escaped = payload(commit.raw)
-    return {
-        "mr_iid": iid,
-        "position": position,
-        "commit_sha": commit.sha,
-        "title": commit.title,
-        "message": commit.message,
-        "author_name": commit.author_name,
-        "author_email": commit.author_email,
-        "authored_at": commit.authored_at,
-        "committer_name": commit.committer_name,
-        "committer_email": commit.committer_email,
-        "committed_at": commit.committed_at,
-        "flags": flags(commit.flags, escaped=escaped),
-        "raw": raw,
-    }
+    return (
+        {"mr_iid": iid, "position": position}
+        | MERGE_REQUEST_COMMITS.values(commit)
+        | {"flags": flags(commit.flags, escaped=escaped), "raw": raw}
+    )
 
 
 def columns(row: MergeRequestRow, children: Children) -> dict[str, Any]:
     """The columns of ``scm.mrs`` that ``row`` says, with the hashes over them and over its ``children``."""
     raw, escaped = payload(row.raw)
-    values: dict[str, Any] = {
-        "iid": row.iid,
-        "gitlab_id": row.mr_id,
-        "project_id": row.project_id,
-        "status": _STATUS.get(row.state, row.state),
-        "title": row.title,
-        "description": row.description,
-        "is_draft": row.is_draft,
-        **_person("author", row.author),
-        "author_name": row.author.name if row.author else None,
-        **_person("merged_by", row.merged_by),
-        **_person("closed_by", row.closed_by),
-        "assignees": [_embedded(one) for one in row.assignees],
-        "reviewers": [_embedded(one) for one in row.reviewers],
-        "labels": row.labels,
-        "milestone": row.milestone,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
-        "merged_at": row.merged_at,
-        "closed_at": row.closed_at,
-        "prepared_at": row.prepared_at,
-        "source_project_id": row.source_project_id,
-        "source_branch": row.source_branch,
-        "target_branch": row.target_branch,
-        "head_sha": row.head_sha,
-        "merge_commit_sha": row.merge_commit_sha,
-        "squash_commit_sha": row.squash_commit_sha,
-        "user_notes_count": row.user_notes_count,
-        "url": row.web_url,
-        "flags": flags(row.flags, escaped=escaped),
-    }
-    # Servers give people and labels in any order. A copy that was read without versions is the same copy.
-    sets = {name: sorted(values[name], key=str) for name in ("assignees", "reviewers", "labels")}
-    digest = content_hash(*(values | sets).values())
+    values = MERGE_REQUESTS.values(row) | {"flags": flags(row.flags, escaped=escaped)}
     return values | {
-        "base_sha": row.base_sha,
-        "start_sha": row.start_sha,
-        "changes_count": row.changes_count,
         "raw": raw,
         "versions_hash": children.versions_hash,
         "commits_hash": children.commits_hash,
         "has_children": children.are_of_the_head,
-        "content_hash": digest,
+        "content_hash": MERGE_REQUESTS.hash(values),
     }
-
-
-def _person(name: str, one: Person | None) -> dict[str, Any]:
-    return {f"{name}_id": one.user_id if one else None, f"{name}_username": one.username if one else None}
-
-
-def _embedded(one: Person) -> dict[str, Any]:
-    return {"id": one.user_id, "username": one.username, "name": one.name}
 
 
 def _details(row: MergeRequestRow) -> Iterable[str]:

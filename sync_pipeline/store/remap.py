@@ -18,6 +18,13 @@ from sync_pipeline.model import Counts, JobType
 from sync_pipeline.store import commits, merge_requests, reviews
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import ESCAPED, recordset, restored
+from sync_pipeline.store.tables import (
+    COMMITS,
+    MERGE_REQUEST_COMMITS,
+    MERGE_REQUESTS,
+    REVIEW_EVENTS,
+    VERSIONS,
+)
 
 # A page of commits.
 _COMMITS = """
@@ -85,185 +92,62 @@ SELECT mr_iid, source_event_id, origin, discussion_id, is_reply, duplicate_of, f
  ORDER BY mr_iid, source_event_id
 """
 
-# What differs, for each kind of fact: ``changed`` where a reader of the table would see it, else only the
-# hash, as after a change of what is hashed. Sets of people and labels come in any order.
-_OTHER_COMMITS = """
-SELECT s.commit_sha,
-       (c.parents, c.author_name, c.author_email, c.authored_at, c.authored_raw, c.committer_name,
-        c.committer_email, c.committed_at, c.committed_raw, c.title, c.message, c.additions, c.deletions,
-        c.web_url, c.flags) IS DISTINCT FROM
-       (s.parents, s.author_name, s.author_email, s.authored_at, s.authored_raw, s.committer_name,
-        s.committer_email, s.committed_at, s.committed_raw, s.title, s.message, s.additions, s.deletions,
-        s.web_url, s.flags) AS changed,
-       c.content_hash <> s.content_hash AS rehashed
-  FROM json_to_recordset(%(rows)s)
-    AS s (commit_sha text, parents text[], author_name text, author_email text, authored_at timestamptz,
-          authored_raw text, committer_name text, committer_email text, committed_at timestamptz,
-          committed_raw text, title text, message text, additions bigint, deletions bigint, web_url text,
-          flags text[], content_hash bytea)
-  JOIN scm.git_commits AS c ON c.repo_id = %(repo_id)s AND c.commit_sha = s.commit_sha
+# What differs: ``changed`` where a reader of the table would see it, else only a hash, as after a change of
+# what is hashed.
+_OTHER = """
+SELECT {key}, {differs} AS changed, t.content_hash <> s.content_hash AS rehashed
+  FROM json_to_recordset(%(rows)s) AS s ({shown}, content_hash bytea)
+  JOIN {table} AS t ON t.repo_id = %(repo_id)s AND {same_key}
 """
-_OTHER_MERGE_REQUESTS = """
-SELECT s.iid,
-       (m.gitlab_id, m.project_id, m.status, m.title, m.description, m.is_draft, m.author_id,
-        m.author_username, m.author_name, m.merged_by_id, m.merged_by_username, m.closed_by_id,
-        m.closed_by_username, m.milestone, m.created_at, m.updated_at, m.merged_at, m.closed_at,
-        m.prepared_at, m.source_project_id, m.source_branch, m.target_branch, m.head_sha, m.merge_commit_sha,
-        m.squash_commit_sha, m.base_sha, m.start_sha, m.changes_count, m.user_notes_count, m.url, m.flags)
-       IS DISTINCT FROM
-       (s.gitlab_id, s.project_id, s.status, s.title, s.description, s.is_draft, s.author_id,
-        s.author_username, s.author_name, s.merged_by_id, s.merged_by_username, s.closed_by_id,
-        s.closed_by_username, s.milestone, s.created_at, s.updated_at, s.merged_at, s.closed_at,
-        s.prepared_at, s.source_project_id, s.source_branch, s.target_branch, s.head_sha, s.merge_commit_sha,
-        s.squash_commit_sha, s.base_sha, s.start_sha, s.changes_count, s.user_notes_count, s.url, s.flags)
-       OR NOT (m.assignees @> s.assignees AND m.assignees <@ s.assignees)
-       OR NOT (m.reviewers @> s.reviewers AND m.reviewers <@ s.reviewers)
-       OR NOT (m.labels @> s.labels AND m.labels <@ s.labels) AS changed,
-       m.content_hash <> s.content_hash
-       OR coalesce(s.versions_hash, m.versions_hash) IS DISTINCT FROM m.versions_hash
-       OR coalesce(s.commits_hash, m.commits_hash) IS DISTINCT FROM m.commits_hash AS rehashed
+_OTHER_COMMITS = COMMITS.sql(_OTHER)
+_OTHER_EVENTS = REVIEW_EVENTS.sql(_OTHER + " AND t.replaced_id = 0")
+_OTHER_MERGE_REQUESTS = MERGE_REQUESTS.sql("""
+SELECT {key}, {differs} AS changed,
+       t.content_hash <> s.content_hash
+       OR coalesce(s.versions_hash, t.versions_hash) IS DISTINCT FROM t.versions_hash
+       OR coalesce(s.commits_hash, t.commits_hash) IS DISTINCT FROM t.commits_hash AS rehashed
   FROM json_to_recordset(%(rows)s)
-    AS s (iid bigint, gitlab_id bigint, project_id bigint, status text, title text, description text,
-          is_draft boolean, author_id bigint, author_username text, author_name text, merged_by_id bigint,
-          merged_by_username text, closed_by_id bigint, closed_by_username text, assignees jsonb,
-          reviewers jsonb, labels text[], milestone text, created_at timestamptz, updated_at timestamptz,
-          merged_at timestamptz, closed_at timestamptz, prepared_at timestamptz, source_project_id bigint,
-          source_branch text, target_branch text, head_sha text, merge_commit_sha text,
-          squash_commit_sha text, base_sha text, start_sha text, changes_count text, user_notes_count bigint,
-          url text, flags text[], versions_hash bytea, commits_hash bytea, content_hash bytea)
-  JOIN scm.mrs AS m ON m.repo_id = %(repo_id)s AND m.replaced_id = 0 AND m.iid = s.iid
+    AS s ({shown}, versions_hash bytea, commits_hash bytea, content_hash bytea)
+  JOIN scm.mrs AS t ON t.repo_id = %(repo_id)s AND {same_key} AND t.replaced_id = 0
+""")
+_OTHER_CHILDREN = """
+SELECT {key}
+  FROM json_to_recordset(%(rows)s) AS s ({shown})
+  JOIN {table} AS t ON t.repo_id = %(repo_id)s AND {same_key} AND t.replaced_id = 0
+ WHERE {differs}
 """
-_OTHER_VERSIONS = """
-SELECT s.mr_iid, s.version_id
-  FROM json_to_recordset(%(rows)s)
-    AS s (mr_iid bigint, version_id bigint, head_sha text, base_sha text, start_sha text,
-          created_at timestamptz, state text, size text, patch_id text, flags text[])
-  JOIN scm.mr_versions AS v
-    ON v.repo_id = %(repo_id)s AND v.replaced_id = 0 AND v.mr_iid = s.mr_iid AND v.version_id = s.version_id
- WHERE (v.head_sha, v.base_sha, v.start_sha, v.created_at, v.state, v.size, v.patch_id, v.flags)
-       IS DISTINCT FROM
-       (s.head_sha, s.base_sha, s.start_sha, s.created_at, s.state, s.size, s.patch_id, s.flags)
-"""
-_OTHER_MERGE_REQUEST_COMMITS = """
-SELECT s.mr_iid, s.position
-  FROM json_to_recordset(%(rows)s)
-    AS s (mr_iid bigint, position integer, commit_sha text, title text, message text, author_name text,
-          author_email text, authored_at timestamptz, committer_name text, committer_email text,
-          committed_at timestamptz, flags text[])
-  JOIN scm.mr_commits AS c
-    ON c.repo_id = %(repo_id)s AND c.replaced_id = 0 AND c.mr_iid = s.mr_iid AND c.position = s.position
- WHERE (c.commit_sha, c.title, c.message, c.author_name, c.author_email, c.authored_at, c.committer_name,
-        c.committer_email, c.committed_at, c.flags) IS DISTINCT FROM
-       (s.commit_sha, s.title, s.message, s.author_name, s.author_email, s.authored_at, s.committer_name,
-        s.committer_email, s.committed_at, s.flags)
-"""
-_OTHER_EVENTS = """
-SELECT s.mr_iid, s.source_event_id,
-       (e.event_type, e.reviewer_id, e.reviewer_username, e.reviewer_name, e.ts, e.updated_at, e.body,
-        e.is_system, e.is_internal, e.resolvable, e.resolved, e.resolved_by_id, e.resolved_by_username,
-        e.resolved_at, e.position, e.details, e.duplicate_of, e.flags) IS DISTINCT FROM
-       (s.event_type, s.reviewer_id, s.reviewer_username, s.reviewer_name, s.ts, s.updated_at, s.body,
-        s.is_system, s.is_internal, s.resolvable, s.resolved, s.resolved_by_id, s.resolved_by_username,
-        s.resolved_at, s.position, s.details, s.duplicate_of, s.flags) AS changed,
-       e.content_hash <> s.content_hash AS rehashed
-  FROM json_to_recordset(%(rows)s)
-    AS s (mr_iid bigint, source_event_id text, event_type text, reviewer_id bigint, reviewer_username text,
-          reviewer_name text, ts timestamptz, updated_at timestamptz, body text, is_system boolean,
-          is_internal boolean, resolvable boolean, resolved boolean, resolved_by_id bigint,
-          resolved_by_username text, resolved_at timestamptz, position jsonb, details jsonb,
-          duplicate_of text, flags text[], content_hash bytea)
-  JOIN scm.review_events AS e
-    ON e.repo_id = %(repo_id)s AND e.replaced_id = 0 AND e.mr_iid = s.mr_iid
-   AND e.source_event_id = s.source_event_id
-"""
+_OTHER_VERSIONS = VERSIONS.sql(_OTHER_CHILDREN)
+_OTHER_MERGE_REQUEST_COMMITS = MERGE_REQUEST_COMMITS.sql(_OTHER_CHILDREN)
 
-# Writes what differs; ``raised`` is 1 for a new version, 0 where only the hash is another one.
-_UPDATE_COMMITS = """
-UPDATE scm.git_commits AS c
-   SET parents = s.parents, author_name = s.author_name, author_email = s.author_email,
-       authored_at = s.authored_at, authored_raw = s.authored_raw, committer_name = s.committer_name,
-       committer_email = s.committer_email, committed_at = s.committed_at, committed_raw = s.committed_raw,
-       title = s.title, message = s.message, additions = s.additions, deletions = s.deletions,
-       web_url = s.web_url, flags = s.flags, content_hash = s.content_hash, version = c.version + s.raised,
-       batch_id = CASE s.raised WHEN 1 THEN %(batch_id)s ELSE c.batch_id END,
-       stored_at = CASE s.raised WHEN 1 THEN now() ELSE c.stored_at END
-  FROM json_to_recordset(%(rows)s)
-    AS s (commit_sha text, parents text[], author_name text, author_email text, authored_at timestamptz,
-          authored_raw text, committer_name text, committer_email text, committed_at timestamptz,
-          committed_raw text, title text, message text, additions bigint, deletions bigint, web_url text,
-          flags text[], content_hash bytea, raised integer)
- WHERE c.repo_id = %(repo_id)s AND c.commit_sha = s.commit_sha
+# Writes what differs; ``raised`` is 1 for a new version, 0 where only a hash is another one.
+_UPDATE = """
+UPDATE {table} AS t
+   SET {mapped}, content_hash = s.content_hash, version = t.version + s.raised,
+       batch_id = CASE s.raised WHEN 1 THEN %(batch_id)s ELSE t.batch_id END,
+       stored_at = CASE s.raised WHEN 1 THEN now() ELSE t.stored_at END
+  FROM json_to_recordset(%(rows)s) AS s ({shown}, content_hash bytea, raised integer)
+ WHERE t.repo_id = %(repo_id)s AND {same_key}
 """
-_UPDATE_MERGE_REQUESTS = """
-UPDATE scm.mrs AS m
-   SET gitlab_id = s.gitlab_id, project_id = s.project_id, status = s.status, title = s.title,
-       description = s.description, is_draft = s.is_draft, author_id = s.author_id,
-       author_username = s.author_username, author_name = s.author_name, merged_by_id = s.merged_by_id,
-       merged_by_username = s.merged_by_username, closed_by_id = s.closed_by_id,
-       closed_by_username = s.closed_by_username, assignees = s.assignees, reviewers = s.reviewers,
-       labels = s.labels, milestone = s.milestone, created_at = s.created_at, updated_at = s.updated_at,
-       merged_at = s.merged_at, closed_at = s.closed_at, prepared_at = s.prepared_at,
-       source_project_id = s.source_project_id, source_branch = s.source_branch,
-       target_branch = s.target_branch, head_sha = s.head_sha, merge_commit_sha = s.merge_commit_sha,
-       squash_commit_sha = s.squash_commit_sha, base_sha = s.base_sha, start_sha = s.start_sha,
-       changes_count = s.changes_count, user_notes_count = s.user_notes_count, url = s.url, flags = s.flags,
-       versions_hash = coalesce(s.versions_hash, m.versions_hash),
-       commits_hash = coalesce(s.commits_hash, m.commits_hash), content_hash = s.content_hash,
-       version = m.version + s.raised,
-       batch_id = CASE s.raised WHEN 1 THEN %(batch_id)s ELSE m.batch_id END,
-       stored_at = CASE s.raised WHEN 1 THEN now() ELSE m.stored_at END
+_UPDATE_COMMITS = COMMITS.sql(_UPDATE)
+_UPDATE_EVENTS = REVIEW_EVENTS.sql(_UPDATE + " AND t.replaced_id = 0")
+_UPDATE_MERGE_REQUESTS = MERGE_REQUESTS.sql("""
+UPDATE scm.mrs AS t
+   SET {mapped}, versions_hash = coalesce(s.versions_hash, t.versions_hash),
+       commits_hash = coalesce(s.commits_hash, t.commits_hash), content_hash = s.content_hash,
+       version = t.version + s.raised,
+       batch_id = CASE s.raised WHEN 1 THEN %(batch_id)s ELSE t.batch_id END,
+       stored_at = CASE s.raised WHEN 1 THEN now() ELSE t.stored_at END
   FROM json_to_recordset(%(rows)s)
-    AS s (iid bigint, gitlab_id bigint, project_id bigint, status text, title text, description text,
-          is_draft boolean, author_id bigint, author_username text, author_name text, merged_by_id bigint,
-          merged_by_username text, closed_by_id bigint, closed_by_username text, assignees jsonb,
-          reviewers jsonb, labels text[], milestone text, created_at timestamptz, updated_at timestamptz,
-          merged_at timestamptz, closed_at timestamptz, prepared_at timestamptz, source_project_id bigint,
-          source_branch text, target_branch text, head_sha text, merge_commit_sha text,
-          squash_commit_sha text, base_sha text, start_sha text, changes_count text, user_notes_count bigint,
-          url text, flags text[], versions_hash bytea, commits_hash bytea, content_hash bytea,
-          raised integer)
- WHERE m.repo_id = %(repo_id)s AND m.replaced_id = 0 AND m.iid = s.iid
+    AS s ({shown}, versions_hash bytea, commits_hash bytea, content_hash bytea, raised integer)
+ WHERE t.repo_id = %(repo_id)s AND {same_key} AND t.replaced_id = 0
+""")
+_UPDATE_CHILDREN = """
+UPDATE {table} AS t SET {mapped}
+  FROM json_to_recordset(%(rows)s) AS s ({shown})
+ WHERE t.repo_id = %(repo_id)s AND {same_key} AND t.replaced_id = 0
 """
-_UPDATE_VERSIONS = """
-UPDATE scm.mr_versions AS v
-   SET head_sha = s.head_sha, base_sha = s.base_sha, start_sha = s.start_sha, created_at = s.created_at,
-       state = s.state, size = s.size, patch_id = s.patch_id, flags = s.flags
-  FROM json_to_recordset(%(rows)s)
-    AS s (mr_iid bigint, version_id bigint, head_sha text, base_sha text, start_sha text,
-          created_at timestamptz, state text, size text, patch_id text, flags text[])
- WHERE v.repo_id = %(repo_id)s AND v.replaced_id = 0 AND v.mr_iid = s.mr_iid AND v.version_id = s.version_id
-"""
-_UPDATE_MERGE_REQUEST_COMMITS = """
-UPDATE scm.mr_commits AS c
-   SET commit_sha = s.commit_sha, title = s.title, message = s.message, author_name = s.author_name,
-       author_email = s.author_email, authored_at = s.authored_at, committer_name = s.committer_name,
-       committer_email = s.committer_email, committed_at = s.committed_at, flags = s.flags
-  FROM json_to_recordset(%(rows)s)
-    AS s (mr_iid bigint, position integer, commit_sha text, title text, message text, author_name text,
-          author_email text, authored_at timestamptz, committer_name text, committer_email text,
-          committed_at timestamptz, flags text[])
- WHERE c.repo_id = %(repo_id)s AND c.replaced_id = 0 AND c.mr_iid = s.mr_iid AND c.position = s.position
-"""
-_UPDATE_EVENTS = """
-UPDATE scm.review_events AS e
-   SET event_type = s.event_type, reviewer_id = s.reviewer_id, reviewer_username = s.reviewer_username,
-       reviewer_name = s.reviewer_name, ts = s.ts, updated_at = s.updated_at, body = s.body,
-       is_system = s.is_system, is_internal = s.is_internal, resolvable = s.resolvable,
-       resolved = s.resolved, resolved_by_id = s.resolved_by_id,
-       resolved_by_username = s.resolved_by_username, resolved_at = s.resolved_at, position = s.position,
-       details = s.details, duplicate_of = s.duplicate_of, flags = s.flags, content_hash = s.content_hash,
-       version = e.version + s.raised,
-       batch_id = CASE s.raised WHEN 1 THEN %(batch_id)s ELSE e.batch_id END,
-       stored_at = CASE s.raised WHEN 1 THEN now() ELSE e.stored_at END
-  FROM json_to_recordset(%(rows)s)
-    AS s (mr_iid bigint, source_event_id text, event_type text, reviewer_id bigint, reviewer_username text,
-          reviewer_name text, ts timestamptz, updated_at timestamptz, body text, is_system boolean,
-          is_internal boolean, resolvable boolean, resolved boolean, resolved_by_id bigint,
-          resolved_by_username text, resolved_at timestamptz, position jsonb, details jsonb,
-          duplicate_of text, flags text[], content_hash bytea, raised integer)
- WHERE e.repo_id = %(repo_id)s AND e.replaced_id = 0 AND e.mr_iid = s.mr_iid
-   AND e.source_event_id = s.source_event_id
-"""
+_UPDATE_VERSIONS = VERSIONS.sql(_UPDATE_CHILDREN)
+_UPDATE_MERGE_REQUEST_COMMITS = MERGE_REQUEST_COMMITS.sql(_UPDATE_CHILDREN)
 
 # A raw that can be read after all leaves quarantine.
 _RESOLVE = """
@@ -451,7 +335,7 @@ def put_events(
     conn: Connection, *, repo_id: int, batch_id: int | None, rows: Sequence[ReviewEventRow]
 ) -> Counts:
     """As :func:`put_commits`, for events of reviews. How completely a review was read stays as it is."""
-    columns = {(row.mr_iid, row.event_id): reviews.columns(row.mr_iid, row) for row in rows}
+    columns = {(row.mr_iid, row.event_id): reviews.columns(row) for row in rows}
     params = {"repo_id": repo_id, "batch_id": batch_id}
     return _put(conn, _OTHER_EVENTS, _UPDATE_EVENTS, params, columns)
 

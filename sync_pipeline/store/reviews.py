@@ -20,7 +20,8 @@ from sync_pipeline.gitlab_rows import Origin, Person, ReviewEventRow, ReviewSet
 from sync_pipeline.model import Counts, JobType
 from sync_pipeline.store import aside
 from sync_pipeline.store.database import Connection
-from sync_pipeline.store.raw import ESCAPED, content_hash, flags, payload, recordset, storable
+from sync_pipeline.store.raw import ESCAPED, flags, payload, recordset, storable
+from sync_pipeline.store.tables import REVIEW_EVENTS
 
 # Reviews of merge requests whose numbers other ones have now, with the gitlab_id of the earlier one.
 _REPLACED = """
@@ -104,41 +105,21 @@ SELECT mr_iid, source_event_id, discussion_id, is_reply
 
 # The upsert of events. The newer version of the source wins, then the later observation, unless the server's
 # clock has not reached what is stored; the same content changes nothing, unless it was missing meanwhile.
-_UPSERT = """
-INSERT INTO scm.review_events AS e
-       (repo_id, mr_iid, source_event_id, origin, event_type, reviewer_id, reviewer_username, reviewer_name,
-        ts, updated_at, body, is_system, is_internal, discussion_id, is_reply, resolvable, resolved,
-        resolved_by_id, resolved_by_username, resolved_at, position, details, duplicate_of, flags, raw,
-        content_hash, batch_id)
-SELECT %(repo_id)s, mr_iid, source_event_id, origin, event_type, reviewer_id, reviewer_username,
-       reviewer_name, ts, updated_at, body, is_system, is_internal, discussion_id, is_reply, resolvable,
-       resolved, resolved_by_id, resolved_by_username, resolved_at, position, details, duplicate_of, flags,
-       raw, content_hash, %(batch_id)s
-  FROM json_to_recordset(%(events)s)
-    AS s (mr_iid bigint, source_event_id text, origin text, event_type text, reviewer_id bigint,
-          reviewer_username text, reviewer_name text, ts timestamptz, updated_at timestamptz, body text,
-          is_system boolean, is_internal boolean, discussion_id text, is_reply boolean, resolvable boolean,
-          resolved boolean, resolved_by_id bigint, resolved_by_username text, resolved_at timestamptz,
-          position jsonb, details jsonb, duplicate_of text, flags text[], raw jsonb, content_hash bytea)
+_UPSERT = REVIEW_EVENTS.sql("""
+INSERT INTO scm.review_events AS t (repo_id, {columns}, batch_id)
+SELECT %(repo_id)s, {columns}, %(batch_id)s
+  FROM json_to_recordset(%(events)s) AS s ({types})
 ON CONFLICT (repo_id, mr_iid, replaced_id, source_event_id) DO UPDATE
-   SET event_type = EXCLUDED.event_type, reviewer_id = EXCLUDED.reviewer_id,
-       reviewer_username = EXCLUDED.reviewer_username, reviewer_name = EXCLUDED.reviewer_name,
-       ts = EXCLUDED.ts, updated_at = EXCLUDED.updated_at, body = EXCLUDED.body,
-       is_system = EXCLUDED.is_system, is_internal = EXCLUDED.is_internal,
-       discussion_id = EXCLUDED.discussion_id, is_reply = EXCLUDED.is_reply,
-       resolvable = EXCLUDED.resolvable, resolved = EXCLUDED.resolved,
-       resolved_by_id = EXCLUDED.resolved_by_id, resolved_by_username = EXCLUDED.resolved_by_username,
-       resolved_at = EXCLUDED.resolved_at, position = EXCLUDED.position, details = EXCLUDED.details,
-       duplicate_of = EXCLUDED.duplicate_of, flags = EXCLUDED.flags,
-       raw = CASE WHEN e.content_hash = EXCLUDED.content_hash THEN e.raw ELSE EXCLUDED.raw END,
-       content_hash = EXCLUDED.content_hash, batch_id = EXCLUDED.batch_id, version = e.version + 1,
+   SET {excluded},
+       raw = CASE WHEN t.content_hash = EXCLUDED.content_hash THEN t.raw ELSE EXCLUDED.raw END,
+       content_hash = EXCLUDED.content_hash, batch_id = EXCLUDED.batch_id, version = t.version + 1,
        missing_since = NULL, deleted_at = NULL, stored_at = now()
- WHERE (coalesce(e.updated_at < EXCLUDED.updated_at, FALSE)
-        OR (NOT coalesce(e.updated_at > EXCLUDED.updated_at, FALSE) AND e.batch_id <= EXCLUDED.batch_id)
-        OR (e.updated_at > %(server_now)s AND e.stored_at < %(begun)s))
-   AND (e.content_hash <> EXCLUDED.content_hash OR e.missing_since IS NOT NULL OR e.deleted_at IS NOT NULL)
+ WHERE (coalesce(t.updated_at < EXCLUDED.updated_at, FALSE)
+        OR (NOT coalesce(t.updated_at > EXCLUDED.updated_at, FALSE) AND t.batch_id <= EXCLUDED.batch_id)
+        OR (t.updated_at > %(server_now)s AND t.stored_at < %(begun)s))
+   AND (t.content_hash <> EXCLUDED.content_hash OR t.missing_since IS NOT NULL OR t.deleted_at IS NOT NULL)
 RETURNING (xmax = 0) AS inserted
-"""
+""")
 
 # What is stored of the reviews of a page; compared with what came, so that no plan of a join can go wrong.
 _STORED = """
@@ -347,7 +328,7 @@ def store_reviews(
     if not once:
         return Counts()
     found = with_discussions(conn, repo_id, [one for one, _ in once.values()])
-    events = {_key(one.mr_iid, row.event_id): columns(one.mr_iid, row) for one in found for row in one.events}
+    events = {_key(one.mr_iid, row.event_id): columns(row) for one in found for row in one.events}
     params: dict[str, Any] = {
         "repo_id": repo_id,
         "batch_id": batch_id,
@@ -478,42 +459,19 @@ def _reading(one: ReviewSet, updated_at: datetime) -> dict[str, Any]:
     }
 
 
-def columns(iid: int, row: ReviewEventRow) -> dict[str, Any]:
-    """The columns of ``scm.review_events`` that ``row`` says of merge request ``iid``, with the hash
-    over them."""
+def columns(row: ReviewEventRow) -> dict[str, Any]:
+    """The columns of ``scm.review_events`` that ``row`` says, with the hash over them."""
     # Together, so that one flag is true of all three.
     objects, escaped = payload(
         {"raw": row.raw, "position": row.position, "details": row.details}, escaped=ESCAPED in row.flags
     )
-    actor = row.actor or Person(None, None, None)
-    resolver = row.resolved_by or Person(None, None, None)
-    values: dict[str, Any] = {
-        "mr_iid": iid,
-        "source_event_id": row.event_id,
-        "origin": str(row.origin),
-        "event_type": row.kind,
-        "reviewer_id": actor.user_id,
-        "reviewer_username": actor.username,
-        "reviewer_name": actor.name,
-        "ts": row.occurred_at,
-        "updated_at": row.updated_at,
-        "body": row.body,
-        "is_system": row.is_system,
-        "is_internal": row.is_internal,
-        "discussion_id": row.discussion_id,
-        "is_reply": row.is_reply,
-        "resolvable": row.resolvable,
-        "resolved": row.resolved,
-        "resolved_by_id": resolver.user_id,
-        "resolved_by_username": resolver.username,
-        "resolved_at": row.resolved_at,
-        "position": Jsonb(objects.obj["position"]),
-        "details": Jsonb(objects.obj["details"]),
-        "duplicate_of": row.duplicate_of,
+    raw, position, details = (Jsonb(objects.obj[name]) for name in ("raw", "position", "details"))
+    values = REVIEW_EVENTS.values(row) | {
+        "position": position,
+        "details": details,
         "flags": flags(row.flags, escaped=escaped),
     }
-    digest = content_hash(*values.values())
-    return values | {"raw": Jsonb(objects.obj["raw"]), "content_hash": digest}
+    return values | {"raw": raw, "content_hash": REVIEW_EVENTS.hash(values)}
 
 
 def complete_origins(one: ReviewSet) -> Iterator[Origin]:

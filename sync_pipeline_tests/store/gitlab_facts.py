@@ -5,6 +5,7 @@ Belongs here: builders with sensible values for everything that a test does not 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha1
 from typing import Any
@@ -173,4 +174,4 @@ def event(number: int, origin: Origin = Origin.NOTE, iid: int = 1, **other: Any)
 def review(*events: ReviewEventRow, iid: int = 1, **other: Any) -> ReviewSet:
     """A review that was read whole, with these events and nobody who approves or is asked."""
     values: dict[str, Any] = {"approvals": (), "reviewers": (), "whole": frozenset(Origin)}
-    return ReviewSet(mr_iid=iid, events=events, **(values | other))
+    return ReviewSet(mr_iid=iid, events=tuple(replace(one, mr_iid=iid) for one in events), **(values | other))

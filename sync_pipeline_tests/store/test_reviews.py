@@ -166,7 +166,7 @@ def test_what_a_whole_reading_no_longer_shows_is_marked_until_it_returns(databas
     everything_read = review(event(1), event(2), event(1, Origin.LABEL), event(2, Origin.STATE))
     with database.connection() as conn:
         repo = project(conn)
-        store(conn, repo, everything_read, replace(everything_read, mr_iid=2))
+        store(conn, repo, everything_read, review(*everything_read.events, iid=2))
         partly = review(event(1), whole=frozenset({Origin.NOTE}))
         assert store(conn, repo, partly) == Counts(read=2, updated=1, unchanged=1)
         assert missing(conn) == {"note:2"}
