@@ -26,6 +26,7 @@ import psycopg
 import pytest
 import typer
 from psycopg import sql
+from rich.cells import cell_len
 
 from sync_pipeline import __version__, cli
 from sync_pipeline.cli import program, progress, repositories, roots
@@ -1187,6 +1188,23 @@ def test_the_status_of_what_is_registered(scm: Scm, on_database: Database) -> No
     scm("status", "--job", "nonsense").refused(3, "unknown job type 'nonsense'")
     scm("status", "--repo", "paint", "--job", "commits").refused(3, "it has revisions")
     scm("status", "--repo", "nothing").refused(3, "no repository 'nothing'")
+
+
+@pytest.mark.parametrize(("width", "is_table"), [(60, False), (80, False), (300, True)])
+def test_a_list_of_many_columns_is_neither_clipped_nor_wider_than_the_terminal(
+    scm: Scm, on_database: Database, monkeypatch: pytest.MonkeyPatch, width: int, is_table: bool
+) -> None:
+    path = "平台/データ同期/" + "a-long-subgroup/" * 8 + "api"
+    with on_database.connection() as conn:
+        origin = datetime(2026, 1, 1, tzinfo=UTC)
+        builders.register_project(conn, "https://git.example.com", 7, path, origin=origin)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("rich.console.Console._environ", os.environ)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    text = _RICH.sub("", scm("repo", "list").out)
+    assert max(map(cell_len, text.splitlines())) <= width
+    assert path in re.sub(r"\s", "", text)
+    assert ("│" in text) is is_table
 
 
 NASTY = "acme/\x1b]0;owned\x07\x1b[2J\x9b2J[red]x[/red]\u202e\nscm-sync: all is well"

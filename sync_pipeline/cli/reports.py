@@ -494,7 +494,7 @@ def completeness_table(document: Mapping[str, Any], by: str) -> Table:
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     table = Table()
     for name in columns:
-        table.add_column(name.replace("_", " "), justify="left" if name == by else "right")
+        table.add_column(name.replace("_", " "), justify="left" if name == by else "right", overflow="fold")
     for row in rows:
         if row is rows[-1]:
             table.add_section()

@@ -67,6 +67,8 @@ Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="GitL
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_PAUSE = 365 * 86_400
+# Terminals with fewer columns for each of a table would break its words into pieces.
+_COLUMN_WIDTH = 16
 # Longer than any first sentence: the help never cuts one.
 _SENTENCE = 500
 # Seconds within which signals are one wish.
@@ -313,7 +315,8 @@ def _plain(value: object) -> str:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """A table on a terminal; elsewhere plain lines, columns parted by tabs, with a header."""
+    """A table on a terminal, or a line per value where its columns are too many for that; elsewhere plain
+    lines, columns parted by tabs, with a header."""
     if not rows:
         return
     cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
@@ -321,6 +324,8 @@ def print_rows(rows: Sequence[Row]) -> None:
         for line in [list(rows[0]), *cells]:
             print("\t".join(visible(re.sub(r"\s", " ", text)) for text in line))  # noqa: T201
         return
+    from rich.cells import cell_len
+    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -328,7 +333,19 @@ def print_rows(rows: Sequence[Row]) -> None:
         table.add_column(name, overflow="fold")
     for line in cells:
         table.add_row(*map(cell, line))
-    print_table(table)
+    console = Console()
+    columns = zip(rows[0], *cells, strict=True)
+    # A border of three characters for each column, and one at the end.
+    words = sum(3 + max(cell_len(word) for text in one for word in f"{text} x".split()) for one in columns)
+    if words < console.width or len(rows[0]) * _COLUMN_WIDTH <= console.width:
+        console.print(table)
+        return
+    width = max(map(len, rows[0]))
+    for line in cells:
+        for name, value in zip(rows[0], line, strict=True):
+            if value:
+                say_wrapped(f"{name:<{width}}  {value}")
+        say()
 
 
 def print_facts(facts: Row) -> None:
