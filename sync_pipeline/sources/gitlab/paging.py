@@ -159,7 +159,8 @@ class Position:
     ``before``, both inclusive, page ``page``.
 
     ``seen`` are the versions that the next answers may repeat. ``tie`` is set while more rows than a page
-    share one time; then ``read`` are the versions of this pass and ``last_pass`` those of the one before.
+    share one time; then ``read`` are the versions of this pass, repeated ones too, and ``last_pass`` those of
+    the pass before.
     ``found`` are the numbers of the rows that came since the server last counted another ``total``. ``begun``
     are both as they were when the pass began.
     """
@@ -169,8 +170,8 @@ class Position:
     page: int = 1
     seen: frozenset[Key] = frozenset()
     tie: bool = False
-    read: frozenset[Key] = frozenset()
-    last_pass: frozenset[Key] | None = None
+    read: tuple[Key, ...] = ()
+    last_pass: tuple[Key, ...] | None = None
     passes: int = 0
     until: datetime | None = None
     found: frozenset[int] = frozenset()
@@ -199,7 +200,7 @@ def step(position: Position, keys: Sequence[Key], more: bool, total: int | None 
         found = frozenset(number for number, _ in keys)
         if total is not None and total == position.total:
             found |= position.found
-        read = position.read | frozenset(keys)
+        read = (*position.read, *keys)
         return _tied(replace(position, seen=seen, read=read, found=found, total=total), more)
     if not more:
         return None
@@ -224,7 +225,7 @@ def _tied(position: Position, more: bool) -> Position | None:
     assert position.until is not None
     if more:
         return replace(position, page=position.page + 1)
-    if position.read == position.last_pass or len(position.found) == position.total:
+    if _is_stable(position.read, position.last_pass) or len(position.found) == position.total:
         if position.before > position.until:
             return None
         return Position(position.before, position.until, seen=_from(position.seen, position.before))
@@ -236,11 +237,17 @@ def _tied(position: Position, more: bool) -> Position | None:
     return replace(
         position,
         page=1,
-        read=frozenset(),
+        read=(),
         last_pass=position.read,
         passes=passes,
         begun=(position.total, len(position.found)),
     )
+
+
+def _is_stable(read: tuple[Key, ...], last_pass: tuple[Key, ...] | None) -> bool:
+    """Whether two passes agree. A pass in which a row came twice lacks another one."""
+    once = set(read)
+    return last_pass is not None and len(once) == len(read) and once == set(last_pass)
 
 
 def _from(seen: frozenset[Key], after: datetime) -> frozenset[Key]:

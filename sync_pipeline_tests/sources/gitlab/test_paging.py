@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -281,6 +282,22 @@ def test_a_still_list_is_read_whole_and_nothing_outside_it(offsets: list[int]) -
     window = TimeWindow(T0, T0 + timedelta(milliseconds=20))
     found, _ = read(moving, window)
     assert found == {(number, shown(time)) for number, time in moving.rows.items()}
+
+
+def test_two_passes_that_lack_the_same_row_are_not_believed() -> None:
+    """Rows of one time in another order with each answer: row 5 is missing twice, in the place of row 0."""
+    first, second, third = [0, 1, 2, 3], [0, 4], [4, 5]
+    keys = {number: (number, T0) for number in range(6)}
+    position = replace(paging.start(TimeWindow(T0, T0 + timedelta(days=1))), tie=True, until=T0)
+    for pages in ((first, second), (first, second)):
+        for more, page in zip((True, False), pages, strict=True):
+            moved = step(position, [keys[number] for number in page], more, 6)
+            assert moved is not None
+            position = moved
+        assert position.tie
+    moved = step(position, [keys[number] for number in first], True, 6)
+    assert moved is not None
+    assert step(moved, [keys[number] for number in third], False, 6) is None
 
 
 def test_a_page_more_costs_a_request_more() -> None:
