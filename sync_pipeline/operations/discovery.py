@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from sync_pipeline import catalog
 from sync_pipeline.catalog import RootSpec
 from sync_pipeline.errors import Cancelled, ConfigurationError, SourceGone, SyncError
-from sync_pipeline.model import Lifecycle, Repository
+from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.operations import projects
 from sync_pipeline.operations.projects import ClientOf
 from sync_pipeline.settings import Settings
@@ -161,12 +161,19 @@ def visit_root(database: Database, settings: Settings, client: Client, root: Roo
     ones keep their number, assets and history, vanished ones are looked for and in the end retired, returned
     ones taken up again. A source that fails is recorded at the root and in the result, not raised."""
     try:
+        _require_alias(database, settings, root.instance)
         listing = _list(client, root.group_id)
     except Cancelled:
         raise
     except SyncError as error:
         return _failed(database, root, error)
     return _take(database, settings, client, root, listing, actor)
+
+
+def _require_alias(database: Database, settings: Settings, instance: str) -> None:
+    """Raise ConfigurationError where the name of the server is the alias of another one."""
+    with database.connection() as conn:
+        repos.alias_of(conn, Kind.GITLAB, instance, settings.server_name(Kind.GITLAB, instance))
 
 
 def rediscover(
@@ -367,6 +374,7 @@ def add_root(
     collection = "groups/" if spec.address.isdigit() else ""
     form = f"gitlab:{spec.scope}:{{}}" + (f"/{collection}{spec.address}" if spec.scope == "group" else "")
     server, rest = projects.server_of(settings.gitlab_servers(), spec.address, form)
+    _require_alias(database, settings, catalog.instance_of(server.url))
     client = client_of(catalog.instance_of(server.url))
     group_id: int | None = None
     with projects.refusals(client):

@@ -130,10 +130,12 @@ def _add(
     if spec.kind is Kind.GITLAB:
         make = client_of or Readers(settings, database).gitlab
         return _add_project(database, settings, spec, tenant, actor, make, dry_run)
+    instance = catalog.instance_of(spec.address)
     with database.connection() as conn:
         known = repos.find(conn, spec)
         if known is not None and known.lifecycle == "active":
             return Registered(spec, created=False, dry_run=dry_run, repository=known)
+        repos.alias_of(conn, Kind.SVN, instance, settings.server_name(Kind.SVN, instance))
     # No connection is held while the network is used.
     visit = visit_source(spec.address, reader_factory)
     prefix = catalog.svn_prefix_of(spec.address, visit.root)
@@ -150,7 +152,6 @@ def _add(
     history = tuple(catalog.blocks(RevisionWindow(1, origin)))
     if dry_run:
         return Registered(spec, True, True, None, visit.head, origin, history)
-    instance = catalog.instance_of(spec.address)
     with database.connection() as conn, conn.transaction():
         known = repos.reactivate_svn(conn, url=spec.address, svn_uuid=visit.uuid, svn_root=visit.root)
         if known is not None:
@@ -200,6 +201,8 @@ def _add_project(
     named = projects.number_or_path(rest, "projects")
     if isinstance(named, int) and (known := _active(database, instance, named)):
         return Registered(spec, created=False, dry_run=dry_run, repository=known, path=known.project_path)
+    with database.connection() as conn:
+        repos.alias_of(conn, Kind.GITLAB, instance, server.name)
     # Of a path only the server knows whose it is now. No connection is held while the network is used.
     client = client_of(instance)
     look = projects.look(client, named)

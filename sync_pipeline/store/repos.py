@@ -271,7 +271,7 @@ def _insert(
         row = conn.execute(_NEXT_ID).fetchone()
         assert row is not None
         repo_id = int(row["repo_id"])
-        alias = _choose_alias(conn, kind, params["instance"], name)
+        alias = alias_of(conn, kind, params["instance"], name)
         slugs = catalog.slugs_for(slug, *numbers, repo_id)
         free = next(s for s in slugs if not conn.execute(_TAKEN, {"alias": alias, "slug": s}).fetchone())
         made = conn.execute(
@@ -280,8 +280,9 @@ def _insert(
     return _repository(made) if made else None
 
 
-def _choose_alias(conn: Connection, kind: Kind, instance: str, name: str) -> str:
-    """The alias of a server: the one that it has, else ``name``, else one made from its host."""
+def alias_of(conn: Connection, kind: Kind, instance: str, name: str) -> str:
+    """The alias of a server: the one that it has, else ``name``, else one made from its host. Raises
+    ConfigurationError where another server has ``name``."""
     known = conn.execute(_ALIAS, {"kind": str(kind), "instance": instance}).fetchone()
     if known is not None:
         return str(known["instance_slug"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store import discovery as store
 from sync_pipeline.store import proofs, repos, watermarks
 from sync_pipeline.store.database import Database
+from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.operations.conftest import Site
 
 NOW = {"vanished_looks": 1, "vanished_after": 0.0}
@@ -122,6 +124,22 @@ def test_a_membership_is_what_the_token_is_a_member_of(database: Database, site:
     assert set(catalog_of(database)) == {"platform/api", "other/mine"}
     with pytest.raises(ConfigurationError, match="write gitlab:membership:"):
         add(database, site, f"gitlab:membership:{site.server.url}/platform")
+
+
+def test_a_server_with_the_alias_of_another_one_is_not_listed(database: Database, site: Site) -> None:
+    with database.connection() as conn:
+        register_project(conn, "https://other.test", 7, "a/b", origin=datetime.now(UTC))  # alias gitlab
+    site.change(gitlab_name="gitlab")
+    with pytest.raises(ConfigurationError, match=r"of the gitlab server other\.test; give 127\.0\.0\.1"):
+        add(database, site)
+    with database.connection() as conn:
+        assert store.list_roots(conn) == []
+    site.change(gitlab_name="")
+    add(database, site, exclude=["*"])
+    assert set(catalog_of(database)) == {"a/b"}
+    site.change(gitlab_name="gitlab")
+    found = visit(database, site)
+    assert "give 127.0.0.1" in str(found.error)
 
 
 def test_new_projects_enter_and_renamed_ones_keep_number_slug_and_rows(

@@ -232,8 +232,13 @@ def test_the_name_of_a_server_is_its_alias_and_one_that_another_server_has_is_re
     paint = add(database, settings=given).repository
     assert paint is not None
     assert (paint.instance_slug, paint.slug) == ("old", "paint")
-    with pytest.raises(ConfigurationError, match="the name 'main' of the svn server g is in the asset keys"):
-        add(database, spec=parse_spec("svn:svn://g/glue"), settings=given)
+    for dry_run in (True, False):
+        with pytest.raises(
+            ConfigurationError, match="'main' of the svn server g is in the asset keys of the "
+        ):
+            add(database, spec=parse_spec("svn:svn://g/glue"), settings=given, dry_run=dry_run)
+    site.change(gitlab_name="old")
+    assert add_project(database, site, dry_run=True).created is False, "it is registered, whatever the name"
     with database.connection() as conn:
         assert len(repos.list_all(conn)) == 2
 
