@@ -326,11 +326,15 @@ def chunks_of(report: JobReport, batches: Sequence[BatchRow], missing: Sequence[
     waiting: list[BatchRow] = []
     for _, batches_of_lease in groupby(batches, key=lambda one: one.fence):
         waiting += batches_of_lease
-        parts = [part for one in waiting if one.covered and (part := overlap(one.covered, whole))]
-        news = [new for part in parts for new in without(part, [chunk.window for chunk in read])]
+        end = 0
+        news: list[Window] = []
+        for number, one in enumerate(waiting, 1):
+            if one.covered and (part := overlap(one.covered, whole)):
+                end = number
+                news += without(part, [chunk.window for chunk in read])
         if (window := hull(news)) is not None:
-            read.append(_chunk(window, waiting))
-            waiting = []
+            read.append(_chunk(window, waiting[:end]))
+            waiting = waiting[end:]
     missing = [part for gap in missing if (part := overlap(gap, whole))]
     left = without(whole, [*missing, *(chunk.window for chunk in read)])
     complete = [Chunk(window, Outcome.SUCCESS) for window in left]

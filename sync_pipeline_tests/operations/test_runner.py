@@ -524,6 +524,9 @@ def test_what_could_not_be_read_is_a_chunk_of_its_own_with_the_window_to_read_ag
     assert told(failed, [good, replace(lost, counts=Counts(read=1, inserted=1))], *gaps)[1][1] == "partial"
     stopped = replace(failed, job_status=JobStatus.DEAD, run_status=RunStatus.INTERRUPTED)
     assert told(stopped, [good], *gaps)[1][1] == "cancelled"
+    # What it stored of a page under the lease of the one before belongs to the next one.
+    same = [good, replace(lost, fence=good.fence, counts=Counts(read=1, inserted=1))]
+    assert [one[1:4] for one in told(failed, same, *gaps)][:2] == [("success", 9, 1), ("partial", 1, 1)]
     # It failed before the first one, or behind the last one.
     assert told(failed, []) == [(days(0, 30), "failed", 0, 0, "no answer")]
     assert told(failed, batches_of(MONTH, days(0, 30))) == [(days(0, 30), "partial", 9, 1, "no answer")]
