@@ -1,5 +1,5 @@
 -- Circuit breakers of worker pools, the configurations that jobs ran with, and rate limits of tenants. Additive.
--- depends: 0007.faults
+-- depends: 0008.names
 
 ALTER TABLE scm.breakers
     DROP CONSTRAINT breakers_scope_check,

@@ -1,6 +1,6 @@
 -- Where each batch was read, so that a person sees it and can have it read again. Additive: batches that are stored
 -- already have no position.
--- depends: 0007.faults
+-- depends: 0009.controls
 
 ALTER TABLE scm.sync_batches
     ADD COLUMN position  text CHECK (length(position) <= 200),

@@ -1,6 +1,6 @@
 -- Small faults: readings that could not show internal notes, revisions that the source hides later, who changed rate
 -- limits, events of deleted jobs. Additive, without a rewrite of a table.
--- depends: 0007.faults
+-- depends: 0010.evidence
 
 -- All locks first, in the order in which a writing job takes them.
 LOCK TABLE scm.sync_jobs, scm.job_events, scm.svn_revisions, scm.mr_reviews IN ACCESS EXCLUSIVE MODE;
