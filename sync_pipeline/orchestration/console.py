@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 import dagster as dg
-from dagster._utils.error import SerializableErrorInfo
+from dagster_shared.error import SerializableErrorInfo
 
 from sync_pipeline.exit_codes import CONFIGURATION
 from sync_pipeline.safe_text import one_line
