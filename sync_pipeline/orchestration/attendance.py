@@ -112,7 +112,10 @@ def _servers(conn: Connection, tokens: Credentials) -> FleetVerdict:
 def _held(conn: Connection, settings: Settings) -> FleetVerdict:
     """What is switched off, the pauses in force, and the circuit breakers that are not closed."""
     wrong = list(settings.switched_off)
-    metadata = {name: f"switched off: {what}" for name, what in settings.switched_off.items()}
+    metadata = {
+        name: f"switched off: {what}; set it to true, unless this is wanted"
+        for name, what in settings.switched_off.items()
+    }
     for pause in pauses.active(conn)[:_SHOWN]:
         name = f"pause {pause.pause_id}"
         place = pause.instance or pause.tenant or (pause.repo_id and f"repository {pause.repo_id}")
