@@ -398,7 +398,8 @@ def test_a_switch_that_is_off_is_yellow_and_a_breaker_that_is_off_holds_nothing_
     found = checks(forge)["held_back"]
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert {name: one.value for name, one in found.metadata.items()} == {
-        "cb_enabled": "switched off: circuit breakers hold nothing back; set it to true, unless this is wanted"
+        "cb_enabled": "switched off: circuit breakers hold nothing back; set it to true, "
+        "unless this is wanted"
     }
 
 
