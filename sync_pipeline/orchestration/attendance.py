@@ -116,7 +116,8 @@ def _held(conn: Connection, settings: Settings) -> FleetVerdict:
     """What is switched off, the pauses in force, and the circuit breakers that are not closed."""
     wrong = list(settings.switched_off)
     metadata: dict[str, str | int] = {
-        name: f"switched off: {what}" for name, what in settings.switched_off.items()
+        name: f"switched off: {what}; set it to true, unless this is wanted"
+        for name, what in settings.switched_off.items()
     }
     paused = pauses.active(conn)
     for pause in paused[:_SHOWN]:

@@ -105,24 +105,23 @@ SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts
 # trouble; the rest of a healthy fleet says nothing more. Comparisons are no syncing.
 _SAMPLES = """
 WITH lately AS (
-    SELECT s.repo_id, s.job_type, r.instance, r.tenant, s.mode, s.started_at, s.finished_at, s.status,
-           s.error_code AS code, s.calls AS requests, s.rate_limited, s.timeouts,
-           coalesce(j.decision ->> 'pool', '') AS pool,
+    SELECT s.job_id, s.repo_id, s.job_type, r.instance, r.tenant, s.mode, s.started_at, s.finished_at,
+           s.status, s.error_code AS code, s.calls AS requests, s.rate_limited, s.timeouts,
            row_number() OVER (PARTITION BY r.instance ORDER BY s.finished_at DESC) AS of_instance,
            row_number() OVER (PARTITION BY r.tenant ORDER BY s.finished_at DESC) AS of_tenant,
            bool_or(s.status = 'failed' OR s.rate_limited > 0 OR s.timeouts > 0)
                OVER (PARTITION BY s.repo_id, s.job_type) AS had_trouble
       FROM scm.sync_runs AS s
       JOIN scm.repos AS r USING (repo_id)
-      JOIN scm.sync_jobs AS j USING (job_id)
      WHERE s.status <> 'running' AND s.mode <> 'probe'
        AND s.finished_at > now() - make_interval(secs => %(seconds)s)
 )
-SELECT repo_id, job_type, instance, tenant, mode, started_at, finished_at, status, code, requests,
-       rate_limited, timeouts, pool
-  FROM lately
+SELECT l.repo_id, l.job_type, l.instance, l.tenant, l.mode, l.started_at, l.finished_at, l.status, l.code,
+       l.requests, l.rate_limited, l.timeouts, coalesce(j.decision ->> 'pool', '') AS pool
+  FROM lately AS l
+  JOIN scm.sync_jobs AS j USING (job_id)
  WHERE of_instance <= %(newest)s OR of_tenant <= %(newest)s OR had_trouble
- ORDER BY finished_at DESC
+ ORDER BY l.finished_at DESC
  LIMIT %(samples_looked_at)s
 """
 

@@ -24,7 +24,7 @@ from sync_pipeline.orchestration import changes
 from sync_pipeline.quality.reasons import remedy
 from sync_pipeline.resources import SvnResource
 from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
-from sync_pipeline.store import credentials, heartbeats, planning, repos, servers
+from sync_pipeline.store import breakers, credentials, heartbeats, planning, repos, servers
 from sync_pipeline.store.database import Connection
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
@@ -423,6 +423,23 @@ def test_a_pause_is_yellow_with_the_next_tick_and_says_how_it_ends(forge: Forge)
     assert str(found.metadata["pause 1"].value).endswith(r" until it is resumed (ann: audit\x1b[2J)")
     assert "scm-sync admin resume" in str(found.metadata["paused: what to do"].value)
     assert checks(forge) == {}
+
+
+def test_a_switch_that_is_off_is_yellow_and_a_breaker_that_is_off_holds_nothing_back(forge: Forge) -> None:
+    forge.git_project("app", "2026-01-01")
+    checks(forge)
+    now = datetime.now(UTC)
+    with forge.site.database.connection() as conn:
+        row = breakers.BreakerRow("tenant", "acme", "open", now, now, 1, 0, 0, 5, None, 0, "failures 100%")
+        breakers.save(conn, row, actor="test")
+    assert "breaker tenant acme" in checks(forge)["held_back"].metadata
+    forge.site.settings = forge.site.settings.model_copy(update={"cb_enabled": False})
+    found = checks(forge)["held_back"]
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert {name: one.value for name, one in found.metadata.items()} == {
+        "cb_enabled": "switched off: circuit breakers hold nothing back; set it to true, "
+        "unless this is wanted"
+    }
 
 
 def test_a_slow_server_ends_the_tick_in_time(forge: Forge) -> None:
