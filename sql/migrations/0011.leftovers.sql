@@ -1,9 +1,12 @@
 -- Small faults: readings that could not show internal notes, revisions that the source hides later, who changed rate
--- limits, events of deleted jobs. Additive, without a rewrite of a table.
+-- limits, events of deleted jobs, keys that sort by bytes. No table is rewritten; indexes on text are built anew.
 -- depends: 0010.evidence
 
--- All locks first, in the order in which a writing job takes them.
-LOCK TABLE scm.sync_jobs, scm.job_events, scm.svn_revisions, scm.mr_reviews IN ACCESS EXCLUSIVE MODE;
+-- The locks of the large tables first, in the order in which a writing job takes them.
+LOCK TABLE scm.sync_jobs, scm.sync_locks, scm.sync_runs, scm.sync_watermarks, scm.repos, scm.repo_events, scm.job_events,
+           scm.svn_revisions, scm.git_commits, scm.refs, scm.mrs, scm.review_events, scm.mr_reviews, scm.mr_approvals,
+           scm.mr_reviewers, scm.quarantine, scm.obligations, scm.reconciliations, scm.discrepancies
+    IN ACCESS EXCLUSIVE MODE;
 
 ALTER TABLE scm.mr_reviews ADD COLUMN saw_internal boolean;
 COMMENT ON COLUMN scm.mr_reviews.saw_internal IS 'The token of the last reading sees internal notes; NULL: not known.';
@@ -51,3 +54,34 @@ COMMENT ON COLUMN scm.repos.tenant IS 'Owner for fairness and reports; default: 
 
 ALTER TABLE scm.server_failures ADD COLUMN confirmed_at timestamptz;
 COMMENT ON COLUMN scm.server_failures.confirmed_at IS 'When a look that waited several times as long as usual timed out too; NULL: none did.';
+
+-- Keys sort by bytes. A collation of the operating system or of ICU may sort otherwise after an upgrade of it, and then
+-- a unique index no longer finds what it has. Only indexes are built anew, no table. Left out are columns that a view
+-- uses or an expression defines, and names of commits, whose digits sort alike everywhere: they are compared with one
+-- that a view uses. The statistics of a column go with its collation, so they are gathered again.
+DO $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN
+        SELECT c.oid::regclass AS name,
+               string_agg(format('ALTER COLUMN %I TYPE text COLLATE "C"', a.attname), ', ' ORDER BY a.attnum) AS changes,
+               string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) AS names
+          FROM pg_class AS c
+          JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         WHERE c.relkind = 'r' AND c.relnamespace IN ('scm'::regnamespace, 'identity'::regnamespace)
+           AND a.atttypid = 'text'::regtype AND a.attcollation = 'pg_catalog."default"'::regcollation
+           AND a.attgenerated = '' AND a.attname NOT IN ('commit_sha', 'tip', 'covered')
+           AND ((c.oid = 'scm.repos'::regclass AND a.attname = 'url')
+                OR EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey)))
+           AND NOT EXISTS (SELECT FROM pg_depend AS d
+                            WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass
+                              AND d.refobjid = c.oid AND d.refobjsubid = a.attnum)
+         GROUP BY c.oid
+         ORDER BY c.oid
+    LOOP
+        EXECUTE format('ALTER TABLE %s %s', one.name, one.changes);
+        EXECUTE format('ANALYZE %s (%s)', one.name, one.names);
+    END LOOP;
+END
+$$;

@@ -122,20 +122,11 @@ def _show(document: Mapping[str, Any], as_json: bool) -> None:
                 f"{one['instance']}: the last request was sent at {one['rate']:g} a second, the settings of "
                 f"this shell say {one['full_rate']:g}; each process applies those that it was started with"
             )
-    if events := document["events"]:
-        tell("changed by people lately:")
-        print_rows([_event(one) for one in events])
-
-
-def _event(one: Mapping[str, Any]) -> dict[str, object]:
-    until = "" if one["until"] is None else f" until {_moment(one['until'])}"
-    return {
-        "when": _moment(one["created_at"]),
-        "instance": one["instance"],
-        "what": f"{one['action']}{until}",
-        "by": one["actor"],
-        "reason": one["reason"],
-    }
+    # Beside the table, whose columns scripts read.
+    for one in document["events"]:
+        until = "" if one["until"] is None else f" until {_moment(one['until'])}"
+        what = f"{one['instance']}: {one['action']}{until}"
+        tell(f"{_moment(one['created_at'])} {what} by {one['actor']}: {one['reason']}")
 
 
 def _moment(text: str) -> str:

@@ -109,7 +109,7 @@ def test_who_changed_a_limit_stays_known_after_the_next_one(database: Database, 
         ("reset", "ann", "their limit was raised"),
     ]
     assert datetime.fromisoformat(found[1]["until"]) == end
-    assert "ann" in command("list")[1]
+    assert "git.test: reset by ann: their limit was raised" in command("list")[2]
     assert limits.listing(database, SETTINGS, "git.test")["events"] == found
     with pytest.raises(ConfigurationError):
         limits.pause(database, SETTINGS, "git.test", end, actor="ann", reason=" ")

@@ -90,3 +90,30 @@ def test_a_lost_table_is_one_line(database: Database) -> None:
         (damage,) = objects.check(conn)
     assert damage.problem == "table scm.job_events is missing"
     assert damage.statement.startswith("-- It comes back from a backup: pg_restore --table=job_events")
+
+
+# Generated or used by a view, or names of commits, whose digits sort alike everywhere.
+_SORTED_AS_THE_DATABASE_DOES = {
+    "identity.accounts.account_name",
+    "identity.accounts.account_type",
+    "scm.git_commits.commit_sha",
+    "scm.mr_commits.commit_sha",
+    "scm.mrs.mr_id",
+    "scm.ref_walks.covered",
+    "scm.ref_walks.tip",
+}
+
+
+def test_keys_of_text_sort_by_bytes(database: Database) -> None:
+    """Indexes on them survive an upgrade of the operating system: write COLLATE "C" behind their type."""
+    query = """
+    SELECT DISTINCT a.attrelid::regclass || '.' || a.attname AS name
+      FROM pg_index AS i
+      JOIN pg_class AS c ON c.oid = i.indrelid
+      JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+     WHERE c.relnamespace IN ('scm'::regnamespace, 'identity'::regnamespace)
+       AND a.attcollation = 'pg_catalog."default"'::regcollation
+    """
+    with database.connection() as conn:
+        found = {row["name"] for row in conn.execute(query)}
+    assert found == _SORTED_AS_THE_DATABASE_DOES
