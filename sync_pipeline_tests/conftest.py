@@ -44,6 +44,7 @@ _RUN = "SCM_TEST_RUN"
 _SERVER = "SCM_TEST_DATABASE_URL"
 _PREFIX = "scm-tests-"
 _LOCKS: dict[Path, int] = {}
+_ADMINISTRATORS: dict[str, psycopg.Connection[Any]] = {}
 
 
 # Every landing tries the same examples; ``long`` is for a night, or ten minutes under a seed of one's own.
@@ -98,6 +99,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         for run in list(_LOCKS):
             _end(run)
             os.close(_LOCKS.pop(run))
+    while _ADMINISTRATORS:
+        _ADMINISTRATORS.popitem()[1].close()
 
 
 def _roomy() -> Path:
@@ -247,8 +250,18 @@ def database_of(url: str, name: str) -> str:
 
 
 def _administer(url: str, statement: str, *names: str) -> None:
-    with psycopg.connect(url, autocommit=True) as conn:
-        conn.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+    """Run a statement over a connection that is kept: two new ones for each test cost more than the copy."""
+    query = sql.SQL(statement).format(*map(sql.Identifier, names))
+    kept = _ADMINISTRATORS.get(url)
+    if kept is not None:
+        try:
+            kept.execute(query)
+        except psycopg.OperationalError:
+            kept.close()  # a test ended it, or ended the server
+        else:
+            return
+    _ADMINISTRATORS[url] = psycopg.connect(url, autocommit=True)
+    _ADMINISTRATORS[url].execute(query)
 
 
 @contextlib.contextmanager

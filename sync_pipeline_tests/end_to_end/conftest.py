@@ -395,7 +395,9 @@ def quick(folder: Path) -> dict[str, str]:
         "SCM_REAPER_INTERVAL_SECONDS": "2",
         "SCM_SAFETY_LAG": "1",
         "SCM_CHUNK_REVISIONS": "100",
-        "PYTHONPATH": str(Path(__file__).parent / "fast_daemon"),
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(__file__).parent / "fast_daemon"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
         **slow_svn(folder),
     }
 

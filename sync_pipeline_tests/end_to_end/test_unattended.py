@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline_tests.end_to_end.conftest import (
     Installation,
@@ -83,8 +84,9 @@ def test_all_repositories_end_covered_with_no_hand_on_it(
         forge.gitlab.faults.add(r"/merge_requests", faults.throttled_json("1"), times=2)
         with running(made) as up:
             slow.touch()
-            _, svn = made.repository("killed", 1300)
-            git, _ = made.register(project)
+            url = svn_samples.large(tmp_path / "killed", 1300, 1)
+            made.add(f"svn:{url}", f"gitlab:{project.id}")
+            svn, git = made.repo_id(tmp_path / "killed"), made.project(project)[0]
             os.kill(worker_of(made, svn), signal.SIGKILL)
             slow.unlink()
             until(lambda: made.stored(svn), "somebody else goes on")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from sync_pipeline.sandbox.gitlab import GitRepository
+from sync_pipeline.sandbox.gitlab import git as sandbox_git
 from sync_pipeline_tests.sandbox.gitlab.conftest import Site
 
 
@@ -194,3 +196,36 @@ def test_empty_and_absent_repositories(site: Site, tmp_path: Path) -> None:
 
 def _seconds(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp())
+
+
+def test_git_is_asked_once_until_the_repository_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    run = sandbox_git._git
+
+    def counted(path: Path, arguments: Sequence[str], stdin: bytes | None = None) -> bytes:
+        asked.append(arguments[0])
+        return run(path, arguments, stdin)
+
+    monkeypatch.setattr(sandbox_git, "_git", counted)
+    made = GitRepository.create(tmp_path / "kept.git")
+    tip = made.commit("main", "One\n", files={"a": "1\n"})
+
+    def names() -> tuple[list[str], int]:
+        asked.clear()
+        return [ref.name for ref in made.branches()], len(asked)
+
+    assert [names(), names()] == [(["main"], 1), (["main"], 0)]
+    made.set_ref("refs/heads/own", tip)
+    assert names() == (["main", "own"], 1)
+    git(made.path, "update-ref", "refs/heads/feature/other", tip)
+    assert names() == (["feature/other", "main", "own"], 1)
+    git(made.path, "pack-refs", "--all")
+    git(made.path, "symbolic-ref", "HEAD", "refs/heads/own")
+    assert (names()[1], made.head_branch()) == (1, "own")
+    # Of a repository that others write to nothing is kept.
+    opened = GitRepository(made.path)
+    asked.clear()
+    assert opened.branches() == opened.branches()
+    assert len(asked) == 2
