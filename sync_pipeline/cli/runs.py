@@ -30,7 +30,13 @@ from sync_pipeline.errors import ConfigurationError
 
 _LARGEST = 2**63 - 1
 
-app = group("Runs: what an attempt read, batch by batch; read it again.")
+app = group(
+    "Runs: what an attempt read, batch by batch; read it again.",
+    examples=(
+        "scm-sync admin runs list --repo gitlab:platform/api",
+        "scm-sync admin runs replay RUN --reason 'rows look wrong' --dry-run",
+    ),
+)
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run, by its id.")]
 
@@ -70,8 +76,8 @@ def runs_show(
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Batches that are printed.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show one run with its batches: where each was read, its first and last key, and what became of its
-    rows."""
+    """Show one run with its batches. Each says where it was read, its first and last key, and what became
+    of its rows."""
     from sync_pipeline.operations import runs
 
     with open_database(read_settings()) as database:
@@ -99,8 +105,7 @@ def runs_replay(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> int:
-    """Read again from the source what a run or a batch read, and store what differs. Exit codes as those of
-    the runner."""
+    """Read again from the source what a run or batch read. Exit codes are those of the runner."""
     from sync_pipeline.model import JobReport, Kind, Mode
     from sync_pipeline.operations import runs
     from sync_pipeline.sync.readers import Readers
