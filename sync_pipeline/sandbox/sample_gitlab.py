@@ -145,8 +145,8 @@ def start(folder: Path) -> Iterator[Sample]:
                 server = stack.enter_context(serve(gitlab, port=where.port))
             except OSError as error:
                 raise ConfigurationError(
-                    f"the GitLab of the demo cannot listen on {where.url} ({error.strerror}); is ./dev up "
-                    f"running? Else delete {folder / _FILE}"
+                    f"the GitLab of the demo cannot listen on {where.url} ({error.strerror}); is another "
+                    f"demo or ./dev up running? Else delete {folder / _FILE}"
                 ) from None
             sample = Sample(folder, where, server, Activity(gitlab, folder, where.anchor, where.token))
         yield sample
