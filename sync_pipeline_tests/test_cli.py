@@ -171,6 +171,15 @@ def repository_url(tmp_path: Path) -> str:
     return url
 
 
+@pytest.mark.parametrize(
+    "arguments", [("repo", "show", "a\udcff"), ("admin", "pause", "--reason", "\udcff", "--all")]
+)
+def test_an_argument_that_is_not_utf8_is_refused_in_one_line(
+    on_database: Database, scm: Scm, arguments: tuple[str, ...]
+) -> None:
+    scm(*arguments).refused(3, "is not UTF-8", "\\udcff")
+
+
 def jobs_of(database: Database) -> int:
     with database.connection() as conn:
         row = conn.execute("SELECT count(*) AS n FROM scm.sync_jobs").fetchone()

@@ -142,7 +142,7 @@ def run(arguments: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group alone asks which commands it has
             print_raw(f"{error.ctx.get_help()}\n")  # type: ignore[attr-defined]
             return SUCCESS
-        return _explain(error)
+        return _explain(error, arguments)
     except KeyboardInterrupt:
         return print_message("interrupted; what was committed stays", INTERRUPTED)
 
@@ -154,7 +154,7 @@ class _Lines(logging.Handler):
         print_message(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
-def _explain(error: Exception) -> int:
+def _explain(error: Exception, arguments: Sequence[str]) -> int:
     if os.environ.get("SCM_DEBUG", "") not in ("", "0"):
         for line in traceback.format_exception(error):
             sys.stderr.write(visible(line, keep="\n"))
@@ -179,6 +179,9 @@ def _explain(error: Exception) -> int:
             return print_message(problem_line, CONFIGURATION)
     if isinstance(error, typer.Abort):
         return print_message("interrupted; nothing was changed", INTERRUPTED)
+    # Python hands bytes that are no text on as surrogates, which no database takes.
+    if isinstance(error, UnicodeEncodeError) and (wrong := [a for a in arguments if not _is_text(a)]):
+        return print_message(f"the argument {wrong[0]} is not UTF-8; write it in UTF-8", CONFIGURATION)
     # Usage errors of the option parser have a message for people; their class moved between its versions.
     if callable(format_message := getattr(error, "format_message", None)):
         context = getattr(error, "ctx", None)
@@ -187,6 +190,10 @@ def _explain(error: Exception) -> int:
     return print_message(
         f"unexpected {type(error).__name__}: {error}; run scm-sync --debug for the traceback", FAILED
     )
+
+
+def _is_text(argument: str) -> bool:
+    return argument == argument.encode(errors="replace").decode()
 
 
 def _is_away(error: Exception) -> bool:

@@ -141,7 +141,8 @@ def _add(
     prefix = catalog.svn_prefix_of(spec.address, visit.root)
     with database.connection() as conn:
         copies = () if second_copy else repos.copies(conn, svn_uuid=visit.uuid, svn_prefix=prefix)
-    for known in copies:
+    # Somebody else may have registered this very address meanwhile.
+    for known in (one for one in copies if one.url != spec.address):
         raise ConfigurationError(
             f"{spec.address} has the UUID of repository {known.repo_id} ({known.url}); if that has moved, "
             f"keep its rows: scm-sync repo relocate {known.repo_id} {spec.address} --reason TEXT; for a "

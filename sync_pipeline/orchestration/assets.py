@@ -56,6 +56,13 @@ def family_assets(
     ]
 
 
+def _op_name(alias: str, family: Family) -> str:
+    """Name of the op of a server's ``family``. The name of a job is taken: Dagster loads no location where an
+    op has it too, and the alias of a server that is called ``sync`` cannot be changed."""
+    name = f"{alias}_{family}"
+    return f"{name}_of_server" if name == family.job_name else name
+
+
 def _multi_asset(
     instance_slug: str,
     family: Family,
@@ -75,7 +82,7 @@ def _multi_asset(
     partitions: dg.PartitionsDefinition = svn_blocks if svn_family else days
 
     @dg.multi_asset(
-        name=f"{instance_slug}_{family}",
+        name=_op_name(instance_slug, family),
         specs=[
             asset_spec(
                 repository,

@@ -8,6 +8,7 @@ it prints what a shell has to export to use it too. What people do in it is
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -94,14 +95,18 @@ def choose_place(folder: Path, now: datetime | None = None) -> Place:
     if known is not None:
         return known
     folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
+    with (folder / "gitlab.lock").open("w") as lock, socket.socket() as free:
+        # Two demos with two ports would write the same repositories.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (known := place(folder)) is not None:
+            return known
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    # What happens after the anchor takes less than the hour that is left.
-    hour = (now or datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
-    fresh = Place(port, f"glpat-{secrets.token_hex(10)}", hour - _CHANGES_TAKE)
-    _write(folder, fresh)
-    return fresh
+        # What happens after the anchor takes less than the hour that is left.
+        hour = (now or datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
+        fresh = Place(port, f"glpat-{secrets.token_hex(10)}", hour - _CHANGES_TAKE)
+        _write(folder, fresh)
+        return fresh
 
 
 def begin_again(folder: Path) -> None:
@@ -145,8 +150,8 @@ def start(folder: Path) -> Iterator[Sample]:
                 server = stack.enter_context(serve(gitlab, port=where.port))
             except OSError as error:
                 raise ConfigurationError(
-                    f"the GitLab of the demo cannot listen on {where.url} ({error.strerror}); is ./dev up "
-                    f"running? Else delete {folder / _FILE}"
+                    f"the GitLab of the demo cannot listen on {where.url} ({error.strerror}); is another "
+                    f"demo or ./dev up running? Else delete {folder / _FILE}"
                 ) from None
             sample = Sample(folder, where, server, Activity(gitlab, folder, where.anchor, where.token))
         yield sample

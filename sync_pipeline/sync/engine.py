@@ -33,6 +33,7 @@ from sync_pipeline.model import (
     Trigger,
 )
 from sync_pipeline.policy.chunking import page_size
+from sync_pipeline.policy.windows import without
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, migrations, pauses, repos
 from sync_pipeline.store.database import Connection, Database
@@ -144,7 +145,35 @@ class Syncer:
             if isinstance(got, _Claimed):
                 (got,) = self._attempt(repo, [got], cancel, progress)
             reports[job_id] = got
-        return [reports[job_id] for _, job_id in jobs_of]
+        return [self._with_rest(one, reports[job_id], cancel, progress) for one, job_id in jobs_of]
+
+    def _with_rest(
+        self,
+        request: JobRequest,
+        report: JobReport,
+        cancel: threading.Event,
+        progress: Callable[[JobType, Counts], None] | None,
+    ) -> JobReport:
+        """``report``, with what else a person asked for: the scheduler may have cut the job that was found
+        before it was claimed, and the rest of the window is a job of its own since then."""
+        if _is_by_itself(request) or not (request.window and report.window and report.succeeded):
+            return report
+        for left in without(request.window, [report.window]):
+            (rest,) = self._run([replace(request, window=left)], cancel, progress)
+            report = replace(
+                rest,
+                window=request.window,
+                counts=report.counts + rest.counts,
+                traffic=report.traffic + rest.traffic,
+                batches=report.batches + rest.batches,
+                seconds=report.seconds + rest.seconds,
+                waited_seconds=report.waited_seconds + rest.waited_seconds,
+                watermark_before=report.watermark_before,
+                covered=(*report.covered, *rest.covered),
+            )
+            if not report.succeeded:
+                break
+        return report
 
     def _enqueue(self, conn: Connection, repo: Repository, request: JobRequest) -> UUID:
         leases.ensure(conn, request.repo_id, request.job_type)
@@ -222,8 +251,7 @@ class Syncer:
 
     def _max_running(self, request: JobRequest) -> int | None:
         """How many others may be at work; what a person asked for finds room."""
-        by_itself = request.trigger in (Trigger.SENSOR, Trigger.WORKER, Trigger.REGISTRATION)
-        if not by_itself or request.mode is Mode.PROBE:
+        if not _is_by_itself(request) or request.mode is Mode.PROBE:
             return None
         return self._settings.scheduler_max_running
 
@@ -296,3 +324,8 @@ class Syncer:
                 waiting = True
             if cancel.wait(random.uniform(0.2, 1.0)):
                 raise Cancelled("stopped while waiting for a job that somebody else works on")
+
+
+def _is_by_itself(request: JobRequest) -> bool:
+    """Whether nobody asked for it: the schedules did, or registration."""
+    return request.trigger in (Trigger.SENSOR, Trigger.WORKER, Trigger.REGISTRATION)

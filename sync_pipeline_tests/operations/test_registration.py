@@ -74,6 +74,27 @@ def counts(database: Database) -> list[int]:
     return [count(database, table) for table in ("repos", "watermarks", "events", "jobs")]
 
 
+@pytest.mark.parametrize("is_retired", [False, True])
+def test_who_registers_while_somebody_else_does_finds_it_registered(
+    database: Database, is_retired: bool
+) -> None:
+    if is_retired:
+        retired = add(database).repository
+        assert retired is not None
+        registration.retire_repository(database, retired.repo_id, reason="test", actor="me@host")
+
+    class Overtaken(Door):
+        def visit(self) -> Visit:
+            add(database)
+            return super().visit()
+
+    found = registration.add_repository(
+        database, Settings(), SPEC, actor="me@host", reader_factory=lambda url: Overtaken(root=url)
+    )
+    assert (found.created, found.repository is not None) == (False, True)
+    assert count(database, "repos") == 1
+
+
 @pytest.mark.parametrize(
     ("head", "origin", "history"),
     [(0, 1, []), (1000, 1, []), (1001, 1001, [(1, 1001)]), (2500, 2001, [(1, 1001), (1001, 2001)])],

@@ -106,6 +106,17 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
     }
 
 
+def test_a_server_called_sync_loads_beside_the_jobs() -> None:
+    # Its ops would be called as the jobs sync_commits, sync_merge_requests and sync_revisions.
+    app, paint = replace(APP, instance_slug="sync"), replace(PAINT, instance_slug="sync")
+    found = location(app, paint)
+    found.load_all_definitions()
+    assert set(steps(found)).isdisjoint(JOBS)
+    assert {"sync/acme_app_7/commits", "sync/paint_1/revisions"} <= {
+        key.to_user_string() for key in found.assets_defs_by_key
+    }
+
+
 def test_an_empty_location_loads_and_keeps_its_names() -> None:
     found = location()
     assert {job.name for job in found.get_all_jobs()} == {*JOBS, "__ASSET_JOB"}

@@ -7,8 +7,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -260,6 +262,18 @@ def test_the_port_of_a_running_sample_is_refused_and_its_repositories_stay(tmp_p
         with pytest.raises(ConfigurationError, match="dev up running"), sample_gitlab.start(tmp_path):
             pass
         assert _state(running) == before
+
+
+def test_demos_that_start_at_the_same_time_choose_one_place(tmp_path: Path) -> None:
+    for number in range(5):
+        barrier = Barrier(8)
+
+        def choose(_: int, folder: Path = tmp_path / str(number), barrier: Barrier = barrier) -> object:
+            barrier.wait()
+            return sample_gitlab.choose_place(folder)
+
+        with ThreadPoolExecutor(8) as threads:
+            assert len(set(threads.map(choose, range(8)))) == 1
 
 
 @pytest.mark.parametrize(

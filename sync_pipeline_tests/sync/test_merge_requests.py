@@ -6,6 +6,8 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -478,3 +480,30 @@ def test_edits_while_the_list_is_read_lose_nothing(forge: Forge) -> None:
     forge.tick()
     assert forge.syncer.run(forge.request(MR)).succeeded
     assert [r["title"] for r in forge.rows(_MRS)] == [one.row["title"] for one in requests]
+
+
+def test_what_a_person_asked_for_is_read_whole_also_where_the_scheduler_cut_its_job(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    for name in ("One", "Two", "Three"):
+        forge.gitlab.open_merge_request(forge.project, title=name, source="topic", author=forge.user)
+        forge.tick(days=10)
+    whole = TimeWindow(START - timedelta(days=1), START + timedelta(days=29))
+    rest = TimeWindow(whole.since, START + timedelta(days=15))
+    piece = TimeWindow(rest.until, whole.until)
+    enqueue = forge.syncer._enqueue
+
+    def cut(*arguments: Any) -> UUID:
+        job_id = enqueue(*arguments)
+        jobs.cut(forge.conn, job_id, piece, rest)
+        return job_id
+
+    monkeypatch.setattr(forge.syncer, "_enqueue", cut)
+    reports = forge.both(Mode.BACKFILL, window=whole, trigger=Trigger.RUNNER)
+    for report in reports:
+        assert (report.succeeded, report.window) == (True, whole)
+        assert watermarks.missing(forge.conn, forge.repo_id, report.job_type, whole) == ()
+    assert reports[0].counts.inserted == 3
+    waiting = "SELECT 1 FROM scm.sync_jobs WHERE status IN ('pending', 'running', 'failed')"
+    assert forge.rows(waiting) == []
