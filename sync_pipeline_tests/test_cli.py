@@ -1145,7 +1145,7 @@ def test_completeness_has_a_line_for_each_and_one_for_all(scm: Scm, on_database:
     with on_database.connection() as conn:
         builders.register(conn, head=12)
     lines = [line.split("\t") for line in scm("completeness", "--by", "tenant").out.splitlines()]
-    last = "not all is there, or not known; 0% was compared with the sources lately"
+    last = "rows are missing, or parts are not known; 0% of the rows were compared with the sources lately"
     assert [line[0] for line in lines] == ["tenant", "acme", "total", last]
     assert dict(zip(lines[0], lines[1], strict=True))["uncovered_revisions"] == "12"
     assert scm("completeness", "--json").json["total"]["unknown"]["never_read"] == 1
@@ -1182,7 +1182,7 @@ def test_the_status_of_what_is_registered(scm: Scm, on_database: Database) -> No
     assert head.split("\t")[:3] == ["state", "repository", "job_type"]
     assert row.split("\t")[:3] == ["waiting", "file:///srv/paint", "revisions"]
     assert due.startswith("due and not started: 1 (1 never visited), the longest not visited for ")
-    assert summary == "1 repository; units: 1 waiting; jobs: none"
+    assert summary == "1 repository; assets: 1 waiting; jobs: none"
     (unit,) = scm("status", "--repo", "svn:file:///srv/paint", "--job", "svn", "--json").json["units"]
     assert unit["verdict"] == "waiting"
     scm("status", "--job", "nonsense").refused(3, "unknown job type 'nonsense'")

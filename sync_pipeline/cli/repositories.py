@@ -56,7 +56,7 @@ catalog_app = group(
 def repo_add(
     specs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SPEC]...", help="svn:<url> or gitlab:<id, path or url>", show_default=False),
+        typer.Argument(metavar="SPEC", help="svn:<url> or gitlab:<id, path or url>", show_default=False),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="PATH", help="A repos.toml; see repos.example.toml.")
@@ -290,7 +290,9 @@ def repo_show(
 @app.command("retire")
 def repo_retire(
     repo: RepoArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
+    ],
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -324,7 +326,9 @@ def repo_retire(
 def repo_relocate(
     repo: RepoArgument,
     url: Annotated[str, typer.Argument(metavar="URL", help="The new address of the same SVN repository.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
+    ],
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:

@@ -255,7 +255,7 @@ def pools(living: Sequence[Pool] | None, unserved: Sequence[Unserved]) -> list[F
         what = _some([f"{one.spec} {one.job_type}" for one in unserved])
         remedy = "start the pool that takes them, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)"
         return [warning("pools", f"no living pool ({names}) takes {what}", remedy)]
-    return [ok("pools", f"{counted(len(living), 'pool')} take every repository: {names}")]
+    return [ok("pools", f"every repository is taken by {counted(len(living), 'pool')}: {names}")]
 
 
 def assets(verdicts: Sequence[Judged] | None, repositories: Sequence[Repository]) -> list[Finding]:
