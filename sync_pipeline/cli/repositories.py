@@ -168,9 +168,9 @@ def _registered_line(result: Registered) -> str:
             verb = "would become" if result.dry_run else "is now"
             line += f"; its tenant {verb} {repository.tenant} (was {result.tenant_before})"
         return line
-    older = f"{len(result.history)} older blocks {queued}"
+    plural = "s" if len(result.history) != 1 else ""
+    older = f"{len(result.history)} older block{plural} {queued}"
     if result.path is not None:
-        plural = "s" if len(result.history) != 1 else ""
         older = f"{len(result.history)} window{plural} of older merge requests and reviews {queued}"
     if result.again and repository is not None:
         head = "" if result.head is None else f"HEAD r{result.head}, "
@@ -428,4 +428,7 @@ def catalog_export(as_json: AsJson = False) -> None:
             }
         )
     else:
-        say(f"{len(snapshot.repositories)} repositories written to {settings.catalog_file}")
+        from sync_pipeline.operations.texts import counted
+
+        count = counted(len(snapshot.repositories), "repository", "repositories")
+        say(f"{count} written to {settings.catalog_file}")

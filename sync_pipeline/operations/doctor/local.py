@@ -47,7 +47,7 @@ def settings_in_force() -> tuple[list[Finding], Settings | None]:
     try:
         settings = load_settings()
     except ConfigurationError as error:
-        lists = "python -m sync_pipeline.settings lists every setting"
+        lists = "docs/settings.md lists every setting"
         problems = (told(ConfigurationError(problem), lists) for problem in error.problems)
         return [failed("settings", seen, remedy) for seen, remedy in problems], _without_unknown()
     file = config_file()
