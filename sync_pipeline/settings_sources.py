@@ -376,7 +376,7 @@ def _of_pool(
 def advice(name: str, known: Collection[str], *, cutoff: float = 0.7) -> str:
     """The nearest known name, or where all of them stand."""
     near: Sequence[str] = get_close_matches(name, known, n=1, cutoff=cutoff)
-    return f"did you mean {near[0]}?" if near else "python -m sync_pipeline.settings lists the known ones"
+    return f"did you mean {near[0]}?" if near else "docs/settings.md lists the known ones"
 
 
 # The text of the file -------------------------------------------------------------------------------------

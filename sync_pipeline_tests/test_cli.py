@@ -1154,7 +1154,7 @@ def test_completeness_has_a_line_for_each_and_one_for_all(scm: Scm, on_database:
     with on_database.connection() as conn:
         builders.register(conn, head=12)
     lines = [line.split("\t") for line in scm("completeness", "--by", "tenant").out.splitlines()]
-    last = "not all is there, or not known; 0% was compared with the sources lately"
+    last = "rows are missing, or parts are not known; 0% of the rows were compared with the sources lately"
     assert [line[0] for line in lines] == ["tenant", "acme", "total", last]
     assert dict(zip(lines[0], lines[1], strict=True))["uncovered_revisions"] == "12"
     assert scm("completeness", "--json").json["total"]["unknown"]["never_read"] == 1
@@ -1191,12 +1191,16 @@ def test_the_status_of_what_is_registered(scm: Scm, on_database: Database) -> No
     assert head.split("\t")[:3] == ["state", "repository", "job_type"]
     assert row.split("\t")[:3] == ["waiting", "file:///srv/paint", "revisions"]
     assert due.startswith("due and not started: 1 (1 never visited), the longest not visited for ")
-    assert summary == "1 repository; units: 1 waiting; jobs: none"
+    assert summary == "1 repository; assets: 1 waiting; jobs: none"
     (asset,) = scm("status", "--repo", "svn:file:///srv/paint", "--job", "svn", "--json").json["units"]
     assert asset["verdict"] == "waiting"
     scm("status", "--job", "nonsense").refused(3, "unknown job type 'nonsense'")
     scm("status", "--repo", "paint", "--job", "commits").refused(3, "it has revisions")
-    scm("status", "--repo", "nothing").refused(3, "no repository 'nothing'")
+    scm("status", "--repo", "nothing").refused(3, "no repository 'nothing'; see: scm-sync repo list")
+    with on_database.connection() as conn:
+        origin = datetime(2026, 1, 1, tzinfo=UTC)
+        builders.register_project(conn, "https://git.example.com", 7, "acme/app", origin=origin)
+    scm("status", "--repo", "acme/app").refused(3, "write gitlab:acme/app")
 
 
 @pytest.mark.parametrize(("width", "is_table"), [(60, False), (80, False), (300, True)])
@@ -1214,6 +1218,22 @@ def test_a_list_of_many_columns_is_neither_clipped_nor_wider_than_the_terminal(
     assert max(map(cell_len, text.splitlines())) <= width
     assert path in re.sub(r"\s", "", text)
     assert ("│" in text) is is_table
+
+
+@pytest.mark.parametrize(("width", "is_table"), [(30, False), (200, True)])
+def test_completeness_breaks_no_word_on_a_narrow_terminal(
+    scm: Scm, on_database: Database, monkeypatch: pytest.MonkeyPatch, width: int, is_table: bool
+) -> None:
+    with on_database.connection() as conn:
+        origin = datetime(2026, 1, 1, tzinfo=UTC)
+        builders.register_project(conn, "https://git.example.com", 7, "acme/app", origin=origin)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("rich.console.Console._environ", os.environ)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    text = _RICH.sub("", scm("completeness").out)
+    assert {"merge_requests", "repositories"} <= set(text.split())
+    assert ("│" in text) is is_table
+    assert "quarantined" not in text
 
 
 NASTY = "acme/\x1b]0;owned\x07\x1b[2J\x9b2J[red]x[/red]\u202e\nscm-sync: all is well"

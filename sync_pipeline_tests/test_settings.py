@@ -377,7 +377,7 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
     ("name", "value", "parts"),
     [
         ("SCM_CHUNK_REVISION", "1", ["SCM_CHUNK_REVISION", "did you mean SCM_CHUNK_REVISIONS?"]),
-        ("SCM_NOTHING_LIKE_IT", "1", ["SCM_NOTHING_LIKE_IT", "python -m sync_pipeline.settings"]),
+        ("SCM_NOTHING_LIKE_IT", "1", ["SCM_NOTHING_LIKE_IT", "docs/settings.md lists the known ones"]),
         ("SCM_DAGSTER_DATABASE_URI", "1", ["did you mean SCM_DAGSTER_DATABASE_URL?"]),
         ("SCM_CHUNK_REVISIONS", "many", ["SCM_CHUNK_REVISIONS", "integer", "'many'"]),
         ("SCM_CHUNK_REVISIONS", "0", ["SCM_CHUNK_REVISIONS", "greater than or equal to 1"]),
@@ -423,7 +423,7 @@ def test_variables_that_are_no_settings_are_left_alone(monkeypatch: pytest.Monke
         ("chunk_revisions 5", ["line 1, column 17"]),
         ("only = 'x'\nchunk_revisions = [1,\n", ["line 2, column 22"]),
         ("chunk_revision = 5", ["unknown setting chunk_revision in", "did you mean chunk_revisions?"]),
-        ("[sxm]\nonly = 'x'", ["unknown setting sxm in", "python -m sync_pipeline.settings"]),
+        ("[sxm]\nonly = 'x'", ["unknown setting sxm in", "docs/settings.md lists the known ones"]),
         ("scm = 5", ["scm in", "write [scm] and its keys below"]),
         ("[scm.shceduler]\nmax_running = 1", ["unknown setting scm.shceduler in", "mean scm.scheduler?"]),
         ("[scm.scheduler]\nMAX_RUNNING = 1", ["unknown setting scm.scheduler.MAX_RUNNING in"]),

@@ -106,7 +106,7 @@ def quarantine_list(
         columns = (*columns, "resolved_at")
     print_rows([{name: entry[name] for name in columns} for entry in entries])
     if not entries:
-        print_message("nothing of it is in quarantine")
+        print_message("no matching row is in quarantine")
     elif len(entries) < document["total"]:
         print_message(f"{len(entries)} of {document['total']} entries are shown; see --limit")
 
@@ -136,7 +136,7 @@ def quarantine_show(
 def quarantine_retry(
     entries: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[ID]...", min=1, max=_LARGEST, help="Entries by their ids."),
+        typer.Argument(metavar="ID", min=1, max=_LARGEST, help="Entries by their ids."),
     ] = None,
     repo: OfRepo = None,
     job: OfJob = None,
@@ -144,7 +144,7 @@ def quarantine_retry(
         str | None, typer.Option("--only", metavar="WORD", help="Only entries with this reason.")
     ] = None,
     reason: Annotated[
-        str, typer.Option("--reason", help="Why you retry; it is recorded with your name.")
+        str, typer.Option("--reason", metavar="TEXT", help="Why you retry; it is recorded with your name.")
     ] = "scm-sync admin quarantine retry",
     as_json: AsJson = False,
     dry_run: DryRun = False,
@@ -181,7 +181,7 @@ def quarantine_retry(
     )
     print_rows([{name: one[name] for name in told} for one in document["entries"]])
     if not document["entries"]:
-        say("nothing of it is in quarantine")
+        say("no matching row is in quarantine")
     for one in document["jobs"]:
         if not dry_run and one["error"]:
             print_message(f"{one['repo']} {one['job']}: {one['error']}", code)

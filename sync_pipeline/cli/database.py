@@ -153,6 +153,7 @@ def db_stop() -> None:
     from sync_pipeline.operations import environment
 
     environment.stop_server(_embedded(read_settings()))
+    say("the embedded server is stopped")
 
 
 def _embedded(settings: Settings) -> Path:

@@ -19,6 +19,7 @@ from sync_pipeline.cli.shared import (
     AsJson,
     cell,
     examples_text,
+    fits_terminal,
     open_database,
     print_json,
     print_raw,
@@ -42,7 +43,7 @@ STATUS_EXAMPLES = examples_text(
 )
 """The end of its help."""
 
-Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
 ReadOnly = Annotated[bool, typer.Option("--read-only", help="For viewers: nothing can be started.")]
 
@@ -183,10 +184,13 @@ def completeness_command(
     if as_json:
         print_json(document)
         return
-    if sys.stdout.isatty():
-        print_table(reports.completeness_table(document, by))
-    else:
-        print_rows(reports.completeness_rows(document, by))
+    rows = reports.completeness_rows(document, by)
+    if not sys.stdout.isatty():
+        print_rows(rows)
+    elif fits_terminal(table := reports.completeness_table(document, by)):
+        print_table(table)
+    else:  # a line for each value: words of a table that is too wide break anywhere
+        print_rows(reports.without_zeros(rows))
     for line in reports.unreadable_lines(document):
         say(line)
     say(reports.completeness_summary(document))

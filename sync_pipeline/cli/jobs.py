@@ -42,7 +42,7 @@ app = group(
     ),
 )
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Jobs by their ids.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Jobs by their ids.")]
 Repo = Annotated[str | None, typer.Option("--repo", metavar="SPEC", help=f"Of this repository: {NAMES}")]
 Instance = Annotated[str | None, typer.Option("--instance", metavar="HOST", help="Of this server.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Of this tenant.")]

@@ -36,7 +36,7 @@ app = group(
 Of = Annotated[
     str, typer.Option("--instance", metavar="HOST", help="The server, with its port if not the default.")
 ]
-Why = Annotated[str, typer.Option("--reason", help="Why; it is kept with your name.")]
+Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with your name.")]
 
 
 @app.command("list")

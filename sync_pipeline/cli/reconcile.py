@@ -201,7 +201,8 @@ def _result(one: Mapping[str, Any]) -> str:
 
 def _follows(difference: Mapping[str, Any]) -> str:
     if difference["believed_at"] is not None:
-        return f"gone; a tombstone if it still is after {moment(difference['believed_at'])}"
+        after = moment(difference["believed_at"])
+        return f"gone at the source; becomes a tombstone if it is still gone after {after}"
     return _NEXT[difference["next"]]
 
 

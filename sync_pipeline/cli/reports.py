@@ -366,7 +366,7 @@ def status_attendance(document: Mapping[str, Any]) -> Iterator[str]:
         often = age(one["every_seconds"])
         yield f"{one['name']} is silent for {age(one['age_seconds'])}; a tick is due every {often}"
     for line in document["slow"]:
-        yield f"scm-sync up: {line}"
+        yield f"scm-sync up is slow: {line}"
     starts = document["run_starts"]
     if starts is not None and starts["failed"]:
         yield failed_starts(starts["runs"], starts["failed"], starts["reason"])
@@ -384,7 +384,7 @@ def status_summary(document: Mapping[str, Any]) -> str:
     parts = [
         counted(summary["repositories"], "repository", "repositories")
         + (f" and {retired:,} retired" if retired else ""),
-        "units: " + _numbers(summary["units"]),
+        "assets: " + _numbers(summary["units"]),
         "jobs: " + _numbers(summary["jobs"]),
     ]
     return "; ".join(parts)
@@ -488,20 +488,24 @@ def completeness_rows(document: Mapping[str, Any], by: str) -> list[Row]:
     ]
 
 
+def without_zeros(rows: Sequence[Row]) -> list[Row]:
+    """``rows`` without the columns that are zero or empty in every one of them."""
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    return [{name: row[name] for name in columns} for row in rows]
+
+
 def completeness_table(document: Mapping[str, Any], by: str) -> Table:
     """The same for a terminal, without the columns that are zero in every line."""
     from rich.table import Table
 
-    rows = completeness_rows(document, by)
-    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    rows = without_zeros(completeness_rows(document, by))
     table = Table()
-    for name in columns:
+    for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="left" if name == by else "right", overflow="fold")
     for row in rows:
         if row is rows[-1]:
             table.add_section()
-        values = (row[name] for name in columns)
-        table.add_row(*(cell(f"{value:,}" if isinstance(value, int) else value) for value in values))
+        table.add_row(*(cell(f"{value:,}" if isinstance(value, int) else value) for value in row.values()))
     return table
 
 
@@ -523,10 +527,10 @@ def completeness_summary(document: Mapping[str, Any]) -> str:
     if not total["units"]:
         return f"no repositories{left_out}"
     share = total["verified"]["share"]
-    compared = f"; {share or 0:.0%} was compared with the sources lately"
-    return ("nothing is known to be missing" if total["complete"] else "not all is there, or not known") + (
-        compared + left_out
-    )
+    compared = f"; {share or 0:.0%} of the rows were compared with the sources lately"
+    return (
+        "nothing is known to be missing" if total["complete"] else "rows are missing, or parts are not known"
+    ) + (compared + left_out)
 
 
 # verify -------------------------------------------------------------------------------------------------

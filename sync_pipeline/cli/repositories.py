@@ -56,7 +56,7 @@ catalog_app = group(
 def repo_add(
     specs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SPEC]...", help="svn:<url> or gitlab:<id, path or url>", show_default=False),
+        typer.Argument(metavar="SPEC", help="svn:<url> or gitlab:<id, path or url>", show_default=False),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="PATH", help="A repos.toml; see repos.example.toml.")
@@ -168,9 +168,9 @@ def _registered_line(result: Registered) -> str:
             verb = "would become" if result.dry_run else "is now"
             line += f"; its tenant {verb} {repository.tenant} (was {result.tenant_before})"
         return line
-    older = f"{len(result.history)} older blocks {queued}"
+    plural = "s" if len(result.history) != 1 else ""
+    older = f"{len(result.history)} older block{plural} {queued}"
     if result.path is not None:
-        plural = "s" if len(result.history) != 1 else ""
         older = f"{len(result.history)} window{plural} of older merge requests and reviews {queued}"
     if result.again and repository is not None:
         head = "" if result.head is None else f"HEAD r{result.head}, "
@@ -290,7 +290,9 @@ def repo_show(
 @app.command("retire")
 def repo_retire(
     repo: RepoArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
+    ],
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -324,7 +326,9 @@ def repo_retire(
 def repo_relocate(
     repo: RepoArgument,
     url: Annotated[str, typer.Argument(metavar="URL", help="The new address of the same SVN repository.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
+    ],
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -424,4 +428,7 @@ def catalog_export(as_json: AsJson = False) -> None:
             }
         )
     else:
-        say(f"{len(snapshot.repositories)} repositories written to {settings.catalog_file}")
+        from sync_pipeline.operations.formatting import counted
+
+        count = counted(len(snapshot.repositories), "repository", "repositories")
+        say(f"{count} written to {settings.catalog_file}")

@@ -30,8 +30,8 @@ Execute = Annotated[
 
 
 def full_sync_command(execute: Execute = False, as_json: AsJson = False) -> None:
-    """Queue the last full_sync_days days to be read again. SVN: so many blocks. The schedule does it once a
-    night. The schedule `full_sync` does it at 02:00 UTC."""
+    """Queue the last full_sync_days days to be read again. SVN: so many blocks. The schedule
+    `full_sync` does it at 02:00 UTC."""
     from sync_pipeline.operations.resync import Resync
 
     _queue(Resync.FULL_SYNC, execute, as_json)

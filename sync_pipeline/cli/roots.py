@@ -59,7 +59,10 @@ def root_add(
         typer.Option("--exclude", metavar="PATTERN", help="No projects whose path matches; wins."),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", help="Owner of all of them; default: first segment of the path.")
+        str | None,
+        typer.Option(
+            "--tenant", metavar="NAME", help="Owner of all of them; default: first segment of the path."
+        ),
     ] = None,
     as_json: AsJson = False,
     dry_run: DryRun = False,
@@ -143,7 +146,7 @@ def root_list(
 def root_sync(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ROOT]...", help="Roots to visit; default: all.", show_default=False),
+        typer.Argument(metavar="ROOT", help="Roots to visit; default: all.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> int:

@@ -76,7 +76,7 @@ def runs_show(
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Batches that are printed.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show one run with its batches. Each says where it was read, its first and last key, and what became
+    """Show one run with its batches. Each names where it was read, its first and last key, and what became
     of its rows."""
     from sync_pipeline.operations import runs
 
@@ -95,7 +95,7 @@ def runs_show(
 @app.command("replay")
 def runs_replay(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with your name.")],
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run, by its id.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run, by its id.")] = None,
     batch: Annotated[
         int | None,
         typer.Option(
@@ -105,7 +105,8 @@ def runs_replay(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> int:
-    """Read again from the source what a run or batch read. Exit codes are those of the runner."""
+    """Read again what a run or a batch read, and store what differs. The source is asked; exit codes are
+    those of the runner."""
     from sync_pipeline.model import JobReport, Kind, Mode
     from sync_pipeline.operations import runs
     from sync_pipeline.sync.readers import Readers

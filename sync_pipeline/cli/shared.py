@@ -57,8 +57,8 @@ Job = Annotated[
         help="commits, merge_requests (mrs), reviews or revisions (svn); default: all that it has.",
     ),
 ]
-StartRev = Annotated[int | None, typer.Option("--start-rev", help="SVN: first revision.")]
-EndRev = Annotated[int | None, typer.Option("--end-rev", help="SVN: last revision, included.")]
+StartRev = Annotated[int | None, typer.Option("--start-rev", metavar="N", help="SVN: first revision.")]
+EndRev = Annotated[int | None, typer.Option("--end-rev", metavar="N", help="SVN: last revision, included.")]
 Since = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="GitLab: start; UTC without a zone.")
 ]
@@ -293,6 +293,13 @@ def print_table(table: RenderableType) -> None:
     from rich.console import Console
 
     Console().print(table)
+
+
+def fits_terminal(table: RenderableType) -> bool:
+    """Whether the columns of the terminal are enough for ``table`` without breaking a word."""
+    from rich.console import Console
+
+    return Console(width=1000).measure(table).maximum <= terminal_width()
 
 
 def terminal_width() -> int:

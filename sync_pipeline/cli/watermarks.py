@@ -45,7 +45,9 @@ app = group(
 @app.command("reset")
 def watermark_reset(
     repo: RepoArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
+    ],
     job: Job = None,
     as_json: AsJson = False,
     dry_run: DryRun = False,
@@ -58,7 +60,9 @@ def watermark_reset(
 @app.command("set")
 def watermark_set(
     repo: RepoArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded with your name.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
+    ],
     start_rev: StartRev = None,
     end_rev: EndRev = None,
     since: Since = None,

@@ -264,6 +264,8 @@ def plan_line(plan: ReadPlan) -> str:
         where = f"{counted(_revisions(plan), 'revision')} in {counted(chunks, 'block')} missing"
     else:
         length = age(_days(plan.missing) * 86_400)
+        if any(isinstance(gap, TimeWindow) and gap.since <= BEGINNING for gap in plan.missing):
+            length = "history from the beginning"
         where = f"{length} in {counted(chunks, 'stretch', 'stretches')} missing"
     if plan.head is not None:
         where += f"; HEAD is r{plan.head}"

@@ -320,10 +320,12 @@ def find_repository(database: Database, text: str) -> Repository:
             found = repos.find(conn, spec)
             if found is None:
                 raise catalog.unknown_repository(spec, repos.list_all(conn))
-    if found is None:
-        raise ConfigurationError(
-            f"the catalog has no repository {text!r}; see: scm-sync repo list", code="unknown_repository"
-        )
+        if found is None:
+            is_path = any(one.project_path == text for one in repos.list_all(conn))
+            hint = f"write gitlab:{text}" if is_path else "see: scm-sync repo list"
+            raise ConfigurationError(
+                f"the catalog has no repository {text!r}; {hint}", code="unknown_repository"
+            )
     return found
 
 

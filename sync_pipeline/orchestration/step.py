@@ -39,6 +39,7 @@ from sync_pipeline.model import (
     Repository,
     Window,
 )
+from sync_pipeline.operations.formatting import counted
 from sync_pipeline.orchestration.asset_page import OF_EVERY_PARTITION, AssetPages
 from sync_pipeline.orchestration.completed_partitions import finished_blocks, finished_days
 from sync_pipeline.orchestration.failures import StepFailure, failed
@@ -198,7 +199,8 @@ class Step:
         if retired:
             self.context.log.info(f"skipped, retired: {', '.join(retired[:20])}")
         windows = ", ".join(str(w) for w in merged(self.order.windows)[:3]) or "what is new"
-        self.context.log.info(f"{self.order.mode} of {len(active)} repositories: {windows}")
+        count = counted(len(active), "repository", "repositories")
+        self.context.log.info(f"{self.order.mode} of {count}: {windows}")
 
     def _deadline(self) -> float | None:
         """When this run stops claiming, so that it ends by itself before run monitoring ends it."""

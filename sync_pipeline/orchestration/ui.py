@@ -182,7 +182,7 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
         commands = {
             "code server": lambda: code_server.command(place, log),
             "daemon": lambda: _daemon(workspace),
-            "page": lambda: _page(arguments),
+            "UI": lambda: _page(arguments),
         }
         begin = {name: partial(_start, command, environment) for name, command in commands.items()}
         children = _Children(begin | {"daemon": partial(_start_daemon, settings, begin["daemon"])})
@@ -192,8 +192,8 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
             children.start("code server")
             _wait("code server", lambda: code_server.answers(place), children, stop)
             children.start("daemon")
-            children.start("page")
-            _wait("page", lambda: _is_page(settings, children.pid("page")), children, stop)
+            children.start("UI")
+            _wait("UI", lambda: _is_page(settings, children.pid("UI")), children, stop)
             there = running(settings)
             if there is not None and not stop.is_set():
                 _announce(settings, there.url, secret)
@@ -315,7 +315,7 @@ class _Children:
             if len(self._ends) == _MOST_ENDS and time.monotonic() - self._ends[0] < _ENDS_SECONDS:
                 raise _ended(name, code)
             self._ends.append(time.monotonic())
-            _say(f"the {name} ended by itself with {code}; starting it again")
+            _say(f"the {name} ended with exit code {code}; starting it again")
             # Its group is left alone: the runs in it do their work to the end.
             self.start(name)
 
@@ -368,7 +368,7 @@ def _wait(name: str, ready: Callable[[], bool], children: _Children, stop: threa
 
 def _ended(name: str, code: int) -> ConfigurationError:
     return ConfigurationError(
-        f"the {name} ended by itself with {code}; the lines above, or runs.log in the state folder, say why",
+        f"the {name} ended with exit code {code}; the lines above, or runs.log in the state folder, say why",
         code="child_ended",
     )
 

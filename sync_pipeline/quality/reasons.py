@@ -40,6 +40,19 @@ class Reason(StrEnum):
 WAITS_FOR_ITSELF = frozenset({Reason.NEVER_SYNCED, Reason.INCOMPLETE, Reason.MISMATCH})
 """Reasons that go away without a person, as queued history is read and what differs is repaired."""
 
+_NO_ACCESS = (
+    Reason.CREDENTIAL,
+    Reason.DENIED,
+    Reason.GONE,
+    Reason.REPLACED,
+    Reason.MOVED,
+    Reason.LOGIN_PAGE,
+    Reason.UNREACHABLE,
+)
+_FOLLOWS_FROM_NO_ACCESS = frozenset(
+    {Reason.NEVER_SYNCED, Reason.INCOMPLETE, Reason.STALE, Reason.GAP, Reason.FAILED_WINDOW}
+)
+
 PASSES = frozenset({Reason.DISABLED})
 """Reasons that are reported and are no defect."""
 
@@ -72,7 +85,7 @@ CATALOGUE: Mapping[Reason, ReasonText] = {
     ),
     Reason.INCOMPLETE: ReasonText(
         "history is queued and waits to be read",
-        "nothing; it shrinks while scm-sync up runs, or: scm-sync runner backfill --repo SPEC",
+        "wait while scm-sync up reads it, or: scm-sync runner backfill --repo SPEC",
     ),
     Reason.STALE: ReasonText(
         "the last complete look is older than stale_after",
@@ -199,8 +212,16 @@ def remedy(reason: Reason | str, spec: str = "SPEC") -> str:
 
 
 def remedies(reasons: Iterable[Reason | str], spec: str = "SPEC") -> dict[str, str]:
-    """The remedy for each of ``reasons``, by its name."""
-    return {str(reason): remedy(reason, spec) for reason in reasons}
+    """The remedy for each of ``reasons``, by its name. While the source cannot be read, nothing else helps
+    against what follows from that: there the remedy names the reason to remove first."""
+    names = [str(reason) for reason in reasons]
+    blocker = next((str(one) for one in _NO_ACCESS if str(one) in names), None)
+    return {
+        name: f"first remove the reason {blocker}"
+        if blocker is not None and name in _FOLLOWS_FROM_NO_ACCESS
+        else remedy(name, spec)
+        for name in names
+    }
 
 
 def table() -> str:

@@ -92,7 +92,7 @@ def test_what_was_read_to_the_end_is_complete_and_retired_ones_are_left_out(flee
     assert (left["retired_repositories"], left["total"]["stored"], left["total"]["units"]) == (1, 6, 3)
     assert (
         reports.completeness_summary(left)
-        == "nothing is known to be missing; 0% was compared with the sources lately; "
+        == "nothing is known to be missing; 0% of the rows were compared with the sources lately; "
         "1 retired repository left out"
     )
 
@@ -158,7 +158,7 @@ def test_every_kind_of_difference_and_of_unknown_is_told_where_it_is(fleet: Forg
     }
     assert (
         reports.completeness_summary(document)
-        == "not all is there, or not known; 0% was compared with the sources lately"
+        == "rows are missing, or parts are not known; 0% of the rows were compared with the sources lately"
     )
 
 

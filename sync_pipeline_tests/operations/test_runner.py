@@ -383,6 +383,14 @@ def test_bounds_that_contradict_each_other_or_do_not_exist_are_refused_in_one_li
     assert "\n" not in str(refused.value)
 
 
+def test_a_history_that_was_never_read_is_not_counted_in_days() -> None:
+    window = TimeWindow(BEGINNING, day(2))
+    chunks = plans.plan_backfill(window, [window])
+    nothing = plans.Expected(None, None, None)
+    line = plans.plan_line(plans.ReadPlan(PROJECT, MRS, Mode.BACKFILL, window, None, chunks, nothing))
+    assert line == f"{PROJECT.spec} merge_requests: history from the beginning in 1 stretch missing"
+
+
 def test_time_is_planned_where_covered_and_missing_meet() -> None:
     window = TimeWindow(day(1), day(10))
     plan = plans.plan_backfill(window, [TimeWindow(day(1), day(2)), TimeWindow(day(5), day(6))])

@@ -460,7 +460,7 @@ def test_what_a_terminal_shows(database: Database, project: int) -> None:
         "  → scm-sync runner backfill --repo svn:file:///srv/paint reads exactly what is missing"
     )
     assert reports.status_summary(document).startswith(
-        "2 repositories; units: 1 healthy, 2 waiting, 1 unhealthy; jobs: "
+        "2 repositories; assets: 1 healthy, 2 waiting, 1 unhealthy; jobs: "
     )
     row = reports.status_rows(document)[0]
     assert row["instance"] == "local"

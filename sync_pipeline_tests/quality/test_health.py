@@ -42,7 +42,7 @@ from sync_pipeline.quality.health import (
     reason_of_failure,
     reason_of_server,
 )
-from sync_pipeline.quality.reasons import CATALOGUE, Reason, held_back_table, remedy, table
+from sync_pipeline.quality.reasons import CATALOGUE, Reason, held_back_table, remedies, remedy, table
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn.codes import Meaning
 from sync_pipeline.store.credentials import stop
@@ -314,3 +314,11 @@ def test_a_failed_job_leads_to_an_entry_of_the_catalogue(
     found = reason_of_failure(code, mode, is_tried_again=is_tried_again)
     assert found == reason
     assert found is None or remedy(found)
+
+
+def test_what_follows_from_lost_access_names_the_reason_to_remove_first() -> None:
+    found = remedies([Reason.DENIED, Reason.INCOMPLETE, Reason.NEVER_SYNCED, Reason.QUARANTINE], "gitlab:7")
+    assert found["incomplete"] == found["never_synced"] == "first remove the reason denied"
+    assert found["denied"] == remedy(Reason.DENIED, "gitlab:7")
+    assert found["quarantine"] == remedy(Reason.QUARANTINE, "gitlab:7")
+    assert remedies([Reason.INCOMPLETE], "gitlab:7") == {"incomplete": remedy(Reason.INCOMPLETE, "gitlab:7")}

@@ -47,7 +47,7 @@ def settings_in_force() -> tuple[list[Finding], Settings | None]:
     try:
         settings = load_settings()
     except ConfigurationError as error:
-        lists = "python -m sync_pipeline.settings lists every setting"
+        lists = "docs/settings.md lists every setting"
         problems = (error_text(ConfigurationError(problem), lists) for problem in error.problems)
         return [failed("settings", seen, remedy) for seen, remedy in problems], _without_unknown()
     file = config_file()
@@ -255,7 +255,7 @@ def pools(living: Sequence[Pool] | None, unserved: Sequence[Unserved]) -> list[F
         what = _some([f"{one.spec} {one.job_type}" for one in unserved])
         remedy = "start the pool that takes them, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)"
         return [warning("pools", f"no living pool ({names}) takes {what}", remedy)]
-    return [ok("pools", f"{counted(len(living), 'pool')} take every repository: {names}")]
+    return [ok("pools", f"every repository is taken by {counted(len(living), 'pool')}: {names}")]
 
 
 def assets(verdicts: Sequence[HealthResult] | None, repositories: Sequence[Repository]) -> list[Finding]:
