@@ -20,7 +20,7 @@ from sync_pipeline.orchestration.partitions import partitions_of, svn_blocks
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.specs import asset_key, asset_spec
 from sync_pipeline.orchestration.step import Observer, Step
-from sync_pipeline.orchestration.verdicts import CHECK_NAME
+from sync_pipeline.orchestration.verdicts import CHECK_DESCRIPTION, CHECK_NAME
 from sync_pipeline.policy.families import Family, by_family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.settings import Settings
@@ -88,8 +88,7 @@ def _multi_asset(
             for repository, job_type in members.values()
         ],
         check_specs=[
-            dg.AssetCheckSpec(CHECK_NAME, asset=key, description="Complete and fresh, by our own ledger.")
-            for key in members
+            dg.AssetCheckSpec(CHECK_NAME, asset=key, description=CHECK_DESCRIPTION) for key in members
         ],
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.multi_run(BLOCKS_PER_RUN if svn_family else DAYS_PER_RUN),

@@ -437,8 +437,9 @@ def test_a_switch_that_is_off_is_yellow_and_a_breaker_that_is_off_holds_nothing_
     found = checks(forge)["held_back"]
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert {name: one.value for name, one in found.metadata.items()} == {
+        "held_back_count": 1,
         "cb_enabled": "switched off: circuit breakers hold nothing back; set it to true, "
-        "unless this is wanted"
+        "unless this is wanted",
     }
 
 

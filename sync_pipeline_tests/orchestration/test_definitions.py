@@ -94,6 +94,7 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
         "attendance",
         "servers",
         "held_back",
+        "code_location",
     }
     assert set(steps(found)) == {
         "gitlab_example_commits",
