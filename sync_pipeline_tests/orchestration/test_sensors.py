@@ -68,7 +68,7 @@ def test_a_run_shows_three_tags_at_most_and_its_repository_where_it_is_for_one(
     shown = {
         tag: value for tag, value in request.tags.items() if not tag.startswith(("dagster/", ".dagster/"))
     }
-    named = {"repo": "file:///srv/paint"} if len(slugs) == 1 else {}
+    named = {"repo": "paint"} if len(slugs) == 1 else {}
     assert shown == {"scm/mode": "incremental", "scm/reason": "never_visited", **named}
 
 
