@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.measure import Figure, seconds
 from sync_pipeline.operations.environment import ensure_server, remove_server
-from sync_pipeline.policy.rate_limits import Limits
+from sync_pipeline.policy.rate_limits import RateLimits
 from sync_pipeline.store import migrations
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.limiter import SharedLimiter
@@ -35,7 +35,7 @@ def figures() -> list[Figure]:
 
 
 def _measure(database: Database) -> list[Figure]:
-    limiter = SharedLimiter(database, "git.example", Limits(100_000.0, 100_000), max_wait=60.0)
+    limiter = SharedLimiter(database, "git.example", RateLimits(100_000.0, 100_000), max_wait=60.0)
 
     def permit() -> None:
         limiter.acquire("projects", lambda: None)

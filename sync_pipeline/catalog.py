@@ -397,7 +397,7 @@ def svn_prefix_of(url: str, root: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class CatalogSnapshot:
     """The catalog as a code location sees it: every repository, the retired ones too, by ``repo_id``.
 
     ``head_rev`` is the largest SVN revision known at ``written_at`` (UTC; None for an empty catalog that was
@@ -423,11 +423,11 @@ def write_snapshot(
     head_rev: int,
     written_at: datetime,
     history_start: date | None = None,
-) -> Snapshot:
+) -> CatalogSnapshot:
     """Replace the file at ``path`` as a whole; a reader sees the old or the new one. ``written_at`` is aware.
     Raises ConfigurationError if it cannot be written."""
     ordered = tuple(sorted(repositories, key=lambda repository: repository.repo_id))
-    snapshot = Snapshot(ordered, head_rev, written_at.astimezone(UTC), history_start)
+    snapshot = CatalogSnapshot(ordered, head_rev, written_at.astimezone(UTC), history_start)
     content = {
         "version": SNAPSHOT_VERSION,
         "written_at": written_at.astimezone(UTC).isoformat(),
@@ -468,7 +468,7 @@ def _replace(path: Path, content: object) -> None:
         ) from None
 
 
-def load_snapshot(path: Path) -> Snapshot:
+def load_snapshot(path: Path) -> CatalogSnapshot:
     """As :func:`read_snapshot`, but where the file is damaged, what its copy has, with a line in the log.
     Every run reads the file, so a damaged one would stop all of them."""
     try:
@@ -484,7 +484,7 @@ def load_snapshot(path: Path) -> Snapshot:
         raise
 
 
-def read_snapshot(path: Path) -> Snapshot:
+def read_snapshot(path: Path) -> CatalogSnapshot:
     """The catalog in the file at ``path``; empty if there is none yet. Raises ConfigurationError that names
     the remedy if it is damaged or of another version."""
     try:
@@ -494,14 +494,14 @@ def read_snapshot(path: Path) -> Snapshot:
                 f"the catalog snapshot {path} has version {content['version']!r}, this program reads "
                 f"{SNAPSHOT_VERSION}; run: scm-sync catalog export"
             )
-        return Snapshot(
+        return CatalogSnapshot(
             repositories=tuple(_repository(entry) for entry in content["repositories"]),
             head_rev=int(content["head_rev"]),
             written_at=datetime.fromisoformat(content["written_at"]),
             history_start=content["history_start"] and date.fromisoformat(content["history_start"]),
         )
     except FileNotFoundError:
-        return Snapshot()
+        return CatalogSnapshot()
     except OSError as error:
         raise ConfigurationError(
             f"the catalog snapshot {path} cannot be read: {error.strerror}", code=_DAMAGED
@@ -546,7 +546,7 @@ def _is_named(repository: Repository, spec: RepositorySpec) -> bool:
     return spec.address.casefold() in [name.casefold() for name in names if name]
 
 
-def narrow(snapshot: Snapshot, only: str) -> Snapshot:
+def narrow(snapshot: CatalogSnapshot, only: str) -> CatalogSnapshot:
     """``snapshot`` with the one repository that ``only`` names; all of it if ``only`` is empty. Raises
     ConfigurationError if the catalog does not have it."""
     if not only:

@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sync_pipeline.model import Obligation, QuarantinedRow, TimeWindow
+from sync_pipeline.model import DeferredFetch, QuarantinedRow, TimeWindow
 
 Raw = Mapping[str, Any]
 
@@ -109,7 +109,7 @@ class CommitBatch:
     complete: bool
     date: datetime | None
     quarantined: tuple[QuarantinedRow, ...] = ()
-    obligations: tuple[Obligation, ...] = ()
+    obligations: tuple[DeferredFetch, ...] = ()
     absent: tuple[str, ...] = ()
 
 
@@ -181,7 +181,7 @@ class MergeRequestBatch:
     covered: TimeWindow | None
     date: datetime | None
     quarantined: tuple[QuarantinedRow, ...] = ()
-    obligations: tuple[Obligation, ...] = ()
+    obligations: tuple[DeferredFetch, ...] = ()
 
 
 class Origin(StrEnum):
@@ -263,7 +263,7 @@ class ReviewSet:
     reviewers: tuple[ReviewerRow, ...] | None
     whole: frozenset[Origin]
     quarantined: tuple[QuarantinedRow, ...] = ()
-    obligations: tuple[Obligation, ...] = ()
+    obligations: tuple[DeferredFetch, ...] = ()
     mr_id: int | None = None
     notes_counted: int | None = None
 

@@ -277,7 +277,7 @@ class QuarantinedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Obligation:
+class DeferredFetch:
     """A detail of a stored row that could not be read and is retried on its own."""
 
     natural_key: str
@@ -306,7 +306,7 @@ class Batch:
     rows: Iterable[RevisionRow]
     covered: Window | None
     quarantined: tuple[QuarantinedRow, ...] = ()
-    obligations: tuple[Obligation, ...] = ()
+    obligations: tuple[DeferredFetch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

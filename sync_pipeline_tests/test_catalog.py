@@ -284,7 +284,7 @@ def test_a_snapshot_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_without_a_file_the_catalog_is_empty(tmp_path: Path) -> None:
-    assert catalog.read_snapshot(tmp_path / "absent.json") == catalog.Snapshot()
+    assert catalog.read_snapshot(tmp_path / "absent.json") == catalog.CatalogSnapshot()
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_a_reader_never_sees_half_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_only_narrows_to_one_repository() -> None:
-    snapshot = catalog.Snapshot((repository(1), repository(2, "svn://h/other")), head_rev=5)
+    snapshot = catalog.CatalogSnapshot((repository(1), repository(2, "svn://h/other")), head_rev=5)
     assert catalog.narrow(snapshot, "") is snapshot
     narrowed = catalog.narrow(snapshot, "svn:svn://H/other/")
     assert [entry.repo_id for entry in narrowed.repositories] == [2]
@@ -407,11 +407,11 @@ def test_a_gitlab_project_is_found_by_id_path_and_url(text: str) -> None:
     known = project(1)
     entries = [project(2, project_id=13, project_path="a/c"), known]
     assert catalog.find(entries, catalog.parse_spec(f"gitlab:{text}")) is known
-    assert catalog.narrow(catalog.Snapshot(tuple(entries)), f"gitlab:{text}").repositories == (known,)
+    assert catalog.narrow(catalog.CatalogSnapshot(tuple(entries)), f"gitlab:{text}").repositories == (known,)
     for other in ("gitlab:14", "gitlab:a/d", "gitlab:https://h/git/a/b", "gitlab:https://g/a/b"):
         assert catalog.find(entries, catalog.parse_spec(other)) is None
     with pytest.raises(ConfigurationError, match=r"SCM_ONLY: .*did you mean gitlab:a/b"):
-        catalog.narrow(catalog.Snapshot((known,)), "gitlab:a/bb")
+        catalog.narrow(catalog.CatalogSnapshot((known,)), "gitlab:a/bb")
 
 
 def test_a_project_of_several_servers_has_to_be_named_by_its_url() -> None:

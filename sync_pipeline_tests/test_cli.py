@@ -1183,8 +1183,8 @@ def test_the_status_of_what_is_registered(scm: Scm, on_database: Database) -> No
     assert row.split("\t")[:3] == ["waiting", "file:///srv/paint", "revisions"]
     assert due.startswith("due and not started: 1 (1 never visited), the longest not visited for ")
     assert summary == "1 repository; units: 1 waiting; jobs: none"
-    (unit,) = scm("status", "--repo", "svn:file:///srv/paint", "--job", "svn", "--json").json["units"]
-    assert unit["verdict"] == "waiting"
+    (asset,) = scm("status", "--repo", "svn:file:///srv/paint", "--job", "svn", "--json").json["units"]
+    assert asset["verdict"] == "waiting"
     scm("status", "--job", "nonsense").refused(3, "unknown job type 'nonsense'")
     scm("status", "--repo", "paint", "--job", "commits").refused(3, "it has revisions")
     scm("status", "--repo", "nothing").refused(3, "no repository 'nothing'")

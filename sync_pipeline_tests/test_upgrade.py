@@ -28,13 +28,13 @@ import pytest
 from psycopg.rows import dict_row
 
 from sync_pipeline import __version__
-from sync_pipeline.catalog import Snapshot
+from sync_pipeline.catalog import CatalogSnapshot
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobStatus, Mode
 from sync_pipeline.orchestration.build import build_defs
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import GitLabTable, Settings, SvnTable
-from sync_pipeline.store import migrations, proofs, repos
+from sync_pipeline.store import integrity_checks, migrations, repos
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register_source, request
@@ -160,7 +160,7 @@ def test_a_database_of_a_later_version_migrates_and_loses_nothing(
     applied = migrate_and_compare(empty_database_url, before, database_url)
     assert first in (None, applied[0])
     with Database(empty_database_url) as database, database.connection() as conn:
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_what_people_did_to_jobs_says_after_an_upgrade_what_the_jobs_were(empty_database_url: str) -> None:
@@ -199,7 +199,7 @@ def test_everything_by_which_dagster_keeps_state_has_its_name_after_an_upgrade(
             svn=(SvnTable(url="file:///", name="files"),),
         )
         location = build_defs(
-            settings=settings, snapshot=Snapshot(tuple(repos.list_all(conn))), only=""
+            settings=settings, snapshot=CatalogSnapshot(tuple(repos.list_all(conn))), only=""
         ).get_repository_def()
         for project_id, path in ((1001, "team1/app-2"), (1000_000, "team1/app.2")):
             repos.insert_gitlab(
@@ -268,7 +268,7 @@ def test_after_an_upgrade_nothing_is_read_as_changed_and_what_was_missing_arrive
     covered = dict(rows_of(upgraded, "SELECT repo_id, covered_revs::text FROM scm.sync_watermarks"))
     assert covered[repos["paint"]] == "{[1,1022)}"
     with upgraded.connection() as conn:
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 # A migration while jobs run ------------------------------------------------------------------------------

@@ -20,12 +20,12 @@ from sync_pipeline.cli.shared import (
     open_database,
     print_facts,
     print_json,
+    print_message,
     print_raw,
     print_rows,
     read_settings,
     say,
     stopped_politely,
-    tell,
 )
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ def quarantine_list(
         columns = (*columns, "resolved_at")
     print_rows([{name: entry[name] for name in columns} for entry in entries])
     if not entries:
-        tell("nothing of it is in quarantine")
+        print_message("nothing of it is in quarantine")
     elif len(entries) < document["total"]:
-        tell(f"{len(entries)} of {document['total']} entries are shown; see --limit")
+        print_message(f"{len(entries)} of {document['total']} entries are shown; see --limit")
 
 
 @quarantine_app.command("show")
@@ -184,7 +184,7 @@ def quarantine_retry(
         say("nothing of it is in quarantine")
     for one in document["jobs"]:
         if not dry_run and one["error"]:
-            tell(f"{one['repo']} {one['job']}: {one['error']}", code)
+            print_message(f"{one['repo']} {one['job']}: {one['error']}", code)
     return code
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sync_pipeline.cli.shared import AsJson, open_database, print_json, read_settings, say, tell
+from sync_pipeline.cli.shared import AsJson, open_database, print_json, print_message, read_settings, say
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
 
@@ -77,14 +77,14 @@ def health_command(
                 "ready": found.ready,
                 "alive": found.alive,
                 "age_seconds": None if found.age is None else round(found.age, 3),
-                "said": found.said,
+                "said": found.summary,
                 "exit_code": code,
             }
         )
     elif code:
-        tell(found.said)
+        print_message(found.summary)
     else:
-        say(found.said)
+        say(found.summary)
     return code
 
 
@@ -94,22 +94,22 @@ def _judge_assets(settings: Settings, as_json: bool) -> int:
 
     with open_database(settings) as database:
         document = status(database, settings)
-    unhealthy = [unit for unit in document["units"] if unit["verdict"] == UNHEALTHY]
+    unhealthy = [asset for asset in document["units"] if asset["verdict"] == UNHEALTHY]
     code = PARTIAL if unhealthy else SUCCESS
     if as_json:
         keys = ("spec", "path", "job_type", "verdict", "reasons", "remedies")
         print_json(
             {
                 "assets": document["summary"]["units"],
-                "unhealthy": [{key: unit[key] for key in keys} for unit in unhealthy],
+                "unhealthy": [{key: asset[key] for key in keys} for asset in unhealthy],
                 "exit_code": code,
             }
         )
         return code
-    for unit in unhealthy:
-        for reason, line in unit["reasons"].items():
-            help_text = f"; {unit['remedies'][reason]}" if reason in unit["remedies"] else ""
-            tell(f"{unit['path']} {unit['job_type']}: {reason}: {line}{help_text}")
+    for asset in unhealthy:
+        for reason, line in asset["reasons"].items():
+            help_text = f"; {asset['remedies'][reason]}" if reason in asset["remedies"] else ""
+            print_message(f"{asset['path']} {asset['job_type']}: {reason}: {line}{help_text}")
     if not unhealthy:
         say("no asset is unhealthy")
     return code

@@ -95,7 +95,7 @@ def jobs_list(
         return
     print_rows([_row(one) for one in document["jobs"]])
     more = f"; {document['more']:,} more, see --limit" if document["more"] else ""
-    say(f"{jobs.said(document)}{more}")
+    say(f"{jobs.summary(document)}{more}")
 
 
 @app.command("show")
@@ -284,7 +284,7 @@ def _changed(changed: Mapping[str, Any] | None) -> str:
 
 
 def _row(one: Mapping[str, Any]) -> dict[str, object]:
-    from sync_pipeline.operations.texts import age
+    from sync_pipeline.operations.formatting import age
 
     if one["status"] == "running":
         why = f"{one['worker']}, claimed until {one['claim_expires_at']:%H:%M:%S} unless renewed"

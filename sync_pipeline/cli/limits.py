@@ -19,10 +19,10 @@ from sync_pipeline.cli.shared import (
     now,
     open_database,
     print_json,
+    print_message,
     print_rows,
     read_settings,
     seconds_of,
-    tell,
 )
 
 app = group(
@@ -114,11 +114,11 @@ def _show(document: Mapping[str, Any], as_json: bool) -> None:
     limits: Sequence[Mapping[str, Any]] = document["limits"]
     print_rows([_row(one) for one in limits])
     if not limits:
-        tell("no server has been asked yet")
+        print_message("no server has been asked yet")
     for one in limits:
         whole = one["endpoint_class"] in ("all", "svn")
         if whole and not one["lowered"] and one["rate"] != one["full_rate"]:
-            tell(
+            print_message(
                 f"{one['instance']}: the last request was sent at {one['rate']:g} a second, the settings of "
                 f"this shell say {one['full_rate']:g}; each process applies those that it was started with"
             )
@@ -126,7 +126,7 @@ def _show(document: Mapping[str, Any], as_json: bool) -> None:
     for one in document["events"]:
         until = "" if one["until"] is None else f" until {_moment(one['until'])}"
         what = f"{one['instance']}: {one['action']}{until}"
-        tell(f"{_moment(one['created_at'])} {what} by {one['actor']}: {one['reason']}")
+        print_message(f"{_moment(one['created_at'])} {what} by {one['actor']}: {one['reason']}")
 
 
 def _moment(text: str) -> str:

@@ -32,7 +32,7 @@ from sync_pipeline.cli import (
     reconcile,
     repair,
     repositories,
-    rereading,
+    resync,
     retention,
     roots,
     runner,
@@ -46,9 +46,9 @@ from sync_pipeline.cli.shared import (
     OPERATE,
     SYNC,
     group,
+    print_message,
     print_raw,
     say,
-    tell,
 )
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.exit_codes import CLOSED_PIPE, CONFIGURATION, FAILED, INTERRUPTED, SUCCESS
@@ -90,8 +90,8 @@ app.add_typer(watermarks.app, name="watermark", rich_help_panel=OPERATE)
 app.add_typer(repair.app, name="repair", rich_help_panel=OPERATE)
 app.add_typer(admin.app, name="admin", rich_help_panel=OPERATE)
 admin.app.command("retention")(retention.retention_command)
-admin.app.command("full-sync")(rereading.full_sync_command)
-admin.app.command("repair-recent")(rereading.repair_recent_command)
+admin.app.command("full-sync")(resync.full_sync_command)
+admin.app.command("repair-recent")(resync.repair_recent_command)
 admin.app.command("pause")(pauses.pause_command)
 admin.app.command("resume")(pauses.resume_command)
 admin.app.command("pauses")(pauses.pauses_command)
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         code = _pipe_closed()
     except OSError as error:
-        code = tell(f"the output cannot be written: {error.strerror}", FAILED)
+        code = print_message(f"the output cannot be written: {error.strerror}", FAILED)
         _pipe_closed()
     sys.exit(code)
 
@@ -144,14 +144,14 @@ def run(arguments: Sequence[str]) -> int:
             return SUCCESS
         return _explain(error)
     except KeyboardInterrupt:
-        return tell("interrupted; what was committed stays", INTERRUPTED)
+        return print_message("interrupted; what was committed stays", INTERRUPTED)
 
 
 class _Lines(logging.Handler):
     """What our modules log, each as one line without a traceback."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tell(f"{record.levelname.lower()}: {record.getMessage()}")
+        print_message(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 def _explain(error: Exception) -> int:
@@ -159,32 +159,34 @@ def _explain(error: Exception) -> int:
         for line in traceback.format_exception(error):
             sys.stderr.write(visible(line, keep="\n"))
     if isinstance(error, Cancelled):
-        return tell(str(error), INTERRUPTED)
+        return print_message(str(error), INTERRUPTED)
     if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
-        return tell("the output cannot be written: no space left on device", FAILED)
+        return print_message("the output cannot be written: no space left on device", FAILED)
     if isinstance(error, ConfigurationError):
         for problem in error.problems:
-            tell(problem)
+            print_message(problem)
         return CONFIGURATION
     if isinstance(error, SyncError):
-        return tell(str(error), FAILED)
+        return print_message(str(error), FAILED)
     if type(error).__module__.startswith("psycopg"):
         from sync_pipeline.sync.attempt import database_error
 
-        return tell(str(database_error(error)), CONFIGURATION if _is_away(error) else FAILED)
+        return print_message(str(database_error(error)), CONFIGURATION if _is_away(error) else FAILED)
     if type(error).__module__.startswith(("sqlalchemy", "dagster_postgres")):
         from sync_pipeline.orchestration.storage import storage_problem
 
         if (problem_line := storage_problem(error)) is not None:
-            return tell(problem_line, CONFIGURATION)
+            return print_message(problem_line, CONFIGURATION)
     if isinstance(error, typer.Abort):
-        return tell("interrupted; nothing was changed", INTERRUPTED)
+        return print_message("interrupted; nothing was changed", INTERRUPTED)
     # Usage errors of the option parser have a message for people; their class moved between its versions.
     if callable(format_message := getattr(error, "format_message", None)):
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "scm-sync"
-        return tell(f"{format_message().rstrip('.')}; see: {command} --help", CONFIGURATION)
-    return tell(f"unexpected {type(error).__name__}: {error}; run scm-sync --debug for the traceback", FAILED)
+        return print_message(f"{format_message().rstrip('.')}; see: {command} --help", CONFIGURATION)
+    return print_message(
+        f"unexpected {type(error).__name__}: {error}; run scm-sync --debug for the traceback", FAILED
+    )
 
 
 def _is_away(error: Exception) -> bool:

@@ -1,7 +1,7 @@
 """How a long command shows that it moves: a bar on a terminal, now and then a line elsewhere.
 
 Belongs here: what is drawn where and how often. Does not belong here: what the numbers mean; the words are
-those of :mod:`sync_pipeline.operations.texts`.
+those of :mod:`sync_pipeline.operations.formatting`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from sync_pipeline.cli.shared import (
-    tell,
+    print_message,
 )
 from sync_pipeline.model import Counts, JobType
-from sync_pipeline.operations.texts import pace
+from sync_pipeline.operations.formatting import pace
 from sync_pipeline.safe_text import visible
 
 Show = Callable[[Counts], None]
@@ -61,17 +61,17 @@ class _Text:
 
 
 def _lines(what: str, text: _Text, changed: str) -> Show:
-    said = time.monotonic()
+    printed_at = time.monotonic()
     lock = threading.Lock()
 
     def show(counts: Counts) -> None:
-        nonlocal said
+        nonlocal printed_at
         with lock:
             words = text(counts.read)
-            if time.monotonic() - said < LINE_SECONDS:
+            if time.monotonic() - printed_at < LINE_SECONDS:
                 return
-            said = time.monotonic()
-        tell(f"{what}: {words}, {counts.changed:,} {changed}")
+            printed_at = time.monotonic()
+        print_message(f"{what}: {words}, {counts.changed:,} {changed}")
 
     return show
 

@@ -19,9 +19,9 @@ from sync_pipeline.cli.shared import (
     now,
     open_database,
     print_json,
+    print_message,
     say,
     stopped_politely,
-    tell,
 )
 from sync_pipeline.errors import ConfigurationError, SyncError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
@@ -61,7 +61,7 @@ def reaper_command(
     sensor `reaper` does the same every minute; both at once are harmless."""
     import psycopg
 
-    from sync_pipeline.operations.texts import counted
+    from sync_pipeline.operations.formatting import counted
     from sync_pipeline.settings import load_settings
     from sync_pipeline.sync.attempt import database_error
 
@@ -84,11 +84,14 @@ def reaper_command(
                 if not passes and isinstance(failure, ConfigurationError):
                     raise failure from None
                 code = max(
-                    code, tell(f"{failure}; trying again in {settings.reaper_interval_seconds} s", PARTIAL)
+                    code,
+                    print_message(
+                        f"{failure}; trying again in {settings.reaper_interval_seconds} s", PARTIAL
+                    ),
                 )
             passes += 1
             stop.wait(settings.reaper_interval_seconds)
-        tell(f"stopped after {counted(passes, 'pass', 'passes')}")
+        print_message(f"stopped after {counted(passes, 'pass', 'passes')}")
         return code
 
 
@@ -110,7 +113,7 @@ def _pass(database: Database, settings: Settings, dry_run: bool, *, once: bool) 
                 conn,
                 heartbeats.named(LOOP, settings.worker_pool),
                 seconds=time.monotonic() - started,
-                outcome=report.said(),
+                outcome=report.summary(),
                 every=None if once else settings.reaper_interval_seconds,
             )
     return report
@@ -127,6 +130,6 @@ def _show(report: ReapReport, as_json: bool, *, in_line: bool) -> int:
     for item in report.items:
         say(f"{when}{'would end: ' if report.dry_run else ''}{item.line}", flush=in_line)
     for error in report.errors:
-        tell(error, code)
-    say(f"{when}{report.said()}", flush=in_line)
+        print_message(error, code)
+    say(f"{when}{report.summary()}", flush=in_line)
     return code

@@ -24,14 +24,14 @@ from sync_pipeline.cli.shared import (
     now,
     open_database,
     print_json,
+    print_message,
     print_rows,
     read_settings,
     say,
     stopped_politely,
-    tell,
 )
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations.texts import age, counted, moment
+from sync_pipeline.operations.formatting import age, counted, moment
 
 _NEXT = {
     "read": "is read again by a repair",
@@ -163,7 +163,7 @@ def _print(document: Mapping[str, Any], dry_run: bool) -> None:
         )
         left = last["missing"] + last["extra"] + last["changed"] - len(last["differences"])
         if left > 0:
-            tell(f"{left:,} more are not listed; see --limit and scm.discrepancies")
+            print_message(f"{left:,} more are not listed; see --limit and scm.discrepancies")
 
 
 def _lines(one: Mapping[str, Any]) -> Iterator[str]:

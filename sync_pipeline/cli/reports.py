@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sync_pipeline.cli.shared import cell
-from sync_pipeline.operations.texts import age, counted, failed_starts, moment
+from sync_pipeline.operations.formatting import age, counted, failed_starts, moment
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -165,23 +165,23 @@ def status_rows(document: Mapping[str, Any]) -> list[Row]:
     several = _several_instances(document)
     return [
         {
-            "state": unit["verdict"],
-            "repository": unit["path"],
-            **({"instance": unit["instance"]} if several else {}),
-            "job_type": unit["job_type"],
-            "covered": _covered(unit),
-            "watermark": unit["watermark"],
-            "complete": _lag(unit),
-            "gaps": _extent(unit["gaps"]),
-            "queued": _extent(unit["queued"]),
-            "last_run": _last_run(unit["last_run"]),
-            "running": ", ".join(_at_work(one, document["generated_at"]) for one in unit["running"]),
-            "access": unit["access"]["state"],
-            "reasons": "; ".join(f"{name}: {line}" for name, line in unit["reasons"].items()),
-            "held_back": "; ".join(f"{name}: {line}" for name, line in unit["held_back"].items()),
-            "remedies": "; ".join(f"{name}: {line}" for name, line in unit["remedies"].items()),
+            "state": asset["verdict"],
+            "repository": asset["path"],
+            **({"instance": asset["instance"]} if several else {}),
+            "job_type": asset["job_type"],
+            "covered": _covered(asset),
+            "watermark": asset["watermark"],
+            "complete": _lag(asset),
+            "gaps": _extent(asset["gaps"]),
+            "queued": _extent(asset["queued"]),
+            "last_run": _last_run(asset["last_run"]),
+            "running": ", ".join(_at_work(one, document["generated_at"]) for one in asset["running"]),
+            "access": asset["access"]["state"],
+            "reasons": "; ".join(f"{name}: {line}" for name, line in asset["reasons"].items()),
+            "held_back": "; ".join(f"{name}: {line}" for name, line in asset["held_back"].items()),
+            "remedies": "; ".join(f"{name}: {line}" for name, line in asset["remedies"].items()),
         }
-        for unit in document["units"]
+        for asset in document["units"]
     ]
 
 
@@ -206,18 +206,18 @@ def status_table(document: Mapping[str, Any], width: int) -> Table:
         "reasons",
     ):
         table.add_column(name, overflow="fold")
-    for unit in document["units"][:LISTED]:
-        verdict, run = unit["verdict"], unit["last_run"]
+    for asset in document["units"][:LISTED]:
+        verdict, run = asset["verdict"], asset["last_run"]
         table.add_row(
             cell(verdict, _COLOURS[verdict]),
-            cell(unit["path"]),
-            *(cell(unit[name]) for name in where),
-            cell(unit["job_type"]),
-            cell(_covered(unit)),
-            cell(_lag(unit)),
-            cell(_missing(unit)),
+            cell(asset["path"]),
+            *(cell(asset[name]) for name in where),
+            cell(asset["job_type"]),
+            cell(_covered(asset)),
+            cell(_lag(asset)),
+            cell(_missing(asset)),
             cell(_run_in_short(run)),
-            cell(_reasons_in_short(unit)),
+            cell(_reasons_in_short(asset)),
         )
     return table
 
@@ -229,26 +229,28 @@ def _narrow_table(document: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for unit in document["units"][:LISTED]:
-        colour = _COLOURS[unit["verdict"]]
-        about = cell(unit["path"], "bold")
-        about.append(cell(f" on {unit['instance']}" if several else "")).append(cell(f" {unit['job_type']}"))
-        about.append("\n").append(cell(f"{_covered(unit)}; complete {_lag(unit)}"))
-        for more in (_missing(unit), f"last run {_run_in_short(unit['last_run'])}"):
+    for asset in document["units"][:LISTED]:
+        colour = _COLOURS[asset["verdict"]]
+        about = cell(asset["path"], "bold")
+        about.append(cell(f" on {asset['instance']}" if several else "")).append(
+            cell(f" {asset['job_type']}")
+        )
+        about.append("\n").append(cell(f"{_covered(asset)}; complete {_lag(asset)}"))
+        for more in (_missing(asset), f"last run {_run_in_short(asset['last_run'])}"):
             about.append(cell(f"; {more}" if more else ""))
-        if reasons := _reasons_in_short(unit):
+        if reasons := _reasons_in_short(asset):
             about.append(cell("; ")).append(cell(reasons, colour))
-        table.add_row(cell(unit["verdict"], colour), about)
+        table.add_row(cell(asset["verdict"], colour), about)
     return table
 
 
 def status_left_out(document: Mapping[str, Any]) -> Iterator[str]:
     """How many assets a terminal does not list."""
-    units = document["units"][LISTED:]
-    if units:
-        states = Counter(unit["verdict"] for unit in units)
+    assets = document["units"][LISTED:]
+    if assets:
+        states = Counter(asset["verdict"] for asset in assets)
         yield (
-            f"and {counted(len(units), 'more asset')} ({_numbers(states)}); --repo SPEC shows those of one "
+            f"and {counted(len(assets), 'more asset')} ({_numbers(states)}); --repo SPEC shows those of one "
             "repository, scm-sync status | cat all of them"
         )
 
@@ -257,27 +259,27 @@ def _run_in_short(run: Mapping[str, Any] | None) -> str:
     return "none" if run is None else f"{moment(run['started_at'])} {run['status']}"
 
 
-def _reasons_in_short(unit: Mapping[str, Any]) -> str:
-    return ", ".join((*unit["reasons"], *unit["held_back"]))
+def _reasons_in_short(asset: Mapping[str, Any]) -> str:
+    return ", ".join((*asset["reasons"], *asset["held_back"]))
 
 
 def status_explanations(document: Mapping[str, Any]) -> Iterator[str]:
     """The reasons in full of those that need a person, the worst ones first."""
-    unhealthy = [unit for unit in document["units"] if unit["verdict"] == "unhealthy"]
-    for unit in unhealthy[:_EXPLAINED]:
-        for reason, line in unit["reasons"].items():
-            yield f"{unit['path']} {unit['job_type']}: {reason}: {line}"
-            if reason in unit["remedies"]:
-                yield f"  → {unit['remedies'][reason]}"
+    unhealthy = [asset for asset in document["units"] if asset["verdict"] == "unhealthy"]
+    for asset in unhealthy[:_EXPLAINED]:
+        for reason, line in asset["reasons"].items():
+            yield f"{asset['path']} {asset['job_type']}: {reason}: {line}"
+            if reason in asset["remedies"]:
+                yield f"  → {asset['remedies'][reason]}"
     if len(unhealthy) > _EXPLAINED:
         yield f"and {len(unhealthy) - _EXPLAINED} more; scm-sync status --json has every reason"
 
 
 def status_running(document: Mapping[str, Any]) -> Iterator[str]:
     """The jobs at work, each with its worker and for how long."""
-    found = [(unit, one) for unit in document["units"] for one in unit["running"]]
-    for unit, one in found[:_EXPLAINED]:
-        yield f"at work: {unit['path']} {unit['job_type']}: {_at_work(one, document['generated_at'])}"
+    found = [(asset, one) for asset in document["units"] for one in asset["running"]]
+    for asset, one in found[:_EXPLAINED]:
+        yield f"at work: {asset['path']} {asset['job_type']}: {_at_work(one, document['generated_at'])}"
     if len(found) > _EXPLAINED:
         yield f"and {len(found) - _EXPLAINED} more at work; see: scm-sync admin jobs list --status running"
 
@@ -390,22 +392,22 @@ def status_summary(document: Mapping[str, Any]) -> str:
 
 def _several_instances(document: Mapping[str, Any]) -> bool:
     """True if the server has to be told with each repository."""
-    return len({unit["instance"] for unit in document["units"]}) > 1
+    return len({asset["instance"] for asset in document["units"]}) > 1
 
 
 def _numbers(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in counts.items() if number) or "none"
 
 
-def _covered(unit: Mapping[str, Any]) -> str:
+def _covered(asset: Mapping[str, Any]) -> str:
     """The range with the origin, and ranges that are covered apart from it."""
-    covered, apart = unit["covered"], unit["covered_apart"]
+    covered, apart = asset["covered"], asset["covered_apart"]
     if not apart["windows"]:
         return "nothing yet" if covered is None else _range(covered)
     others = _windows(apart["first"], apart["windows"])
     if covered is not None:
         return f"{_range(covered)}, and apart {others}"
-    origin = unit["origin"]
+    origin = asset["origin"]
     return f"{others}, not yet the origin {f'r{origin}' if isinstance(origin, int) else moment(origin)}"
 
 
@@ -416,16 +418,16 @@ def _range(covered: Mapping[str, Any]) -> str:
     return f"{'the beginning' if first is None else moment(first)} to {moment(last)}"
 
 
-def _lag(unit: Mapping[str, Any]) -> str:
+def _lag(asset: Mapping[str, Any]) -> str:
     """How long ago the copy was last known to be complete, and how far a watermark is behind HEAD."""
-    lag = "never" if unit["lag_seconds"] is None else f"{age(unit['lag_seconds'])} ago"
-    behind = unit["revisions_behind"]
+    lag = "never" if asset["lag_seconds"] is None else f"{age(asset['lag_seconds'])} ago"
+    behind = asset["revisions_behind"]
     return f"{lag}, {counted(behind, 'revision')} behind HEAD" if behind else lag
 
 
-def _missing(unit: Mapping[str, Any]) -> str:
+def _missing(asset: Mapping[str, Any]) -> str:
     """How many windows are missing, with and without a job that will read them."""
-    gaps, queued = unit["gaps"]["windows"], unit["queued"]["windows"]
+    gaps, queued = asset["gaps"]["windows"], asset["queued"]["windows"]
     return ", ".join([counted(gaps, "gap")] * bool(gaps) + [f"{queued:,} queued"] * bool(queued))
 
 

@@ -24,10 +24,10 @@ from sync_pipeline.cli.shared import (
     open_database,
     print_facts,
     print_json,
+    print_message,
     print_rows,
     read_settings,
     say,
-    tell,
     visitor_for,
 )
 from sync_pipeline.errors import ConfigurationError, SyncError
@@ -115,7 +115,7 @@ def repo_add(
                 failures.append(result)
                 documents.append({"spec": entry.text, "result": "failed", "error": str(result)})
                 if len(entries) > 1:
-                    tell(f"{entry.text}: {result}", FAILED)
+                    print_message(f"{entry.text}: {result}", FAILED)
                 continue
             documents.append(_registered_document(result))
             added += [result.repository] if result.repository else []

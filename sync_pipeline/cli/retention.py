@@ -15,11 +15,11 @@ from sync_pipeline.cli.shared import (
     dagster_instance,
     open_database,
     print_json,
+    print_message,
     print_rows,
     read_settings,
     say,
     stopped_politely,
-    tell,
 )
 from sync_pipeline.exit_codes import PARTIAL, SUCCESS
 
@@ -64,6 +64,6 @@ def retention_command(
         ]
     )
     for error in report.errors:
-        tell(error, code)
-    say(report.said() + ("" if execute else "; --execute deletes"))
+        print_message(error, code)
+    say(report.summary() + ("" if execute else "; --execute deletes"))
     return code

@@ -18,10 +18,10 @@ from sync_pipeline.cli.shared import (
     group,
     open_database,
     print_json,
+    print_message,
     print_rows,
     read_settings,
     say,
-    tell,
 )
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
@@ -172,7 +172,7 @@ def root_sync(
         print_json([_discovered_document(one) for one in done])
     for one in done:
         if one.error is not None:
-            tell(f"{one.root}: {one.error}", FAILED)
+            print_message(f"{one.root}: {one.error}", FAILED)
         elif not as_json:
             say(f"{one.root}: {_discovered_line(one)}")
     failed = sum(one.error is not None for one in done)

@@ -30,11 +30,11 @@ from sync_pipeline.cli.shared import (
     now,
     open_database,
     print_json,
+    print_message,
     print_rows,
     read_settings,
     say,
     stopped_politely,
-    tell,
     visitor_for,
 )
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
@@ -42,7 +42,7 @@ from sync_pipeline.exit_codes import FAILED, INTERRUPTED, SUCCESS
 
 if TYPE_CHECKING:
     from sync_pipeline.model import Counts, JobReport, JobType, Mode, Repository, Window
-    from sync_pipeline.operations.plans import Plan
+    from sync_pipeline.operations.plans import ReadPlan
     from sync_pipeline.operations.runner import Bounds
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
@@ -105,7 +105,7 @@ def runner_incremental(
 def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None, as_json: bool) -> int:
     """Rounds with a pause between them; one that fails does not end them. Returns the exit code of all."""
     from sync_pipeline.operations import runner
-    from sync_pipeline.operations.texts import counted
+    from sync_pipeline.operations.formatting import counted
 
     outcomes: list[runner.Outcome] = []
     while most is None or len(outcomes) < most:
@@ -117,7 +117,7 @@ def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None,
             if not outcomes and isinstance(error, ConfigurationError):
                 raise
             document = None
-            tell(f"{error}; trying again in {interval:g} s", code)
+            print_message(f"{error}; trying again in {interval:g} s", code)
         # Between two rounds an exception would have nothing to give back, and might meet a finalizer.
         with stopped_politely() as stop:
             if document is not None:
@@ -126,7 +126,7 @@ def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None,
             if code == INTERRUPTED:
                 return code
             if len(outcomes) != most and stop.wait(interval):
-                tell(f"stopped after {counted(len(outcomes), 'round')}")
+                print_message(f"stopped after {counted(len(outcomes), 'round')}")
                 break
     return runner.exit_code(runner.outcome_of_all(outcomes))
 
@@ -253,7 +253,7 @@ def _head(settings: Settings, database: Database, repository: Repository) -> int
 
 def _live_plans(
     settings: Settings, database: Database, repository: Repository, wanted: Sequence[JobType]
-) -> Sequence[Plan]:
+) -> Sequence[ReadPlan]:
     """What is new means. Raises what the source says."""
     from sync_pipeline.model import Kind
     from sync_pipeline.operations import plans
@@ -264,7 +264,7 @@ def _live_plans(
 
 def _announced(
     settings: Settings, database: Database, repository: Repository, wanted: Sequence[JobType], as_json: bool
-) -> Mapping[JobType, Plan]:
+) -> Mapping[JobType, ReadPlan]:
     """The plans of what is new, shown; none where the source does not answer, which the run will tell."""
     try:
         found = _live_plans(settings, database, repository, wanted)
@@ -274,16 +274,16 @@ def _announced(
     return {plan.job_type: plan for plan in found}
 
 
-def _announce(found: Sequence[Plan], as_json: bool) -> None:
+def _announce(found: Sequence[ReadPlan], as_json: bool) -> None:
     """Say before it starts what is missing and what it takes."""
     from sync_pipeline.operations.plans import plan_line
 
     for plan in found:
         if not as_json:
-            tell(plan_line(plan))
+            print_message(plan_line(plan))
 
 
-def _print_plans(found: Sequence[Plan], as_json: bool) -> int:
+def _print_plans(found: Sequence[ReadPlan], as_json: bool) -> int:
     from sync_pipeline.operations import runner
     from sync_pipeline.operations.plans import plan_document, plan_line
 
@@ -334,7 +334,7 @@ class _Sync:
         self._stopped = False
         self._counts: dict[JobType, Counts] = {}
 
-    def incremental(self, wanted: Sequence[JobType], plans: Mapping[JobType, Plan]) -> dict[str, Any]:
+    def incremental(self, wanted: Sequence[JobType], plans: Mapping[JobType, ReadPlan]) -> dict[str, Any]:
         """Sync what is new; returns the document."""
         from sync_pipeline.model import Mode
         from sync_pipeline.operations import runner
@@ -359,7 +359,7 @@ class _Sync:
         return runner.together(documents)
 
     def backfill(
-        self, windows: Mapping[JobType, Sequence[Window]], plans: Mapping[JobType, Plan]
+        self, windows: Mapping[JobType, Sequence[Window]], plans: Mapping[JobType, ReadPlan]
     ) -> dict[str, Any]:
         """Read the windows of each job type; those that are read together and miss the same go in one run.
         Returns the document."""
@@ -428,7 +428,7 @@ class _Sync:
         mode: Mode,
         job_types: Sequence[JobType],
         windows: Sequence[Window] | None,
-        plans: Mapping[JobType, Plan],
+        plans: Mapping[JobType, ReadPlan],
     ) -> list[JobReport]:
         """Run the asset job in this process and show how it moves, unless somebody stopped an earlier one."""
         from sync_pipeline.cli.progress import of_rows, shown
@@ -447,7 +447,7 @@ class _Sync:
             plain = not self._as_json and not sys.stderr.isatty()
             if plain and windows is not None and len(windows) > 1:
                 done = sum(one.job_type is report.job_type for one in reports)
-                tell(chunk_line(self._repository, report, done, len(windows)))
+                print_message(chunk_line(self._repository, report, done, len(windows)))
 
         with shown(what, quiet=self._as_json, total=plan.expected.rows if plan else None) as show:
             show_rows = of_rows(show, first)

@@ -21,10 +21,10 @@ from sync_pipeline.cli.shared import (
     open_database,
     print_facts,
     print_json,
+    print_message,
     print_rows,
     read_settings,
     say,
-    tell,
 )
 from sync_pipeline.errors import ConfigurationError
 
@@ -135,7 +135,7 @@ def runs_replay(
             print_rows([{"window": _where(window)} for window in document["windows"]])
         say(runs.replay_line(document))
     if document.get("error"):
-        tell(f"{document['repo']} {document['job']}: {document['error']}", code)
+        print_message(f"{document['repo']} {document['job']}: {document['error']}", code)
     return code
 
 

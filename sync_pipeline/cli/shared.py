@@ -152,7 +152,7 @@ def dagster_instance(settings: Settings, database: Database) -> Iterator[Dagster
     try:
         there = diagnosis.look(url.replace("+psycopg2", "", 1), 5, "SCM_DAGSTER_DATABASE_URL").has_runs
     except ConfigurationError as error:
-        tell(f"Dagster is left out: {error}")
+        print_message(f"Dagster is left out: {error}")
         there = False
     if not there:
         yield None
@@ -369,11 +369,11 @@ def finish_runner(document: Mapping[str, Any], as_json: bool, round_at: datetime
                 what += f", {one['success_chunks']} of {one['total_chunks']} chunks"
             say(f"{what}; {one['message']}", flush=round_at is not None)
         if one["exit_code"] and one["error"]:
-            tell(f"{one['repo']} {one['job']}: {one['error']}", code)
+            print_message(f"{one['repo']} {one['job']}: {one['error']}", code)
     return code
 
 
-def tell(message: str, code: int = SUCCESS) -> int:
+def print_message(message: str, code: int = SUCCESS) -> int:
     """One line on stderr, without what may be a password in a URL; returns ``code``."""
     line = re.sub(r"(://[^\s/:@]*):[^\s/@]*@", r"\1:***@", one_line(message))
     with suppress(BrokenPipeError):

@@ -22,14 +22,14 @@ from sync_pipeline.cli.shared import (
     now,
     open_database,
     print_json,
+    print_message,
     print_rows,
     say,
     stopped_politely,
-    tell,
 )
 from sync_pipeline.errors import ConfigurationError, SyncError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
-from sync_pipeline.operations.texts import counted
+from sync_pipeline.operations.formatting import counted
 
 if TYPE_CHECKING:
     from sync_pipeline.model import JobReport
@@ -89,10 +89,10 @@ def scheduler_command(
                 failure = database_error(error)
                 if not rounds and isinstance(failure, ConfigurationError):
                     raise failure from None
-                code = tell(f"{failure}; trying again in {settings.sensor_interval} s", PARTIAL)
+                code = print_message(f"{failure}; trying again in {settings.sensor_interval} s", PARTIAL)
             rounds += 1
             stop.wait(settings.sensor_interval)
-        tell(f"stopped after {rounds} rounds")
+        print_message(f"stopped after {rounds} rounds")
         return code
 
 
@@ -155,7 +155,7 @@ def worker_command(
         lock = threading.Lock()
         names: dict[int, str] = {}
 
-        def said(report: JobReport) -> None:
+        def print_report(report: JobReport) -> None:
             with lock:
                 if report.repo_id not in names:
                     # What was done is said even if the database is away by now.
@@ -165,10 +165,10 @@ def worker_command(
 
         name_worker(worker_id)
         with stopped_politely() as stop:
-            done, failed = Worker(database, settings, said=said).run(stop, once=not loop)
+            done, failed = Worker(database, settings, print_report=print_report).run(stop, once=not loop)
     if as_json and not done:
         print_json({"dry_run": False, "pool": settings.worker_pool, "jobs": []}, in_line=True)
-    tell(f"{counted(done, 'job')}, {failed} of them failed")
+    print_message(f"{counted(done, 'job')}, {failed} of them failed")
     return SUCCESS if not failed else FAILED if failed == done else PARTIAL
 
 
@@ -196,7 +196,7 @@ def _round(database: Database, settings: Settings, dry_run: bool, *, once: bool)
                 conn,
                 heartbeats.named(LOOP, settings.worker_pool),
                 seconds=time.monotonic() - started,
-                outcome=found.said()[:500],
+                outcome=found.summary()[:500],
                 every=None if once else settings.sensor_interval,
             )
     return found
@@ -227,7 +227,7 @@ def _show(found: Round, database: Database, settings: Settings, as_json: bool, *
                 for d in found.plan.decisions
             ]
         )
-    say(f"{when}{found.said()}", flush=in_line)
+    say(f"{when}{found.summary()}", flush=in_line)
 
 
 def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
@@ -236,7 +236,7 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
 
     names = _names(database)
     with database.connection() as conn:
-        requests = planning.handed_out(
+        requests = planning.mark_dispatched(
             conn,
             instances=settings.worker_instance_allowlist,
             tenants=settings.worker_tenant_allowlist,
@@ -284,4 +284,4 @@ def _report(report: JobReport, repo: str, as_json: bool) -> None:
     line = f"{now():%Y-%m-%dT%H:%M:%SZ} {repo} {report.job_type} {report.mode}: {report.job_status}"
     say(f"{line}; {report.counts.read} rows in {report.seconds:.1f} s", flush=True)
     if report.error is not None:
-        tell(f"{report.repo_id} {report.job_type}: {report.error}")
+        print_message(f"{report.repo_id} {report.job_type}: {report.error}")

@@ -16,7 +16,7 @@ from sync_pipeline import __version__
 from sync_pipeline.model import Access, JobType, Lifecycle
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.health import Judged
+from sync_pipeline.quality.health import HealthResult
 from sync_pipeline.quality.reasons import Reason
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import completeness as store
@@ -30,7 +30,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class AssetCounts:
     """The counts of one (repository, job type). ``denied``: nothing can be read from its source now.
     ``unreadable`` has a line for each detail that the server refuses for every row. ``unstored`` are
     quarantined rows of which nothing is stored. ``windows`` were never complete; for Subversion ``revisions``
@@ -65,7 +65,7 @@ def completeness(database: Database, settings: Settings) -> Document:
     with database.connection() as conn:
         now = database_time(conn)
         with store.one_moment(conn):
-            units, retired = read(conn, settings)
+            assets, retired = read(conn, settings)
     return {
         "version": __version__,
         "generated_at": now.isoformat(),
@@ -73,16 +73,16 @@ def completeness(database: Database, settings: Settings) -> Document:
         "retired_repositories": retired,
         # In the words of health and status.
         "unreadable": [
-            {"spec": unit.spec, "job_type": str(unit.job_type), "text": text}
-            for unit in units
-            for text in unit.unreadable
+            {"spec": asset.spec, "job_type": str(asset.job_type), "text": text}
+            for asset in assets
+            for text in asset.unreadable
         ],
         # All history is compared once in so many days; what was within two rounds counts as verified.
-        **statement(units, now - timedelta(days=2 * settings.sweep_days)),
+        **statement(assets, now - timedelta(days=2 * settings.sweep_days)),
     }
 
 
-def read(conn: Connection, settings: Settings) -> tuple[list[Unit], int]:
+def read(conn: Connection, settings: Settings) -> tuple[list[AssetCounts], int]:
     """Every (repository, job type) that is synced, and how many repositories are retired."""
     known = {repository.repo_id: repository for repository in repos.list_all(conn)}
     active = {repo_id: one for repo_id, one in known.items() if one.lifecycle is Lifecycle.ACTIVE}
@@ -98,13 +98,13 @@ def read(conn: Connection, settings: Settings) -> tuple[list[Unit], int]:
     for rows in (store.differences(conn), store.quarantined(conn), store.owed(conn)):
         count(rows)
     judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in _verdicts(conn, settings, active)}
-    units = []
-    for row in store.units(conn):
+    assets = []
+    for row in store.assets(conn):
         key = row["repo_id"], row["job_type"]
         if row["repo_id"] in active:
             repository, facts = active[row["repo_id"]], judged[key].facts
-            units.append(
-                Unit(
+            assets.append(
+                AssetCounts(
                     repo_id=repository.repo_id,
                     instance=repository.instance,
                     tenant=repository.tenant,
@@ -120,10 +120,10 @@ def read(conn: Connection, settings: Settings) -> tuple[list[Unit], int]:
                     **counts.get(key, {}),
                 )
             )
-    return units, len(known) - len(active)
+    return assets, len(known) - len(active)
 
 
-def _verdicts(conn: Connection, settings: Settings, active: Mapping[int, Any]) -> list[Judged]:
+def _verdicts(conn: Connection, settings: Settings, active: Mapping[int, Any]) -> list[HealthResult]:
     """As the status report judges: by what the servers refused, not by the tokens of this shell."""
     refused = {stop.instance: stop for stop in credentials.unanswered(conn)}
     instances = frozenset(repository.instance for repository in active.values())
@@ -131,56 +131,62 @@ def _verdicts(conn: Connection, settings: Settings, active: Mapping[int, Any]) -
     return health.read(conn, timedelta(seconds=settings.stale_after), tokens, list(active))
 
 
-def statement(units: Sequence[Unit], since: datetime) -> Document:
+def statement(assets: Sequence[AssetCounts], since: datetime) -> Document:
     """``units`` in total, by each thing that a person asks for, and in the smallest groups. What was compared
     after ``since`` (UTC) counts as verified."""
     return {
-        "total": group(units, since),
-        "instances": _by(units, since, lambda unit: {"instance": unit.instance}),
-        "tenants": _by(units, since, lambda unit: {"tenant": unit.tenant}),
-        "job_types": _by(units, since, lambda unit: {"job_type": str(unit.job_type)}),
+        "total": group(assets, since),
+        "instances": _by(assets, since, lambda asset: {"instance": asset.instance}),
+        "tenants": _by(assets, since, lambda asset: {"tenant": asset.tenant}),
+        "job_types": _by(assets, since, lambda asset: {"job_type": str(asset.job_type)}),
         "groups": _by(
-            units,
+            assets,
             since,
-            lambda unit: {"instance": unit.instance, "tenant": unit.tenant, "job_type": str(unit.job_type)},
+            lambda asset: {
+                "instance": asset.instance,
+                "tenant": asset.tenant,
+                "job_type": str(asset.job_type),
+            },
         ),
     }
 
 
-def _by(units: Sequence[Unit], since: datetime, labels: Callable[[Unit], dict[str, str]]) -> list[Document]:
-    found: dict[tuple[str, ...], list[Unit]] = {}
-    for unit in units:
-        found.setdefault(tuple(labels(unit).values()), []).append(unit)
+def _by(
+    assets: Sequence[AssetCounts], since: datetime, labels: Callable[[AssetCounts], dict[str, str]]
+) -> list[Document]:
+    found: dict[tuple[str, ...], list[AssetCounts]] = {}
+    for asset in assets:
+        found.setdefault(tuple(labels(asset).values()), []).append(asset)
     return [labels(some[0]) | group(some, since) for _, some in sorted(found.items())]
 
 
-def group(units: Sequence[Unit], since: datetime) -> Document:
+def group(assets: Sequence[AssetCounts], since: datetime) -> Document:
     """What is known, and what is not, of some units."""
-    total = {name: sum(getattr(unit, name) for unit in units) for name in _COUNTED}
+    total = {name: sum(getattr(asset, name) for asset in assets) for name in _COUNTED}
     # Of what is switched off, or was never read, no window says how much it is; revisions are numbers.
-    partly = [unit for unit in units if unit.windows and not unit.never_read and not unit.disabled]
+    partly = [asset for asset in assets if asset.windows and not asset.never_read and not asset.disabled]
     unknown: Document = {
-        "denied": sum(unit.denied for unit in units),
-        "never_read": sum(unit.never_read and not unit.disabled for unit in units),
+        "denied": sum(asset.denied for asset in assets),
+        "never_read": sum(asset.never_read and not asset.disabled for asset in assets),
         "uncovered": {
             "units": len(partly),
-            "windows": sum(unit.windows for unit in partly),
-            "revisions": sum(unit.revisions for unit in units),
+            "windows": sum(asset.windows for asset in partly),
+            "revisions": sum(asset.revisions for asset in assets),
         },
         "hidden": total["hidden"],
         "quarantined": total["quarantined"],
         "owed": total["owed"],
-        "unreadable": sum(len(unit.unreadable) for unit in units),
+        "unreadable": sum(len(asset.unreadable) for asset in assets),
     }
-    verified = [unit for unit in units if unit.verified_at is not None and unit.verified_at > since]
-    rounds = [unit.verified_at for unit in units if unit.verified_at is not None]
-    rows = sum(unit.stored for unit in verified)
+    verified = [asset for asset in assets if asset.verified_at is not None and asset.verified_at > since]
+    rounds = [asset.verified_at for asset in assets if asset.verified_at is not None]
+    rows = sum(asset.stored for asset in verified)
     differs = total["missing"] + total["extra"] + total["changed"]
     reached = not any(unknown[name] for name in unknown if name != "uncovered")
     return {
-        "repositories": len({unit.repo_id for unit in units}),
-        "units": len(units),
-        "disabled": sum(unit.disabled for unit in units),
+        "repositories": len({asset.repo_id for asset in assets}),
+        "units": len(assets),
+        "disabled": sum(asset.disabled for asset in assets),
         "complete": reached and not differs and not any(unknown["uncovered"].values()),
         "expected": total["stored"] + total["missing"] - total["extra"] + total["unstored"],
         **{name: total[name] for name in ("stored", "missing", "extra", "changed", "deleted")},

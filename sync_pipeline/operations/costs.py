@@ -2,7 +2,7 @@
 
 Belongs here: figures of the readers' ways with a source. Does not belong here: how many rows there are, which
 has to be asked (:mod:`sync_pipeline.operations.projects`), and how fast they come
-(:mod:`sync_pipeline.store.pace`).
+(:mod:`sync_pipeline.store.throughput`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sync_pipeline.model import JobType, RevisionWindow, Window
-from sync_pipeline.sources.gitlab.pieces import PER_PAGE
+from sync_pipeline.sources.gitlab.page_bisect import PER_PAGE
 
 # A look at a project and the two lists of its refs; a look at an SVN repository and its fingerprints.
 _OF_A_VISIT = {JobType.COMMITS: 3, JobType.REVISIONS: 2}

@@ -22,7 +22,7 @@ from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.operations import projects
 from sync_pipeline.operations.projects import ClientOf
 from sync_pipeline.settings import Settings
-from sync_pipeline.sources.gitlab.front import ProjectLook, list_projects, look_at_group, look_at_project
+from sync_pipeline.sources.gitlab.project import ProjectInfo, get_group, get_project, list_projects
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import discovery as store
 from sync_pipeline.store import jobs, repos
@@ -34,20 +34,20 @@ from sync_pipeline.store.discovery import KnownProject, Root
 class Listing:
     """What a root lists: its ``projects`` by id, and the path of its group (None for a membership)."""
 
-    projects: Mapping[int, ProjectLook]
+    projects: Mapping[int, ProjectInfo]
     group_path: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DiscoveryPlan:
     """What a listing says about the catalog. ``new`` and ``returned`` match the patterns and are to be
     registered or taken up again. The others are active repositories by ``repo_id``: ``changed`` look
     different, ``seen`` belong to the root and are listed, ``missed`` belong to it and are not, ``adopted``
     have no other root and match the patterns."""
 
-    new: tuple[ProjectLook, ...]
-    returned: tuple[ProjectLook, ...]
-    changed: Mapping[int, ProjectLook]
+    new: tuple[ProjectInfo, ...]
+    returned: tuple[ProjectInfo, ...]
+    changed: Mapping[int, ProjectInfo]
     seen: tuple[int, ...]
     missed: Mapping[int, KnownProject]
     adopted: tuple[int, ...]
@@ -106,7 +106,7 @@ def matches(path: str, include: Collection[str], exclude: Collection[str]) -> bo
     return (not include or any_of(include)) and not any_of(exclude)
 
 
-def decide(root: Root, listed: Mapping[int, ProjectLook], known: Mapping[int, KnownProject]) -> Plan:
+def decide(root: Root, listed: Mapping[int, ProjectInfo], known: Mapping[int, KnownProject]) -> DiscoveryPlan:
     """What a complete listing of ``root`` says about the catalog of its server."""
     wanted = [one for one in listed.values() if matches(one.path, root.include, root.exclude)]
     active = {
@@ -114,7 +114,7 @@ def decide(root: Root, listed: Mapping[int, ProjectLook], known: Mapping[int, Kn
         for number, project in known.items()
         if project.lifecycle is Lifecycle.ACTIVE and number in listed
     }
-    return Plan(
+    return DiscoveryPlan(
         new=tuple(one for one in wanted if one.project_id not in known),
         returned=tuple(
             one
@@ -144,7 +144,7 @@ def decide(root: Root, listed: Mapping[int, ProjectLook], known: Mapping[int, Kn
     )
 
 
-def _differs(look: ProjectLook, known: KnownProject) -> bool:
+def _differs(look: ProjectInfo, known: KnownProject) -> bool:
     return (
         bool(look.path and look.path != known.project_path)
         or bool(look.default_branch and look.default_branch != known.default_branch)
@@ -204,7 +204,7 @@ def rediscover(
 
 
 def _list(client: Client, group_id: int | None) -> Listing:
-    group_path = look_at_group(client, group_id).path if group_id is not None else None
+    group_path = get_group(client, group_id).path if group_id is not None else None
     # Many rows are held at once, and nothing reads what they looked like.
     listed = (replace(one, raw={}) for one in list_projects(client, group_id))
     return Listing({one.project_id: one for one in listed}, group_path)
@@ -241,7 +241,7 @@ def _apply(
     client: Client,
     root: Root,
     listing: Listing,
-    plan: Plan,
+    plan: DiscoveryPlan,
     actor: str,
 ) -> Discovered:
     found = Discovered(
@@ -287,7 +287,7 @@ def _register(
     settings: Settings,
     client: Client,
     root: Root,
-    plan: Plan,
+    plan: DiscoveryPlan,
     actor: str,
     found: Discovered,
 ) -> Discovered:
@@ -320,7 +320,7 @@ def _look_for(
     """Ask for a project that many listings did not show. Gone too: it is retired. Still there: it left the
     root and stays. No clear answer: it is asked for again at the next visit."""
     try:
-        look: ProjectLook | None = look_at_project(client, missed.project_id)
+        look: ProjectInfo | None = get_project(client, missed.project_id)
     except SourceGone as error:
         if error.code != "not_found":
             return found
@@ -408,13 +408,13 @@ def add_root(
 
 def _group_id(client: Client, spec: RootSpec, named: int | str) -> int:
     try:
-        return look_at_group(client, named).group_id
+        return get_group(client, named).group_id
     except SourceGone as error:
         if error.code != "not_found":
             raise
         advice = "check the name, and that the token's user is a member"
         try:
-            project = look_at_project(client, named)
+            project = get_project(client, named)
             advice = f"{named} is a project; run: scm-sync repo add gitlab:{project.project_id}"
         except SourceGone:
             pass

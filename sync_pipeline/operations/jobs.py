@@ -16,7 +16,7 @@ from uuid import UUID
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobStatus
-from sync_pipeline.operations.texts import age, counted, plain_window, some
+from sync_pipeline.operations.formatting import age, counted, plain_window, some
 from sync_pipeline.store import configurations, repos
 from sync_pipeline.store import job_actions as store
 from sync_pipeline.store.database import Connection, Database
@@ -50,7 +50,7 @@ def listing(database: Database, filters: Filters, limit: int) -> Document:
     }
 
 
-def said(document: Mapping[str, Any]) -> str:
+def summary(document: Mapping[str, Any]) -> str:
     """A listing in one line."""
     words = [
         f"{number:,} {status} ({'longest' if status == 'running' else 'oldest'} "

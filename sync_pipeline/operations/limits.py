@@ -16,9 +16,9 @@ from typing import Any
 from sync_pipeline.catalog import instance_of
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Bucket
-from sync_pipeline.operations.texts import plain_mark, some
+from sync_pipeline.operations.formatting import plain_mark, some
 from sync_pipeline.policy import rate_limits as policy
-from sync_pipeline.policy.rate_limits import Limits
+from sync_pipeline.policy.rate_limits import RateLimits
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import rate_limits as store
 from sync_pipeline.store.database import Connection, Database, database_time
@@ -52,14 +52,14 @@ def pause(
     stays. Raises ConfigurationError for a server that nobody knows and for a moment that is past or too far
     away."""
 
-    def decide(bucket: Bucket, _: Limits, now: datetime) -> Bucket:
+    def decide(bucket: Bucket, _: RateLimits, now: datetime) -> Bucket:
         if until <= now:
             raise ConfigurationError(
                 f"the pause would have ended at {until:%Y-%m-%d %H:%M:%S} UTC; it is past"
             )
         if until > now + LONGEST_PAUSE:
             raise ConfigurationError("a pause lasts 365 days at most; retire what is no longer to be read")
-        return policy.paused(bucket, now, until, _said("paused", actor, reason))
+        return policy.paused(bucket, now, until, _note("paused", actor, reason))
 
     by = _By("pause", actor, reason, until)
     return _change(database, settings, instance, decide, by)
@@ -67,12 +67,12 @@ def pause(
 
 def resume(database: Database, settings: Settings, instance: str, *, actor: str, reason: str) -> Document:
     """End every pause of a server, the one that it asked for as well."""
-    said = _said("resumed", actor, reason)
+    note = _note("resumed", actor, reason)
     return _change(
         database,
         settings,
         instance,
-        lambda bucket, _, now: policy.resumed(bucket, now, said),
+        lambda bucket, _, now: policy.resumed(bucket, now, note),
         _By("resume", actor, reason),
         whole=False,
     )
@@ -80,12 +80,12 @@ def resume(database: Database, settings: Settings, instance: str, *, actor: str,
 
 def reset(database: Database, settings: Settings, instance: str, *, actor: str, reason: str) -> Document:
     """End every pause of a server and ask it at the rate of the settings again."""
-    said = _said("reset", actor, reason)
+    note = _note("reset", actor, reason)
     return _change(
         database,
         settings,
         instance,
-        lambda bucket, limits, now: policy.restored(bucket, limits, now, said),
+        lambda bucket, limits, now: policy.restored(bucket, limits, now, note),
         _By("reset", actor, reason),
         whole=False,
     )
@@ -101,7 +101,7 @@ class _By:
     until: datetime | None = None
 
 
-def _said(what: str, actor: str, reason: str) -> str:
+def _note(what: str, actor: str, reason: str) -> str:
     words = " ".join(reason.split())
     if not words:
         raise ConfigurationError("--reason: say why, in a few words")
@@ -112,7 +112,7 @@ def _change(
     database: Database,
     settings: Settings,
     instance: str,
-    decide: Callable[[Bucket, Limits, datetime], Bucket],
+    decide: Callable[[Bucket, RateLimits, datetime], Bucket],
     by: _By,
     *,
     whole: bool = True,
@@ -126,7 +126,7 @@ def _change(
         for bucket in sorted(buckets):
             limits = limits_of(settings, bucket)
 
-            def changed(old: Bucket, now: datetime, limits: Limits = limits) -> Bucket:
+            def changed(old: Bucket, now: datetime, limits: RateLimits = limits) -> Bucket:
                 return decide(old, limits, now)
 
             store.change(conn, instance, bucket, changed, rate=limits.rate, tokens=limits.burst)
@@ -165,7 +165,7 @@ def _advice(instance: str, known: Iterable[str]) -> str:
     return f"write one of: {some(names)}" if names else "no repository is registered yet"
 
 
-def limits_of(settings: Settings, endpoint_class: str) -> Limits:
+def limits_of(settings: Settings, endpoint_class: str) -> RateLimits:
     """What the settings allow to those who take from this bucket."""
     if store.is_of_tenant(endpoint_class):
         return tenant_limits(settings)
@@ -177,11 +177,11 @@ def _limits(conn: Connection, settings: Settings) -> list[Document]:
     return [_limit(one, limits_of(settings, one.endpoint_class), now) for one in store.listed(conn)]
 
 
-def _limit(one: store.Listed, limits: Limits, now: datetime) -> Document:
+def _limit(one: store.Listed, limits: RateLimits, now: datetime) -> Document:
     # Each process applies its own settings: what others send shows in the bucket, not in those of this shell.
     stored, was_lowered = one.bucket.rate, one.bucket.changed_at is not None
     usual = max(limits.rate, stored) if was_lowered else stored
-    bucket = policy.at(one.bucket, Limits(usual, limits.burst), now)
+    bucket = policy.at(one.bucket, RateLimits(usual, limits.burst), now)
     paused = policy.is_paused(bucket, now)
     until = bucket.paused_until if paused else None
     return {

@@ -15,7 +15,7 @@ import psycopg
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.environment import embedded_url
-from sync_pipeline.operations.texts import age
+from sync_pipeline.operations.formatting import age
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import diagnosis, heartbeats, migrations
 
@@ -46,12 +46,12 @@ HEARTBEATS: Mapping[Part, str] = {
 class Liveness:
     """``ready``: the database answers and is migrated. ``alive``: the heartbeat is fresh; None where it was
     not asked for or cannot be read. ``age`` is in seconds, None where there is no heartbeat and 0 for one in
-    the future. ``said`` is one line."""
+    the future. ``summary`` is one line."""
 
     ready: bool
     alive: bool | None
     age: float | None
-    said: str
+    summary: str
 
 
 def look(settings: Settings, part: Part | None, max_age: float | None = None) -> Liveness:
@@ -78,9 +78,9 @@ def look(settings: Settings, part: Part | None, max_age: float | None = None) ->
     seconds = max(0.0, beat.age)
     alive = allowed is not None and seconds <= allowed
     if allowed is None:
-        said = f"{name} went round once, {age(seconds)} ago, and is no loop; give --max-age to judge it"
+        summary = f"{name} went round once, {age(seconds)} ago, and is no loop; give --max-age to judge it"
     else:
-        said = f"{name} ticked {age(seconds)} ago" + ("" if alive else f"; {age(allowed)} are allowed")
+        summary = f"{name} ticked {age(seconds)} ago" + ("" if alive else f"; {age(allowed)} are allowed")
     if beat.age <= -_AHEAD:
-        said += f"; the clock of that row is ahead of the database's by {age(-beat.age)}"
-    return Liveness(True, alive, seconds, said)
+        summary += f"; the clock of that row is ahead of the database's by {age(-beat.age)}"
+    return Liveness(True, alive, seconds, summary)

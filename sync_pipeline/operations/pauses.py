@@ -12,9 +12,9 @@ from typing import Any
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Repository
+from sync_pipeline.operations.formatting import some
 from sync_pipeline.operations.registration import find_repository
 from sync_pipeline.operations.scheduling import limits_of
-from sync_pipeline.operations.texts import some
 from sync_pipeline.policy.breaker import BreakerState, Scope
 from sync_pipeline.policy.samples import SERVER_CODES
 from sync_pipeline.settings import Settings

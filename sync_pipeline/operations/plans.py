@@ -28,11 +28,11 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.operations import projects
 from sync_pipeline.operations.costs import commands_for, requests_for
-from sync_pipeline.operations.texts import age, counted, plain_window
+from sync_pipeline.operations.formatting import age, counted, plain_window
 from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.windows import bounds, overlap
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import pace, watermarks
+from sync_pipeline.store import throughput, watermarks
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.readers import Readers
 
@@ -63,7 +63,7 @@ class PlannedChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadPlan:
     """What reading one job type of a repository means: the ``window`` (None: there is none to read), its
     ``chunks``, and what is ``expected``. ``head`` is the newest revision; None for GitLab."""
 
@@ -93,7 +93,7 @@ def plan(
     *,
     head: int | None,
     now: datetime,
-) -> tuple[Plan, ...]:
+) -> tuple[ReadPlan, ...]:
     """What it means to read ``window`` of these job types; None for what is new. ``head`` is SVN's newest
     revision. Asks a GitLab how many merge requests there are; a refusal is told with what is expected."""
     found = []
@@ -106,7 +106,7 @@ def plan(
                 watermarks.missing(conn, repository.repo_id, job_type, whole) if whole is not None else ()
             )
             paced = JobType.MERGE_REQUESTS if job_type is JobType.REVIEWS else job_type
-            seconds_per_row = pace.seconds_per_row(conn, repository.repo_id, paced)
+            seconds_per_row = throughput.seconds_per_row(conn, repository.repo_id, paced)
         chunks = () if whole is None else plan_backfill(whole, missing)
         mode = Mode.INCREMENTAL if window is None else Mode.BACKFILL
         if repository.kind is Kind.SVN:
@@ -118,7 +118,7 @@ def plan(
             if key not in counted:
                 counted[key] = _ask(database, settings, repository, job_type, missing)
             expected = _expected(job_type, counted[key], seconds_per_row, settings.gitlab_parallel)
-        found.append(Plan(repository, job_type, mode, whole, head, chunks, expected))
+        found.append(ReadPlan(repository, job_type, mode, whole, head, chunks, expected))
     return tuple(found)
 
 
@@ -223,7 +223,7 @@ def read_together(windows: Mapping[JobType, Sequence[Window]]) -> list[tuple[Job
 # Reporting ----------------------------------------------------------------------------------------------
 
 
-def plan_document(plan: Plan) -> dict[str, Any]:
+def plan_document(plan: ReadPlan) -> dict[str, Any]:
     """The document of ``runner incremental|backfill --dry-run``."""
     revisions = plan.repository.kind is Kind.SVN
     return {
@@ -255,7 +255,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_line(plan: Plan) -> str:
+def plan_line(plan: ReadPlan) -> str:
     """The plan in one line for people."""
     chunks = sum(bool(chunk.missing) for chunk in plan.chunks)
     if not chunks:
@@ -282,7 +282,7 @@ def plan_line(plan: Plan) -> str:
     return f"{plan.repository.spec} {plan.job_type}: {where}{about}"
 
 
-def _revisions(plan: Plan) -> int:
+def _revisions(plan: ReadPlan) -> int:
     return sum(len(gap) for gap in plan.missing if isinstance(gap, RevisionWindow))
 
 

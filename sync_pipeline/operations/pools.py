@@ -35,7 +35,7 @@ def unrestricted(settings: Settings) -> Settings:
     return settings.model_copy(update=nothing)
 
 
-def say_alive(conn: Connection, settings: Settings) -> None:
+def heartbeat(conn: Connection, settings: Settings) -> None:
     """Write down that the pool of these settings lives and what it takes."""
     if settings.only:
         return  # it has one repository, and takes nothing of the others

@@ -35,9 +35,9 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.operations.costs import requests_for
 from sync_pipeline.settings import GitLabServer, Settings
-from sync_pipeline.sources.gitlab.answers import whole
 from sync_pipeline.sources.gitlab.fields import Fields
-from sync_pipeline.sources.gitlab.front import ProjectLook, look_at_group, look_at_project, look_at_token
+from sync_pipeline.sources.gitlab.project import ProjectInfo, get_group, get_project, get_token
+from sync_pipeline.sources.gitlab.responses import whole
 from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
 from sync_pipeline.store import jobs, repos, watermarks
 from sync_pipeline.store.database import Connection
@@ -142,7 +142,7 @@ def _scopes(client: Client, refused: AccessDenied) -> str | None:
     if refused.code != "scope":
         return None
     try:
-        token = look_at_token(client)
+        token = get_token(client)
     except SyncError:
         return None
     if token is None:
@@ -153,12 +153,12 @@ def _scopes(client: Client, refused: AccessDenied) -> str | None:
     )
 
 
-def look(client: Client, project: int | str) -> ProjectLook:
+def look(client: Client, project: int | str) -> ProjectInfo:
     """The project with this number or path, for a person who named it. Raises ConfigurationError that says
     what is wrong with the name, the token or the server, Transient if it does not answer now."""
     with refusals(client):
         try:
-            return look_at_project(client, project)
+            return get_project(client, project)
         except SourceGone as error:
             raise _not_a_project(client, project, error) from None
 
@@ -171,7 +171,7 @@ def _not_a_project(client: Client, project: int | str, error: SourceGone) -> Syn
             advice += ", or name the project by its number: a proxy may decode the %2F of paths"
         return ConfigurationError(f"{base} has no API of a GitLab at this place; {advice}", code="no_gitlab")
     try:
-        group = look_at_group(client, project)
+        group = get_group(client, project)
     except (SourceGone, RowUnreadable):
         who = "the token's user may" if client.instance.token() else "without a token one may"
         return ConfigurationError(
@@ -282,7 +282,7 @@ def register(
     conn: Connection,
     settings: Settings,
     base: str,
-    project: ProjectLook,
+    project: ProjectInfo,
     *,
     origin: datetime,
     oldest: datetime | None,

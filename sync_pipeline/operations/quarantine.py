@@ -18,11 +18,11 @@ from typing import Any
 from sync_pipeline import __version__, catalog, exit_codes
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import JobReport, JobRequest, JobType, Repository
-from sync_pipeline.operations.texts import plain_window
+from sync_pipeline.operations.formatting import plain_window
 from sync_pipeline.safe_text import visible
-from sync_pipeline.store import aside, repos
-from sync_pipeline.store.aside import Entry
+from sync_pipeline.store import quarantine, repos
 from sync_pipeline.store.database import Connection, Database, database_time
+from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync import remap
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.retry import RAW
@@ -65,7 +65,7 @@ def shown(database: Database, quarantine_id: int) -> Document:
     with database.connection() as conn:
         found, _ = _find(conn, Filter(ids=(quarantine_id,), resolved=True), None)
         known = _repositories(conn)
-        payload = aside.payload_of(conn, quarantine_id)
+        payload = quarantine.payload_of(conn, quarantine_id)
     if not found:
         raise _unknown([quarantine_id])
     return _plain(found[0], known) | {
@@ -85,7 +85,7 @@ def readable(payload: bytes) -> str:
     return visible(text, keep="\n\t")
 
 
-def how(entry: Entry) -> str:
+def how(entry: QuarantineEntry) -> str:
     """In what way a retry reads the row of an entry again, in words."""
     key, _, _rest = entry.natural_key.partition(":")
     if entry.natural_key.startswith(RAW):
@@ -181,14 +181,14 @@ def retry(
     }
 
 
-def _outcome(entry: Entry, failed: bool) -> str:
+def _outcome(entry: QuarantineEntry, failed: bool) -> str:
     if entry.resolved_at is None:
         return FAILED if failed else REMAINS
-    return GONE if entry.detail.startswith(aside.GONE) else STORED
+    return GONE if entry.detail.startswith(quarantine.GONE) else STORED
 
 
 def _request(
-    database: Database, repository: Repository, entries: Sequence[Entry], actor: str, reason: str
+    database: Database, repository: Repository, entries: Sequence[QuarantineEntry], actor: str, reason: str
 ) -> JobRequest:
     first = entries[0]
     if first.natural_key.startswith(RAW):
@@ -218,7 +218,7 @@ def _job(
     }
 
 
-def _chosen(database: Database, wanted: Filter) -> tuple[list[Entry], dict[int, Repository]]:
+def _chosen(database: Database, wanted: Filter) -> tuple[list[QuarantineEntry], dict[int, Repository]]:
     """The open entries to be retried. Raises ConfigurationError where one that is named does not exist, has
     left quarantine, or is of a repository that is no longer synced."""
     with database.connection() as conn:
@@ -238,17 +238,17 @@ def _chosen(database: Database, wanted: Filter) -> tuple[list[Entry], dict[int, 
     return sorted(entries, key=lambda entry: entry.quarantine_id), known
 
 
-def _groups(entries: Sequence[Entry]) -> list[list[Entry]]:
+def _groups(entries: Sequence[QuarantineEntry]) -> list[list[QuarantineEntry]]:
     """What one job tries: the entries of one (repository, job type); those of stored raws on their own."""
-    found: dict[tuple[int, JobType, bool], list[Entry]] = {}
+    found: dict[tuple[int, JobType, bool], list[QuarantineEntry]] = {}
     for entry in entries:
         key = entry.repo_id, entry.job_type, entry.natural_key.startswith(RAW)
         found.setdefault(key, []).append(entry)
     return list(found.values())
 
 
-def _find(conn: Connection, wanted: Filter, limit: int | None) -> tuple[list[Entry], int]:
-    return aside.entries(
+def _find(conn: Connection, wanted: Filter, limit: int | None) -> tuple[list[QuarantineEntry], int]:
+    return quarantine.entries(
         conn,
         ids=wanted.ids,
         repo_id=None if wanted.repository is None else wanted.repository.repo_id,
@@ -273,7 +273,7 @@ def _named(ids: Sequence[int]) -> str:
     return f"{'entry' if len(ids) == 1 else 'entries'} {', '.join(map(str, ids))}"
 
 
-def _plain(entry: Entry, known: dict[int, Repository]) -> Document:
+def _plain(entry: QuarantineEntry, known: dict[int, Repository]) -> Document:
     return {
         "id": entry.quarantine_id,
         "repo_id": entry.repo_id,

@@ -20,7 +20,7 @@ import psycopg
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobStatus
-from sync_pipeline.operations.texts import counted
+from sync_pipeline.operations.formatting import counted
 from sync_pipeline.policy import reaping as policy
 from sync_pipeline.policy.reaping import Rules, RunState, WaitingJob
 from sync_pipeline.settings import Settings
@@ -102,7 +102,7 @@ class ReapReport:
             ],
         }
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """The report in one line."""
         if self.skipped:
             return self.skipped
@@ -186,7 +186,7 @@ def _jobs(conn: Connection, report: ReapReport, rules: Rules, dagster: DagsterRu
         is_dead = row["token"] in gone
         dagster_run = states.get(row["dagster_run_id"], RunState.UNKNOWN)
         facts = lost.facts_of(row, process_gone=is_dead, dagster=dagster_run)
-        ending = policy.judge_running(facts, now, rules)
+        ending = policy.evaluate_running(facts, now, rules)
         if ending is None:
             continue
         why = "is gone" if is_dead else f"let its claim run out at {row['expires_at']:%H:%M:%S} UTC"
@@ -238,7 +238,7 @@ def _waiting(conn: Connection, report: ReapReport, rules: Rules, now: datetime) 
         facts = WaitingJob(
             **{name: row[name] for name in ("retired", "covered", "one_off", "needed", "touched_at")}
         )
-        ending = policy.judge_waiting(facts, now, rules)
+        ending = policy.evaluate_waiting(facts, now, rules)
         if ending is None:
             continue
         line = f"{_unit(row)}: {row['mode']} job {row['job_id']} is given up: {ending.error}"

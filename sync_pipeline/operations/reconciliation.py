@@ -25,8 +25,8 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.operations.costs import commands_for, requests_for
+from sync_pipeline.operations.formatting import plain_window
 from sync_pipeline.operations.runner import Bounds, backfill_window, check_bounds, time_window
-from sync_pipeline.operations.texts import plain_window
 from sync_pipeline.policy.reconciliation import Next
 from sync_pipeline.policy.windows import bounds, overlap
 from sync_pipeline.quality import reconciliation

@@ -326,7 +326,7 @@ def find_repository(database: Database, text: str) -> Repository:
     return found
 
 
-def export_catalog(database: Database, settings: Settings) -> catalog.Snapshot:
+def export_catalog(database: Database, settings: Settings) -> catalog.CatalogSnapshot:
     """Write the catalog to the snapshot file, from which the code location loads."""
     with database.connection() as conn, conn.transaction():
         repos.lock_snapshot(conn)

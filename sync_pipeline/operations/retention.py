@@ -74,7 +74,7 @@ class RetentionReport:
             "errors": list(self.errors),
         }
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """The report in one line."""
         counts = [(one.deleted if self.execute else one.found, one.name) for one in self.kinds]
         words = [f"{number:,} {name}" for number, name in counts if number]

@@ -31,7 +31,7 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.operations.texts import counted, plain_mark, plain_window
+from sync_pipeline.operations.formatting import counted, plain_mark, plain_window
 from sync_pipeline.policy.windows import bounds, hull, merged, overlap, without
 from sync_pipeline.quality import health
 from sync_pipeline.store.runs import BatchRow

@@ -27,8 +27,8 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
+from sync_pipeline.operations.formatting import counted, plain_window, some
 from sync_pipeline.operations.runner import exit_code, outcome_of, outcome_of_all
-from sync_pipeline.operations.texts import counted, plain_window, some
 from sync_pipeline.policy.windows import merged, overlap
 from sync_pipeline.store import repos, runs
 from sync_pipeline.store.database import Connection, Database, database_time

@@ -25,7 +25,7 @@ from sync_pipeline.model import (
     RunStatus,
     Trigger,
 )
-from sync_pipeline.operations.texts import counted
+from sync_pipeline.operations.formatting import counted
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope
 from sync_pipeline.policy.degradation import DegradationLimits
 from sync_pipeline.policy.planning import plan
@@ -33,16 +33,16 @@ from sync_pipeline.policy.samples import Rates, Sample
 from sync_pipeline.policy.snapshot import (
     MAY_NOT_START,
     NO_ROOM,
+    AssetState,
     BucketLevel,
     Caps,
     Decision,
     InFlight,
     Job,
-    Limits,
     Pause,
     Plan,
+    PlanningLimits,
     Snapshot,
-    Unit,
 )
 from sync_pipeline.quality import credentials
 from sync_pipeline.quality.credentials import Credentials
@@ -74,9 +74,9 @@ _SHORTEST_LOOK_BACK = 3600.0
 _FOR_ONE_THAT_COUNTS = 5
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> PlanningLimits:
     """The limits of the policy, by the settings."""
-    return Limits(
+    return PlanningLimits(
         sync_interval=timedelta(seconds=settings.sync_interval),
         # Fresh hints that show nothing new are no proof, so a visit proves it well before we look stale.
         quiet_interval=timedelta(seconds=max(settings.sync_interval, settings.stale_after / 2)),
@@ -162,7 +162,7 @@ def read_plan(
     workers = {one.name for one in heartbeats.read(conn) if one.every is not None and not one.silent}
     found = plan(
         Snapshot(
-            units=[_unit(row, tokens, settings, loaded) for row in rows.units],
+            assets=[_unit(row, tokens, settings, loaded) for row in rows.assets],
             jobs=[_job(row, workers, rows.now) for row in rows.jobs],
             in_flight=in_flight,
             limits=limits,
@@ -197,7 +197,7 @@ class Round:
     started: Sequence[Decision]
     skipped: str | None = None
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """It in one line."""
         if self.plan is None:
             return str(self.skipped)
@@ -304,7 +304,7 @@ def record(
     for breaker in plan.breakers:
         breakers.save(conn, _breaker_row(breaker), actor=ACTOR)
         if breaker.state is BreakerState.OPEN:
-            store.recall(conn, str(breaker.scope), breaker.key)
+            store.undispatch_blocked(conn, str(breaker.scope), breaker.key)
     decisions: dict[UUID, Mapping[str, Any]] = {}
     tenants = set()
     config_hash = configuration.keep(conn, settings)
@@ -333,7 +333,7 @@ def record(
         if decision.mode is Mode.INCREMENTAL:
             tenants.add(decision.tenant)
     if decisions:
-        store.decided(conn, decisions, handed_out=handed_out)
+        store.decided(conn, decisions, dispatched=handed_out)
         store.serve(conn, tenants)
 
 
@@ -375,7 +375,7 @@ def explained(decision: Decision, plan: Plan, settings: Settings, now: datetime)
 
 def _unit(
     row: Mapping[str, Any], tokens: Credentials, settings: Settings, loaded: Collection[int] | None
-) -> Unit:
+) -> AssetState:
     job_type = JobType(row["job_type"])
     found = {name: value for name, value in row.items() if name != "kind"} | {
         "job_type": job_type,
@@ -386,7 +386,7 @@ def _unit(
         "in_pool": (loaded is None or row["repo_id"] in loaded)
         and serves(settings, row["instance"], row["tenant"], job_type),
     }
-    return Unit(**found)
+    return AssetState(**found)
 
 
 def _job(row: Mapping[str, Any], workers: Collection[str], now: datetime) -> Job:

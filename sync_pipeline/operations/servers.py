@@ -22,7 +22,7 @@ _VERDICTS = ("healthy", "waiting", "unhealthy")
 
 
 def server_documents(
-    units: Sequence[Document],
+    assets: Sequence[Document],
     jobs: Mapping[tuple[int, str], Mapping[str, int]],
     obstacles: Mapping[str, Sequence[Mapping[str, Any]]],
     credentials: CredentialSources,
@@ -33,9 +33,9 @@ def server_documents(
     pauses and limits of the report.
     """
     by_server: defaultdict[tuple[str, Kind], list[Document]] = defaultdict(list)
-    for unit in units:
-        kind = Kind.SVN if unit["spec"].startswith("svn:") else Kind.GITLAB
-        by_server[unit["instance"], kind].append(unit)
+    for asset in assets:
+        kind = Kind.SVN if asset["spec"].startswith("svn:") else Kind.GITLAB
+        by_server[asset["instance"], kind].append(asset)
     found = [
         _server(instance, kind, mine, jobs, obstacles, credentials.of(kind, instance))
         for (instance, kind), mine in by_server.items()
@@ -46,28 +46,28 @@ def server_documents(
 def _server(
     instance: str,
     kind: Kind,
-    units: Sequence[Document],
+    assets: Sequence[Document],
     jobs: Mapping[tuple[int, str], Mapping[str, int]],
     obstacles: Mapping[str, Sequence[Mapping[str, Any]]],
     credential: str | None,
 ) -> Document:
-    verdicts = Counter(unit["verdict"] for unit in units)
-    access = Counter(unit["access"]["state"] for unit in units if unit["verdict"] == "unhealthy")
-    lags = [unit["lag_seconds"] for unit in units if unit["lag_seconds"] is not None]
+    verdicts = Counter(asset["verdict"] for asset in assets)
+    access = Counter(asset["access"]["state"] for asset in assets if asset["verdict"] == "unhealthy")
+    lags = [asset["lag_seconds"] for asset in assets if asset["lag_seconds"] is not None]
     counts: Counter[str] = Counter()
-    for unit in units:
-        counts.update(jobs.get((unit["repo_id"], unit["job_type"]), {}))
+    for asset in assets:
+        counts.update(jobs.get((asset["repo_id"], asset["job_type"]), {}))
     states = {one["state"] for one in obstacles["breakers"] if _is_about(one, one["key"], instance)}
     return {
         "instance": instance,
         "kind": str(kind),
-        "repositories": len({unit["repo_id"] for unit in units}),
+        "repositories": len({asset["repo_id"] for asset in assets}),
         "assets": {
-            "total": len(units),
+            "total": len(assets),
             **{verdict: verdicts[verdict] for verdict in _VERDICTS},
-            "late": sum(Reason.STALE in unit["reasons"] for unit in units),
-            "with_gaps": sum(unit["gaps"]["windows"] > 0 for unit in units),
-            "never_complete": len(units) - len(lags),
+            "late": sum(Reason.STALE in asset["reasons"] for asset in assets),
+            "with_gaps": sum(asset["gaps"]["windows"] > 0 for asset in assets),
+            "never_complete": len(assets) - len(lags),
         },
         "access": {state: number for state, number in access.items() if state not in _READABLE},
         "lag_seconds": max(lags, default=None),

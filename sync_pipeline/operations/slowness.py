@@ -118,7 +118,7 @@ def of_up(beats: Iterable[Heartbeat]) -> Sequence[Heartbeat]:
     return [beat for beat in beats if beat.name.partition("@")[0] == UP and not beat.silent]
 
 
-def told(beats: Iterable[Heartbeat]) -> list[str]:
+def summary(beats: Iterable[Heartbeat]) -> list[str]:
     """One line for each thing that is slow now."""
     said = [beat.outcome for beat in of_up(beats) if beat.outcome.startswith(_MARK)]
     return [line for outcome in said for line in outcome.removeprefix(_MARK).split("; ")]

@@ -25,15 +25,15 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.operations import held_back, limits, run_starts, slowness
+from sync_pipeline.operations import blockers, limits, run_starts, slowness
 from sync_pipeline.operations.configuration import CredentialSources
+from sync_pipeline.operations.formatting import plain_mark
 from sync_pipeline.operations.pools import pool_document
 from sync_pipeline.operations.scheduling import limits_of
 from sync_pipeline.operations.servers import server_documents
-from sync_pipeline.operations.texts import plain_mark
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.health import Facts, Judged
+from sync_pipeline.quality.health import Facts, HealthResult
 from sync_pipeline.quality.reasons import PASSES, WAITS_FOR_ITSELF, remedies
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import credentials, heartbeats, pauses, pools
@@ -65,14 +65,14 @@ def status(
     repo_ids = None if repository is None else [repository.repo_id]
     with database.connection() as conn:
         now = database_time(conn)
-        rows = store.units(conn, repo_ids)
+        rows = store.assets(conn, repo_ids)
         stale_after = timedelta(seconds=settings.stale_after)
         tokens = _tokens(conn, {row["instance"] for row in rows})
         verdicts = health.read(conn, stale_after, tokens, repo_ids)
         jobs = store.jobs(conn, repo_ids)
         at_work = store.running(conn, repo_ids)
         hindered = limits.hindered(conn, settings)
-        opened = held_back.breaker_documents(conn, settings)
+        opened = blockers.breaker_documents(conn, settings)
         paused = pauses.active(conn)
         attended = _attendance(conn, repo_ids)
     judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in verdicts}
@@ -92,45 +92,45 @@ def status(
         running[row["repo_id"], row["job_type"]].append(_at_work(row))
     obstacles = {
         "breakers": opened,
-        "pauses": held_back.pause_documents(paused, {row["repo_id"]: _spec(row) for row in rows}),
+        "pauses": blockers.pause_documents(paused, {row["repo_id"]: _spec(row) for row in rows}),
         "limits": hindered,
     }
     if repository is not None:
         obstacles = _of_repository(obstacles, repository)
-    units, due, when = [], set(), limits_of(settings)
+    assets, due, when = [], set(), limits_of(settings)
     for row in rows:
         key = row["repo_id"], row["job_type"]
         # Between two queries a repository may have been registered.
         if key in judged and (wanted is None or row["job_type"] in wanted):
-            unit = _unit(row, judged[key], tokens, queued[key], running[key])
-            unit["held_back"] = held_back.reasons(unit, obstacles, retry_at.get(key))
-            unit["remedies"] |= remedies(unit["held_back"], unit["spec"])
-            units.append(unit)
-            if held_back.is_due(row, judged[key], when):
+            asset = _unit(row, judged[key], tokens, queued[key], running[key])
+            asset["held_back"] = blockers.reasons(asset, obstacles, retry_at.get(key))
+            asset["remedies"] |= remedies(asset["held_back"], asset["spec"])
+            assets.append(asset)
+            if blockers.is_due(row, judged[key], when):
                 due.add(key)
-    retired = {unit["repo_id"] for unit in units if unit["lifecycle"] == Lifecycle.RETIRED}
+    retired = {asset["repo_id"] for asset in assets if asset["lifecycle"] == Lifecycle.RETIRED}
     if repository is None:
-        units = [unit for unit in units if unit["repo_id"] not in retired]
-    units.sort(key=_worst_first)
-    counts = Counter(unit["verdict"] for unit in units)
+        assets = [asset for asset in assets if asset["repo_id"] not in retired]
+    assets.sort(key=_worst_first)
+    counts = Counter(asset["verdict"] for asset in assets)
     by_status = sum(counted.values(), Counter())
     return {
         "version": __version__,
         "generated_at": now.isoformat(),
         "environment": settings.environment,
         "summary": {
-            "repositories": len({unit["repo_id"] for unit in units}),
+            "repositories": len({asset["repo_id"] for asset in assets}),
             "retired_repositories": len(retired),
             "units": {verdict: counts[verdict] for verdict in reversed(_VERDICTS)},
             "jobs": {str(one): by_status[one] for one in JobStatus},
         },
-        "servers": server_documents(units, counted, obstacles, credentials_from),
-        "due": held_back.due_document(units, due, now, settings),
+        "servers": server_documents(assets, counted, obstacles, credentials_from),
+        "due": blockers.due_document(assets, due, now, settings),
         **obstacles,
         "switched_off": settings.switched_off,
         **attended,
         "run_starts": _run_starts(settings, database),
-        "units": units,
+        "units": assets,
     }
 
 
@@ -183,7 +183,7 @@ def _attendance(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
             for one in beats
             if one.silent
         ],
-        "slow": slowness.told(beats),
+        "slow": slowness.summary(beats),
     }
 
 
@@ -193,8 +193,8 @@ def _of_repository(
     """Those that concern ``repository``."""
     place = {"spec": repository.spec, "instance": repository.instance, "tenant": repository.tenant}
     return {
-        "breakers": [x for x in obstacles["breakers"] if held_back.hinders(x, place)],
-        "pauses": [x for x in obstacles["pauses"] if held_back.holds(x, place)],
+        "breakers": [x for x in obstacles["breakers"] if blockers.hinders(x, place)],
+        "pauses": [x for x in obstacles["pauses"] if blockers.holds(x, place)],
         "limits": [x for x in obstacles["limits"] if x["instance"] == repository.instance],
     }
 
@@ -216,7 +216,11 @@ def _at_work(row: Mapping[str, Any]) -> Document:
 
 
 def _unit(
-    row: Mapping[str, Any], judged: Judged, tokens: Credentials, queued_jobs: int, running: list[Document]
+    row: Mapping[str, Any],
+    judged: HealthResult,
+    tokens: Credentials,
+    queued_jobs: int,
+    running: list[Document],
 ) -> Document:
     facts = judged.facts
     kind = Kind(row["kind"])
@@ -327,12 +331,12 @@ def _last_run(row: Mapping[str, Any]) -> Document | None:
     }
 
 
-def _worst_first(unit: Document) -> tuple[int, int, float, str, str]:
-    lag = unit["lag_seconds"]
+def _worst_first(asset: Document) -> tuple[int, int, float, str, str]:
+    lag = asset["lag_seconds"]
     return (
-        _VERDICTS.index(unit["verdict"]),
-        -len(unit["reasons"]),
+        _VERDICTS.index(asset["verdict"]),
+        -len(asset["reasons"]),
         float("-inf") if lag is None else -lag,
-        unit["path"],
-        unit["job_type"],
+        asset["path"],
+        asset["job_type"],
     )

@@ -2,9 +2,8 @@
 
 Belongs here: the document of ``scm-sync admin verify``, which ``docs/verify.md`` describes, and the one proof
 that looks beyond the database: the catalog against the file from which Dagster makes its assets. It looks at
-no source. Does not belong here: the other proofs, which are queries (:mod:`sync_pipeline.store.proofs`), and
-what the source has (reconciliation).
-"""
+no source. Does not belong here: the other proofs, which are queries
+(:mod:`sync_pipeline.store.integrity_checks`), and what the source has (reconciliation)."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ from sync_pipeline import __version__, catalog, exit_codes
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Repository
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import proofs, repos
+from sync_pipeline.store import integrity_checks, repos
 from sync_pipeline.store.database import Connection, Database, database_time
-from sync_pipeline.store.proofs import SHOWN_ROWS, Proof
+from sync_pipeline.store.integrity_checks import SHOWN_ROWS, IntegrityCheck
 
 CATALOG = "catalog"
 """Name of the proof that compares the catalog with the assets."""
@@ -31,8 +30,8 @@ Document = dict[str, Any]
 def verify(database: Database, settings: Settings) -> Document:
     """Do every proof. ``exit_code`` is 0 if all hold, 2 if not; what is only open makes no proof fail."""
     with database.connection() as conn:
-        found = [*proofs.proofs(conn), _catalog(conn, settings)]
-        waiting = proofs.open_records(conn)
+        found = [*integrity_checks.integrity_checks(conn), _catalog(conn, settings)]
+        waiting = integrity_checks.open_records(conn)
         now = database_time(conn)
     found.sort(key=lambda proof: proof.name)
     passed = not any(proof.total for proof in found)
@@ -65,7 +64,7 @@ def verify(database: Database, settings: Settings) -> Document:
     }
 
 
-def _catalog(conn: Connection, settings: Settings) -> Proof:
+def _catalog(conn: Connection, settings: Settings) -> IntegrityCheck:
     """The catalog against the snapshot file. A catalog change in this very moment is waited for."""
     with conn.transaction():
         repos.lock_snapshot(conn)
@@ -73,12 +72,12 @@ def _catalog(conn: Connection, settings: Settings) -> Proof:
         try:
             snapshot = catalog.read_snapshot(settings.catalog_file)
         except ConfigurationError as error:
-            return Proof(CATALOG, _ABOUT_CATALOG, max(1, len(known)), [{"problem": str(error)}])
+            return IntegrityCheck(CATALOG, _ABOUT_CATALOG, max(1, len(known)), [{"problem": str(error)}])
     if snapshot.written_at is None and known:
         missing = f"{settings.catalog_file} is missing; run: scm-sync catalog export"
-        return Proof(CATALOG, _ABOUT_CATALOG, len(known), [{"problem": missing}])
+        return IntegrityCheck(CATALOG, _ABOUT_CATALOG, len(known), [{"problem": missing}])
     rows = list(differences(known, snapshot.repositories))
-    return Proof(CATALOG, _ABOUT_CATALOG, len(rows), rows[:SHOWN_ROWS])
+    return IntegrityCheck(CATALOG, _ABOUT_CATALOG, len(rows), rows[:SHOWN_ROWS])
 
 
 def differences(database: Iterable[Repository], snapshot: Iterable[Repository]) -> Iterable[Document]:

@@ -39,11 +39,15 @@ class Worker:
     """Does what the ledger hands out, ``parallel_repositories`` side by side."""
 
     def __init__(
-        self, database: Database, settings: Settings, *, said: Callable[[JobReport], None] = lambda _: None
+        self,
+        database: Database,
+        settings: Settings,
+        *,
+        print_report: Callable[[JobReport], None] = lambda _: None,
     ) -> None:
         self._database = database
         self._settings = settings
-        self._said = said
+        self._print_report = print_report
         self._syncer = Syncer(database, settings, Readers(settings, database))
         self._busy: dict[Future[Sequence[JobReport]], _Activity] = {}
         self._asked: dict[Future[Sequence[JobReport]], Sequence[JobRequest]] = {}
@@ -98,7 +102,7 @@ class Worker:
         its next plan."""
         try:
             with self._database.connection() as conn:
-                planning.sign_off(conn, self._settings.worker_pool)
+                planning.unregister_pool(conn, self._settings.worker_pool)
         except (psycopg.Error, ConfigurationError) as error:
             _log.warning("%s", database_error(error))
 
@@ -108,10 +112,10 @@ class Worker:
         room = settings.parallel_repositories - len(self._busy)
         with self._database.connection() as conn:
             migrations.require_current(conn)
-            pools.say_alive(conn, settings)
+            pools.heartbeat(conn, settings)
             if room <= 0:
                 return 0
-            waiting = planning.handed_out(
+            waiting = planning.mark_dispatched(
                 conn,
                 instances=settings.worker_instance_allowlist,
                 tenants=settings.worker_tenant_allowlist,
@@ -147,7 +151,7 @@ class Worker:
             self._leave(requests)
             return 1, 1
         for report in reports:
-            self._said(report)
+            self._print_report(report)
         if any(report.job_status in (JobStatus.PENDING, JobStatus.FAILED) for report in reports):
             self._leave(requests)
         return len(reports), sum(report.error_code is not None for report in reports)
@@ -157,7 +161,7 @@ class Worker:
         be taken again and again before everything behind it."""
         try:
             with self._database.connection() as conn:
-                planning.take_back(conn, requests)
+                planning.undispatch(conn, requests)
         except (psycopg.Error, ConfigurationError) as error:
             _log.warning("%s", database_error(error))
 

@@ -3,7 +3,7 @@
 Belongs here: the metadata of materializations. The page plots numbers in the order of their names, so the
 counters of a run begin with ``run/``, which comes after the numbers of the asset. What is fixed about an
 asset is in :mod:`sync_pipeline.orchestration.specs`, its check in
-:mod:`sync_pipeline.orchestration.verdicts`.
+:mod:`sync_pipeline.orchestration.health_checks`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import dagster as dg
 
 from sync_pipeline.model import JobReport, JobType, Kind, Repository
+from sync_pipeline.orchestration.health_checks import moment_or_number
 from sync_pipeline.orchestration.specs import link, source_page
-from sync_pipeline.orchestration.verdicts import moment_or_number
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.store import stored_rows
@@ -64,7 +64,9 @@ class AssetPages:
         return {**asset_metadata(verdict, rows, changed_at), **run_metadata(repository, report)}
 
 
-def asset_metadata(verdict: health.Judged, rows: StoredRows, changed_at: datetime | None) -> dict[str, Any]:
+def asset_metadata(
+    verdict: health.HealthResult, rows: StoredRows, changed_at: datetime | None
+) -> dict[str, Any]:
     """The numbers of the asset.
 
     Rows stored, tombstones included; gaps, which are windows that are not covered and that no job will read;

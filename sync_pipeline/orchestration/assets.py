@@ -15,12 +15,12 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Repository
 from sync_pipeline.operations import pools, server_names
 from sync_pipeline.orchestration.failures import refused
-from sync_pipeline.orchestration.order import POOLS_VARIABLE, read_order, repository_tag
+from sync_pipeline.orchestration.health_checks import CHECK_DESCRIPTION, CHECK_NAME
 from sync_pipeline.orchestration.partitions import partitions_of, svn_blocks
 from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE, read_run_spec, repository_tag
 from sync_pipeline.orchestration.specs import asset_key, asset_spec
 from sync_pipeline.orchestration.step import Observer, Step
-from sync_pipeline.orchestration.verdicts import CHECK_DESCRIPTION, CHECK_NAME
 from sync_pipeline.policy.families import Family, by_family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.settings import Settings
@@ -59,7 +59,7 @@ def family_assets(
 def _multi_asset(
     instance_slug: str,
     family: Family,
-    units: Sequence[Units],
+    assets: Sequence[Units],
     days: dg.DailyPartitionsDefinition,
     labels: Mapping[int, str],
     settings: Settings,
@@ -67,7 +67,7 @@ def _multi_asset(
 ) -> dg.AssetsDefinition:
     members = {
         asset_key(repository, job_type): (repository, job_type)
-        for repository, job_types in units
+        for repository, job_types in assets
         for job_type in job_types
     }
     svn_family = family.kind is Kind.SVN
@@ -106,12 +106,12 @@ def _multi_asset(
         chosen = context.selected_asset_keys
         selected = [
             (repository, wanted)
-            for repository, job_types in units
+            for repository, job_types in assets
             if (wanted := tuple(j for j in job_types if asset_key(repository, j) in chosen))
         ]
         sign(context.instance, context.run, repository_tag([repository for repository, _ in selected]))
         try:
-            order = read_order(context.run.tags, partitions_of(family, context.instance, days))
+            order = read_run_spec(context.run.tags, partitions_of(family, context.instance, days))
             with (
                 postgres.database(max_size=connections_for(settings.parallel_repositories)) as database,
                 watermarks.store() as store,

@@ -23,10 +23,9 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration import console
 from sync_pipeline.orchestration.assets import family_assets
-from sync_pipeline.orchestration.attendance import fleet_checks
 from sync_pipeline.orchestration.changes import changes_sensors
 from sync_pipeline.orchestration.jobs import family_jobs
-from sync_pipeline.orchestration.order import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG
+from sync_pipeline.orchestration.liveness import fleet_checks
 from sync_pipeline.orchestration.partitions import block_window, day_partitions, first_day, parse_day
 from sync_pipeline.orchestration.reaper import reaper_sensor
 from sync_pipeline.orchestration.reconciliation import (
@@ -36,8 +35,9 @@ from sync_pipeline.orchestration.reconciliation import (
     reconciliation_schedule,
 )
 from sync_pipeline.orchestration.rediscovery import rediscovery_job, rediscovery_schedule
-from sync_pipeline.orchestration.rereading import rereading_jobs, rereading_schedules
+from sync_pipeline.orchestration.resync import rereading_jobs, rereading_schedules
 from sync_pipeline.orchestration.retention import retention_asset, retention_job, retention_schedule
+from sync_pipeline.orchestration.run_spec import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.policy.families import Family
@@ -135,7 +135,7 @@ def _asked_partitions() -> tuple[Family | None, list[str]]:
 def build_defs(
     *,
     settings: Settings | None = None,
-    snapshot: catalog.Snapshot | None = None,
+    snapshot: catalog.CatalogSnapshot | None = None,
     only: str | None = None,
     resource_overrides: Mapping[str, Any] | None = None,
 ) -> dg.Definitions:

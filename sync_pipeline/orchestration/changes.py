@@ -79,20 +79,20 @@ def _changes_sensor(
     ) -> dg.SkipReason:
         last, root = _cursor(context.cursor)
         deadline = time.monotonic() + settings.changes_time_limit
-        said: list[str] = []
+        summary: list[str] = []
         every = settings.sensor_interval
         with postgres.database() as database, heartbeat(database, settings, name, every=every) as say:
             if server is not None:
                 root, line = _list_newest(database, gitlab, server, root, deadline)
-                said.append(line)
+                summary.append(line)
             if svn_repositories or server is None:
                 last, line = _look(
                     context.instance, database, settings, svn, _turn(svn_repositories, last), last, deadline
                 )
-                said.append(line)
-            say("; ".join(said))
+                summary.append(line)
+            say("; ".join(summary))
         context.update_cursor(json.dumps({"version": 1, "last": last, "root": root}))
-        return dg.SkipReason("; ".join(said))
+        return dg.SkipReason("; ".join(summary))
 
     return changes
 
@@ -241,9 +241,9 @@ def _look(
             # What is left of the tick is too short for another look.
             break
     with database.connection() as conn:
-        for server, said in looks.items():
+        for server, summary in looks.items():
             # Where none of them answered, the server is the cause; its other repositories show that too.
-            _note_server(conn, server, Kind.SVN, said, was_patient=server in patient)
+            _note_server(conn, server, Kind.SVN, summary, was_patient=server in patient)
     if highest:
         ensure_blocks(instance, database, highest)
     return last, f"looked at {seen} of {len(turn)}, {failed} failed{ended}"

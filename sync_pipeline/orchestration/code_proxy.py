@@ -77,7 +77,7 @@ _log = logging.getLogger("dagster.code_server")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Ping:
     """One look at a process that does not answer: its processor time so far, in seconds, and whether it
     sleeps. A process that waits for a processor or a disk does not sleep, nor does a stopped one."""
 
@@ -85,7 +85,7 @@ class Look:
     sleeps: bool
 
 
-def hangs(looks: Sequence[Look]) -> bool:
+def hangs(looks: Sequence[Ping]) -> bool:
     """True if a process will never answer: it was asked all the time, only slept and used no processor. Looks
     are counted, not seconds, because a suspended machine proves nothing."""
     return len(looks) >= _STILL_LOOKS and all(look.sleeps and look.cpu == looks[0].cpu for look in looks)
@@ -102,7 +102,7 @@ class _Loaded:
     replaced: threading.Event = field(default_factory=threading.Event)
     asked: bool = False
     told_to_end: bool = False
-    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=_STILL_LOOKS))
+    looks: deque[Ping] = field(default_factory=lambda: deque(maxlen=_STILL_LOOKS))
 
     @property
     def lives(self) -> bool:
@@ -296,7 +296,7 @@ def _hangs(loaded: _Loaded) -> bool:
     try:
         process = psutil.Process(loaded.process.pid)
         used = process.cpu_times()
-        loaded.looks.append(Look(used.user + used.system, process.status() == psutil.STATUS_SLEEPING))
+        loaded.looks.append(Ping(used.user + used.system, process.status() == psutil.STATUS_SLEEPING))
     except psutil.Error:
         loaded.looks.clear()
     return hangs(loaded.looks)

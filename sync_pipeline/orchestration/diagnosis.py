@@ -17,8 +17,8 @@ import dagster as dg
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations import environment, run_starts
 from sync_pipeline.operations.doctor import Finding, failed, ok, skipped, warning
-from sync_pipeline.operations.doctor.findings import told
-from sync_pipeline.operations.texts import failed_starts
+from sync_pipeline.operations.doctor.findings import error_text
+from sync_pipeline.operations.formatting import failed_starts
 from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.run import dagster_environment
 from sync_pipeline.settings import Settings
@@ -68,7 +68,7 @@ def _home(settings: Settings) -> Finding:
     try:
         home = environment.dagster_home(settings)
     except ConfigurationError as error:
-        return failed("dagster_home", *told(error, "correct SCM_STATE_DIR"))
+        return failed("dagster_home", *error_text(error, "correct SCM_STATE_DIR"))
     theirs = os.environ.get("DAGSTER_HOME")
     if theirs and Path(theirs).resolve() != home.resolve():
         return warning(
@@ -93,7 +93,7 @@ def _storage(settings: Settings, database_url: str | None) -> tuple[Finding, boo
             url = environment.dagster_url(database_url, environment.DAGSTER_SCHEMA)
         server = diagnosis.look(url.replace("+psycopg2", "", 1), _CONNECT_SECONDS, variable)
     except ConfigurationError as error:
-        return failed(name, *told(error, f"correct {variable}")), False
+        return failed(name, *error_text(error, f"correct {variable}")), False
     if server.has_runs:
         return ok(name, f"PostgreSQL {server.version}"), True
     if server.may_create_tables if server.has_schema else server.may_create:
@@ -131,11 +131,11 @@ def _daemon(instance: dg.DagsterInstance) -> Finding:
     late = [kind for kind, seconds in silent.items() if seconds > _SILENT_SECONDS]
     wrong = [beat.daemon_type for beat in needed if beat.errors]
     if late or wrong:
-        said = [f"silent: {', '.join(late)}"] * bool(late) + [f"with errors: {', '.join(wrong)}"] * bool(
+        problems = [f"silent: {', '.join(late)}"] * bool(late) + [f"with errors: {', '.join(wrong)}"] * bool(
             wrong
         )
         return warning(
-            name, "; ".join(said), "look at Deployment > Daemons in the UI, or restart scm-sync up"
+            name, "; ".join(problems), "look at Deployment > Daemons in the UI, or restart scm-sync up"
         )
     return ok(name, f"alive, {max(silent.values()):.0f} s ago at most")
 

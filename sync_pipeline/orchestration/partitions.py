@@ -18,7 +18,7 @@ from typing import Protocol
 import dagster as dg
 
 from sync_pipeline import catalog
-from sync_pipeline.catalog import BLOCK_REVISIONS, Snapshot, block_of
+from sync_pipeline.catalog import BLOCK_REVISIONS, CatalogSnapshot, block_of
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, RevisionWindow, TimeWindow, Window
 from sync_pipeline.policy.families import Family
@@ -196,7 +196,7 @@ def ensure_blocks(instance: dg.DagsterInstance, database: Database, head: int) -
 # Days ---------------------------------------------------------------------------------------------------
 
 
-def first_day(snapshot: Snapshot, settings: Settings) -> date:
+def first_day(snapshot: CatalogSnapshot, settings: Settings) -> date:
     """The first day that the GitLab projects of ``snapshot`` have as a partition: the oldest fact known, and
     never later than the days that live syncing begins with."""
     live = [

@@ -33,16 +33,16 @@ class Start:
     decisions: tuple[Decision, ...]
 
     @property
-    def units(self) -> tuple[tuple[int, JobType], ...]:
+    def assets(self) -> tuple[tuple[int, JobType], ...]:
         """The (repository, job type)s that the run carries."""
         return tuple(sorted({(d.repo_id, d.job_type) for d in self.decisions}))
 
     def run_key(self, moment: datetime, length: float) -> str:
         """Name of this start. Dagster remembers it for ever, also of a run that failed: so it holds the
         attempt, and the current ``length`` seconds for a run that died before it claimed anything."""
-        unit = f"{self.family} {self.instance_slug} {self.mode} {self.window}"
+        asset = f"{self.family} {self.instance_slug} {self.mode} {self.window}"
         work = sorted(f"{d.repo_id} {d.job_type} {d.window} {d.job_id} {d.attempts}" for d in self.decisions)
-        text = "\n".join([unit, str(int(moment.timestamp() // length)), *work])
+        text = "\n".join([asset, str(int(moment.timestamp() // length)), *work])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import dagster as dg
 
-from sync_pipeline.orchestration.order import PROCESS_TAG, tag_of
+from sync_pipeline.orchestration.run_spec import PROCESS_TAG, tag_of
 from sync_pipeline.sync.worker import is_gone, process_identity
 
 

@@ -75,8 +75,8 @@ def reaper_sensor(settings: Settings) -> dg.SensorDefinition:
             report = reap_all(database, settings, context.instance, seconds=_TICK_SECONDS)
             for line in (*(item.line for item in report.items), *report.errors):
                 _log.warning("%s", line)
-            say(report.said())
-        return dg.SkipReason(report.said())
+            say(report.summary())
+        return dg.SkipReason(report.summary())
 
     return reaper
 

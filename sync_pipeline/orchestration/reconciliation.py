@@ -1,9 +1,9 @@
 """Reconciliation: the fleet-wide asset that compares what is stored with its sources, and its schedule.
 
 Belongs here: when it runs by itself, and what a run tells Dagster. What is compared is decided in
-:mod:`sync_pipeline.policy.sweeping`, turns are carried out in :mod:`sync_pipeline.quality.sweeping`, the
-metadata is made in :mod:`sync_pipeline.orchestration.reconciliation_page`.
-"""
+:mod:`sync_pipeline.policy.reconcile_schedule`, turns are carried out in
+:mod:`sync_pipeline.quality.reconcile_schedule`, the metadata is made in
+:mod:`sync_pipeline.orchestration.reconciliation_page`."""
 
 # Dagster looks at the annotations of assets and schedules itself, so they cannot be postponed here.
 
@@ -21,7 +21,7 @@ from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.schedules import fleet_job, schedule_of
 from sync_pipeline.orchestration.specs import TABLE_NAME, fleet_key
 from sync_pipeline.orchestration.step import materialize_days
-from sync_pipeline.quality.sweeping import Sweep, Swept
+from sync_pipeline.quality.reconcile_schedule import ReconcileRound, ReconcileSchedule
 from sync_pipeline.resources import GitLabResource, PostgresResource, WatermarkStore
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import connections_for
@@ -74,7 +74,7 @@ def reconciliation_asset(
         sign(context.instance, context.run)
         try:
             with postgres.database(max_size=connections_for(settings.parallel_repositories)) as database:
-                sweep = Sweep(
+                sweep = ReconcileSchedule(
                     database,
                     settings,
                     gitlab.readers(database),
@@ -89,7 +89,7 @@ def reconciliation_asset(
                             # Live syncing is due to show what it finished, whoever asked for it.
                             materialize_days(context, by_id[report.repo_id], report, days, watermarks, pages)
                 off = "sweep_enabled is false; " if not settings.sweep_enabled else ""
-                context.log.info(off + said(sweep.swept))
+                context.log.info(off + summary(sweep.swept))
                 yield dg.MaterializeResult(
                     asset_key=key,
                     metadata=metadata_of(database, settings, sweep.swept, by_id),
@@ -120,7 +120,7 @@ def reconciliation_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDef
     )
 
 
-def said(swept: Swept) -> str:
+def summary(swept: ReconcileRound) -> str:
     """A run in one line."""
     differences = sum(outcome.count(kind) for outcome in swept.outcomes for kind in _KINDS)
     unclear = sum(outcome.error is not None for outcome in swept.outcomes)
@@ -138,10 +138,10 @@ def _deadline(context: dg.AssetExecutionContext) -> float:
     return time.monotonic() + min(_LONGEST, _SHARE_OF_RUN_TIME * limit if limit else _LONGEST)
 
 
-def _fail_if_any(swept: Swept, by_id: dict[int, Repository]) -> None:
+def _fail_if_any(swept: ReconcileRound, by_id: dict[int, Repository]) -> None:
     """Name every defect of ours or of the installation. What a source did is no failure of this run."""
     failures = [
-        f"{by_id[outcome.turn.repo_id].spec} {outcome.turn.job_type}: {outcome.failure}"
+        f"{by_id[outcome.task.repo_id].spec} {outcome.task.job_type}: {outcome.failure}"
         for outcome in swept.outcomes
         if outcome.failure is not None
     ]

@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 
 from sync_pipeline.model import JobType, Repository
 from sync_pipeline.operations.completeness import completeness
+from sync_pipeline.policy.reconcile_schedule import ReconcileAsset, SkipReason, share_compared
 from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
-from sync_pipeline.policy.sweeping import LeftOut, Unit, share_compared
-from sync_pipeline.quality.sweeping import Swept, limits_of
+from sync_pipeline.quality.reconcile_schedule import ReconcileRound, limits_of
 from sync_pipeline.safe_text import code
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import completeness as counts
@@ -35,7 +35,7 @@ DAYS = 30
 """Days of the plot."""
 
 # There is nothing to compare, and nothing wrong.
-_NOTHING = {LeftOut.RETIRED, LeftOut.NEVER_READ, LeftOut.EMPTY}
+_NOTHING = {SkipReason.RETIRED, SkipReason.NEVER_READ, SkipReason.EMPTY}
 _STATUS = ("clean", "mismatch", "inconclusive")
 _SUMS = ("missing", "extra", "changed", "newer", "unreadable")
 _SHORT = 80
@@ -46,7 +46,7 @@ Shares = dict[JobType, tuple[float, int]]
 
 
 def metadata_of(
-    database: Database, settings: Settings, swept: Swept, by_id: Mapping[int, Repository]
+    database: Database, settings: Settings, swept: ReconcileRound, by_id: Mapping[int, Repository]
 ) -> dict[str, Any]:
     """The metadata of a run that came to ``swept``."""
     with database.connection() as conn:
@@ -59,7 +59,7 @@ def metadata_of(
         }
     assert swept.now is not None
     shares = _shares(swept, settings, rows)
-    ended = [unit.round_ended_at for unit in _compared(swept)]
+    ended = [asset.round_ended_at for asset in _compared(swept)]
     first = [moment for moment in ended if moment is not None]
     results = [result for outcome in swept.outcomes for result in outcome.results]
     found: dict[str, Any] = {
@@ -87,20 +87,20 @@ def metadata_of(
     return found
 
 
-def _compared(swept: Swept) -> list[Unit]:
+def _compared(swept: ReconcileRound) -> list[ReconcileAsset]:
     """What can be compared at all."""
-    return [unit for unit in swept.units if swept.left_out.get(unit.key) not in _NOTHING]
+    return [asset for asset in swept.assets if swept.left_out.get(asset.key) not in _NOTHING]
 
 
-def _shares(swept: Swept, settings: Settings, rows: Mapping[tuple[int, JobType], int]) -> Shares:
+def _shares(swept: ReconcileRound, settings: Settings, rows: Mapping[tuple[int, JobType], int]) -> Shares:
     assert swept.now is not None
     limits = limits_of(settings)
     found: Shares = {}
     for job_type in JobType:
-        units = [unit for unit in _compared(swept) if unit.job_type is job_type]
-        total = sum(rows.get(unit.key, 0) for unit in units)
-        if units:
-            done = sum(rows.get(unit.key, 0) * share_compared(unit, limits, swept.now) for unit in units)
+        assets = [asset for asset in _compared(swept) if asset.job_type is job_type]
+        total = sum(rows.get(asset.key, 0) for asset in assets)
+        if assets:
+            done = sum(rows.get(asset.key, 0) * share_compared(asset, limits, swept.now) for asset in assets)
             found[job_type] = (done / total if total else 1.0), total
     return found
 
@@ -108,33 +108,33 @@ def _shares(swept: Swept, settings: Settings, rows: Mapping[tuple[int, JobType],
 # The worst ----------------------------------------------------------------------------------------------
 
 
-def worst_table(swept: Swept, settings: Settings, by_id: Mapping[int, Repository]) -> str:
+def worst_table(swept: ReconcileRound, settings: Settings, by_id: Mapping[int, Repository]) -> str:
     """Those that need somebody to look, the worst first, as a Markdown table."""
     assert swept.now is not None
     limits = limits_of(settings)
-    said: dict[tuple[int, JobType], str] = {}
+    failures: dict[tuple[int, JobType], str] = {}
     for outcome in swept.outcomes:
         if outcome.failure or outcome.error:
-            said[outcome.turn.key] = outcome.failure or outcome.error or ""
+            failures[outcome.task.key] = outcome.failure or outcome.error or ""
         elif outcome.stuck:
-            said[outcome.turn.key] = "its comparison needs more requests than sweep_requests leaves"
+            failures[outcome.task.key] = "its comparison needs more requests than sweep_requests leaves"
     for key, reason in swept.left_out.items():
-        if reason not in _NOTHING and reason is not LeftOut.RUNNING:
-            said.setdefault(key, str(reason))
-    bad = [unit for unit in swept.units if unit.key in said or unit.open]
-    bad.sort(key=lambda unit: (-unit.escalated, -unit.open, unit.key not in said, unit.key))
+        if reason not in _NOTHING and reason is not SkipReason.RUNNING:
+            failures.setdefault(key, str(reason))
+    bad = [asset for asset in swept.assets if asset.key in failures or asset.open]
+    bad.sort(key=lambda asset: (-asset.escalated, -asset.open, asset.key not in failures, asset.key))
     if not bad:
         return "Nothing is open, and everything could be compared."
     lines = [
         "| repository | job type | open | escalated | compared | why |",
         "|---|---|---:|---:|---:|---|",
     ]
-    for unit in bad[:WORST]:
-        repository = by_id[unit.repo_id]
-        share = f"{share_compared(unit, limits, swept.now):.0%}"
+    for asset in bad[:WORST]:
+        repository = by_id[asset.repo_id]
+        share = f"{share_compared(asset, limits, swept.now):.0%}"
         name = _cell(repository.project_path or repository.url)
-        why = _cell(said.get(unit.key, ""))
-        lines.append(f"| {name} | {unit.job_type} | {unit.open} | {unit.escalated} | {share} | {why} |")
+        why = _cell(failures.get(asset.key, ""))
+        lines.append(f"| {name} | {asset.job_type} | {asset.open} | {asset.escalated} | {share} | {why} |")
     if len(bad) > WORST:
         lines.append(f"| and {len(bad) - WORST} more | | | | | |")
     return "\n".join(lines)

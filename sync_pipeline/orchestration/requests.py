@@ -23,8 +23,8 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.orchestration.order import Order
 from sync_pipeline.orchestration.partitions import Days, is_done
+from sync_pipeline.orchestration.run_spec import RunSpec
 from sync_pipeline.policy.families import Family
 from sync_pipeline.policy.windows import hull, merged
 from sync_pipeline.resources import WatermarkStore
@@ -36,7 +36,7 @@ class Requests:
     """The requests of one run of a family. ``days`` are the partitions of everything from GitLab."""
 
     family: Family
-    order: Order
+    order: RunSpec
     days: dg.DailyPartitionsDefinition
     watermarks: WatermarkStore
     dagster_run_id: str | None

@@ -72,11 +72,11 @@ def retention_asset(settings: Settings) -> dg.AssetsDefinition:
                 )
         except ConfigurationError as error:
             raise refused(error) from None
-        context.log.info(report.said())
+        context.log.info(report.summary())
         yield dg.MaterializeResult(
             asset_key=key,
             metadata={
-                "summary": report.said(),
+                "summary": report.summary(),
                 **{f"deleted {kind.name}": kind.deleted for kind in report.kinds},
                 "complete": not report.stopped,
             },

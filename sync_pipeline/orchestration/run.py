@@ -17,7 +17,7 @@ from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.events import RunFailureReason
 from dagster._core.utils import make_new_run_id
 
-from sync_pipeline.catalog import Snapshot
+from sync_pipeline.catalog import CatalogSnapshot
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import Counts, JobReport, JobType, Kind, Mode, RevisionWindow, Trigger, Window
 from sync_pipeline.operations import pools
@@ -25,7 +25,16 @@ from sync_pipeline.operations.environment import environment_variables
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
 from sync_pipeline.orchestration.failures import REFUSED
 from sync_pipeline.orchestration.jobs import console_at
-from sync_pipeline.orchestration.order import (
+from sync_pipeline.orchestration.partitions import (
+    Partitions,
+    day_partitions,
+    ensure_blocks,
+    first_day,
+    partitions_of,
+    windows_text,
+)
+from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of, signature
+from sync_pipeline.orchestration.run_spec import (
     ACTOR_TAG,
     MODE_TAG,
     PARTITION_TAG,
@@ -39,15 +48,6 @@ from sync_pipeline.orchestration.order import (
     names_of,
     repository_tag,
 )
-from sync_pipeline.orchestration.partitions import (
-    Partitions,
-    day_partitions,
-    ensure_blocks,
-    first_day,
-    partitions_of,
-    windows_text,
-)
-from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of, signature
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.orchestration.storage import explained_storage
@@ -112,7 +112,9 @@ def execute(
     ):
         with database.connection() as conn:
             chosen = tuple(repos.get(conn, repo_id) for repo_id in repo_ids)
-            snapshot = Snapshot(chosen, history_start=repos.history_start(conn, settings.history_floor))
+            snapshot = CatalogSnapshot(
+                chosen, history_start=repos.history_start(conn, settings.history_floor)
+            )
         if family.kind is Kind.SVN:
             revisions = [w for w in windows or () if isinstance(w, RevisionWindow)]
             ensure_blocks(instance, database, max((w.end - 1 for w in revisions), default=1))

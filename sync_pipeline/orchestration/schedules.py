@@ -63,10 +63,10 @@ def schedule_of(
             heartbeat(database, settings, name, every=every) as say,
         ):
             if context.instance.get_runs_count(dg.RunsFilter(job_name=name, statuses=UNFINISHED)):
-                starts, said = False, "a run is at work"
+                starts, summary = False, "a run is at work"
             else:
-                starts, said = look(database, settings)
-            say(said)
-        return dg.RunRequest() if starts else dg.SkipReason(said)
+                starts, summary = look(database, settings)
+            say(summary)
+        return dg.RunRequest() if starts else dg.SkipReason(summary)
 
     return tick

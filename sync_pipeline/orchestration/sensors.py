@@ -26,8 +26,17 @@ from sync_pipeline.model import (
     Trigger,
 )
 from sync_pipeline.operations import pools, scheduling
-from sync_pipeline.orchestration.attendance import fleet_verdicts
-from sync_pipeline.orchestration.order import (
+from sync_pipeline.orchestration.health_checks import (
+    CHECK_NAME,
+    check_description,
+    check_metadata,
+    mark_reported,
+    severity,
+)
+from sync_pipeline.orchestration.liveness import fleet_verdicts
+from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of, windows_text
+from sync_pipeline.orchestration.planning import Start, group
+from sync_pipeline.orchestration.run_spec import (
     ACTOR_TAG,
     MODE_TAG,
     PRIORITY_TAG,
@@ -36,15 +45,12 @@ from sync_pipeline.orchestration.order import (
     REASON_TAG,
     TRIGGER_TAG,
     WINDOWS_TAG,
-    read_order,
+    read_run_spec,
     repository_tag,
 )
-from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of, windows_text
-from sync_pipeline.orchestration.planning import Start, group
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat, skips_outages
 from sync_pipeline.orchestration.ui_requests import UiRequests
-from sync_pipeline.orchestration.verdicts import CHECK_NAME, check_description, check_metadata, severity, show
 from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.snapshot import InFlight
 from sync_pipeline.policy.windows import hull
@@ -95,21 +101,21 @@ def scheduler_sensor(
         every = settings.sensor_interval
         with postgres.database() as database, heartbeat(database, settings, SCHEDULER, every=every) as say:
             with database.connection() as conn:
-                pools.say_alive(conn, settings)
+                pools.heartbeat(conn, settings)
                 tokens = credentials.in_force(conn, gitlab.readers(database))
             taken, refused = UiRequests(context.instance, database, settings, repositories, days).take_over()
-            requests, said = _schedule(context.instance, database, settings, by_id, days, tokens)
+            requests, summary = _schedule(context.instance, database, settings, by_id, days, tokens)
             events = _changed_verdicts(database, settings, by_id, tokens)
             of_fleet, cursor = _changed_fleet_verdicts(database, settings, tokens, fleet, context.cursor)
             context.update_cursor(cursor)
             events += of_fleet
-            said += f"; {len(events)} verdicts" if events else ""
-            said += f"; {taken} jobs of requests in the UI" if taken else ""
-            said += f"; {refused} requests in the UI failed, see the log" if refused else ""
-            say(said)
+            summary += f"; {len(events)} verdicts" if events else ""
+            summary += f"; {taken} jobs of requests in the UI" if taken else ""
+            summary += f"; {refused} requests in the UI failed, see the log" if refused else ""
+            say(summary)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else dg.SkipReason(said),
+            skip_reason=None if requests else dg.SkipReason(summary),
             asset_events=events,
         )
 
@@ -166,7 +172,7 @@ def _run_request(
         REASON_TAG: ", ".join(sorted({d.reason for d in start.decisions})),
         PRIORITY_TAG: _RUN_PRIORITY[start.mode],
     }
-    tags |= repository_tag([by_id[repo_id] for repo_id, _ in start.units])
+    tags |= repository_tag([by_id[repo_id] for repo_id, _ in start.assets])
     if start.window is not None:
         tags[RANGE_START_TAG], tags[RANGE_END_TAG] = partitions.carriers([start.window])
         if isinstance(start.window, TimeWindow):
@@ -177,7 +183,7 @@ def _run_request(
         job_name=start.family.job_name,
         # An incremental needs some partition to be a run of a partitioned asset: the newest carries it.
         partition_key=partitions.newest if start.window is None else None,
-        asset_selection=[asset_key(by_id[repo_id], job_type) for repo_id, job_type in start.units],
+        asset_selection=[asset_key(by_id[repo_id], job_type) for repo_id, job_type in start.assets],
         asset_check_keys=[],
         tags=tags,
     )
@@ -190,7 +196,7 @@ def _in_flight(
     days: dg.DailyPartitionsDefinition,
 ) -> list[InFlight]:
     """What the runs that wait or work will do."""
-    units = {
+    assets = {
         asset_key(repository, job_type): (repository.repo_id, job_type)
         for repository in by_id.values()
         for job_type in pools.job_types_of(settings, repository)
@@ -199,13 +205,13 @@ def _in_flight(
     found = []
     for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED), limit=_RUNS_LOOKED_AT):
         carried: dict[JobType, set[int]] = {}
-        for key in units if run.asset_selection is None else run.asset_selection & units.keys():
-            repo_id, job_type = units[key]
+        for key in assets if run.asset_selection is None else run.asset_selection & assets.keys():
+            repo_id, job_type = assets[key]
             if run.asset_selection is not None or run.job_name == FAMILY_OF[job_type].job_name:
                 carried.setdefault(job_type, set()).add(repo_id)
         for job_type, repo_ids in carried.items():
             try:
-                order = read_order(run.tags, known[FAMILY_OF[job_type]])
+                order = read_run_spec(run.tags, known[FAMILY_OF[job_type]])
             except ConfigurationError:
                 continue  # it will refuse its own tags
             window = None if order.mode is Mode.INCREMENTAL else hull(order.windows)
@@ -228,7 +234,7 @@ def _changed_verdicts(
         ]
         news = _most_telling_first(news, by_id)[:_VERDICTS_PER_TICK]
         for verdict in news:
-            show(conn, verdict)
+            mark_reported(conn, verdict)
     return [
         dg.AssetCheckEvaluation(
             asset_key=asset_key(by_id[v.facts.repo_id], v.facts.job_type),
@@ -243,12 +249,12 @@ def _changed_verdicts(
 
 
 def _most_telling_first(
-    news: Sequence[health.Judged], by_id: Mapping[int, Repository]
-) -> list[health.Judged]:
+    news: Sequence[health.HealthResult], by_id: Mapping[int, Repository]
+) -> list[health.HealthResult]:
     """The order of reports: first what turned red, then what turned green, then what is only shown again. One
     of each server comes before the second of any, so that the limit of a tick hides no unavailable server."""
     before: Counter[tuple[bool, str]] = Counter()
-    ranked: list[tuple[bool, int, int, health.Judged]] = []
+    ranked: list[tuple[bool, int, int, health.HealthResult]] = []
     for verdict in news:
         place = verdict.health.passed or not verdict.changed, by_id[verdict.facts.repo_id].instance
         ranked.append((place[0], before[place], len(ranked), verdict))

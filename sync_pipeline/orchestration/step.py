@@ -1,7 +1,8 @@
 """The body of a step: from a run of Dagster to requests for the engine, and from its reports to events.
 
 Belongs here: one execution of a family's multi-asset. What the engine does with a request is in
-:mod:`sync_pipeline.sync`, which partitions a report finishes in :mod:`sync_pipeline.orchestration.finished`.
+:mod:`sync_pipeline.sync`, which partitions a report finishes in
+:mod:`sync_pipeline.orchestration.completed_partitions`.
 
 Dagster materializes what a step yields; here a step yields checks only and logs a materialization per
 finished partition, so that a partly failed range shows what succeeded.
@@ -39,19 +40,19 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.orchestration.asset_page import OF_EVERY_PARTITION, AssetPages
+from sync_pipeline.orchestration.completed_partitions import finished_blocks, finished_days
 from sync_pipeline.orchestration.failures import StepFailure, failed
-from sync_pipeline.orchestration.finished import finished_blocks, finished_days
-from sync_pipeline.orchestration.order import Order
-from sync_pipeline.orchestration.partitions import Days, block_key, day_key, ensure_blocks
-from sync_pipeline.orchestration.requests import Requests
-from sync_pipeline.orchestration.specs import asset_key
-from sync_pipeline.orchestration.verdicts import (
+from sync_pipeline.orchestration.health_checks import (
     CHECK_NAME,
     check_description,
     check_metadata,
+    mark_reported,
     severity,
-    show,
 )
+from sync_pipeline.orchestration.partitions import Days, block_key, day_key, ensure_blocks
+from sync_pipeline.orchestration.requests import Requests
+from sync_pipeline.orchestration.run_spec import RunSpec
+from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.policy.families import Family
 from sync_pipeline.policy.windows import hull, merged
 from sync_pipeline.quality import credentials, health
@@ -99,7 +100,7 @@ class Observer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _RequestResult:
     """One request of one repository, and what came of it: a report, or a line that says why there is none.
     ``refused`` is the code of the error where somebody has to set something right first."""
 
@@ -119,7 +120,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _RepositoryWork:
     """What is to be done for one repository: groups of requests, each read together."""
 
     repository: Repository
@@ -133,7 +134,7 @@ class Step:
     context: dg.AssetExecutionContext
     settings: Settings
     family: Family
-    order: Order
+    order: RunSpec
     days: dg.DailyPartitionsDefinition
     database: Database
     watermarks: WatermarkStore
@@ -160,7 +161,7 @@ class Step:
         active = [(r, job_types) for r, job_types in selected if r.lifecycle is Lifecycle.ACTIVE]
         self._announce(selected, active)
         syncer = Syncer(self.database, self.settings, self.readers)
-        finished: queue.Queue[_Piece | None] = queue.Queue()
+        finished: queue.Queue[_RequestResult | None] = queue.Queue()
         deadline = self._deadline()
         threads = ThreadPoolExecutor(self.settings.parallel_repositories, thread_name_prefix="sync")
         try:
@@ -204,18 +205,18 @@ class Step:
         limit = self.context.instance.run_monitoring_max_runtime_seconds
         return time.monotonic() + _SHARE_OF_RUN_TIME * limit if limit else None
 
-    def _work(self, active: Selected) -> list[_Work]:
+    def _work(self, active: Selected) -> list[_RepositoryWork]:
         if self.order.from_ledger:
             return self._work_from_ledger(active)
         return [
-            _Work(
+            _RepositoryWork(
                 repository,
                 tuple(tuple(group) for group in self.requests.groups(repository, job_types)),
             )
             for repository, job_types in active
         ]
 
-    def _work_from_ledger(self, active: Selected) -> list[_Work]:
+    def _work_from_ledger(self, active: Selected) -> list[_RepositoryWork]:
         whole = hull(self.order.windows)
         assert whole is not None
         waiting: dict[int, dict[tuple[Window | None, JobType | None], list[JobRequest]]] = {}
@@ -234,7 +235,7 @@ class Step:
                     part = request.window, request.job_type if request.heals else None
                     waiting.setdefault(request.repo_id, {}).setdefault(part, []).append(request)
         return [
-            _Work(repository, tuple(tuple(group) for group in waiting[repository.repo_id].values()))
+            _RepositoryWork(repository, tuple(tuple(group) for group in waiting[repository.repo_id].values()))
             for repository, _ in active
             if repository.repo_id in waiting
         ]
@@ -242,34 +243,38 @@ class Step:
     # -- in the threads ---------------------------------------------------------------------------------
 
     def _sync(
-        self, syncer: Syncer, work: _Work, deadline: float | None, finished: queue.Queue[_Piece | None]
+        self,
+        syncer: Syncer,
+        work: _RepositoryWork,
+        deadline: float | None,
+        finished: queue.Queue[_RequestResult | None],
     ) -> None:
         try:
-            hopeless: dict[JobType, _Piece] = {}
+            skip_remaining: dict[JobType, _RequestResult] = {}
             for group in work.groups:
                 if self.cancel.is_set():
                     break
-                pieces = [_Piece(work.repository, request) for request in group]
+                pieces = [_RequestResult(work.repository, request) for request in group]
                 if deadline is not None and time.monotonic() > deadline:
                     for piece in pieces:
                         finished.put(replace(piece, stopped=True))
                     continue
                 for piece in pieces:
-                    if (cause := hopeless.get(piece.request.job_type)) is not None:
+                    if (cause := skip_remaining.get(piece.request.job_type)) is not None:
                         error = f"not tried: {cause.error or 'not finished'}"
                         finished.put(replace(piece, error=error, refused=cause.refused))
-                todo = [piece for piece in pieces if piece.request.job_type not in hopeless]
+                todo = [piece for piece in pieces if piece.request.job_type not in skip_remaining]
                 for done in self._sync_together(syncer, todo) if todo else ():
                     finished.put(done)
                     code = done.report.error_code if done.report else None
                     if done.report is None or (not done.report.succeeded and code in _HOPELESS):
-                        hopeless[done.request.job_type] = done
+                        skip_remaining[done.request.job_type] = done
         except Cancelled:
             pass
         finally:
             finished.put(None)
 
-    def _sync_together(self, syncer: Syncer, pieces: Sequence[_Piece]) -> list[_Piece]:
+    def _sync_together(self, syncer: Syncer, pieces: Sequence[_RequestResult]) -> list[_RequestResult]:
         """Ask the engine for pieces of one repository and one window."""
         try:
             pieces = [replace(piece, request=self.requests.judged(piece.request)) for piece in pieces]
@@ -320,7 +325,7 @@ class Step:
             except (KeyboardInterrupt, DagsterExecutionInterruptedError):
                 continue
 
-    def _record(self, piece: _Piece) -> None:
+    def _record(self, piece: _RequestResult) -> None:
         if piece.stopped:
             self.left.append(piece.name)
             return
@@ -381,7 +386,7 @@ class Step:
                 if (verdict.facts.repo_id, verdict.facts.job_type) in keys
             ]
             for verdict in verdicts:
-                show(conn, verdict)
+                mark_reported(conn, verdict)
         for verdict in verdicts:
             yield dg.AssetCheckResult(
                 asset_key=keys[verdict.facts.repo_id, verdict.facts.job_type],
@@ -392,7 +397,7 @@ class Step:
                 metadata=check_metadata(verdict, specs[verdict.facts.repo_id]),
             )
 
-    def _move_origins(self, todo: Sequence[_Work]) -> None:
+    def _move_origins(self, todo: Sequence[_RepositoryWork]) -> None:
         """What ``--update-watermark`` asks for: once, over everything, after complete success."""
         if not self.order.update_watermark or self.errors or self.left:
             return

@@ -27,12 +27,12 @@ def storage_problem(error: BaseException) -> str | None:
         return "Dagster's database does not answer"
     if not isinstance(error, sqlalchemy.exc.DBAPIError):
         return None
-    said = (str(error.orig).strip().splitlines() or [""])[0]
+    message = (str(error.orig).strip().splitlines() or [""])[0]
     state = getattr(error.orig, "pgcode", None) or ""
     if state.startswith("53"):
-        return f"Dagster's database has no room: {said}; make room there, then try again"
+        return f"Dagster's database has no room: {message}; make room there, then try again"
     if state:
-        return f"Dagster's database refused: {said}"
+        return f"Dagster's database refused: {message}"
     return "Dagster's database does not answer"
 
 

@@ -68,11 +68,11 @@ def heartbeat(
     """Write the heartbeat of one tick, whatever becomes of it; the block says in one line what it did. The
     next tick is expected ``every`` seconds."""
     started = time.monotonic()
-    said = ["nothing"]
+    lines = ["nothing"]
     try:
-        yield said.append
+        yield lines.append
     except Exception as error:
-        said.append(f"failed: {type(error).__name__}")
+        lines.append(f"failed: {type(error).__name__}")
         raise
     finally:
         with database.connection() as conn:
@@ -80,6 +80,6 @@ def heartbeat(
                 conn,
                 heartbeats.named(name, settings.worker_pool),
                 seconds=time.monotonic() - started,
-                outcome=said[-1],
+                outcome=lines[-1],
                 every=every,
             )

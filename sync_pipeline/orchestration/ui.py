@@ -42,7 +42,7 @@ from sync_pipeline.operations import slowness
 from sync_pipeline.operations.environment import config_file, environment_variables, resolve_urls
 from sync_pipeline.orchestration import code_server
 from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
-from sync_pipeline.orchestration.order import POOLS_VARIABLE
+from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE
 from sync_pipeline.safe_text import one_line
 from sync_pipeline.settings import Settings, load_settings
 from sync_pipeline.store.connecting import describe

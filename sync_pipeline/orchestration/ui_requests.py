@@ -31,9 +31,9 @@ from sync_pipeline.errors import ConfigurationError, LeaseHeld
 from sync_pipeline.model import JobType, Kind, Lifecycle, Mode, Repository, Trigger, Window
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.assets import BLOCKS_PER_RUN, DAYS_PER_RUN
-from sync_pipeline.orchestration.order import Order, read_order
 from sync_pipeline.orchestration.partitions import Partitions, partitions_of, windows_of
 from sync_pipeline.orchestration.requests import Requests
+from sync_pipeline.orchestration.run_spec import RunSpec, read_run_spec
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.storage import is_outage
 from sync_pipeline.policy.families import FAMILY_OF, Family, by_family
@@ -69,7 +69,7 @@ class _Asked:
     repository: Repository
     family: Family
     job_types: tuple[JobType, ...]
-    orders: tuple[Order, ...]
+    orders: tuple[RunSpec, ...]
     skipped: int = 0
 
 
@@ -168,7 +168,7 @@ class UiRequests:
 
     def _of_backfill(self, backfill: PartitionBackfill) -> Iterator[_Asked]:
         """The parts of a backfill for each repository, cut into runs as Dagster cuts it."""
-        order = Order(
+        order = RunSpec(
             mode=Mode.BACKFILL,
             trigger=Trigger.UI,
             actor=backfill.user or str(Trigger.UI),
@@ -267,7 +267,7 @@ class UiRequests:
                 if not chosen:
                     continue
                 try:
-                    order = read_order(run.tags, self._partitions(family))
+                    order = read_run_spec(run.tags, self._partitions(family))
                 except ConfigurationError:
                     continue  # its step would refuse it too
                 order = replace(order, reason=f"{order.reason} (run {run.run_id})")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sync_pipeline.policy.samples import Outcome, Rates, Sample, rates_of_server
+from sync_pipeline.policy.samples import Rates, RunOutcome, Sample, rates_of_server
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_RATES = Rates()
@@ -73,7 +73,7 @@ class BreakerLimits:
     enabled: bool = True
 
 
-def judge(breaker: Breaker, samples: Sequence[Sample], now: datetime, limits: BreakerLimits) -> Breaker:
+def evaluate(breaker: Breaker, samples: Sequence[Sample], now: datetime, limits: BreakerLimits) -> Breaker:
     """The breaker after the runs of its scope so far; the very same object if nothing changed.
 
     ``samples`` are in any order and may hold runs that were judged before.
@@ -92,16 +92,16 @@ def judge(breaker: Breaker, samples: Sequence[Sample], now: datetime, limits: Br
     since = sorted((s for s in samples if s.started_at >= breaker.since), key=lambda s: s.finished_at)
     if breaker.state is BreakerState.HALF_OPEN:
         # A probe asks whether the server answers: that it says no about a repository is an answer.
-        probes = [s for s in since if s.is_answer or s.outcome_of_server is Outcome.FAILURE]
+        probes = [s for s in since if s.is_answer or s.outcome_of_server is RunOutcome.FAILURE]
         return _judge_probes(breaker, probes, now, limits)
-    runs = [s for s in since if s.outcome_of_server is not Outcome.NEUTRAL]
+    runs = [s for s in since if s.outcome_of_server is not RunOutcome.NEUTRAL]
     return _judge_runs(breaker, runs, now, limits)
 
 
 def _judge_probes(
     breaker: Breaker, probes: Sequence[Sample], now: datetime, limits: BreakerLimits
 ) -> Breaker:
-    failed = next((s for s in probes if s.outcome_of_server is Outcome.FAILURE), None)
+    failed = next((s for s in probes if s.outcome_of_server is RunOutcome.FAILURE), None)
     if failed is not None:
         return replace(
             breaker,

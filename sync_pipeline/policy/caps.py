@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from sync_pipeline.model import Mode
 from sync_pipeline.policy.gates import AT_WORK, ActivityKey, activity_key
-from sync_pipeline.policy.snapshot import Caps, Decision, Limits, Reason, Usage
+from sync_pipeline.policy.snapshot import Caps, Decision, PlanningLimits, Reason, Usage
 
 # Of so many places the last one is history's, while live syncing wants all of them.
 _PLACES = 4
@@ -108,7 +108,7 @@ class _Turns:
     """
 
     def __init__(
-        self, activities: Iterable[_Activity], limits: Limits, turn: Callable[[str], datetime | int]
+        self, activities: Iterable[_Activity], limits: PlanningLimits, turn: Callable[[str], datetime | int]
     ) -> None:
         by_tenant: dict[str, deque[_Activity]] = defaultdict(deque)
         for activity in sorted(activities, key=lambda a: rank(a.first)):
@@ -143,7 +143,7 @@ def half(cap: int) -> int:
 
 
 def select(
-    decisions: Sequence[Decision], limits: Limits, served: Mapping[str, datetime], now: datetime
+    decisions: Sequence[Decision], limits: PlanningLimits, served: Mapping[str, datetime], now: datetime
 ) -> tuple[list[Decision], Usage]:
     """The decisions in the order to start them, chosen ones first; those for which there is no room say so.
 

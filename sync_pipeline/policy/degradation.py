@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sync_pipeline.policy.samples import Outcome, Sample
+from sync_pipeline.policy.samples import RunOutcome, Sample
 
 
 class DiffMode(StrEnum):
@@ -63,7 +63,7 @@ def suggest(samples: Iterable[Sample], limits: DegradationLimits) -> Sizes:
     diff_mode = DiffMode.BEST_EFFORT
     reasons: dict[str, None] = {}
     for sample in sorted(samples if limits.enabled else (), key=lambda s: s.finished_at):
-        if sample.outcome is Outcome.NEUTRAL:
+        if sample.outcome is RunOutcome.NEUTRAL:
             continue
         limited = limited + 1 if sample.is_rate_limited else 0
         slow = slow + 1 if sample.is_slow else 0
@@ -73,7 +73,7 @@ def suggest(samples: Iterable[Sample], limits: DegradationLimits) -> Sizes:
             batch = max(batch * limits.shrink, limits.min_batch)
             window = max(window * limits.shrink, limits.min_window)
             reasons["slow answers" if sample.is_slow else "answers too large"] = None
-        elif sample.outcome is Outcome.SUCCESS and not sample.is_rate_limited:
+        elif sample.outcome is RunOutcome.SUCCESS and not sample.is_rate_limited:
             good += 1
             batch = min(batch * limits.grow, limits.default_batch, limits.max_batch)
             window = min(window * limits.grow, limits.default_window, limits.max_window)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from sync_pipeline.model import Access, JobStatus, Lifecycle, Mode, Window
 from sync_pipeline.policy.backoff import wait_before_next_look
-from sync_pipeline.policy.snapshot import InFlight, Job, Limits, Reason, Unit
+from sync_pipeline.policy.snapshot import AssetState, InFlight, Job, PlanningLimits, Reason
 from sync_pipeline.policy.windows import holds
 
 # GitLab writes the last activity of a project at most once in this time.
@@ -24,10 +24,10 @@ HANDED_OUT = timedelta(minutes=10)
 _SLOW = frozenset({Access.DENIED, Access.DISABLED, Access.GONE})
 
 
-def judge_job(
-    unit: Unit, job: Job, runs: Sequence[InFlight], now: datetime, limits: Limits
+def evaluate_job(
+    asset: AssetState, job: Job, runs: Sequence[InFlight], now: datetime, limits: PlanningLimits
 ) -> tuple[Reason, datetime | None]:
-    stopped, until = _stopped(unit, now, limits)
+    stopped, until = _stopped(asset, now, limits)
     # A retired or replaced repository keeps its jobs, untouched, for the person who decides about it.
     if stopped is not None and (job.mode is not Mode.INCREMENTAL or until is None or until > now):
         return stopped, until
@@ -48,78 +48,80 @@ def judge_job(
     return Reason.PENDING, None
 
 
-def judge_unit(
-    unit: Unit, runs: Sequence[InFlight], now: datetime, limits: Limits
+def evaluate_asset(
+    asset: AssetState, runs: Sequence[InFlight], now: datetime, limits: PlanningLimits
 ) -> tuple[Reason, datetime | None]:
-    stopped, until = _stopped(unit, now, limits)
-    if stopped is None and unit.dead_at is not None:
-        stopped, until = Reason.DEAD, _next_look(unit.dead_at, unit.dead_since, limits)
+    stopped, until = _stopped(asset, now, limits)
+    if stopped is None and asset.dead_at is not None:
+        stopped, until = Reason.DEAD, _next_look(asset.dead_at, asset.dead_since, limits)
     if stopped is not None and (until is None or until > now):
         return stopped, until
     if any(_holds(run, Mode.INCREMENTAL, None) for run in runs):
         return Reason.IN_FLIGHT, None
     if stopped is not None:
         return Reason.REPROBE, None
-    if unit.visited_at is None:
+    if asset.visited_at is None:
         return Reason.NEVER_VISITED, None
-    if _shows_news(unit, unit.visited_at):
+    if _shows_news(asset, asset.visited_at):
         return Reason.HINT, None
-    quiet = _is_watched(unit, unit.visited_at, now, limits)
-    due = unit.visited_at + (limits.quiet_interval if quiet else limits.sync_interval)
+    quiet = _is_watched(asset, asset.visited_at, now, limits)
+    due = asset.visited_at + (limits.quiet_interval if quiet else limits.sync_interval)
     if due <= now:
         return Reason.INTERVAL, None
     return (Reason.NOTHING_NEW if quiet else Reason.NOT_YET), due
 
 
-def _is_seen(unit: Unit, visited_at: datetime) -> bool:
+def _is_seen(asset: AssetState, visited_at: datetime) -> bool:
     """True if the changes sensor saw the repository after the last visit."""
-    return unit.hint_at is not None and unit.hint_at > visited_at and not unit.hint_failed
+    return asset.hint_at is not None and asset.hint_at > visited_at and not asset.hint_failed
 
 
-def _shows_news(unit: Unit, visited_at: datetime) -> bool:
+def _shows_news(asset: AssetState, visited_at: datetime) -> bool:
     """True if the hint shows what the last visit cannot have seen."""
-    if not _is_seen(unit, visited_at):
+    if not _is_seen(asset, visited_at):
         return False
-    if unit.hint_activity_at is not None:
-        return unit.activity_at is not None and unit.hint_activity_at > unit.activity_at
-    if unit.hint_head is None:
+    if asset.hint_activity_at is not None:
+        return asset.activity_at is not None and asset.hint_activity_at > asset.activity_at
+    if asset.hint_head is None:
         return False
     # A HEAD that went back is news as well: the visit finds out what happened.
-    complete = unit.watermark if isinstance(unit.watermark, int) else 1
-    return unit.hint_head >= max(complete, 1) or unit.hint_head < (unit.head or 0)
+    complete = asset.watermark if isinstance(asset.watermark, int) else 1
+    return asset.hint_head >= max(complete, 1) or asset.hint_head < (asset.head or 0)
 
 
-def _is_watched(unit: Unit, visited_at: datetime, now: datetime, limits: Limits) -> bool:
+def _is_watched(asset: AssetState, visited_at: datetime, now: datetime, limits: PlanningLimits) -> bool:
     """True if news would have shown by now, so that a visit may wait. Revisions: the repository was looked at
     a moment ago. Time: so was the project, or its root was listed so far down that it had to be in the list,
     and its last activity is so far behind the watermark that nothing later can hide in the lag."""
-    fresh = unit.hint_at is not None and unit.hint_at >= now - limits.sync_interval
-    looked = fresh and _is_seen(unit, visited_at)
-    if not isinstance(unit.watermark, datetime):
+    fresh = asset.hint_at is not None and asset.hint_at >= now - limits.sync_interval
+    looked = fresh and _is_seen(asset, visited_at)
+    if not isinstance(asset.watermark, datetime):
         return looked
-    settled = unit.watermark - _ACTIVITY_LAG
-    if looked and unit.hint_activity_at is not None:
-        return unit.hint_activity_at <= settled
+    settled = asset.watermark - _ACTIVITY_LAG
+    if looked and asset.hint_activity_at is not None:
+        return asset.hint_activity_at <= settled
     # Roots are listed in turn, so that one listing may be much older than the sensor's interval.
-    if unit.listed_at is None or unit.listed_at < now - limits.quiet_interval:
+    if asset.listed_at is None or asset.listed_at < now - limits.quiet_interval:
         return False
-    return unit.listed_down_to is None or unit.listed_down_to <= settled
+    return asset.listed_down_to is None or asset.listed_down_to <= settled
 
 
-def _stopped(unit: Unit, now: datetime, limits: Limits) -> tuple[Reason | None, datetime | None]:
+def _stopped(
+    asset: AssetState, now: datetime, limits: PlanningLimits
+) -> tuple[Reason | None, datetime | None]:
     """Why this unit is not synced in the ordinary way, and when it is looked at again (None: never)."""
-    if unit.lifecycle is Lifecycle.RETIRED:
+    if asset.lifecycle is Lifecycle.RETIRED:
         return Reason.RETIRED, None
-    if unit.access is Access.REPLACED:
+    if asset.access is Access.REPLACED:
         return Reason.REPLACED, None
-    if not unit.configured:
+    if not asset.configured:
         return Reason.NOT_CONFIGURED, None
-    if unit.access in _SLOW:
-        return Reason.NO_ACCESS, _next_look(unit.visited_at or now, unit.access_since, limits)
+    if asset.access in _SLOW:
+        return Reason.NO_ACCESS, _next_look(asset.visited_at or now, asset.access_since, limits)
     return None, None
 
 
-def _next_look(tried_at: datetime, since: datetime | None, limits: Limits) -> datetime:
+def _next_look(tried_at: datetime, since: datetime | None, limits: PlanningLimits) -> datetime:
     """When something is looked at again that did not work at ``tried_at``, and has not worked from ``since``
     on."""
     troubled = None if since is None else tried_at - since

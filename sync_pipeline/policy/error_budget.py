@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from sync_pipeline.policy.samples import Outcome, Sample
+from sync_pipeline.policy.samples import RunOutcome, Sample
 
 RUNS = 10
 """The newest runs that count (seed 000, section 1.6)."""
@@ -24,7 +24,7 @@ def failure_rate(samples: Iterable[Sample], now: datetime) -> float:
     hour."""
     counted = _counted(samples)
     weights = [0.5 ** ((now - s.finished_at) / _HALF_LIFE) for s in counted]
-    failed = sum(w for w, s in zip(weights, counted, strict=True) if s.outcome is Outcome.FAILURE)
+    failed = sum(w for w, s in zip(weights, counted, strict=True) if s.outcome is RunOutcome.FAILURE)
     return failed / sum(weights) if counted else 0.0
 
 
@@ -40,7 +40,7 @@ def paused_until(
     """Until when nothing is started because the budget is used up; in the past when it is time to probe, None
     while there is budget left."""
     counted = _counted(samples)
-    if len(counted) < _MIN_SAMPLES or counted[-1].outcome is not Outcome.FAILURE:
+    if len(counted) < _MIN_SAMPLES or counted[-1].outcome is not RunOutcome.FAILURE:
         return None
     if failure_rate(counted, now) < threshold:
         return None
@@ -49,5 +49,5 @@ def paused_until(
 
 def _counted(samples: Iterable[Sample]) -> Sequence[Sample]:
     """The newest runs that say something, in the order of their end."""
-    said = [s for s in samples if s.outcome is not Outcome.NEUTRAL]
-    return sorted(said, key=lambda s: s.finished_at)[-RUNS:]
+    decisive = [s for s in samples if s.outcome is not RunOutcome.NEUTRAL]
+    return sorted(decisive, key=lambda s: s.finished_at)[-RUNS:]

@@ -20,7 +20,7 @@ from sync_pipeline.policy.degradation import suggest
 from sync_pipeline.policy.error_budget import paused_until
 from sync_pipeline.policy.families import FAMILY_OF
 from sync_pipeline.policy.samples import Sample
-from sync_pipeline.policy.snapshot import Decision, Limits, Reason, Snapshot, Unit
+from sync_pipeline.policy.snapshot import AssetState, Decision, PlanningLimits, Reason, Snapshot
 
 ActivityKey = tuple[int, str, Mode, object]
 Key = tuple[int, JobType]
@@ -46,7 +46,7 @@ def scopes_of(one: Decision | Sample) -> tuple[tuple[Scope, str], ...]:
     )
 
 
-def through(
+def apply_gates(
     decisions: Sequence[Decision],
     snapshot: Snapshot,
     breakers: Mapping[tuple[Scope, str], Breaker],
@@ -55,8 +55,10 @@ def through(
 ) -> list[Decision]:
     """``decisions``, in the order to start them, with those held back that may not start now."""
     limits = snapshot.limits
-    units = {(u.repo_id, u.job_type): u for u in snapshot.units}
-    found = [_person(d, units[d.repo_id, d.job_type], snapshot, now) if d.chosen else d for d in decisions]
+    assets = {(u.repo_id, u.job_type): u for u in snapshot.assets}
+    found = [
+        _manual_gate(d, assets[d.repo_id, d.job_type], snapshot, now) if d.chosen else d for d in decisions
+    ]
     for instance, refused_at in snapshot.refused.items():
         since = snapshot.refused_since.get(instance)
         troubled = None if since is None else refused_at - since
@@ -65,7 +67,7 @@ def through(
     found = [_rate_limit(d, snapshot, now) if d.chosen else d for d in found]
     found = _through_breakers(found, snapshot, breakers, samples, now)
     found = _through_budgets(found, samples, limits, now)
-    return [_rest(d, samples, limits, now) if d.chosen else d for d in found]
+    return [_backoff_gate(d, samples, limits, now) if d.chosen else d for d in found]
 
 
 def _refuse(
@@ -77,13 +79,13 @@ def _refuse(
 # What people said -----------------------------------------------------------------------------------------
 
 
-def _person(decision: Decision, unit: Unit, snapshot: Snapshot, now: datetime) -> Decision:
+def _manual_gate(decision: Decision, asset: AssetState, snapshot: Snapshot, now: datetime) -> Decision:
     limits = snapshot.limits
     if not limits.switched_on or (limits.only and decision.job_type not in limits.only):
         return _refuse(decision, Reason.SWITCHED_OFF)
-    if not unit.in_pool:
+    if not asset.in_pool:
         return _refuse(decision, Reason.OTHER_POOL)
-    pauses = [p for p in snapshot.pauses if p.holds(unit, now)]
+    pauses = [p for p in snapshot.pauses if p.holds(asset, now)]
     if not pauses:
         return decision
     # The one that ends last is the one that counts.
@@ -253,7 +255,7 @@ def _allowance(
 def _through_budgets(
     decisions: Sequence[Decision],
     samples: Mapping[Key, Sequence[Sample]],
-    limits: Limits,
+    limits: PlanningLimits,
     now: datetime,
 ) -> list[Decision]:
     """Leave alone what failed too often; after the pause a single run of it finds out."""
@@ -281,15 +283,15 @@ def _through_budgets(
     return found
 
 
-def _rest(
-    decision: Decision, samples: Mapping[Key, Sequence[Sample]], limits: Limits, now: datetime
+def _backoff_gate(
+    decision: Decision, samples: Mapping[Key, Sequence[Sample]], limits: PlanningLimits, now: datetime
 ) -> Decision:
     until = _rests_until(decision, samples, limits, now)
     return decision if until is None else _refuse(decision, Reason.DEGRADED, until)
 
 
 def _rests_until(
-    decision: Decision, samples: Mapping[Key, Sequence[Sample]], limits: Limits, now: datetime
+    decision: Decision, samples: Mapping[Key, Sequence[Sample]], limits: PlanningLimits, now: datetime
 ) -> datetime | None:
     """What timed out again and again is held back, for a little longer each time; None if it may go on."""
     mine = samples.get((decision.repo_id, decision.job_type), ())

@@ -15,22 +15,22 @@ from datetime import datetime, timedelta
 
 from sync_pipeline.model import JobType, Mode, TimeWindow
 from sync_pipeline.policy import caps, gates
-from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope, judge
+from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope, evaluate
 from sync_pipeline.policy.degradation import Sizes, reduced, suggest
-from sync_pipeline.policy.due import judge_job, judge_unit
+from sync_pipeline.policy.due import evaluate_asset, evaluate_job
 from sync_pipeline.policy.error_budget import failure_rate, rate_limit_rate
 from sync_pipeline.policy.families import FAMILY_OF
-from sync_pipeline.policy.samples import Outcome, Sample, rates_of_server
+from sync_pipeline.policy.samples import RunOutcome, Sample, rates_of_server
 from sync_pipeline.policy.snapshot import (
     PRIORITY_OF_REASON,
+    AssetState,
     Decision,
     InFlight,
     Job,
-    Limits,
     Plan,
+    PlanningLimits,
     Reason,
     Snapshot,
-    Unit,
 )
 from sync_pipeline.policy.windows import newest_piece
 
@@ -51,7 +51,7 @@ _PER_HOUR = 10
 
 def plan(snapshot: Snapshot, now: datetime) -> Plan:
     """Decide about every active job and every unit."""
-    breakers = judge_all(snapshot, now)
+    breakers = evaluate_breakers(snapshot, now)
     before = {(b.scope, b.key): b for b in snapshot.breakers}
     samples = gates.by_unit(_of_sources(snapshot.samples, breakers))
     due = [
@@ -59,14 +59,14 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         for d in _with_companions(_due(snapshot, now))
     ]
     due.sort(key=caps.rank)
-    through = gates.through(due, snapshot, breakers, samples, now)
+    through = gates.apply_gates(due, snapshot, breakers, samples, now)
     decisions, usage = caps.select(through, snapshot.limits, snapshot.served, now)
     sized = [_sized(d, samples, snapshot.limits) if d.chosen else d for d in decisions]
     changed = [b for key, b in breakers.items() if b != before.get(key, Breaker(*key))]
     return Plan(sized, usage, changed)
 
 
-def judge_all(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], Breaker]:
+def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], Breaker]:
     """Every breaker that there is evidence about, after that evidence.
 
     A server that is down says nothing about tenants, nor about the others: what its own breaker has stopped
@@ -81,7 +81,7 @@ def judge_all(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], B
     found: dict[tuple[Scope, str], Breaker] = {}
 
     def judged(scope: Scope, key: str, samples: Sequence[Sample]) -> Breaker:
-        breaker = judge(known.get((scope, key), Breaker(scope, key)), samples, now, limits)
+        breaker = evaluate(known.get((scope, key), Breaker(scope, key)), samples, now, limits)
         found[scope, key] = breaker
         return breaker
 
@@ -160,23 +160,23 @@ def _evidence_of_all(
 ) -> Sequence[Sample]:
     """What runs say about everything at once, our own network for example. A server that is well proves that
     it is not everything that fails."""
-    told = {
-        instance: said
+    by_repository = {
+        instance: own
         for instance, samples in by_instance.items()
         if (
-            said := [
+            own := [
                 s
                 for s in samples
                 if s.started_at >= breaker.since
                 and s.finished_at > now - limits.window
-                and (s.is_answer or s.outcome_of_server is Outcome.FAILURE)
+                and (s.is_answer or s.outcome_of_server is RunOutcome.FAILURE)
             ]
         )
     }
     if breaker.state is BreakerState.CLOSED:
-        fail = all(rates_of_server(said).failure >= limits.failure_rate for said in told.values())
-        return [s for said in told.values() for s in said] if len(told) > 1 and fail else ()
-    every = [s for said in told.values() for s in said]
+        fail = all(rates_of_server(own).failure >= limits.failure_rate for own in by_repository.values())
+        return [s for own in by_repository.values() for s in own] if len(by_repository) > 1 and fail else ()
+    every = [s for own in by_repository.values() for s in own]
     # One that answers proves it, whatever the others do; those have breakers of their own.
     return [s for s in every if s.is_answer] or every
 
@@ -190,25 +190,25 @@ def _due(snapshot: Snapshot, now: datetime) -> list[Decision]:
         for repo_id in run.repo_ids:
             in_flight[repo_id, run.job_type].append(run)
     found = []
-    for unit in snapshot.units:
-        mine = jobs.get((unit.repo_id, unit.job_type), [])
-        runs = in_flight.get((unit.repo_id, unit.job_type), [])
-        found += [_decide_job(unit, job, runs, now, snapshot) for job in mine]
+    for asset in snapshot.assets:
+        mine = jobs.get((asset.repo_id, asset.job_type), [])
+        runs = in_flight.get((asset.repo_id, asset.job_type), [])
+        found += [_decide_job(asset, job, runs, now, snapshot) for job in mine]
         if not any(job.mode is Mode.INCREMENTAL for job in mine):
-            found.append(_decide_unit(unit, runs, now, snapshot))
+            found.append(_decide_unit(asset, runs, now, snapshot))
     return found
 
 
 def _decide_job(
-    unit: Unit, job: Job, runs: Sequence[InFlight], now: datetime, snapshot: Snapshot
+    asset: AssetState, job: Job, runs: Sequence[InFlight], now: datetime, snapshot: Snapshot
 ) -> Decision:
-    reason, until = judge_job(unit, job, runs, now, snapshot.limits)
+    reason, until = evaluate_job(asset, job, runs, now, snapshot.limits)
     return Decision(
         repo_id=job.repo_id,
         job_type=job.job_type,
-        instance=unit.instance,
-        instance_slug=unit.instance_slug,
-        tenant=unit.tenant,
+        instance=asset.instance,
+        instance_slug=asset.instance_slug,
+        tenant=asset.tenant,
         mode=job.mode,
         window=job.window,
         job_id=job.job_id,
@@ -219,18 +219,18 @@ def _decide_job(
         since=job.created_at,
         until=until,
         rank=job.priority,
-        pool=snapshot.pool if unit.in_pool else "",
+        pool=snapshot.pool if asset.in_pool else "",
     )
 
 
-def _decide_unit(unit: Unit, runs: Sequence[InFlight], now: datetime, snapshot: Snapshot) -> Decision:
-    reason, until = judge_unit(unit, runs, now, snapshot.limits)
+def _decide_unit(asset: AssetState, runs: Sequence[InFlight], now: datetime, snapshot: Snapshot) -> Decision:
+    reason, until = evaluate_asset(asset, runs, now, snapshot.limits)
     return Decision(
-        repo_id=unit.repo_id,
-        job_type=unit.job_type,
-        instance=unit.instance,
-        instance_slug=unit.instance_slug,
-        tenant=unit.tenant,
+        repo_id=asset.repo_id,
+        job_type=asset.job_type,
+        instance=asset.instance,
+        instance_slug=asset.instance_slug,
+        tenant=asset.tenant,
         mode=Mode.INCREMENTAL,
         window=None,
         job_id=None,
@@ -238,10 +238,10 @@ def _decide_unit(unit: Unit, runs: Sequence[InFlight], now: datetime, snapshot: 
         priority=PRIORITY_OF_REASON.get(reason, 100),
         chosen=reason in PRIORITY_OF_REASON,
         reason=reason,
-        since=unit.visited_at or now,
+        since=asset.visited_at or now,
         until=until,
         rank=PRIORITY_OF_REASON.get(reason, 100),
-        pool=snapshot.pool if unit.in_pool else "",
+        pool=snapshot.pool if asset.in_pool else "",
     )
 
 
@@ -294,7 +294,9 @@ def _ranked(
     return replace(decision, rank=rank, failure_rate=failures, rate_limit_rate=limited)
 
 
-def _sized(decision: Decision, samples: Mapping[gates.Key, Sequence[Sample]], limits: Limits) -> Decision:
+def _sized(
+    decision: Decision, samples: Mapping[gates.Key, Sequence[Sample]], limits: PlanningLimits
+) -> Decision:
     sizes: Sizes = suggest(samples.get((decision.repo_id, decision.job_type), ()), limits.degradation)
     if decision.breaker is not BreakerState.CLOSED:
         sizes = reduced(

@@ -32,7 +32,7 @@ _NEARLY_NOTHING = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RateLimits:
     """What the settings allow: ``rate`` requests a second, ``burst`` at once after a quiet time."""
 
     rate: float
@@ -74,12 +74,12 @@ class Signal:
         return self.remaining <= _NEARLY_NOTHING * (self.limit or 0)
 
 
-def full(limits: Limits, now: datetime) -> Bucket:
+def full(limits: RateLimits, now: datetime) -> Bucket:
     """The bucket of a server that was not asked before."""
     return Bucket(tokens=limits.burst, rate=limits.rate, refilled_at=now)
 
 
-def at(bucket: Bucket, limits: Limits, now: datetime) -> Bucket:
+def at(bucket: Bucket, limits: RateLimits, now: datetime) -> Bucket:
     """``bucket`` as it is at ``now``: what has flowed in, and the rate. In a pause nothing flows in."""
     since = _seconds(bucket.refilled_at, now)
     tokens = min(limits.burst, bucket.tokens + bucket.rate * since)
@@ -98,7 +98,7 @@ def _with_rate(bucket: Bucket, rate: float) -> Bucket:
     return replace(bucket, tokens=tokens, rate=rate)
 
 
-def take(bucket: Bucket, limits: Limits, now: datetime, longest: float) -> tuple[Bucket, float]:
+def take(bucket: Bucket, limits: RateLimits, now: datetime, longest: float) -> tuple[Bucket, float]:
     """The bucket after one request asked at ``now``, and how many seconds that request has to wait. Nothing
     is taken where that is longer than ``longest``."""
     bucket = at(bucket, limits, now)
@@ -116,7 +116,7 @@ def is_paused(bucket: Bucket, now: datetime) -> bool:
     return bucket.paused_until is not None and bucket.paused_until > now
 
 
-def after_answer(bucket: Bucket, limits: Limits, signal: Signal, now: datetime) -> Bucket:
+def after_answer(bucket: Bucket, limits: RateLimits, signal: Signal, now: datetime) -> Bucket:
     """The bucket after an answer that came at ``now``."""
     bucket = at(bucket, limits, now)
     if signal.limit is not None and signal.remaining is not None:
@@ -137,7 +137,7 @@ def after_answer(bucket: Bucket, limits: Limits, signal: Signal, now: datetime) 
     return bucket
 
 
-def _slowed(bucket: Bucket, limits: Limits, signal: Signal, now: datetime) -> Bucket:
+def _slowed(bucket: Bucket, limits: RateLimits, signal: Signal, now: datetime) -> Bucket:
     """After a refusal: a pause as long as the server asked for, and longer where it goes on refusing; and
     half the rate, once for everything that was under way together."""
     sent_at = now - timedelta(seconds=signal.seconds)
@@ -176,7 +176,7 @@ def resumed(bucket: Bucket, now: datetime, reason: str) -> Bucket:
     return replace(bucket, tokens=0.0, refilled_at=now, paused_until=None, paused_at=now, pause_reason=reason)
 
 
-def restored(bucket: Bucket, limits: Limits, now: datetime, reason: str) -> Bucket:
+def restored(bucket: Bucket, limits: RateLimits, now: datetime, reason: str) -> Bucket:
     """Without a pause and at the rate of the settings, as if the server had never refused."""
     bucket = _with_rate(resumed(at(bucket, limits, now), now, reason), limits.rate)
     return replace(bucket, changed_at=None, consecutive_429=0, pause_reason=reason)

@@ -97,7 +97,7 @@ class Ending:
     backoff: float = 0.0
 
 
-def judge_running(job: RunningJob, now: datetime, rules: Rules) -> Ending | None:
+def evaluate_running(job: RunningJob, now: datetime, rules: Rules) -> Ending | None:
     """How the attempt of a lost owner ends; None while it is somebody's.
 
     At once if the owner's process is gone, and at the end of the claim if its Dagster run ended. Else after
@@ -133,7 +133,7 @@ def _is_lost(job: RunningJob, now: datetime, rules: Rules) -> bool:
     )
 
 
-def judge_waiting(job: WaitingJob, now: datetime, rules: Rules) -> Ending | None:
+def evaluate_waiting(job: WaitingJob, now: datetime, rules: Rules) -> Ending | None:
     """Why a waiting job is given up; None if it goes on waiting.
 
     A job without which something would stay missing waits for ever: history is read when its turn comes.

@@ -82,7 +82,7 @@ _TOO_LARGE = frozenset({"content_too_large", "window_too_hard"})
 _TIMEOUTS = frozenset({"timeout", "server_error", "connection", "network"})
 
 
-class Outcome(StrEnum):
+class RunOutcome(StrEnum):
     """What a run says. A neutral one is neither success nor failure (seed 000, invariant 5a)."""
 
     SUCCESS = "success"
@@ -111,27 +111,27 @@ class Sample:
     pool: str = ""
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """What it says about its repository."""
         if self.status in (RunStatus.COMPLETED, RunStatus.NO_DATA):
-            return Outcome.SUCCESS
+            return RunOutcome.SUCCESS
         if self.status is not RunStatus.FAILED or self.code in NEUTRAL_CODES:
-            return Outcome.NEUTRAL
-        return Outcome.FAILURE
+            return RunOutcome.NEUTRAL
+        return RunOutcome.FAILURE
 
     @property
-    def outcome_of_server(self) -> Outcome:
+    def outcome_of_server(self) -> RunOutcome:
         """What it says about the server, among others: a repository that is denied or gone says nothing about
         how the server does its work."""
-        if self.outcome is Outcome.FAILURE and self.code not in SERVER_CODES:
-            return Outcome.NEUTRAL
+        if self.outcome is RunOutcome.FAILURE and self.code not in SERVER_CODES:
+            return RunOutcome.NEUTRAL
         return self.outcome
 
     @property
     def is_answer(self) -> bool:
         """True if the server answered as a well one does, be it with a no."""
         refused = self.status is RunStatus.FAILED and self.code in ANSWER_CODES
-        return refused or self.outcome is Outcome.SUCCESS
+        return refused or self.outcome is RunOutcome.SUCCESS
 
     @property
     def is_rate_limited(self) -> bool:
@@ -162,10 +162,10 @@ class Rates:
 
 def rates_of_server(samples: Iterable[Sample]) -> Rates:
     """What these runs say about the server that they asked."""
-    counted = [s for s in samples if s.outcome_of_server is not Outcome.NEUTRAL]
+    counted = [s for s in samples if s.outcome_of_server is not RunOutcome.NEUTRAL]
     if not counted:
         return Rates()
-    failed = sum(s.outcome_of_server is Outcome.FAILURE for s in counted)
+    failed = sum(s.outcome_of_server is RunOutcome.FAILURE for s in counted)
     # A run that ended with a code and counted nothing had at least that one answer.
     limited = sum(max(s.rate_limited, s.code == "rate_limit") for s in counted)
     timeouts = sum(max(s.timeouts, s.code == "timeout") for s in counted)

@@ -94,7 +94,7 @@ PRIORITY_OF_REASON = {Reason.NEVER_VISITED: 40, Reason.HINT: 50, Reason.INTERVAL
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class AssetState:
     """One (repository, job type) as the plan sees it. Times are UTC.
 
     ``watermark`` is the first revision not yet complete, or the end of the complete time. ``hint_*`` is what
@@ -175,14 +175,14 @@ class Pause:
     repo_id: int | None = None
     job_type: JobType | None = None
 
-    def holds(self, unit: Unit, now: datetime) -> bool:
+    def holds(self, asset: AssetState, now: datetime) -> bool:
         """True if ``unit`` is paused by it at ``now``."""
         return (
             (self.until is None or self.until > now)
-            and self.instance in (None, unit.instance)
-            and self.tenant in (None, unit.tenant)
-            and self.repo_id in (None, unit.repo_id)
-            and self.job_type in (None, unit.job_type)
+            and self.instance in (None, asset.instance)
+            and self.tenant in (None, asset.tenant)
+            and self.repo_id in (None, asset.repo_id)
+            and self.job_type in (None, asset.job_type)
         )
 
 
@@ -210,7 +210,7 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlanningLimits:
     """Lengths and caps. ``quiet_interval`` replaces ``sync_interval`` while fresh hints show nothing new.
     ``reprobe_interval`` is the longest that something without access, something dead, or an instance with a
     stopped token is left alone; at first that is ``sync_interval``, and it doubles.
@@ -251,10 +251,10 @@ class Snapshot:
     ``buckets`` are by instance; no fact is known from before ``history_start``,
     none at all where that is None. ``pool`` is the worker pool that plans."""
 
-    units: Sequence[Unit]
+    assets: Sequence[AssetState]
     jobs: Sequence[Job]
     in_flight: Sequence[InFlight]
-    limits: Limits
+    limits: PlanningLimits
     refused: Mapping[str, datetime] = field(default_factory=dict)
     pauses: Sequence[Pause] = ()
     breakers: Sequence[Breaker] = ()

@@ -282,7 +282,7 @@ class Health:
     detail: dict[str, str]
 
 
-def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
+def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
     """The verdict over ``facts`` at ``now``. A retired repository is not judged: it passes. So does what the
     project has switched off, which is no defect; there the reason is told all the same."""
     if facts.lifecycle is Lifecycle.RETIRED:
@@ -328,7 +328,7 @@ def judge(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class HealthResult:
     """A verdict with its facts and with the one that Dagster shows so far (None: none yet)."""
 
     facts: Facts
@@ -354,12 +354,12 @@ def read(
     stale_after: timedelta,
     credentials: Credentials,
     repo_ids: Sequence[int] | None = None,
-) -> list[Judged]:
+) -> list[HealthResult]:
     """The verdicts of these repositories, or of all, by the database's clock."""
     return [
-        Judged(
+        HealthResult(
             facts=(facts := _facts(row, credentials)),
-            health=judge(facts, row["now"], stale_after),
+            health=evaluate(facts, row["now"], stale_after),
             shown=None if row["shown_at"] is None else (row["shown_passed"], tuple(row["shown_reasons"])),
             shown_at=row["shown_at"],
             judged_at=row["now"],

@@ -45,7 +45,7 @@ PASSES = frozenset({Reason.DISABLED})
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReasonText:
     """``meaning`` and ``remedy`` of a reason, one line each. ``SPEC`` in a remedy stands for the repository.
     Where the remedy depends on the kind of source, there are ``svn`` and ``gitlab`` instead."""
 
@@ -65,94 +65,94 @@ class Entry:
         return f"SVN: {self.svn}; GitLab: {self.gitlab}".replace("SPEC", spec)
 
 
-CATALOGUE: Mapping[Reason, Entry] = {
-    Reason.NEVER_SYNCED: Entry(
+CATALOGUE: Mapping[Reason, ReasonText] = {
+    Reason.NEVER_SYNCED: ReasonText(
         "no look at the source has been complete yet",
         "wait for the scheduler, or: scm-sync runner incremental --repo SPEC",
     ),
-    Reason.INCOMPLETE: Entry(
+    Reason.INCOMPLETE: ReasonText(
         "history is queued and waits to be read",
         "nothing; it shrinks while scm-sync up runs, or: scm-sync runner backfill --repo SPEC",
     ),
-    Reason.STALE: Entry(
+    Reason.STALE: ReasonText(
         "the last complete look is older than stale_after",
         "scm-sync status names what is silent, paused or held back; start scm-sync up if it does not run",
     ),
-    Reason.GAP: Entry(
+    Reason.GAP: ReasonText(
         "revisions or days are not covered and no job will read them",
         "scm-sync runner backfill --repo SPEC reads exactly what is missing",
     ),
-    Reason.FAILED_WINDOW: Entry(
+    Reason.FAILED_WINDOW: ReasonText(
         "a job is dead: its attempts are used up or the error was permanent",
         "remove the cause that the error names, then: scm-sync runner backfill --repo SPEC",
     ),
-    Reason.UNREACHABLE: Entry(
+    Reason.UNREACHABLE: ReasonText(
         "the server of the source does not answer, or not in a usable way",
         "start the server or correct its address, then: scm-sync doctor; syncing goes on by itself",
     ),
-    Reason.LOGIN_PAGE: Entry(
+    Reason.LOGIN_PAGE: ReasonText(
         "a page for people answers in place of the source: a login or error page of a proxy",
         "correct the URL or the proxy (SCM_GITLAB_URL, HTTPS_PROXY, NO_PROXY), then: scm-sync doctor",
     ),
-    Reason.CREDENTIAL: Entry(
+    Reason.CREDENTIAL: ReasonText(
         "the server refuses the token in force (expired, revoked, wrong or without the scope), or there is "
         "none for it",
         "create a token with scope read_api and set it (SCM_GITLAB_TOKEN, or its file); it counts at once",
     ),
-    Reason.DENIED: Entry(
+    Reason.DENIED: ReasonText(
         "the source refuses us",
         svn="correct SCM_SVN_USERNAME and SCM_SVN_PASSWORD, or the rights on the server, then: "
         "scm-sync runner incremental --repo SPEC",
         gitlab="give the token's user at least the role Reporter, then: "
         "scm-sync runner incremental --repo SPEC",
     ),
-    Reason.DISABLED: Entry(
+    Reason.DISABLED: ReasonText(
         "green: the project has the feature switched off (repository, or merge requests)",
         "nothing; it is looked at every hour, and its history waits until it is switched on",
     ),
-    Reason.MOVED: Entry(
+    Reason.MOVED: ReasonText(
         "the server says that the source has another address now",
         svn="scm-sync repo relocate SPEC URL --reason ... keeps what is stored",
         gitlab="correct the URL of the server (SCM_GITLAB_URL)",
     ),
-    Reason.GONE: Entry(
+    Reason.GONE: ReasonText(
         "nothing answers at the address, more than once",
         svn="scm-sync repo relocate SPEC URL --reason ... if it has another address now; else: "
         "scm-sync repo retire SPEC --reason ...",
         gitlab="give the token's user access to the project; if it is deleted: "
         "scm-sync repo retire SPEC --reason ...",
     ),
-    Reason.REPLACED: Entry(
+    Reason.REPLACED: ReasonText(
         "another repository answers at the address",
         "see docs/decisions/replaced-repositories.md; when the old one is back: "
         "scm-sync runner incremental --repo SPEC",
     ),
-    Reason.QUARANTINE: Entry(
+    Reason.QUARANTINE: ReasonText(
         "rows could not be stored",
         "scm-sync admin quarantine list --repo SPEC; mend the cause, then: "
         "scm-sync admin quarantine retry --repo SPEC",
     ),
-    Reason.OBLIGATION: Entry(
+    Reason.OBLIGATION: ReasonText(
         "a detail could not be read yet",
         "nothing at first: it is retried by itself; scm.obligations has the error",
     ),
-    Reason.UNREADABLE: Entry(
+    Reason.UNREADABLE: ReasonText(
         "the server refuses a kind of detail (approvals, versions, ...) for every merge request of the "
         "project; green where it does not have such details at all",
         "give the token's user the right to see it, or nothing: it is tried again once a day, and at once "
         "with another token; scm.unreadable_details has the error",
     ),
-    Reason.MISMATCH: Entry(
+    Reason.MISMATCH: ReasonText(
         "a comparison found rows that are missing, extra or changed",
         "nothing at first: a repair is queued, and the next comparison closes it; "
         "scm-sync reconcile --repo SPEC --no-repair names them",
     ),
-    Reason.UNREPAIRED: Entry(
+    Reason.UNREPAIRED: ReasonText(
         "three repairs did not heal a difference",
         "look at scm.discrepancies, quarantine and triggers on our tables; mend the cause, then: "
         "scm-sync reconcile --repo SPEC --repair",
     ),
-    Reason.POORER: Entry(
+    Reason.POORER: ReasonText(
         "a look saw less than is stored",
         "give our account on the server its rights back; nothing stored was changed",
     ),
@@ -160,32 +160,32 @@ CATALOGUE: Mapping[Reason, Entry] = {
 """Every reason, in the order of the page."""
 
 
-HELD_BACK: Mapping[str, Entry] = {
-    "paused": Entry(
+HELD_BACK: Mapping[str, ReasonText] = {
+    "paused": ReasonText(
         "somebody has paused it",
         "scm-sync admin pauses lists the pauses, scm-sync admin resume ID ends one",
     ),
-    "breaker_open": Entry(
+    "breaker_open": ReasonText(
         "a circuit breaker is open: too many runs of its server or tenant failed",
         "mend what the runs failed of; it probes by itself, or: scm-sync admin breaker-reset",
     ),
-    "half_open": Entry(
+    "half_open": ReasonText(
         "a circuit breaker lets single probes through to find out whether it may close",
         "nothing; it closes by itself when the probes succeed",
     ),
-    "rate_limited": Entry(
+    "rate_limited": ReasonText(
         "no request is sent to the server for a while",
         "wait, or see: scm-sync admin limits list",
     ),
-    "waits_for_retry": Entry(
+    "waits_for_retry": ReasonText(
         "live syncing failed and is tried again later",
         "nothing; it is tried again by itself, or: scm-sync runner incremental --repo SPEC",
     ),
-    "unserved": Entry(
+    "unserved": ReasonText(
         "no living worker pool takes it",
         "start the pool that takes it, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)",
     ),
-    "silent": Entry(
+    "silent": ReasonText(
         "a sensor, schedule or loop misses its ticks",
         "start scm-sync up, or the loop; what will never tick again: scm-sync health --forget NAME",
     ),
@@ -213,7 +213,7 @@ def held_back_table() -> str:
     return _table(HELD_BACK)
 
 
-def _table(entries: Mapping[str, Entry] | Mapping[Reason, Entry]) -> str:
+def _table(entries: Mapping[str, ReasonText] | Mapping[Reason, ReasonText]) -> str:
     lines = ["| reason | meaning | what to do |", "|---|---|---|"]
     lines += [
         f"| {reason} | {entry.meaning} | {entry.remedy_of('SPEC')} |" for reason, entry in entries.items()

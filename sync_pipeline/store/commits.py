@@ -215,7 +215,7 @@ def covered_tips(conn: Connection, repo_id: int, generation: int, tips: Sequence
     return {row["commit_sha"] for row in conn.execute(_COVERED, params)}
 
 
-def distrust(conn: Connection, repo_id: int, shas: Sequence[str]) -> None:
+def invalidate(conn: Connection, repo_id: int, shas: Sequence[str]) -> None:
     """The copies of these commits that are stored next, in this transaction, win over what is stored,
     whatever was noted of its content."""
     conn.execute(_DISTRUST, {"repo_id": repo_id, "shas": list(shas)})

@@ -568,8 +568,8 @@ def compare_revisions(
             missing.append(row.rev_num)
             continue
         # What is noted of it beside follows from these, and later looks rely on that.
-        richness = facts.richness_of(Visibility(known["visibility"]), known["flags"])
-        if facts.richness(row) < richness:
+        richness = facts.detail_level_of(Visibility(known["visibility"]), known["flags"])
+        if facts.detail_level(row) < richness:
             poorer.append(row.rev_num)
         else:
             source = facts.columns(row, count)

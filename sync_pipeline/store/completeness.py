@@ -147,7 +147,7 @@ def owed(conn: Connection) -> list[dict[str, Any]]:
     return conn.execute(_OWED).fetchall()
 
 
-def units(conn: Connection) -> list[dict[str, Any]]:
+def assets(conn: Connection) -> list[dict[str, Any]]:
     """Every (repo_id, job_type): the ``windows`` that were never complete, how many ``revisions`` these are,
     and ``verified_at``, when all of it was last compared with the source."""
     return conn.execute(_UNITS, {"beginning": BEGINNING}).fetchall()

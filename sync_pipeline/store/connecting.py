@@ -158,15 +158,15 @@ def explained(
 ) -> ConfigurationError:
     """The error of a failed connection, as one line with the remedy, which may be to correct ``variable``.
     Its code is ``database_down`` where waiting may help."""
-    said, where = _refusal(error), describe(url)
-    for words, what, remedy in _REFUSALS if said else _FAILURES:
-        if any(word in (said or str(error)).lower() for word in words):
+    refusal, where = _refusal(error), describe(url)
+    for words, what, remedy in _REFUSALS if refusal else _FAILURES:
+        if any(word in (refusal or str(error)).lower() for word in words):
             return ConfigurationError(
                 f"the database at {where} {what}; {remedy.format(variable)}",
                 code="configuration" if what is _REFUSALS[0][1] else "database_down",
             )
-    if said:
-        reason = "".join(filter(str.isprintable, said))
+    if refusal:
+        reason = "".join(filter(str.isprintable, refusal))
         if password := parse(url, variable).get("password"):
             reason = reason.replace(password, "***")
         line = f"the database at {where} refuses connections: {reason[:200]}; see the log of the server"
@@ -177,15 +177,15 @@ def explained(
 
 def may_start(error: psycopg.OperationalError) -> bool:
     """False where the server runs and refuses this connection for a reason that waiting does not end."""
-    said = _refusal(error)
-    return not said or any(word in said.lower() for word in (*_STARTING, *_FULL))
+    refusal = _refusal(error)
+    return not refusal or any(word in refusal.lower() for word in (*_STARTING, *_FULL))
 
 
 def _refusal(error: psycopg.OperationalError) -> str:
     """The words of a server that refuses a connection; empty where none answers."""
     # Several tries are several lines; the last one counts.
-    said: list[str] = re.findall(r"(?:FATAL|PANIC|ERROR):\s+(.+)", str(error))
-    return said[-1] if said else ""
+    refusal: list[str] = re.findall(r"(?:FATAL|PANIC|ERROR):\s+(.+)", str(error))
+    return refusal[-1] if refusal else ""
 
 
 def _unreadable(variable: str) -> ConfigurationError:

@@ -259,15 +259,15 @@ Check = Callable[[Sequence[dict[str, Any]]], None]
 """Is given the stored revisions that differ, as :func:`changes` returns them, and raises to refuse them."""
 
 
-def richness(row: RevisionRow) -> int:
+def detail_level(row: RevisionRow) -> int:
     """How much of the revision was read. Visibility counts first, then details that could not be read
     (flags ending in ``_unread``), or not for sure (``_unsure``). A look that is poorer than what is stored
     changes nothing."""
-    return richness_of(row.visibility, row.flags)
+    return detail_level_of(row.visibility, row.flags)
 
 
-def richness_of(visibility: Visibility, flags: Iterable[str]) -> int:
-    """As :func:`richness`."""
+def detail_level_of(visibility: Visibility, flags: Iterable[str]) -> int:
+    """As :func:`detail_level`."""
     unread = sum(flag.endswith(("_unread", "_unsure")) for flag in flags)
     return _VISIBILITY_RANK[visibility] * 4 + 3 - min(unread, 3)
 
@@ -421,8 +421,8 @@ def _stage_paths(copy: Copy, row: RevisionRow, lead: str) -> tuple[Any, ...]:
         stored["ts"],
         stored["message"],
         stored["visibility"],
-        richness(row),
-        richness_of(row.visibility, (flag for flag in row.flags if not flag.endswith("_unsure"))),
+        detail_level(row),
+        detail_level_of(row.visibility, (flag for flag in row.flags if not flag.endswith("_unsure"))),
         stored["path_count"],
         stored["flags"],
         Jsonb(stored["meta_json"]),
@@ -451,14 +451,14 @@ def columns(row: RevisionRow, path_count: int) -> dict[str, Any]:
     }
 
 
-def distrust(conn: Connection, repo_id: int, rev_nums: Iterable[int]) -> None:
+def invalidate(conn: Connection, repo_id: int, rev_nums: Iterable[int]) -> None:
     """The copies of these revisions that are stored next, in this transaction, win over what is stored,
     whatever was noted of their content, unless they show less of them than is stored."""
     params = {"repo_id": repo_id, "rev_nums": list(rev_nums)}
     rows = [
         {
             "rev_num": row["rev_num"],
-            "richness": richness_of(Visibility(row["visibility"]), row["flags"]),
+            "richness": detail_level_of(Visibility(row["visibility"]), row["flags"]),
         }
         for row in conn.execute(_HOW_RICH, params)
     ]
@@ -472,7 +472,7 @@ def fingerprints(conn: Connection, repo_id: int, head: int, limit: int) -> list[
 
 def is_whole(conn: Connection, repo_id: int, rev_num: int) -> bool:
     """True if all of the revision was seen when it was stored, and its stored paths are those of then."""
-    params = {"repo_id": repo_id, "rev_num": rev_num, "whole": richness_of(Visibility.FULL, ())}
+    params = {"repo_id": repo_id, "rev_num": rev_num, "whole": detail_level_of(Visibility.FULL, ())}
     row = conn.execute(_WHOLE, params).fetchone()
     if row is None:
         return False

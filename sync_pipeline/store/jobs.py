@@ -30,7 +30,7 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.store import pauses, writers
+from sync_pipeline.store import pauses, sessions
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_ranges, multirange_params, range_params
 
@@ -237,7 +237,7 @@ UPDATE scm.sync_jobs
 """
 
 # First statement of every writing transaction; the share lock holds a takeover back until it ends. The mark
-# lets a later owner end the transaction of a stopped process (see sync_pipeline.store.writers).
+# lets a later owner end the transaction of a stopped process (see sync_pipeline.store.sessions).
 _GUARD = """
 SELECT set_config('application_name', %(writer)s, TRUE) FROM scm.sync_jobs
  WHERE job_id = %(job_id)s AND claim_token = %(token)s AND claim_expires_at > clock_timestamp()
@@ -524,7 +524,7 @@ def _end_overdue_writer(conn: Connection, job_id: UUID, gone: UUID | None) -> No
     """End the batch of an owner who has no right to it any more; the job is free a moment later."""
     overdue = conn.execute(_OVERDUE, {"job_id": job_id, "gone": gone}).fetchone()
     if overdue is not None:
-        writers.end(conn, overdue["claim_token"])
+        sessions.end(conn, overdue["claim_token"])
 
 
 def end_lost(
@@ -571,7 +571,7 @@ def renew(conn: Connection, claim: Claim, length: float) -> bool:
 def guard(conn: Connection, claim: Claim) -> None:
     """Check the claim at the start of a writing transaction, which is then known as that of the claim. Raises
     ClaimLost, which says to whom."""
-    params = {"job_id": claim.job_id, "token": claim.token, "writer": writers.name(claim.token)}
+    params = {"job_id": claim.job_id, "token": claim.token, "writer": sessions.name(claim.token)}
     if conn.execute(_GUARD, params).fetchone() is None:
         raise ClaimLost(f"{lost(conn, claim)}; nothing of this batch was written")
 

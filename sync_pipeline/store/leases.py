@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sync_pipeline.errors import LeaseLost
 from sync_pipeline.model import JobType
-from sync_pipeline.store import writers
+from sync_pipeline.store import sessions
 from sync_pipeline.store.database import Connection
 
 # The row of a lease stays for ever; the first one who needs it makes it.
@@ -156,7 +156,7 @@ def acquire(
             return Lease(candidate["lock_id"], taken["fence"])
     overdue = conn.execute(_OVERDUE, params).fetchone()
     if overdue is not None:
-        writers.end(conn, overdue["holder"])
+        sessions.end(conn, overdue["holder"])
     conn.execute(_WAIT, params)
     return None
 

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVersion
-from sync_pipeline.model import Counts, JobType, Obligation
-from sync_pipeline.store import aside
+from sync_pipeline.model import Counts, DeferredFetch, JobType
+from sync_pipeline.store import quarantine
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import content_hash, flags, payload, recordset
 from sync_pipeline.store.tables import MERGE_REQUEST_COMMITS, MERGE_REQUESTS, VERSIONS
@@ -215,7 +215,7 @@ def store_merge_requests(
     repo_id: int,
     batch_id: int,
     rows: Sequence[MergeRequestRow],
-    owed: Sequence[Obligation] = (),
+    owed: Sequence[DeferredFetch] = (),
     server_now: datetime | None = None,
     begun: datetime | None = None,
     distrusted: Collection[str] = (),
@@ -246,7 +246,7 @@ def store_merge_requests(
     replaced = [row["iid"] for row in conn.execute(_REPLACE, params)]
     if replaced:
         conn.execute(_TAKE_BACK, params)
-        aside.settle_gone(conn, repo_id, [JobType.MERGE_REQUESTS], replaced)
+        quarantine.settle_gone(conn, repo_id, [JobType.MERGE_REQUESTS], replaced)
     if doubtful := [iid for iid in once if str(iid) in distrusted]:
         conn.execute(_DISTRUST, params | {"iids": doubtful})
     other = {row["iid"]: row for row in conn.execute(_CHANGED_SETS, params)}
@@ -377,7 +377,7 @@ def old_addresses(conn: Connection, repo_id: int, limit: int) -> list[int]:
     return [row["iid"] for row in conn.execute(_OLD_ADDRESSES, {"repo_id": repo_id, "limit": limit})]
 
 
-def note_asked(conn: Connection, repo_id: int, batch_id: int, iids: Sequence[int]) -> None:
+def postpone(conn: Connection, repo_id: int, batch_id: int, iids: Sequence[int]) -> None:
     """These were asked for and did not come: the sweep comes back to them after all others."""
     conn.execute(_ASKED, {"repo_id": repo_id, "iids": list(iids)})
 

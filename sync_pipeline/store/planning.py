@@ -256,14 +256,14 @@ _LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PlanningRows:
     """The rows of one plan. ``now`` is the database's clock. ``units`` have the columns of the first query
     above, with ``watermark`` in place of the two; ``jobs`` those of the second, with ``window`` in place of
     the two ranges; ``samples`` and ``buckets`` those of their queries. ``served`` is by tenant.
     ``history_start`` is the day of the oldest fact, None while there is none."""
 
     now: datetime
-    units: Sequence[dict[str, Any]]
+    assets: Sequence[dict[str, Any]]
     jobs: Sequence[dict[str, Any]]
     samples: Sequence[dict[str, Any]]
     buckets: Sequence[dict[str, Any]]
@@ -271,14 +271,14 @@ class Snapshot:
     history_start: date | None
 
 
-def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: float) -> Snapshot:
+def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: float) -> PlanningRows:
     """Everything that a plan needs to know, read at one moment: runs that finished in the last
     ``sample_seconds`` (the ``newest`` of each server and tenant, and those of what had trouble), rate limits
     against a full ``burst``."""
     with conn.transaction():
         now = conn.execute(_NOW).fetchone()
         assert now is not None
-        units = conn.execute(_UNITS).fetchall()
+        assets = conn.execute(_UNITS).fetchall()
         jobs = conn.execute(_JOBS, {"jobs_looked_at": _JOBS_LOOKED_AT}).fetchall()
         looked_at = {
             "seconds": sample_seconds,
@@ -288,12 +288,12 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
         samples = conn.execute(_SAMPLES, looked_at).fetchall()
         buckets = conn.execute(_BUCKETS, {"burst": burst}).fetchall()
         served = {row["tenant"]: row["served_at"] for row in conn.execute(_SERVED).fetchall()}
-    for unit in units:
-        revision, moment = unit.pop("watermark_rev"), unit.pop("watermark_time")
-        unit["watermark"] = moment if revision is None else revision
+    for asset in assets:
+        revision, moment = asset.pop("watermark_rev"), asset.pop("watermark_time")
+        asset["watermark"] = moment if revision is None else revision
     for job in jobs:
         job["window"] = from_ranges(job.pop("revs"), job.pop("period"))
-    return Snapshot(now["now"], units, jobs, samples, buckets, served, now["history_start"])
+    return PlanningRows(now["now"], assets, jobs, samples, buckets, served, now["history_start"])
 
 
 def serve(conn: Connection, tenants: Collection[str]) -> None:
@@ -301,12 +301,12 @@ def serve(conn: Connection, tenants: Collection[str]) -> None:
     conn.execute(_SERVE, {"tenants": sorted(tenants)})
 
 
-def decided(conn: Connection, decisions: Mapping[UUID, Mapping[str, Any]], *, handed_out: bool) -> None:
-    """Keep with each job why it was started; ``handed_out`` where workers take it from the ledger."""
+def decided(conn: Connection, decisions: Mapping[UUID, Mapping[str, Any]], *, dispatched: bool) -> None:
+    """Keep with each job why it was started; ``dispatched`` where workers take it from the ledger."""
     params = {
         "job_ids": list(decisions),
         "decisions": [Jsonb(decision) for decision in decisions.values()],
-        "handed_out": handed_out,
+        "handed_out": dispatched,
     }
     conn.execute(_DECIDED, params)
 
@@ -326,7 +326,7 @@ def waiting_requests(
     return [_request(row, dagster_run_id) for row in conn.execute(_WAITING, params).fetchall()]
 
 
-def handed_out(
+def mark_dispatched(
     conn: Connection,
     *,
     instances: Sequence[str],
@@ -348,20 +348,20 @@ def handed_out(
     return [_request(row, None) for row in conn.execute(_HANDED_OUT, params).fetchall()]
 
 
-def take_back(conn: Connection, requests: Sequence[JobRequest]) -> None:
+def undispatch(conn: Connection, requests: Sequence[JobRequest]) -> None:
     """Hand these jobs out no longer; a later plan may."""
     for request in requests:
         params = {"repo_id": request.repo_id, "job_type": request.job_type, "mode": request.mode}
         conn.execute(_TAKE_BACK, params | range_params(request.window))
 
 
-def recall(conn: Connection, scope: str, key: str) -> None:
+def undispatch_blocked(conn: Connection, scope: str, key: str) -> None:
     """What was handed out of a server (scope ``instance``), a tenant, a pool or everything (``global``), and
     that nobody took, is handed out no longer."""
     conn.execute(_RECALL, {"scope": scope, "key": key})
 
 
-def sign_off(conn: Connection, pool: str) -> None:
+def unregister_pool(conn: Connection, pool: str) -> None:
     """What was handed to the workers of ``pool`` and taken by none is handed out no longer."""
     conn.execute(_SIGN_OFF, {"pool": pool})
 

@@ -1,9 +1,8 @@
 """The latest look at each GitLab project: ``scm.project_looks``.
 
 Belongs here: keeping a look for the other job types of the project, whose visits follow in other processes a
-moment later. Does not belong here: looking (:mod:`sync_pipeline.sources.gitlab.front`), and what follows from
-a look (:mod:`sync_pipeline.sync.project`).
-"""
+moment later. Does not belong here: looking (:mod:`sync_pipeline.sources.gitlab.project`), and what follows
+from a look (:mod:`sync_pipeline.sync.project`)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from sync_pipeline.model import JobType
-from sync_pipeline.store import writers
+from sync_pipeline.store import sessions
 from sync_pipeline.store.database import Connection
 
 _REAPER_LOCK = 0x5C3_0003
@@ -223,7 +223,7 @@ def release_lease(conn: Connection, lock_id: int, fence: int, holder: UUID) -> b
             conn.execute(_RELEASE, params)
             return True
     if conn.execute(_STILL_HELD, params).fetchone() is not None:
-        writers.end(conn, holder)
+        sessions.end(conn, holder)
     return False
 
 

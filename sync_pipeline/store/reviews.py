@@ -18,7 +18,7 @@ from psycopg.types.json import Jsonb
 
 from sync_pipeline.gitlab_rows import Origin, Person, ReviewEventRow, ReviewSet
 from sync_pipeline.model import Counts, JobType
-from sync_pipeline.store import aside
+from sync_pipeline.store import quarantine
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import ESCAPED, flags, payload, recordset, storable
 from sync_pipeline.store.tables import REVIEW_EVENTS
@@ -376,7 +376,7 @@ def _replace(conn: Connection, params: dict[str, Any]) -> int:
     gone = 0
     for query in (_REPLACE_EVENTS, _REPLACE_APPROVALS, _REPLACE_REVIEWERS):
         gone += conn.execute(query, params | {"replaced": rows}).rowcount
-    aside.settle_gone(conn, params["repo_id"], [JobType.REVIEWS], [row["mr_iid"] for row in replaced])
+    quarantine.settle_gone(conn, params["repo_id"], [JobType.REVIEWS], [row["mr_iid"] for row in replaced])
     if back := conn.execute(_TAKE_BACK, params).fetchall():
         for query in _TAKE_BACK_PARTS:
             conn.execute(query, params | {"back": recordset(back)})
@@ -591,7 +591,7 @@ def hidden_before(conn: Connection, repo_id: int, limit: int) -> list[int]:
     return [row["iid"] for row in conn.execute(_HIDDEN_BEFORE, {"repo_id": repo_id, "limit": limit})]
 
 
-def note_asked(
+def postpone(
     conn: Connection, repo_id: int, batch_id: int, iids: Sequence[int], *, sees_internal: bool = False
 ) -> None:
     """These were asked for and did not come: the sweep comes back to them after all others. A token that

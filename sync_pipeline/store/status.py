@@ -71,7 +71,7 @@ SELECT repo_id, job_type, job_id, mode, attempts, claimed_by, claimed_at, claim_
 """
 
 
-def units(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+def assets(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """The rows of these repositories, or of all; ``apart`` is what is covered beside the range
     with the origin; the columns ``run_...`` are NULL where nothing ran yet."""
     rows = conn.execute(_UNITS, _params(repo_ids)).fetchall()

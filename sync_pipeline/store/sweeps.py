@@ -2,7 +2,7 @@
 
 Belongs here: ``scm.sweeps``, the snapshot query over catalog, coverage and open differences, the end of a
 window with so many rows, and the figures that the fleet-wide asset shows. Does not belong here: any decision;
-that is :mod:`sync_pipeline.policy.sweeping`. Results and differences are written by
+that is :mod:`sync_pipeline.policy.reconcile_schedule`. Results and differences are written by
 :mod:`sync_pipeline.store.reconciliations`.
 """
 
@@ -177,13 +177,13 @@ SELECT compared_at::date AS day, sum(missing)::bigint AS missing, sum(extra)::bi
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ReconcileRows:
     """The rows of one plan. ``now`` is the database's clock. ``units`` have the columns of the first query
     above, with ``watermark``, ``covered_from`` and ``next`` in place of pairs of columns, and ``places`` as
     windows. ``sent`` are requests of comparisons by instance: those of this hour, and of the one before."""
 
     now: datetime
-    units: list[dict[str, Any]]
+    assets: list[dict[str, Any]]
     sent: dict[str, tuple[int, int]]
 
 
@@ -194,7 +194,7 @@ def snapshot(
     looks: int,
     believed: float,
     places: int = 200,
-) -> Snapshot:
+) -> ReconcileRows:
     """Everything that a plan needs to know, read at one moment.
 
     ``repairs`` is after how many of them a difference is left to a person; a row has to be seen gone in
@@ -211,20 +211,20 @@ def snapshot(
     with conn.transaction():
         now = conn.execute(_NOW).fetchone()
         assert now is not None
-        units = conn.execute(_UNITS, params).fetchall()
+        assets = conn.execute(_UNITS, params).fetchall()
         sent = {row["instance"]: (row["now"], row["before"]) for row in conn.execute(_SENT)}
-    for unit in units:
+    for asset in assets:
         for name, first, second in (
             ("watermark", "watermark_rev", "watermark_time"),
             ("covered_from", "covered_rev", "covered_time"),
             ("next", "next_rev", "next_time"),
         ):
-            revision, moment = unit.pop(first), unit.pop(second)
-            unit[name] = moment if revision is None else revision
-        revs, period = unit.pop("revs"), unit.pop("period")
+            revision, moment = asset.pop(first), asset.pop(second)
+            asset[name] = moment if revision is None else revision
+        revs, period = asset.pop("revs"), asset.pop("period")
         found = [from_ranges(r, None) for r in revs or ()] + [from_ranges(None, p) for p in period or ()]
-        unit["places"] = tuple(place for place in found if place is not None)
-    return Snapshot(now["now"], units, sent)
+        asset["places"] = tuple(place for place in found if place is not None)
+    return ReconcileRows(now["now"], assets, sent)
 
 
 def end_of(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sync_pipeline.model import JobType
-from sync_pipeline.store import aside
+from sync_pipeline.store import quarantine
 from sync_pipeline.store.database import Connection
 
 _REVISIONS = """
@@ -61,7 +61,7 @@ def bury(conn: Connection, *, repo_id: int, job_type: JobType, batch_id: int, ke
         return 0
     params = {"repo_id": repo_id, "batch_id": batch_id, "keys": list(keys)}
     owed = [JobType.MERGE_REQUESTS, JobType.REVIEWS] if job_type is JobType.MERGE_REQUESTS else [job_type]
-    aside.settle_gone(conn, repo_id, owed, keys)
+    quarantine.settle_gone(conn, repo_id, owed, keys)
     return conn.execute(_BURY[job_type], params).rowcount
 
 

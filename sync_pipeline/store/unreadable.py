@@ -2,9 +2,8 @@
 
 Belongs here: ``scm.unreadable_details``, and which merge requests lack such a detail once it can be read
 again. A detail of one merge request that cannot be read is an obligation
-(:mod:`sync_pipeline.store.aside`). Writes run inside the caller's transaction, after the lease and the claim
-were checked.
-"""
+(:mod:`sync_pipeline.store.quarantine`). Writes run inside the caller's transaction, after the lease and the
+claim were checked."""
 
 from __future__ import annotations
 
@@ -171,7 +170,7 @@ def without(
     return [row["iid"] for row in conn.execute(query, params | {"since": since, "limit": limit})]
 
 
-def note_asked(conn: Connection, repo_id: int, job_type: JobType, iids: Sequence[int]) -> None:
+def mark_asked(conn: Connection, repo_id: int, job_type: JobType, iids: Sequence[int]) -> None:
     """These were asked for, whether they came or not."""
     query = _ASKED_REVIEWS if job_type is JobType.REVIEWS else _ASKED_MERGE_REQUESTS
     conn.execute(query, {"repo_id": repo_id, "iids": list(iids)})

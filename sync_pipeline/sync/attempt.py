@@ -38,13 +38,13 @@ from sync_pipeline.errors import (
 from sync_pipeline.model import (
     Access,
     Counts,
+    DeferredFetch,
     Evidence,
     JobReport,
     JobRequest,
     JobStatus,
     JobType,
     Mode,
-    Obligation,
     QuarantinedRow,
     Repository,
     RunStatus,
@@ -55,7 +55,7 @@ from sync_pipeline.model import (
 from sync_pipeline.policy.backoff import ends_the_job, seconds_until_retry
 from sync_pipeline.policy.chunking import share_of
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import aside, jobs, leases, watermarks
+from sync_pipeline.store import jobs, leases, quarantine, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.heartbeat import Heartbeat
 from sync_pipeline.sync.worker import worker_name
@@ -171,7 +171,7 @@ class Attempt:
         window: Window,
         covered: Sequence[Window] = (),
         quarantined: Sequence[QuarantinedRow] = (),
-        obligations: Sequence[Obligation] = (),
+        obligations: Sequence[DeferredFetch] = (),
         evidence: Evidence | None = None,
     ) -> Counts:
         """One batch, one transaction: guards, facts, quarantine, obligations, ledger, coverage.
@@ -188,10 +188,10 @@ class Attempt:
         with self.fenced(lease) as conn:
             batch_id = jobs.next_batch(conn)
             counts = store(conn, batch_id)
-            set_aside = aside.quarantine(
+            set_aside = quarantine.quarantine(
                 conn, repo_id=repo_id, job_type=job_type, batch_id=batch_id, rows=quarantined
             )
-            aside.owe(conn, repo_id=repo_id, job_type=job_type, obligations=obligations)
+            quarantine.owe(conn, repo_id=repo_id, job_type=job_type, obligations=obligations)
             counts = replace(counts, read=counts.read + set_aside, quarantined=set_aside)
             for piece in covered:
                 if watermarks.extend(
@@ -271,7 +271,7 @@ class Attempt:
         evidence: Evidence,
         covered: Sequence[Window] = (),
         quarantined: Sequence[QuarantinedRow] = (),
-        obligations: Sequence[Obligation] = (),
+        obligations: Sequence[DeferredFetch] = (),
         also: Callable[[Connection, int], None] = lambda conn, batch_id: None,
     ) -> None:
         """A page of rows, in one transaction; in smaller ones where the database refuses a row, which goes to
@@ -380,7 +380,7 @@ class Attempt:
         if error is not None and _waits(error):
             # The job waits for the next starter and keeps its attempts.
             run_status = RunStatus.INTERRUPTED if isinstance(error, LeaseHeld) else RunStatus.FAILED
-            return self._report(error, self.put_back(error, run_status), run_status)
+            return self._report(error, self.release_job(error, run_status), run_status)
         job_status, run_status, backoff, free = JobStatus.COMPLETED, RunStatus.COMPLETED, 0.0, False
         if error is not None:
             run_status = RunStatus.FAILED
@@ -419,7 +419,7 @@ class Attempt:
                     error = jobs.lost(conn, self.claim)
         except WatermarkSet as reset:
             # Rolled back with it: the job is still ours, and what it found is of a state that was forgotten.
-            return self._report(reset, self.put_back(reset, RunStatus.FAILED), RunStatus.FAILED)
+            return self._report(reset, self.release_job(reset, RunStatus.FAILED), RunStatus.FAILED)
         except (psycopg.Error, ConfigurationError) as failure:
             # The row stays claimed until the claim runs out; then the next starter takes the job over.
             error = error or database_error(failure)
@@ -461,7 +461,7 @@ class Attempt:
                 detail=str(error)[:2000],
             )
 
-    def put_back(self, cause: BaseException, run_status: RunStatus = RunStatus.INTERRUPTED) -> JobStatus:
+    def release_job(self, cause: BaseException, run_status: RunStatus = RunStatus.INTERRUPTED) -> JobStatus:
         """Leave the job as if this attempt had not been. What a person started and somebody stopped stays
         stopped. Returns what the job is now."""
         by_a_person = self.claim.trigger in (Trigger.UI, Trigger.CI, Trigger.RUNNER)
@@ -536,7 +536,7 @@ def _smaller(settings: Settings, share: float) -> Settings:
     return settings.model_copy(update=sizes)
 
 
-def carry_out(attempts: Sequence[Attempt], work: Callable[[], Work]) -> list[JobReport]:
+def execute(attempts: Sequence[Attempt], work: Callable[[], Work]) -> list[JobReport]:
     """Do the work that ``work`` makes, for all of ``attempts``; finish each in the ledger, and report. See
     :meth:`Syncer.run`."""
     error: SyncError | None = None
@@ -547,7 +547,7 @@ def carry_out(attempts: Sequence[Attempt], work: Callable[[], Work]) -> list[Job
             work().run()
         except Cancelled as stopped:
             for attempt in attempts:
-                attempt.put_back(stopped)
+                attempt.release_job(stopped)
             raise
         except SyncError as failure:
             error = failure
@@ -559,7 +559,7 @@ def carry_out(attempts: Sequence[Attempt], work: Callable[[], Work]) -> list[Job
             error = SyncError(f"{type(failure).__name__}: {failure}", code="exception")
         except BaseException as interruption:
             for attempt in attempts:
-                attempt.put_back(interruption)
+                attempt.release_job(interruption)
             raise
         return [attempt.finish(error) for attempt in attempts]
 

@@ -35,7 +35,7 @@ def store_in_chunks(
     many a page had. A page whose lease was lost is stored again under a new one. ``attempts`` are those that
     write: each is told how many of its requests a page took. Raises what reading and storing raise; pages
     stored before that stay."""
-    with closing(ahead(_counted(pages, attempts))) as waiting:
+    with closing(prefetch(_counted(pages, attempts))) as waiting:
         try:
             found = next(waiting, None)
 
@@ -51,7 +51,7 @@ def store_in_chunks(
                         found = next(waiting, None)
 
             while found is not None:
-                despite_lost_leases(chunk)
+                retry_on_lease_loss(chunk)
         finally:
             for attempt in attempts:
                 attempt.page_calls = None
@@ -67,7 +67,7 @@ def _counted(pages: Iterator[Page], attempts: Sequence[Attempt]) -> Iterator[tup
         yield page, [a.meter().calls - calls for a, calls in zip(attempts, before, strict=True)]
 
 
-def despite_lost_leases(work: Callable[[], Result]) -> Result:
+def retry_on_lease_loss(work: Callable[[], Result]) -> Result:
     """What ``work`` returns, which takes a lease and may be done again: so it is, a few times, where that
     lease was lost. A claim that is lost ends the job: that is raised."""
     for _ in range(_LEASES_LOST - 1):
@@ -80,7 +80,7 @@ def despite_lost_leases(work: Callable[[], Result]) -> Result:
     return work()
 
 
-def ahead(items: Iterator[Page]) -> Generator[Page, None, None]:
+def prefetch(items: Iterator[Page]) -> Generator[Page, None, None]:
     """``items``, each read in another thread while the caller is busy with the one before."""
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as reader:
         coming = reader.submit(next, items, None)

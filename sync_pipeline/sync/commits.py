@@ -13,25 +13,25 @@ from datetime import datetime, timedelta
 
 from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitBatch, CommitRow, RefKind, RefListing
-from sync_pipeline.model import Counts, Difference, Evidence, Obligation, QuarantinedRow, TimeWindow
+from sync_pipeline.model import Counts, DeferredFetch, Difference, Evidence, QuarantinedRow, TimeWindow
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.policy.windows import overlap, span
-from sync_pipeline.sources.gitlab import front
+from sync_pipeline.sources.gitlab import project
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.fields import commit, is_sha, payload, quarantine_key, quarantined
-from sync_pipeline.sources.gitlab.pieces import UNLISTED
+from sync_pipeline.sources.gitlab.page_bisect import UNLISTED
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import aside, commits, comparison, refs, watermarks
-from sync_pipeline.store.aside import Entry
+from sync_pipeline.store import commits, comparison, quarantine, refs, watermarks
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
+from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt
 from sync_pipeline.sync.chunks import store_in_chunks
 from sync_pipeline.sync.project import ProjectVisit
-from sync_pipeline.sync.retry import Outcome
+from sync_pipeline.sync.retry import RetryResult
 
 _LISTINGS = 3
 _TIPS_AT_ONCE = 500
@@ -99,7 +99,7 @@ class CommitWork:
 
     # -- refs ---------------------------------------------------------------------------------------------
 
-    def _read_refs(self, look: front.ProjectLook) -> TimeWindow | None:
+    def _read_refs(self, look: project.ProjectInfo) -> TimeWindow | None:
         """Make everything complete that any ref reaches; returns the time that is covered then. None where
         the source shows an empty repository that was none before."""
         given_up: set[str] = set()
@@ -156,11 +156,11 @@ class CommitWork:
         base = None if main in given_up else main
         lost: set[str] = set()
         failures: list[SyncError] = []
-        hopeless: set[str] = set()
+        skip_remaining: set[str] = set()
         if todo:
             with self._database.connection() as conn:
                 keys = refs.set_aside(conn, self._repo_id, without_history=True)
-            hopeless = {ref.tip for ref in todo if _aside_key(ref) in keys}
+            skip_remaining = {ref.tip for ref in todo if _aside_key(ref) in keys}
 
         def walk(tip: str, covered: str | None) -> bool:
             """Whether that succeeded."""
@@ -170,7 +170,7 @@ class CommitWork:
             except (Permanent, Transient) as error:
                 if error.code == "no_commit":
                     # What was given up at an earlier visit needs no second listing.
-                    (given_up if tip in hopeless else lost).add(tip)
+                    (given_up if tip in skip_remaining else lost).add(tip)
                 elif _is_of_one_ref(error) and tip != main and len(failures) < _MOST_FAILED_REFS:
                     failures.append(error)
                 else:
@@ -340,7 +340,7 @@ class CommitWork:
 
         def store(conn: Connection, batch_id: int, rows: Sequence[CommitRow]) -> Counts:
             if doubtful := [row.sha for row in rows if row.sha in self._distrusted]:
-                commits.distrust(conn, self._repo_id, doubtful)
+                commits.invalidate(conn, self._repo_id, doubtful)
             if walk is not None and not self._reached_again:
                 met = {sha for row in rows for sha in (row.sha, *(row.parents or ()))}
                 self._reached_again = refs.any_unreachable(conn, self._repo_id, met)
@@ -523,12 +523,12 @@ class CommitWork:
 
     # -- quarantine ---------------------------------------------------------------------------------------
 
-    def retry(self, entries: Sequence[Entry]) -> Outcome:
+    def retry(self, entries: Sequence[QuarantineEntry]) -> RetryResult:
         """Ask again for the commits and refs of ``entries``. See :class:`sync_pipeline.sync.retry.Retries`.
 
         A commit is asked for by its name. What came without one is looked for in the whole history of the
         tip, or in the days, that it was met in; refs are listed as in every visit."""
-        outcome = Outcome()
+        outcome = RetryResult()
         try:
             with self._visit.watched():
                 look = self._visit.look()
@@ -537,7 +537,7 @@ class CommitWork:
                 readable = self._visit.readable(None)
                 if any(entry.natural_key.startswith(_REF_KEYS) for entry in entries):
                     self._read_refs(look)
-                nameless: dict[str, list[Entry]] = {}
+                nameless: dict[str, list[QuarantineEntry]] = {}
                 for entry in entries:
                     if is_sha(entry.natural_key):
                         self._retry_commit(entry.natural_key, readable, outcome)
@@ -552,7 +552,7 @@ class CommitWork:
             self._attempt.done.traffic = self._client.traffic
         return outcome
 
-    def _retry_commit(self, sha: str, readable: TimeWindow, outcome: Outcome) -> None:
+    def _retry_commit(self, sha: str, readable: TimeWindow, outcome: RetryResult) -> None:
         batch = self._settled(sha, "stats")
         if not batch.rows and not batch.quarantined:
             outcome.unread[sha] = batch.obligations[0].error
@@ -563,7 +563,7 @@ class CommitWork:
             self._store(lease, replace(batch, obligations=obligations), readable)
 
     def _retry_nameless(
-        self, place: str, entries: Sequence[Entry], readable: TimeWindow, outcome: Outcome
+        self, place: str, entries: Sequence[QuarantineEntry], readable: TimeWindow, outcome: RetryResult
     ) -> None:
         window = entries[0].window
 
@@ -626,7 +626,7 @@ class CommitWork:
         finally:
             self._attempt.done.traffic = self._client.traffic
 
-    def _look(self) -> front.ProjectLook:
+    def _look(self) -> project.ProjectInfo:
         look = self._visit.look()
         # Raises: a window of its own waits until it is switched on.
         self._visit.is_disabled(self._attempt)
@@ -672,7 +672,7 @@ class CommitWork:
     def _settle_obligations(self) -> None:
         """Try again to read the statistics that are owed from earlier visits."""
         with self._database.connection() as conn:
-            due = aside.due(conn, self._repo_id, self._attempt.job_type, OBLIGATIONS_PER_RUN)
+            due = quarantine.due(conn, self._repo_id, self._attempt.job_type, OBLIGATIONS_PER_RUN)
         for item in due:
             batch = self._settled(item.natural_key, item.detail)
             with self._attempt.lease() as lease:
@@ -683,19 +683,19 @@ class CommitWork:
 
     def _settled(self, sha: str, detail: str) -> CommitBatch:
         rows: tuple[CommitRow, ...] = ()
-        owed: tuple[Obligation, ...] = ()
+        owed: tuple[DeferredFetch, ...] = ()
         set_aside: tuple[QuarantinedRow, ...] = ()
         absent: tuple[str, ...] = ()
         try:
             row = self._reader.settle(sha)
             rows = (row,)
             if row.additions is None:
-                owed += (Obligation(sha, "stats", "the server sent no numbers of lines"),)
+                owed += (DeferredFetch(sha, "stats", "the server sent no numbers of lines"),)
             if row.parents is None:
-                owed += (Obligation(sha, "parents", "the server sent no parents"),)
+                owed += (DeferredFetch(sha, "parents", "the server sent no parents"),)
         except RowUnreadable as error:
             set_aside = (quarantined(sha, error),)
-            owed = (Obligation(sha, detail, str(error)),)
+            owed = (DeferredFetch(sha, detail, str(error)),)
         except SyncError as error:
             if error.code not in _STILL_OWED:
                 raise
@@ -703,7 +703,7 @@ class CommitWork:
                 # What merge requests list stays a fact; nobody can read more of it.
                 absent = (sha,)
             else:
-                owed = (Obligation(sha, detail, str(error)),)
+                owed = (DeferredFetch(sha, detail, str(error)),)
         return CommitBatch(None, None, 1, None, rows, False, False, None, set_aside, owed, absent)
 
 

@@ -21,7 +21,7 @@ from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.fields import quarantine_key
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import aside, comparison, refs
+from sync_pipeline.store import comparison, quarantine, refs
 from sync_pipeline.store.comparison import StoredCommit
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.project import ProjectVisit
@@ -226,7 +226,7 @@ class CommitComparison:
         so on. A commit that was listed and that nothing names is reached by no ref."""
         with self._database.connection() as conn:
             todo = comparison.unstored_commits(conn, self._repo_id)
-            set_aside = aside.open_keys(conn, self._repo_id, self._attempt.job_type) if todo else set()
+            set_aside = quarantine.open_keys(conn, self._repo_id, self._attempt.job_type) if todo else set()
         met = set(todo)
         found: list[Difference] = []
         unread: list[str] = []

@@ -37,7 +37,7 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, migrations, pauses, repos
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync import configuration, lost
-from sync_pipeline.sync.attempt import Attempt, Work, carry_out, database_error
+from sync_pipeline.sync.attempt import Attempt, Work, database_error, execute
 from sync_pipeline.sync.commits import CommitWork
 from sync_pipeline.sync.compare_commits import CommitComparison
 from sync_pipeline.sync.compare_merge_requests import MergeRequestComparison
@@ -48,7 +48,7 @@ from sync_pipeline.sync.readers import Readers
 from sync_pipeline.sync.reconcile import Comparison, HealWork, ProbeWork
 from sync_pipeline.sync.remap import RemapWork
 from sync_pipeline.sync.retry import RetryWork
-from sync_pipeline.sync.revisions import Look, RevisionWork
+from sync_pipeline.sync.revisions import RevisionWork, SourceState
 from sync_pipeline.sync.source import Sources
 from sync_pipeline.sync.worker import is_gone, process_identity, worker_name
 
@@ -74,7 +74,7 @@ class Syncer:
         self._database = database
         self._settings = settings
         self._sources: Sources = sources or Readers(settings, database)
-        self._looks: dict[int, Look] = {}
+        self._looks: dict[int, SourceState] = {}
 
     def run(
         self,
@@ -148,7 +148,7 @@ class Syncer:
 
     def _enqueue(self, conn: Connection, repo: Repository, request: JobRequest) -> UUID:
         leases.ensure(conn, request.repo_id, request.job_type)
-        lost.end_all_of(conn, request.repo_id, request.job_type)
+        lost.expire_abandoned_jobs(conn, request.repo_id, request.job_type)
         try:
             return jobs.enqueue(
                 conn,
@@ -168,7 +168,7 @@ class Syncer:
         cancel: threading.Event,
         progress: Callable[[JobType, Counts], None] | None,
     ) -> list[JobReport]:
-        def told(job_type: JobType) -> Callable[[Counts], None] | None:
+        def progress_of(job_type: JobType) -> Callable[[Counts], None] | None:
             return None if progress is None else lambda counts: progress(job_type, counts)
 
         attempts = [
@@ -179,13 +179,13 @@ class Syncer:
                 one.request,
                 one.claim,
                 cancel=cancel,
-                progress=told(one.request.job_type),
+                progress=progress_of(one.request.job_type),
             )
             for one in claimed
         ]
         for attempt, one in zip(attempts, claimed, strict=True):
             attempt.done.waited = one.waited
-        return carry_out(attempts, lambda: self._work(repo, attempts, cancel))
+        return execute(attempts, lambda: self._work(repo, attempts, cancel))
 
     def _work(self, repo: Repository, attempts: Sequence[Attempt], cancel: threading.Event) -> Work:
         if attempts[0].request.from_raw:

@@ -20,7 +20,7 @@ import psycopg
 
 from sync_pipeline.errors import ConfigurationError, Transient
 from sync_pipeline.policy import rate_limits as policy
-from sync_pipeline.policy.rate_limits import RAISED_PER_MINUTE, Limits, Signal
+from sync_pipeline.policy.rate_limits import RAISED_PER_MINUTE, RateLimits, Signal
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.transport import Feedback, RateLimiter
 from sync_pipeline.store import rate_limits as store
@@ -41,19 +41,19 @@ _SHORT_REFUSAL = timedelta(seconds=1)
 _SHORT_PAUSE = timedelta(seconds=10)
 
 
-def gitlab_limits(settings: Settings) -> Limits:
+def gitlab_limits(settings: Settings) -> RateLimits:
     """What the settings allow at one GitLab."""
-    return Limits(settings.gitlab_postgres_rate_limit_rate, settings.gitlab_postgres_rate_limit_burst)
+    return RateLimits(settings.gitlab_postgres_rate_limit_rate, settings.gitlab_postgres_rate_limit_burst)
 
 
-def tenant_limits(settings: Settings) -> Limits:
+def tenant_limits(settings: Settings) -> RateLimits:
     """What the settings allow to one tenant at one GitLab."""
-    return Limits(settings.gitlab_tenant_rate_limit_rate, settings.gitlab_tenant_rate_limit_burst)
+    return RateLimits(settings.gitlab_tenant_rate_limit_rate, settings.gitlab_tenant_rate_limit_burst)
 
 
-def svn_limits(settings: Settings) -> Limits:
+def svn_limits(settings: Settings) -> RateLimits:
     """What the settings allow at one SVN server."""
-    return Limits(settings.svn_rate, max(1.0, settings.svn_rate))
+    return RateLimits(settings.svn_rate, max(1.0, settings.svn_rate))
 
 
 def gitlab_limiter(
@@ -107,7 +107,7 @@ class SharedLimiter:
         self,
         database: Database,
         instance: str,
-        limits: Limits,
+        limits: RateLimits,
         *,
         max_wait: float,
         bucket: str = ALL,

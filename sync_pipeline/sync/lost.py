@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from sync_pipeline.model import JobStatus, JobType
-from sync_pipeline.policy.reaping import Ending, Rules, RunningJob, RunState, judge_running
+from sync_pipeline.policy.reaping import Ending, Rules, RunningJob, RunState, evaluate_running
 from sync_pipeline.store import jobs, reaping
 from sync_pipeline.store.database import Connection, database_time
 from sync_pipeline.sync.worker import is_gone
@@ -63,13 +63,13 @@ def end(conn: Connection, row: Mapping[str, Any], ending: Ending, *, process_gon
     )
 
 
-def end_all_of(conn: Connection, repo_id: int, job_type: JobType) -> None:
+def expire_abandoned_jobs(conn: Connection, repo_id: int, job_type: JobType) -> None:
     """End what dead workers left running of one (repository, job type), whichever window it was, and say so
     in the log."""
     now = database_time(conn)
     for row in reaping.running_jobs(conn, repo_id, job_type):
         gone = is_gone(row["claimed_process"])
-        ending = judge_running(facts_of(row, process_gone=gone), now, _AT_ONCE)
+        ending = evaluate_running(facts_of(row, process_gone=gone), now, _AT_ONCE)
         if ending is not None and end(conn, row, ending, process_gone=gone):
             _log.warning(
                 "%s, who worked on a job of %s, is gone; the job is %s now",

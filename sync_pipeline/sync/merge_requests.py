@@ -22,10 +22,10 @@ from sync_pipeline.gitlab_rows import MergeRequestBatch, MergeRequestRow, Review
 from sync_pipeline.model import (
     BEGINNING,
     Counts,
+    DeferredFetch,
     Difference,
     Evidence,
     JobType,
-    Obligation,
     QuarantinedRow,
     Refusal,
     TimeWindow,
@@ -43,27 +43,27 @@ from sync_pipeline.sources.gitlab.merge_requests import (
     owed_of_unlisted,
     unlisted_window,
 )
-from sync_pipeline.sources.gitlab.pieces import UNLISTED
+from sync_pipeline.sources.gitlab.page_bisect import UNLISTED
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import (
-    aside,
     comparison,
     merge_requests,
+    quarantine,
     reviews,
     tombstones,
     unreadable,
     watermarks,
 )
-from sync_pipeline.store.aside import Entry
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
+from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error
-from sync_pipeline.sync.chunks import despite_lost_leases, store_in_chunks
+from sync_pipeline.sync.chunks import retry_on_lease_loss, store_in_chunks
 from sync_pipeline.sync.compare_merge_requests import gone_ones, number_of
 from sync_pipeline.sync.project import ProjectVisit
-from sync_pipeline.sync.retry import Outcome
+from sync_pipeline.sync.retry import RetryResult
 
 _SWEEP_EVERY = timedelta(days=1)
 _SWEPT_PER_VISIT = 100
@@ -474,7 +474,7 @@ class MergeRequestWork:
             return len(iids)
 
         def store(conn: Connection, batch_id: int) -> Counts:
-            unreadable.note_asked(conn, *key, iids)
+            unreadable.mark_asked(conn, *key, iids)
             if not unreadable.without(conn, *key, detail, since, 1):
                 unreadable.forget(conn, *key, detail)
             return Counts()
@@ -520,7 +520,7 @@ class MergeRequestWork:
                     )
         if iids:
             self._read_some(sorted(iids), readable, self._attempts)
-            self._pass_over(iids, readable)
+            self._postpone(iids, readable)
 
     def _read_new_addresses(self, readable: TimeWindow) -> None:
         """After the project moved, read some of the merge requests whose addresses have the old path: the
@@ -534,7 +534,7 @@ class MergeRequestWork:
             return
         left = sorted(set(iids) - self._read_some(iids, readable, [attempt]))
         if left and attempt in self._attempts:
-            self._note_asked(attempt, merge_requests.note_asked, left, readable)
+            self._note_asked(attempt, merge_requests.postpone, left, readable)
 
     def _overdue(self, attempt: Attempt) -> set[int]:
         """Open merge requests that were not read for a day, where sweeps are on, and those with internal
@@ -549,7 +549,7 @@ class MergeRequestWork:
                 found.update(reviews.hidden_before(conn, self._repo.repo_id, _SWEPT_PER_VISIT))
         return found
 
-    def _pass_over(self, asked: Collection[int], readable: TimeWindow) -> None:
+    def _postpone(self, asked: Collection[int], readable: TimeWindow) -> None:
         """What was asked for and did not come (it was deleted, or the server shows an older state) waits for
         the next day, so that it does not keep others from being read."""
         for attempt in self._attempts:
@@ -559,9 +559,9 @@ class MergeRequestWork:
             is_reviews = attempt.job_type is JobType.REVIEWS
             sees_internal = self._visit.sees_internal_notes()
             note = (
-                partial(reviews.note_asked, sees_internal=sees_internal)
+                partial(reviews.postpone, sees_internal=sees_internal)
                 if is_reviews
-                else merge_requests.note_asked
+                else merge_requests.postpone
             )
             self._note_asked(attempt, note, left, readable)
 
@@ -592,7 +592,7 @@ class MergeRequestWork:
         """Try again to read the details that are owed from earlier visits."""
         for attempt in list(self._attempts):
             with self._database.connection() as conn:
-                due = aside.due(conn, self._repo.repo_id, attempt.job_type, OBLIGATIONS_PER_RUN)
+                due = quarantine.due(conn, self._repo.repo_id, attempt.job_type, OBLIGATIONS_PER_RUN)
             owed: dict[int, list[str]] = {}
             for item in due:
                 if item.detail == LISTED:
@@ -639,7 +639,7 @@ class MergeRequestWork:
             if failure.code not in _STILL_OWED:
                 raise
             error = str(failure)
-        owed = [Obligation(str(iid), detail, error) for detail in details]
+        owed = [DeferredFetch(str(iid), detail, error) for detail in details]
         with attempt.lease() as lease:
             attempt.write(lease, lambda conn, batch_id: Counts(), window=readable, obligations=owed)
             if is_gone:
@@ -647,7 +647,7 @@ class MergeRequestWork:
 
     def _settle_unstored(self, attempt: Attempt, lease: Lease, iid: int, readable: TimeWindow) -> None:
         def settle(conn: Connection, batch_id: int) -> Counts:
-            aside.settle_unstored(
+            quarantine.settle_unstored(
                 conn,
                 repo_id=self._repo.repo_id,
                 job_type=attempt.job_type,
@@ -682,7 +682,7 @@ class MergeRequestWork:
             errors = dict.fromkeys(details, str(error))
         refused = self._refusals[attempt.job_type]
         owed = tuple(
-            Obligation(str(iid), detail, errors[detail])
+            DeferredFetch(str(iid), detail, errors[detail])
             for detail in details
             if detail in errors and detail not in refused
         )
@@ -694,13 +694,13 @@ class MergeRequestWork:
 
     # -- quarantine ---------------------------------------------------------------------------------------
 
-    def retry(self, entries: Sequence[Entry]) -> Outcome:
+    def retry(self, entries: Sequence[QuarantineEntry]) -> RetryResult:
         """Ask again for the merge requests of ``entries``, with all that belongs to them. See
         :class:`sync_pipeline.sync.retry.Retries`.
 
         A merge request is asked for by its number; one that came without it is looked for where it was
         met."""
-        outcome = Outcome()
+        outcome = RetryResult()
         (attempt,) = self._attempts
         with self._counted(attempt), self._visit.watched():
             self._visit.look()
@@ -768,7 +768,7 @@ class MergeRequestWork:
             self._load_refusals(self._visit.readable(None))
             self._distrusted = {one.natural_key for one in found}
             for first in range(0, len(iids), _HEALED_AT_ONCE):
-                despite_lost_leases(partial(self._heal_some, attempt, iids[first : first + _HEALED_AT_ONCE]))
+                retry_on_lease_loss(partial(self._heal_some, attempt, iids[first : first + _HEALED_AT_ONCE]))
 
     def _heal_some(self, attempt: Attempt, iids: Sequence[int]) -> None:
         """Read under the lease: what is stored here wins, and must not be older than what others store."""
@@ -822,7 +822,7 @@ class MergeRequestWork:
             attempt.done.traffic += self._client.traffic - before - inner
 
 
-def _iid(entry: Entry) -> int | None:
+def _iid(entry: QuarantineEntry) -> int | None:
     """The number of the merge request that an entry is about."""
     first = entry.natural_key.partition(":")[0]
     # No digits but these: others are numbers for Python as well.

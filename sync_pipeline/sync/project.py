@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from sync_pipeline.errors import AccessDenied, LeaseLost, Permanent, SourceReplaced, SyncError, Transient
 from sync_pipeline.model import BEGINNING, Access, TimeWindow
-from sync_pipeline.sources.gitlab import front
+from sync_pipeline.sources.gitlab import project
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import credentials, project_looks, repos, watermarks
 from sync_pipeline.store.database import database_time
@@ -49,7 +49,7 @@ class ProjectVisit:
         """That of the token."""
         return self._fingerprint
 
-    def look(self) -> front.ProjectLook:
+    def look(self) -> project.ProjectInfo:
         """Request the project, or use the look of another job type's visit a moment ago. Raises as the
         transport does; SourceGone where the project is not found this once, SourceReplaced where another one
         has its number."""
@@ -64,9 +64,9 @@ class ProjectVisit:
                     conn, repo_id, self._fingerprint, job_types, seconds=_LOOK_SECONDS
                 )
         if known is None:
-            self.project = look = front.look_at_project(self._client, self.project_id)
+            self.project = look = project.get_project(self._client, self.project_id)
         else:
-            self.project = look = front.project_look(known.raw, known.server_date)
+            self.project = look = project.project_look(known.raw, known.server_date)
             self.looked_at = known.looked_at
         changed: Sequence[str] = ()
         with self._attempts[0].fenced() as conn:
@@ -123,7 +123,7 @@ class ProjectVisit:
     def is_disabled(self, attempt: Attempt) -> bool:
         """True if the project has what ``attempt`` reads switched off; that is recorded. Raises Permanent
         with code ``disabled`` for a job with a window of its own, which waits until it is switched on."""
-        if front.access(self.project, attempt.job_type) is not Access.DISABLED:
+        if project.access(self.project, attempt.job_type) is not Access.DISABLED:
             return False
         line = f"{self.project.path} has {attempt.job_type.replace('_', ' ')} switched off"
         self._record(attempt, Access.DISABLED, line, verified=False)
@@ -133,7 +133,7 @@ class ProjectVisit:
 
     def record(self, attempt: Attempt, *, complete: bool, detail: str | None = None) -> None:
         """Write down that ``attempt`` could read. ``complete``: nothing was missing at the look."""
-        access = front.access(self.project, attempt.job_type)
+        access = project.access(self.project, attempt.job_type)
         if access is Access.PENDING_DELETION and detail is None:
             detail = (
                 f"{self.project.path} was marked for deletion on {self.project.marked_on}: the server "

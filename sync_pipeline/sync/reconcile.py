@@ -32,12 +32,12 @@ from sync_pipeline.policy.reconciliation import Next, Patience, what_next
 from sync_pipeline.policy.windows import bounds
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.fields import quarantine_key
-from sync_pipeline.store import aside, reconciliations, tombstones, watermarks
+from sync_pipeline.store import quarantine, reconciliations, tombstones, watermarks
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.leases import Lease
 from sync_pipeline.store.reconciliations import Discrepancy
 from sync_pipeline.sync.attempt import Attempt
-from sync_pipeline.sync.chunks import despite_lost_leases
+from sync_pipeline.sync.chunks import retry_on_lease_loss
 
 CLEAN, MISMATCH, INCONCLUSIVE = "clean", "mismatch", "inconclusive"
 """What a comparison comes to, as it is stored."""
@@ -230,7 +230,7 @@ class ProbeWork:
         if not piece.differences:
             return piece
         with self._attempt.database.connection() as conn:
-            keys = aside.open_keys(conn, self._repo_id, self._job_type)
+            keys = quarantine.open_keys(conn, self._repo_id, self._job_type)
         waiting = [
             one.natural_key
             for one in piece.differences
@@ -318,7 +318,7 @@ class HealWork:
         back: list[Discrepancy] = []
         for first in range(0, len(to_delete), _BURIED_AT_ONCE):
             some = to_delete[first : first + _BURIED_AT_ONCE]
-            gone = despite_lost_leases(partial(self._bury, window, some))
+            gone = retry_on_lease_loss(partial(self._bury, window, some))
             back += [one for one in some if one.difference.natural_key not in gone]
         if back:
             self._work.heal([one.difference for one in back])

@@ -42,7 +42,7 @@ from sync_pipeline.store.commits import STATS_UNREAD
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.raw import ESCAPED
 from sync_pipeline.sync.attempt import Attempt, database_error, is_about_a_row
-from sync_pipeline.sync.chunks import despite_lost_leases
+from sync_pipeline.sync.chunks import retry_on_lease_loss
 
 BATCH_ROWS = 500
 """Rows that one transaction changes at most, but for a merge request that alone has more children."""
@@ -134,7 +134,7 @@ class RemapWork:
         """Everything that the job asks for, a page under a lease of its own: what was read before somebody
         else could write is not written after it. See :class:`sync_pipeline.sync.attempt.Work`."""
         after: Any = None
-        while (page := despite_lost_leases(partial(self._derive, after))) is not None:
+        while (page := retry_on_lease_loss(partial(self._derive, after))) is not None:
             after = page.last
 
     def _derive(self, after: Any) -> _Page[Any] | None:

@@ -24,9 +24,9 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.store import aside
-from sync_pipeline.store.aside import Entry
+from sync_pipeline.store import quarantine
 from sync_pipeline.store.database import Connection, database_time
+from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync.attempt import Attempt
 
 RAW = "raw:"
@@ -34,7 +34,7 @@ RAW = "raw:"
 
 
 @dataclass
-class Outcome:
+class RetryResult:
     """What reading again has shown about rows that did not come. ``absent``: everything that the row could be
     among was read, and it is not there. ``unread``: why the row could not be looked for, by its key."""
 
@@ -45,12 +45,12 @@ class Outcome:
 class Retries(Protocol):
     """The work of a job type that can read single rows again."""
 
-    def retry(self, entries: Sequence[Entry]) -> Outcome:
+    def retry(self, entries: Sequence[QuarantineEntry]) -> RetryResult:
         """Read again what ``entries`` are about and store it, or set it aside again."""
         ...
 
 
-def request(conn: Connection, entries: Sequence[Entry], *, actor: str, reason: str) -> JobRequest:
+def request(conn: Connection, entries: Sequence[QuarantineEntry], *, actor: str, reason: str) -> JobRequest:
     """The request to try open entries of one (repository, job type) again. Its window is where they came
     from."""
     revisions = [w for entry in entries if isinstance(w := entry.window, RevisionWindow)]
@@ -91,12 +91,12 @@ class RetryWork:
             if left and not self._attempt.done.failures:
                 self._conclude(left, outcome)
 
-    def _open(self) -> list[Entry]:
+    def _open(self) -> list[QuarantineEntry]:
         with self._attempt.database.connection() as conn:
-            found, _ = aside.entries(conn, ids=self._attempt.request.quarantine)
+            found, _ = quarantine.entries(conn, ids=self._attempt.request.quarantine)
         return found
 
-    def _conclude(self, left: Sequence[Entry], outcome: Outcome) -> None:
+    def _conclude(self, left: Sequence[QuarantineEntry], outcome: RetryResult) -> None:
         """Entries whose rows did not come: they leave quarantine where nothing is there any more, and else
         stay, as met once more."""
         gone = [entry.quarantine_id for entry in left if entry.natural_key in outcome.absent]
@@ -104,7 +104,7 @@ class RetryWork:
         rows = self._kept(kept, outcome.unread)
 
         def store(conn: Connection, batch_id: int) -> Counts:
-            aside.resolve(conn, gone)
+            quarantine.resolve(conn, gone)
             return Counts()
 
         window = self._attempt.claim.window
@@ -112,14 +112,14 @@ class RetryWork:
         with self._attempt.lease() as lease:
             self._attempt.write(lease, store, window=window, quarantined=rows)
 
-    def _kept(self, entries: Sequence[Entry], unread: Mapping[str, str]) -> list[QuarantinedRow]:
+    def _kept(self, entries: Sequence[QuarantineEntry], unread: Mapping[str, str]) -> list[QuarantinedRow]:
         with self._attempt.database.connection() as conn:
             return [
                 QuarantinedRow(
                     entry.natural_key,
                     entry.reason,
                     unread.get(entry.natural_key, entry.detail),
-                    aside.payload_of(conn, entry.quarantine_id),
+                    quarantine.payload_of(conn, entry.quarantine_id),
                 )
                 for entry in entries
             ]

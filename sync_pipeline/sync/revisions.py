@@ -41,13 +41,13 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.policy.chunking import WindowLimit, next_size
-from sync_pipeline.store import aside, facts, leases, watermarks
-from sync_pipeline.store.aside import Entry
+from sync_pipeline.store import facts, leases, quarantine, watermarks
 from sync_pipeline.store.database import Connection, database_time
+from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync import identity
 from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error, is_about_a_row
-from sync_pipeline.sync.chunks import despite_lost_leases
-from sync_pipeline.sync.retry import Outcome
+from sync_pipeline.sync.chunks import retry_on_lease_loss
+from sync_pipeline.sync.retry import RetryResult
 from sync_pipeline.sync.source import RevisionSource
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ _SOURCE_IS_DOWN = frozenset({"connection", "timeout"})
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SourceState:
     """A look at the front door that found the repository that we know."""
 
     visit: Visit
@@ -76,7 +76,7 @@ class Look:
 class RevisionWork:
     """Reads revisions for one attempt."""
 
-    def __init__(self, attempt: Attempt, source: RevisionSource, looks: dict[int, Look]) -> None:
+    def __init__(self, attempt: Attempt, source: RevisionSource, looks: dict[int, SourceState]) -> None:
         self._attempt = attempt
         self._source = source
         self._looks = looks
@@ -120,7 +120,7 @@ class RevisionWork:
             self._sweep(before, visit)
         self._record_visit(visit, looked_at)
 
-    def retry(self, entries: Sequence[Entry]) -> Outcome:
+    def retry(self, entries: Sequence[QuarantineEntry]) -> RetryResult:
         """Read the revisions of ``entries`` again. See :class:`sync_pipeline.sync.retry.Retries`."""
         try:
             with self._database.connection() as conn:
@@ -129,7 +129,7 @@ class RevisionWork:
             self._read_windows(up_to(head, runs(int(entry.natural_key) for entry in entries)))
         finally:
             self.done.traffic = self._source.traffic
-        return Outcome()
+        return RetryResult()
 
     def heal(self, found: Sequence[Difference]) -> None:
         """Read the revisions of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Healing`."""
@@ -160,7 +160,7 @@ class RevisionWork:
         finally:
             self.done.traffic = self._source.traffic
 
-    def look(self, before: watermarks.WatermarkRow) -> Look:
+    def look(self, before: watermarks.WatermarkRow) -> SourceState:
         """Pin HEAD and make sure that this is still the repository that we know. Raises SourceReplaced.
 
         The block jobs of one backfill share a look for half a minute; live syncing always looks itself.
@@ -186,7 +186,7 @@ class RevisionWork:
         if why is not None:
             raise SourceReplaced(why)
         self._check_fingerprints(visit)
-        look = Look(visit, looked_at, time.monotonic())
+        look = SourceState(visit, looked_at, time.monotonic())
         self._looks[self._repo.repo_id] = look
         return look
 
@@ -246,7 +246,7 @@ class RevisionWork:
                 chunk = RevisionWindow(first, min(first + size, window.end))
                 rows_before = self.done.counts.read
                 try:
-                    despite_lost_leases(partial(self._read_chunk, chunk))
+                    retry_on_lease_loss(partial(self._read_chunk, chunk))
                     failed_in_a_row = 0
                 except (LeaseLost, LeaseHeld, Cancelled, Permanent, ConfigurationError):
                     raise
@@ -324,7 +324,7 @@ class RevisionWork:
         def store(conn: Connection, batch_id: int) -> Counts:
             doubtful = self._distrusted.intersection(range(window.first, window.end))
             if doubtful:
-                facts.distrust(conn, repo_id, doubtful)
+                facts.invalidate(conn, repo_id, doubtful)
             return facts.store_revisions(
                 conn,
                 repo_id=repo_id,
@@ -390,7 +390,7 @@ class RevisionWork:
 
     def _settle_obligations(self) -> None:
         with self._database.connection() as conn:
-            due = aside.due(conn, self._repo.repo_id, self._job_type, OBLIGATIONS_PER_RUN)
+            due = quarantine.due(conn, self._repo.repo_id, self._job_type, OBLIGATIONS_PER_RUN)
         for item in due:
             with self._attempt.lease() as lease:
                 self._write(lease, self._source.settle(item.natural_key, item.detail))

@@ -26,7 +26,7 @@ from psycopg import sql
 
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, serve
-from sync_pipeline.store import proofs
+from sync_pipeline.store import integrity_checks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.builders import register_project, register_source
 from sync_pipeline_tests.conftest import database_of
@@ -287,7 +287,7 @@ def check(database: Database, job: Job, subject: Subject, *, times: int = 2) -> 
         assert [(r.error_code, r.error) for r in reports if not r.succeeded] == []
         with database.connection() as conn:
             assert differences(subject.expected, whole_state(conn)) == []
-            assert proofs.failures(conn) == {}
+            assert integrity_checks.failures(conn) == {}
             assert conn.execute("SELECT 1 FROM scm.sync_runs WHERE status = 'running'").fetchall() == []
         assert number == 0 or sum(report.counts.changed for report in reports) == 0
 

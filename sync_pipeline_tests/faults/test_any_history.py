@@ -45,7 +45,7 @@ from sync_pipeline.model import (
 from sync_pipeline.sandbox.gitlab import GitRepository, faults
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import proofs, watermarks
+from sync_pipeline.store import integrity_checks, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register_project, register_source, request
@@ -143,7 +143,7 @@ def time_passes(conn: Connection) -> None:
 
 def nothing_contradicts(conn: Connection) -> None:
     """Coverage, watermarks, refs and ledger are what their events say."""
-    assert proofs.failures(conn) == {}
+    assert integrity_checks.failures(conn) == {}
 
 
 def reset(conn: Connection, repo_id: int, job_type: JobType) -> None:

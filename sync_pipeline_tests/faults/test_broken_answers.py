@@ -20,7 +20,7 @@ from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError, Trans
 from sync_pipeline.model import JobReport, JobStatus, JobType, Mode
 from sync_pipeline.operations import scheduling
 from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.sources.gitlab import answers
+from sync_pipeline.sources.gitlab import responses
 from sync_pipeline.sources.gitlab.transport import Client, Instance
 from sync_pipeline.store import watermarks
 from sync_pipeline_tests.sources.gitlab import servers
@@ -276,7 +276,7 @@ def test_headers_that_are_too_long_or_too_many_are_named(headers: bytes) -> None
     ],
 )
 def test_a_password_that_is_not_escaped_is_no_part_of_a_message(text: str, shown: str) -> None:
-    assert answers.redact(text) == shown
+    assert responses.redact(text) == shown
 
 
 # Through the engine --------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def sync(forge: Forge) -> list[JobReport]:
 _BROKEN: dict[str, faults.Fault] = {
     "login page": faults.login_page(),
     "bad gateway": faults.proxy_error(),
-    "520": faults.Answer(520, b"<html>Web server is returning an unknown error</html>", "text/html"),
+    "520": faults.CannedResponse(520, b"<html>Web server is returning an unknown error</html>", "text/html"),
     "object": faults.json_answer(200, {"message": "maintenance"}),
     "null": faults.json_answer(200, None),
     "cut": faults.Truncated(announced=True),
@@ -311,8 +311,8 @@ _BROKEN: dict[str, faults.Fault] = {
     "reset": faults.Reset(),
     "reset in the body": faults.Reset(in_body=True),
     "to another host": faults.redirect("http://127.0.0.1:9/api/v4/projects", 302),
-    "404 of nginx": faults.Answer(404, b"<html>nginx</html>", "text/html"),
-    "403 of a gateway": faults.Answer(403, b"Forbidden\n", "text/plain"),
+    "404 of nginx": faults.CannedResponse(404, b"<html>nginx</html>", "text/html"),
+    "403 of a gateway": faults.CannedResponse(403, b"Forbidden\n", "text/plain"),
     "throttled": faults.throttled_text(retry_after="7200"),
 }
 
@@ -365,7 +365,7 @@ def test_one_detail_that_is_redirected_stops_no_other(forge: Forge, status: int,
 _REFUSALS = {
     **{f"{status} JSON": faults.json_answer(status, {"error": "Bad Request"}) for status in (400, 413)},
     **{
-        f"{status} HTML": faults.Answer(status, b"<html>squid</html>", "text/html")
+        f"{status} HTML": faults.CannedResponse(status, b"<html>squid</html>", "text/html")
         for status in (400, 401, 403, 404, 411, 431)
     },
     "403 JSON": faults.json_answer(403, {"message": "Forbidden"}),
@@ -424,7 +424,7 @@ def test_bytes_and_numbers_that_are_none_spoil_their_own_value_only(forge: Forge
         row["title"] = f"caf@ {row['iid']}"
         row["upvotes"] = "#"
     body = json.dumps(rows).encode().replace(b"@", b"\xe9").replace(b'"#"', b"9" * 5000)
-    forge.gitlab.faults.add(r"merge_requests\?", faults.Answer(200, body), times=1)
+    forge.gitlab.faults.add(r"merge_requests\?", faults.CannedResponse(200, body), times=1)
     first, second = forge.both()
     assert first.succeeded, first.error
     assert second.succeeded, second.error

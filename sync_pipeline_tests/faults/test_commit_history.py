@@ -9,7 +9,7 @@ import pytest
 
 from sync_pipeline.model import JobType
 from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.store import proofs, watermarks
+from sync_pipeline.store import integrity_checks, watermarks
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_commits import git, shas, stored, stored_shas, truth
 
@@ -73,7 +73,7 @@ def test_a_commit_that_spoils_every_page_it_is_on_holds_up_no_other(
     assert forge.rows(_ASIDE) == []
     assert {r["event"] for r in forge.rows(_EVENTS)} == {"moved"}
     assert forge.rows(_UNREACHABLE) == []
-    assert proofs.failures(forge.conn) == {}
+    assert integrity_checks.failures(forge.conn) == {}
 
 
 def test_two_commits_in_a_row_that_cannot_be_given_come_one_after_the_other(forge: Forge) -> None:

@@ -25,7 +25,7 @@ from sync_pipeline.operations import environment, registration
 from sync_pipeline.operations.verification import verify
 from sync_pipeline.orchestration.partitions import ensure_blocks, known_blocks
 from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.store import jobs, leases, migrations, proofs
+from sync_pipeline.store import integrity_checks, jobs, leases, migrations
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register, register_source, request
@@ -166,7 +166,7 @@ def test_a_full_disk_of_the_database_fails_the_job_and_loses_nothing(
             assert "No space left on device" in (report.error or "")
             assert 0 < report.counts.inserted < 60
             assert conn.execute("SELECT 1 FROM scm.quarantine").fetchall() == []
-            assert proofs.failures(conn) == {}
+            assert integrity_checks.failures(conn) == {}
             subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
             assert [r.error for r in job.run(database)] == [None]
             found = whole_state(conn)
@@ -328,7 +328,7 @@ def test_after_yesterdays_database_is_restored_gitlab_converges(forge: Forge, da
     sync()
     with Database(database_url) as database, database.connection() as conn:
         assert differences(expected, whole_state(conn)) == []
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
         reaped = "SELECT DISTINCT attempts, status FROM scm.sync_jobs WHERE attempts > 1"
         assert conn.execute(reaped).fetchall() == [{"attempts": 2, "status": "completed"}]
 

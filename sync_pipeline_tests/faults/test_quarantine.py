@@ -27,7 +27,8 @@ from sync_pipeline.quality.reasons import Reason
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import aside, facts, jobs, planning, proofs, repos, watermarks
+from sync_pipeline.store import facts, integrity_checks, jobs, planning, repos, watermarks
+from sync_pipeline.store import quarantine as stored
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync import lost, remap
 from sync_pipeline.sync.engine import Syncer
@@ -169,7 +170,7 @@ def test_a_row_stays_while_it_is_bad_and_is_stored_once_it_is_mended(
         ("repair", "completed", "jo@desk", "it was mended", "runner")
     }
     assert {id for row in ledger for id in row["quarantine_ids"]} == {row["id"] for row in done["entries"]}
-    assert proofs.failures(forge.conn) == {}
+    assert integrity_checks.failures(forge.conn) == {}
     forge.tick()
     assert all(report.succeeded for report in (forge.commits(), *forge.both()))
 
@@ -239,7 +240,7 @@ def test_a_merge_request_that_is_gone_stays_with_the_reason_and_a_deleted_note_l
     (left,) = retry(forge)["entries"]
     assert (left["outcome"], left["seen"]) == ("remains", 3)
     assert "does not list the merge request" in left["detail"]
-    assert b"on fire" in aside.payload_of(forge.conn, left["id"])
+    assert b"on fire" in stored.payload_of(forge.conn, left["id"])
 
 
 # Subversion, by the command line -------------------------------------------------------------------------
@@ -333,7 +334,7 @@ def test_revisions_are_listed_shown_and_retried_by_the_command_line(desk: Desk) 
     assert desk.document("retry", "retry", "--repo", desk.repo_id)["entries"] == []
     with desk.database.connection() as conn:
         assert facts.count_revisions(conn, desk.repo_id) == 12
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 @pytest.mark.parametrize(
@@ -358,8 +359,8 @@ def test_bad_input_is_one_line_and_touches_nothing(desk: Desk, arguments: list[s
 
 def test_a_retired_repository_a_resolved_entry_and_a_stop_are_told(desk: Desk) -> None:
     with desk.database.connection() as conn:
-        first, *_ = aside.entries(conn, repo_id=desk.repo_id)[0]
-        aside.resolve(conn, [first.quarantine_id])
+        first, *_ = stored.entries(conn, repo_id=desk.repo_id)[0]
+        stored.resolve(conn, [first.quarantine_id])
         assert "left quarantine already" in desk("retry", first.quarantine_id, code=3)[1]
         stop = threading.Event()
         stop.set()
@@ -391,7 +392,7 @@ def test_what_is_shown_cannot_command_a_terminal(desk: Desk) -> None:
 def test_the_scheduler_leaves_a_retry_to_whoever_asked_for_it(desk: Desk) -> None:
     """A worker that dies in a retry leaves a dead job behind, which nobody reads as a window."""
     with desk.database.connection() as conn:
-        entries, _ = aside.entries(conn, repo_id=desk.repo_id)
+        entries, _ = stored.entries(conn, repo_id=desk.repo_id)
         wanted = retry_request(conn, entries, actor="jo", reason="r")
         job_id = jobs.enqueue(conn, wanted, max_attempts=1)
         assert jobs.enqueue(conn, wanted, max_attempts=1) == job_id
@@ -405,6 +406,6 @@ def test_the_scheduler_leaves_a_retry_to_whoever_asked_for_it(desk: Desk) -> Non
         ] == []
         claim = jobs.claim(conn, job_id, worker="w", process="gone", length=0.0, dagster_run_id=None)
         assert claim is not None
-        lost.end_all_of(conn, desk.repo_id, JobType.REVISIONS)
+        lost.expire_abandoned_jobs(conn, desk.repo_id, JobType.REVISIONS)
         assert jobs.state(conn, job_id).status is JobStatus.DEAD
     assert desk.document("retry", "retry", "--repo", desk.repo_id, code=2)["summary"]["remains"] == 3

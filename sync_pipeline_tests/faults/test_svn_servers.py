@@ -39,7 +39,7 @@ from sync_pipeline.sandbox.svn_samples import growing
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn import make_client
 from sync_pipeline.sources.svn.reader import SvnReader
-from sync_pipeline.store import proofs, watermarks
+from sync_pipeline.store import integrity_checks, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers, svn_reader
@@ -562,7 +562,7 @@ def test_an_answer_that_is_none_is_no_answer(
         assert between.logs < 60
         between.fault = ""
         assert syncer(database, SMALL).run(request(repo)).counts.inserted == 40
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
     assert_equal(rows_of(reader_of(code.url), 41), code)
     with database.connection() as conn:
         assert [row["rev_num"] for row in stored(conn) if row["path_no"] == 1] == list(range(1, 41))

@@ -14,7 +14,7 @@ from sync_pipeline.model import JobReport, Mode
 from sync_pipeline.operations import quarantine
 from sync_pipeline.operations.quarantine import Filter
 from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.store import proofs
+from sync_pipeline.store import integrity_checks
 from sync_pipeline_tests.sync.conftest import Forge
 
 _EVER = ("2000-01-01", "2030-01-01")
@@ -156,7 +156,7 @@ def test_any_value_at_any_place_spoils_its_own_row_at_most(forge: Forge, seed: i
             assert report.succeeded, (seed, report)
     done = quarantine.retry(forge.database, forge.syncer, Filter(), actor="test", reason="test")
     assert counted(forge) == [7, 2, 2, 2, 3], (seed, done)
-    assert proofs.failures(forge.conn) == {}
+    assert integrity_checks.failures(forge.conn) == {}
 
 
 def doubled(body: bytes) -> bytes:

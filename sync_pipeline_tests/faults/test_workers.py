@@ -17,7 +17,7 @@ import pytest
 from psycopg import sql
 
 from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.store import proofs
+from sync_pipeline.store import integrity_checks
 from sync_pipeline.store.database import Database
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.faults import processes
@@ -118,7 +118,7 @@ def test_a_comparison_or_a_repair_that_is_killed_is_done_again(
         for rows in (state, expected):
             rows[subject.facts] = [row | {"version": 1} for row in rows[subject.facts]]
         assert differences(expected, state) == []
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_the_open_transaction_of_a_killed_worker_holds_nobody_up(

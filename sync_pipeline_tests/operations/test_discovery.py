@@ -16,7 +16,7 @@ from sync_pipeline.operations.discovery import AddedRoot, Discovered, matches
 from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import discovery as store
-from sync_pipeline.store import proofs, repos, watermarks
+from sync_pipeline.store import integrity_checks, repos, watermarks
 from sync_pipeline.store.database import Database
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.operations.conftest import Site
@@ -110,7 +110,7 @@ def test_a_group_is_registered_with_all_that_lies_below_it(database: Database, s
             assert watermarks.get(conn, known["repo_id"], job_type).covered == ()
         first = conn.execute("SELECT min(lower(period))::date::text AS day FROM scm.sync_jobs").fetchone()
         assert first == {"day": "1900-01-01"}
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
     again = visit(database, site)
     assert not again.changed
     assert (again.listed, again.error) == (151, None)

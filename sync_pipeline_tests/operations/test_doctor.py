@@ -21,14 +21,14 @@ from sync_pipeline.model import BEGINNING, Kind
 from sync_pipeline.operations import doctor, registration
 from sync_pipeline.operations.doctor import CHECKS, Finding, State, findings, local, servers
 from sync_pipeline.operations.doctor import database as database_checks
-from sync_pipeline.operations.doctor.database import judge_version
+from sync_pipeline.operations.doctor.database import evaluate_version
 from sync_pipeline.operations.doctor.examination import DAGSTER_CHECKS
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.reasons import remedy
 from sync_pipeline.sandbox.gitlab import RateLimit, Server, faults
 from sync_pipeline.settings import SWITCHES, GitLabServer, GitLabTable, Settings
-from sync_pipeline.sources.gitlab.front import TokenLook
+from sync_pipeline.sources.gitlab.project import TokenInfo
 from sync_pipeline.store import credentials, diagnosis, heartbeats, migrations, pools, repos
 from sync_pipeline.store import servers as server_failures
 from sync_pipeline.store.database import Database
@@ -187,7 +187,7 @@ def test_a_task_that_hangs_or_breaks_keeps_nobody_waiting() -> None:
         findings.Task(("database",), lambda: [doctor.ok("database", "answers")]),
     ]
     started = time.monotonic()
-    found = sorted(findings.side_by_side(tasks, 0.3), key=lambda one: one.order)
+    found = sorted(findings.run_in_parallel(tasks, 0.3), key=lambda one: one.order)
     release.set()
     assert time.monotonic() - started < 10
     assert [(one.check, one.state) for one in found] == [
@@ -427,8 +427,8 @@ def test_a_database_of_another_encoding_and_an_old_server(
         with psycopg.connect(server_url, autocommit=True) as conn:
             conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
     server = diagnosis.look(empty_database_url, 5)
-    assert judge_version(server).state is OK
-    assert judge_version(replace(server, version_number=140_012)).state is FAILED
+    assert evaluate_version(server).state is OK
+    assert evaluate_version(replace(server, version_number=140_012)).state is FAILED
 
 
 # GitLab -------------------------------------------------------------------------------------------------
@@ -504,7 +504,7 @@ def test_the_last_days_of_a_token() -> None:
     today = date(2026, 5, 6)
 
     def judged(scopes: tuple[str, ...], ends: date | None) -> tuple[State, str]:
-        finding = servers.judge_token(TokenLook("x", scopes, ends), today, "git.test")
+        finding = servers.evaluate_token(TokenInfo("x", scopes, ends), today, "git.test")
         return finding.state, finding.seen
 
     assert judged(("api",), None) == (OK, "scopes api; never expires")

@@ -45,7 +45,7 @@ def test_a_loop_is_alive_while_its_heartbeat_is_fresh(database: Database) -> Non
         conn.execute("UPDATE scm.heartbeats SET beat_at = clock_timestamp() + interval '30 days'")
         ahead = look(settings, Part.WORKER)
         assert (ahead.alive, ahead.age) == (True, 0)
-        assert ahead.said == (
+        assert ahead.summary == (
             "worker@office ticked 0 s ago; the clock of that row is ahead of the database's by 30 days"
         )
         conn.execute("UPDATE scm.heartbeats SET beat_at = clock_timestamp() - interval '190 seconds'")

@@ -68,7 +68,7 @@ def test_two_pools_never_touch_each_others_repositories(
         def said(report: Any) -> None:
             done[settings.worker_pool].append(names[report.repo_id])
 
-        Worker(database, settings, said=said).run(threading.Event(), once=True)
+        Worker(database, settings, print_report=said).run(threading.Event(), once=True)
 
     threads = [threading.Thread(target=work, args=(settings,)) for settings in (office, factory)]
     for thread in threads:

@@ -13,7 +13,7 @@ from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
 from sync_pipeline.operations.reaper import ReapReport, reap
 from sync_pipeline.policy.reaping import RunState
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import health, jobs, leases, proofs
+from sync_pipeline.store import health, integrity_checks, jobs, leases
 from sync_pipeline.store import reaping as store
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.worker import process_identity
@@ -153,7 +153,7 @@ def test_a_pass_ends_what_is_lost_of_each_kind_and_nothing_else(database: Databa
             leases.guard(conn, lease)
         assert not jobs.finish(conn, lost, job_status=JobStatus.COMPLETED, run_status=RunStatus.COMPLETED)
         assert reap(database, AT_ONCE).items == []
-        assert not {"jobs", "leases"} & proofs.failures(conn).keys()
+        assert not {"jobs", "leases"} & integrity_checks.failures(conn).keys()
 
 
 @pytest.mark.parametrize(

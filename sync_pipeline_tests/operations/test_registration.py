@@ -23,7 +23,7 @@ from sync_pipeline.operations.registration import Registered
 from sync_pipeline.sandbox.gitlab import GUEST, Server, faults
 from sync_pipeline.sandbox.gitlab.git import GitRepository
 from sync_pipeline.settings import Settings, SvnTable
-from sync_pipeline.store import jobs, proofs, repos, watermarks
+from sync_pipeline.store import integrity_checks, jobs, repos, watermarks
 from sync_pipeline.store.database import Database
 from sync_pipeline_tests.operations.conftest import Site
 
@@ -92,7 +92,7 @@ def test_live_syncing_begins_with_the_block_of_head_and_older_blocks_are_queued(
             "SELECT lower(revs) AS first, upper(revs) AS end, mode, trigger, priority, status, actor"
             "  FROM scm.sync_jobs ORDER BY revs"
         ).fetchall()
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
     assert (row.origin, row.head_rev, row.covered) == (origin, head, ())
     assert [(job["first"], job["end"]) for job in queued] == history
     for job in queued:
@@ -387,7 +387,7 @@ def test_a_project_is_registered_under_its_number_with_all_of_its_history(
         for job_type in (JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS):
             row = watermarks.get(conn, repository.repo_id, job_type)
             assert (row.origin, row.covered) == (done.origin, ())
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
         assert [event["event"] for event in repos.events(conn, repository.repo_id)] == ["registered"]
 
 

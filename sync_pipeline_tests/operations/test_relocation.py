@@ -17,7 +17,7 @@ from sync_pipeline.operations import registration, relocation
 from sync_pipeline.operations.relocation import Relocated
 from sync_pipeline.sandbox.svn_samples import growing
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import proofs, repos, watermarks
+from sync_pipeline.store import integrity_checks, repos, watermarks
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import svn_reader
@@ -112,7 +112,7 @@ def test_a_relocated_repository_goes_on_where_it_was(
     report = Syncer(database, SETTINGS).run(request(old.repo_id))
     assert (report.succeeded, report.counts.inserted, report.counts.updated) == (True, 1, 0)
     with database.connection() as conn:
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
     assert not relocate(database, now, place.url).changed
 
 

@@ -13,7 +13,7 @@ from sync_pipeline.model import JobStatus, Mode
 from sync_pipeline.operations.retention import Kind, RetentionReport, Until, parts, retain
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import job_actions, jobs, proofs
+from sync_pipeline.store import integrity_checks, job_actions, jobs
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.retention import FinishedJob
 from sync_pipeline_tests.builders import register, register_source, request
@@ -93,11 +93,11 @@ def test_finished_work_goes_with_its_runs_and_batches_and_the_proofs_still_hold(
                 "reason": "why",
             }
         ]
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
         # Nothing is read again because the record of it is gone.
         [again] = incremental.run(database)
         assert (again.error, again.counts.inserted) == (None, 0)
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_what_somebody_still_needs_stays_however_old_it_is(database: Database) -> None:

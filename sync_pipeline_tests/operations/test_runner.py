@@ -28,7 +28,7 @@ from sync_pipeline.model import (
     Traffic,
     Window,
 )
-from sync_pipeline.operations import costs, plans, runner, texts
+from sync_pipeline.operations import costs, formatting, plans, runner
 from sync_pipeline.operations.runner import Bounds, Outcome
 from sync_pipeline.policy.windows import hull, without
 from sync_pipeline.store.runs import BatchRow
@@ -130,7 +130,9 @@ def plan_document(
     repository: Repository, job_type: JobType, window: Window, head: int | None, chunks: Any
 ) -> dict[str, Any]:
     nothing = plans.Expected(None, None, None)
-    return plans.plan_document(plans.Plan(repository, job_type, Mode.BACKFILL, window, head, chunks, nothing))
+    return plans.plan_document(
+        plans.ReadPlan(repository, job_type, Mode.BACKFILL, window, head, chunks, nothing)
+    )
 
 
 @pytest.mark.parametrize(
@@ -607,7 +609,7 @@ def test_a_loop_that_makes_no_sense_is_refused(
 def test_progress_tells_rate_and_what_is_left(
     done: int, total: int | None, rate: float | None, words: str
 ) -> None:
-    assert texts.pace(done, total, rate) == words
+    assert formatting.pace(done, total, rate) == words
 
 
 def test_requests_of_a_plan_follow_from_its_rows() -> None:

@@ -143,7 +143,7 @@ def test_what_was_handed_out_is_not_handed_out_again(fleet: Fleet) -> None:
 def test_a_second_scheduler_at_the_same_moment_does_nothing(fleet: Fleet) -> None:
     with fleet.database.connection() as conn, conn.transaction():
         assert planning.try_lock_scheduler(conn)
-        assert plan(fleet).said() == "another scheduler is at work"
+        assert plan(fleet).summary() == "another scheduler is at work"
     assert fleet.jobs() == []
 
 
@@ -174,7 +174,9 @@ def test_a_worker_that_is_stopped_gives_back_what_it_has_not_done(fleet: Fleet) 
     stop = threading.Event()
     stop.set()
     with fleet.database.connection() as conn:
-        [waiting, *_] = planning.handed_out(conn, instances=(), tenants=(), job_types=(), gitlabs=(), limit=9)
+        [waiting, *_] = planning.mark_dispatched(
+            conn, instances=(), tenants=(), job_types=(), gitlabs=(), limit=9
+        )
     with pytest.raises(Cancelled):
         Syncer(fleet.database, SETTINGS).run(waiting, cancel=stop)
     assert Worker(fleet.database, SETTINGS).run(stop, once=True) == (0, 0)
@@ -315,7 +317,7 @@ def test_a_breaker_that_is_switched_off_holds_nothing_back_and_keeps_its_state(f
     report = status(fleet.database, off)
     assert report["breakers"] == []
     assert list(report["switched_off"]) == ["cb_enabled"]
-    assert [unit["held_back"] for unit in report["units"]] == [{}] * 3
+    assert [asset["held_back"] for asset in report["units"]] == [{}] * 3
     assert next(reports.status_obstacles(report)).startswith("switched off: cb_enabled is false: ")
     # Switched on again it goes on where it was.
     assert plan(fleet, dry_run=True).started == []
@@ -372,7 +374,7 @@ class TestAPause:
 
     def test_holds_at_the_plan_and_ends(self, fleet: Fleet) -> None:
         number = self.pause(fleet)
-        assert plan(fleet).said() == "0 jobs handed out; held back: 3 paused"
+        assert plan(fleet).summary() == "0 jobs handed out; held back: 3 paused"
         pauses.resume(fleet.database, number, actor="ada")
         assert len(plan(fleet).started) == 3
 
@@ -518,7 +520,7 @@ def test_a_long_backfill_is_handed_out_in_pieces_and_no_day_of_it_is_lost(databa
         while started := [d for d in plan(fleet, settings).started if d.mode is Mode.BACKFILL]:
             rounds += 1
             assert len({d.window for d in started}) == 1, "what is read together stays together"
-            handed = planning.handed_out(
+            handed = planning.mark_dispatched(
                 conn, instances=(), tenants=(), job_types=(), gitlabs=["git.test"], limit=100
             )
             assert {r.window for r in handed if r.mode is Mode.BACKFILL} == {d.window for d in started}

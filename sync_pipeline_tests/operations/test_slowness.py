@@ -70,7 +70,10 @@ def test_status_and_doctor_are_told_by_the_heartbeat_and_a_stop_takes_it_back(
             with database.connection() as conn:
                 beats = heartbeats.read(conn)
         assert [beat.name for beat in beats] == ["up@west"]
-        assert slowness.told(beats) == ["the code server answers slowly: 12 s", "the load is 7.5 on 2 cores"]
+        assert slowness.summary(beats) == [
+            "the code server answers slowly: 12 s",
+            "the load is 7.5 on 2 cores",
+        ]
         [found] = local.code_server(beats)
         assert found.state is State.WARNING
         assert "12 s; the load is 7.5" in found.seen

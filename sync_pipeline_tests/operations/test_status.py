@@ -112,7 +112,7 @@ def open_breaker(conn: Connection, instance: str) -> None:
     breakers.save(conn, row, actor="test")
 
 
-def unit(document: dict[str, Any], job_type: JobType, path: str = "platform/api") -> dict[str, Any]:
+def asset(document: dict[str, Any], job_type: JobType, path: str = "platform/api") -> dict[str, Any]:
     (found,) = [u for u in document["units"] if (u["path"], u["job_type"]) == (path, str(job_type))]
     return dict(found)
 
@@ -309,13 +309,13 @@ def repos_get(database: Database, repo_id: int) -> Any:
 
 def test_what_is_complete_is_told_from_the_beginning(database: Database, project: int) -> None:
     document = status(database, SETTINGS)
-    commits = unit(document, JobType.COMMITS)
+    commits = asset(document, JobType.COMMITS)
     assert (commits["verdict"], commits["reasons"], commits["credential"]) == ("healthy", {}, None)
     assert commits["covered"]["from"] is None
     assert commits["covered"]["from_beginning"] is True
     assert commits["covered"]["to"] == commits["watermark"]
     assert 0 <= commits["lag_seconds"] < 60, "the complete look counts, not the older watermark"
-    reviews = unit(document, JobType.REVIEWS)
+    reviews = asset(document, JobType.REVIEWS)
     assert (reviews["covered"], reviews["watermark"], reviews["lag_seconds"]) == (None, None, None)
     assert (reviews["origin"], reviews["last_run"]) == (ORIGIN.isoformat(), None)
 
@@ -329,7 +329,7 @@ def test_gaps_and_queued_history_are_counted_apart(database: Database, project: 
             {"repo_id": project, "covered": "{[2024-04-01,2024-04-02),[2024-04-04,2024-05-10)}"},
         )
         queue(conn, project, JobType.REVIEWS, Mode.INCREMENTAL)
-    reviews = unit(status(database, SETTINGS), JobType.REVIEWS)
+    reviews = asset(status(database, SETTINGS), JobType.REVIEWS)
     assert reviews["covered"]["from"] == "2024-04-04T00:00:00+00:00"
     assert reviews["covered"]["from_beginning"] is False
     assert reviews["gaps"]["windows"] == 0
@@ -348,7 +348,7 @@ def test_gaps_and_queued_history_are_counted_apart(database: Database, project: 
     with database.connection() as conn:
         conn.execute("UPDATE scm.sync_jobs SET status = 'completed', finished_at = now()")
         conn.execute("DELETE FROM scm.sync_jobs")
-    reviews = unit(status(database, SETTINGS), JobType.REVIEWS)
+    reviews = asset(status(database, SETTINGS), JobType.REVIEWS)
     assert (reviews["gaps"]["windows"], reviews["queued"]["windows"]) == (2, 0)
     assert (reviews["verdict"], "gap" in reviews["reasons"]) == ("unhealthy", True)
 
@@ -357,7 +357,7 @@ def test_revisions_have_a_distance_to_head(database: Database) -> None:
     with database.connection() as conn:
         repo_id = builders.register(conn, origin=1001, head=1500)
         cover(conn, repo_id, JobType.REVISIONS, RevisionWindow(1, 11), RevisionWindow(1001, 1401))
-    found = unit(status(database, SETTINGS), JobType.REVISIONS, "file:///srv/paint")
+    found = asset(status(database, SETTINGS), JobType.REVISIONS, "file:///srv/paint")
     assert found["covered"] == {"from": 1001, "to": 1400, "from_beginning": False}
     assert (found["watermark"], found["head_rev"], found["revisions_behind"]) == (1401, 1500, 100)
     assert found["gaps"]["revisions"] == 990
@@ -371,7 +371,7 @@ def test_the_latest_attempt_is_the_last_run(database: Database, project: int) ->
         for attempt, ago, state, code in ((1, 50, "failed", "timeout"), (2, 9, "completed", None)):
             values = {"job_id": job_id, "attempt": attempt, "ago": ago, "status": state, "code": code}
             conn.execute(_RUN, values)
-    run = unit(status(database, SETTINGS), JobType.COMMITS)["last_run"]
+    run = asset(status(database, SETTINGS), JobType.COMMITS)["last_run"]
     assert (run["status"], run["seconds"], run["error_code"]) == ("completed", 9.0, None)
     assert [run[name] for name in ("read", "inserted", "updated", "calls")] == [7, 2, 1, 3]
 
@@ -380,7 +380,7 @@ def test_a_stopped_token_shows_on_all_that_needs_it(database: Database, project:
     with database.connection() as conn:
         fingerprint = Readers(SETTINGS).fingerprint("git.test")
         credentials.stop(conn, "git.test", fingerprint, "the token is expired; create a new one")
-    commits = unit(status(database, SETTINGS), JobType.COMMITS)
+    commits = asset(status(database, SETTINGS), JobType.COMMITS)
     assert commits["credential"]["problem"].startswith("the token is expired")
     assert commits["credential"]["stopped_at"] is not None
     assert (commits["verdict"], list(commits["reasons"])) == ("unhealthy", ["credential"])
@@ -396,7 +396,7 @@ def test_everybody_is_told_the_same_whatever_token_the_shell_has(database: Datab
 
     def seen() -> list[Any]:
         """What each shell is told of the token."""
-        return [unit(status(database, shell), JobType.COMMITS)["credential"] for shell in shells]
+        return [asset(status(database, shell), JobType.COMMITS)["credential"] for shell in shells]
 
     assert seen() == [None] * len(shells)
     with database.connection() as conn:
@@ -411,7 +411,7 @@ def test_everybody_is_told_the_same_whatever_token_the_shell_has(database: Datab
         cover(conn, other, JobType.COMMITS, TimeWindow(BEGINNING, datetime.now(UTC)))
     named = status(database, SETTINGS, repos_get(database, project))
     assert seen() == [None] * len(shells)
-    assert unit(named, JobType.COMMITS)["credential"] is None
+    assert asset(named, JobType.COMMITS)["credential"] is None
 
 
 def test_the_worst_come_first_and_retired_ones_only_when_named(database: Database, project: int) -> None:
@@ -500,12 +500,12 @@ def test_what_breakers_and_people_hold_back_is_told(database: Database, project:
     assert [(one["actor"], one["reason"], one["until"]) for one in document["pauses"]] == [
         ("ann", "an audit", None)
     ]
-    assert unit(document, JobType.COMMITS)["held_back"] == {
+    assert asset(document, JobType.COMMITS)["held_back"] == {
         "breaker_open": "breaker instance git.test: failures 100%"
     }
-    assert unit(document, JobType.COMMITS)["verdict"] == "healthy"
-    assert unit(document, JobType.REVIEWS)["held_back"]["paused"] == "ann: an audit"
-    assert unit(document, JobType.REVISIONS, "file:///srv/paint")["held_back"] == {}
+    assert asset(document, JobType.COMMITS)["verdict"] == "healthy"
+    assert asset(document, JobType.REVIEWS)["held_back"]["paused"] == "ann: an audit"
+    assert asset(document, JobType.REVISIONS, "file:///srv/paint")["held_back"] == {}
     lines = list(reports.status_obstacles(document))
     assert (
         lines[0] == f"pause {made['id']}: reviews of repository gitlab:7 until it is resumed (ann: an audit)"
@@ -521,13 +521,13 @@ def test_the_owner_of_a_running_job_is_named(database: Database, project: int) -
         queue(conn, project, JobType.COMMITS, Mode.INCREMENTAL)
         job_id = claim(conn, project, JobType.COMMITS)
     document = status(database, SETTINGS)
-    [running] = unit(document, JobType.COMMITS)["running"]
+    [running] = asset(document, JobType.COMMITS)["running"]
     assert (running["job_id"], running["worker"], running["attempt"]) == (str(job_id), "build-7:42", 1)
     assert running["claim_expires_at"] > document["generated_at"]
     assert list(reports.status_running(document)) == [
         "at work: platform/api commits: incremental for 3 min by build-7:42"
     ]
-    assert unit(document, JobType.REVIEWS)["running"] == []
+    assert asset(document, JobType.REVIEWS)["running"] == []
 
 
 def test_what_is_due_and_not_started_is_counted_with_its_age(database: Database, project: int) -> None:
@@ -567,7 +567,7 @@ def test_what_is_due_and_not_started_is_counted_with_its_age(database: Database,
             {"job_id": job_id},
         )
     failed = status(database, SETTINGS)
-    assert list(unit(failed, JobType.COMMITS)["held_back"]) == ["waits_for_retry"]
+    assert list(asset(failed, JobType.COMMITS)["held_back"]) == ["waits_for_retry"]
     assert (failed["due"]["count"], failed["due"]["held_back"]) == (2, 1)
     # Its first visit has begun, but the claim has run out: nobody works on it.
     with database.connection() as conn:
@@ -602,9 +602,9 @@ def test_what_is_covered_apart_from_the_origin_is_not_called_nothing(database: D
         paint = builders.register(conn, "paint", origin=12_001, head=13_000)
         cover(conn, paint, JobType.REVISIONS, RevisionWindow(1, 12_001))
     document = status(database, SETTINGS)
-    (unit,) = document["units"]
-    assert unit["covered"] is None
-    assert unit["covered_apart"] == {
+    (asset,) = document["units"]
+    assert asset["covered"] is None
+    assert asset["covered_apart"] == {
         "windows": 1,
         "revisions": 12_000,
         "seconds": 0.0,

@@ -14,7 +14,7 @@ from sync_pipeline.operations import registration
 from sync_pipeline.operations.verification import verify
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import proofs
+from sync_pipeline.store import integrity_checks
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register, register_source, request
@@ -111,4 +111,4 @@ def test_a_snapshot_that_is_another_catalog_is_told_by_repository(database: Data
 
 def test_the_page_says_what_each_proof_means() -> None:
     named = re.findall(r"(?m)^\| ([a-z]+) \|", PAGE.read_text())
-    assert [name for name in named if name != "proof"] == sorted([*proofs.names(), "catalog"])
+    assert [name for name in named if name != "proof"] == sorted([*integrity_checks.names(), "catalog"])

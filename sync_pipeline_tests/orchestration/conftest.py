@@ -59,7 +59,7 @@ class Site:
     def definitions(self, **overrides: Any) -> dg.Definitions:
         """The definitions of the catalog as it is."""
         with self.database.connection() as conn:
-            snapshot = catalog.Snapshot(
+            snapshot = catalog.CatalogSnapshot(
                 tuple(repos.list_all(conn)),
                 history_start=repos.history_start(conn, self.settings.history_floor),
             )

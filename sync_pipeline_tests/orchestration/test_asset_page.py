@@ -11,7 +11,7 @@ from uuid import uuid4
 import dagster as dg
 
 from sync_pipeline.model import Counts, JobReport, JobStatus, JobType, Mode, RevisionWindow, RunStatus
-from sync_pipeline.orchestration import order
+from sync_pipeline.orchestration import run_spec
 from sync_pipeline.orchestration.asset_page import AssetPages
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.store import repos
@@ -153,7 +153,7 @@ def test_a_failed_step_says_what_to_do_and_shows_no_call_stack(forge: Forge) -> 
 
 def test_a_run_with_wrong_tags_shows_its_line_and_no_call_stack(forge: Forge) -> None:
     forge.large_project("app", 2, datetime.now(UTC))
-    assert not forge.site.run(PAIR, {order.PARTITION_TAG: "2099-01-05"}).success
+    assert not forge.site.run(PAIR, {run_spec.PARTITION_TAG: "2099-01-05"}).success
     data = failure(forge.site).step_failure_data
     assert data.error is not None
     assert "that day is in the future" in data.error.message

@@ -229,7 +229,7 @@ def test_a_proxy_that_asks_for_credentials_is_no_answer_of_the_server(forge: For
     forge.gitlab.faults.add(r"/projects\?", faults.server_error(503), times=1)
     tick(forge)
     assert not checks(forge)["servers"].passed
-    forge.gitlab.faults.add(r"/projects\?", faults.Answer(407), times=1)
+    forge.gitlab.faults.add(r"/projects\?", faults.CannedResponse(407), times=1)
     assert "asks for credentials" in tick(forge)
     assert checks(forge) == {}, "as red as before"
     with forge.site.database.connection() as conn:
@@ -284,9 +284,9 @@ def test_a_dead_svn_server_is_red_at_all_its_repositories_though_only_some_were_
     assert not red["servers"].passed
     assert "(3 repositories, since " in str(red["servers"].metadata[f"svn 127.0.0.1:{port}"].value)
     document = status(forge.site.database, forge.site.settings)
-    assert {unit["verdict"] for unit in document["units"]} == {"unhealthy"}
-    assert {unit["access"]["state"] for unit in document["units"]} == {"unreachable"}
-    assert {unit["remedies"]["unreachable"] for unit in document["units"]} == {remedy("unreachable")}
+    assert {asset["verdict"] for asset in document["units"]} == {"unhealthy"}
+    assert {asset["access"]["state"] for asset in document["units"]} == {"unreachable"}
+    assert {asset["remedies"]["unreachable"] for asset in document["units"]} == {remedy("unreachable")}
 
 
 def at(conn: Connection, slug: str, port: int) -> int:

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from sync_pipeline.orchestration.code_proxy import _STILL_LOOKS, Look, hangs
+from sync_pipeline.orchestration.code_proxy import _STILL_LOOKS, Ping, hangs
 
 
 def test_only_what_sleeps_and_uses_no_processor_while_it_is_asked_hangs() -> None:
-    still = [Look(7.5, True)] * _STILL_LOOKS
+    still = [Ping(7.5, True)] * _STILL_LOOKS
     assert hangs(still)
     # Not looked at often enough, as on a machine that was suspended meanwhile.
     assert not hangs(still[1:])
     # Slow, but at work.
-    assert not hangs([*still[1:], Look(7.51, True)])
+    assert not hangs([*still[1:], Ping(7.51, True)])
     # Waiting for a processor or the disk, or stopped by a signal.
-    assert not hangs([Look(7.5, False), *still[1:]])
+    assert not hangs([Ping(7.5, False), *still[1:]])

@@ -11,12 +11,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from sync_pipeline.catalog import Snapshot, write_snapshot
+from sync_pipeline.catalog import CatalogSnapshot, write_snapshot
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Lifecycle, Repository
 from sync_pipeline.orchestration.assets import ASSETS_WITH_COLUMNS
 from sync_pipeline.orchestration.build import build_defs
-from sync_pipeline.orchestration.order import POOLS_VARIABLE
+from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE
 from sync_pipeline.settings import Settings
 
 PAINT = Repository(
@@ -58,7 +58,7 @@ JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions", *SCHEDULES}
 def location(
     *repositories: Repository, only: str = "", history_start: date | None = None
 ) -> dg.RepositoryDefinition:
-    snapshot = Snapshot(repositories, history_start=history_start)
+    snapshot = CatalogSnapshot(repositories, history_start=history_start)
     return build_defs(settings=Settings(), snapshot=snapshot, only=only).get_repository_def()
 
 
@@ -150,7 +150,9 @@ def specs(*repositories: Repository, **names: str) -> dict[str, dg.AssetSpec]:
     servers = {"gitlab": "https://gitlab.example/git", "svn": "file:///"}
     tables = {kind: ({"url": servers[kind], "name": name},) for kind, name in names.items()}
     settings = Settings.model_validate(tables)
-    found = build_defs(settings=settings, snapshot=Snapshot(repositories), only="").get_repository_def()
+    found = build_defs(
+        settings=settings, snapshot=CatalogSnapshot(repositories), only=""
+    ).get_repository_def()
     return {spec.key.to_user_string(): spec for assets in steps(found).values() for spec in assets.specs}
 
 
@@ -217,7 +219,7 @@ def test_a_thousand_repositories_are_one_step() -> None:
 
 def test_assets_belong_to_the_team_of_their_tenant_or_to_the_owners_of_the_settings() -> None:
     def owners(settings: Settings, *key: str) -> list[str]:
-        defs = build_defs(settings=settings, snapshot=Snapshot((PAINT, APP)))
+        defs = build_defs(settings=settings, snapshot=CatalogSnapshot((PAINT, APP)))
         return list(defs.get_repository_def().asset_graph.get(dg.AssetKey(key)).owners)
 
     assert owners(Settings(), "local", "paint_1", "revisions") == ["team:acme"]
@@ -251,7 +253,7 @@ def test_only_narrows_the_location_and_an_unknown_one_is_refused() -> None:
 
 def test_no_secret_is_part_of_what_the_page_shows() -> None:
     settings = Settings(database_url="postgresql://u:hunter2@h/d", svn_password="hunter2")
-    defs = build_defs(settings=settings, snapshot=Snapshot((PAINT,)))
+    defs = build_defs(settings=settings, snapshot=CatalogSnapshot((PAINT,)))
     shown = repr([r.get_config_field().default_value_as_json_str for r in defs_resources(defs)])
     assert "hunter2" not in shown
 
@@ -301,7 +303,7 @@ def test_a_location_has_what_its_pool_takes() -> None:
         worker_instance_allowlist=("gitlab.example",),
         worker_job_type_allowlist=(JobType.COMMITS, JobType.REVIEWS),
     )
-    everything = Snapshot((PAINT, FAR, APP, LIB))
+    everything = CatalogSnapshot((PAINT, FAR, APP, LIB))
     found = build_defs(settings=office, snapshot=everything, only="").get_repository_def()
     assert sorted(key.to_user_string() for key in found.assets_defs_by_key) == [
         "fleet/office/reconciliation",

@@ -7,8 +7,8 @@ import sys
 
 import dagster as dg
 
-from sync_pipeline.orchestration.order import PROCESS_TAG
 from sync_pipeline.orchestration.processes import interrupt
+from sync_pipeline.orchestration.run_spec import PROCESS_TAG
 
 _SIGNED = """import sys, time
 from sync_pipeline.sync.worker import process_identity

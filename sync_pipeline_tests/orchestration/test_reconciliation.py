@@ -14,7 +14,7 @@ import pytest
 
 from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.reconciliation import RECONCILE
-from sync_pipeline.policy.sweeping import hour_of
+from sync_pipeline.policy.reconcile_schedule import hour_of
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline_tests.builders import register_source
@@ -144,13 +144,13 @@ def test_what_is_equal_is_compared_once_an_hour_and_once_a_round(fleet: Fleet) -
     assert done.success, done.error
     results = fleet.results()
     assert {row["status"] for row in results} == {"clean"}
-    units = {(fleet.svn, "revisions"), (fleet.commits, "commits")} | {
+    assets = {(fleet.svn, "revisions"), (fleet.commits, "commits")} | {
         (repo_id, job_type)
         for repo_id in (fleet.project, fleet.commits)
         for job_type in ("merge_requests", "reviews")
     }
     for depth in ("listing", "details"):
-        assert {(row["repo_id"], row["job_type"]) for row in results if row["depth"] == depth} == units
+        assert {(row["repo_id"], row["job_type"]) for row in results if row["depth"] == depth} == assets
     told = fleet.told()
     assert (told["clean"], told["mismatch"], told["inconclusive"]) == (12, 0, 0)
     assert told["left_out"] == {"empty": 1}

@@ -62,7 +62,7 @@ def due(forge: Forge) -> None:
     forge.site.execute("UPDATE scm.discovery_roots SET visited_at = now() - interval '2 hours'")
 
 
-def snapshot(forge: Forge) -> catalog.Snapshot:
+def snapshot(forge: Forge) -> catalog.CatalogSnapshot:
     return catalog.read_snapshot(forge.site.settings.catalog_file)
 
 

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from sync_pipeline.model import BEGINNING, JobRequest, JobType, Mode, TimeWindow, Trigger
-from sync_pipeline.orchestration import finished, order, partitions
+from sync_pipeline.orchestration import completed_partitions, partitions, run_spec
 from sync_pipeline.orchestration.partitions import day_key, days_of, windows_text
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.store import jobs, watermarks
@@ -42,7 +42,7 @@ def days_to_today(first: int) -> list[str]:
 
 def days(first: int, last: int) -> dict[str, str]:
     """The tags of a range of days, both counted back from today."""
-    return {order.RANGE_START_TAG: ago(first), order.RANGE_END_TAG: ago(last)}
+    return {run_spec.RANGE_START_TAG: ago(first), run_spec.RANGE_END_TAG: ago(last)}
 
 
 def asked_for(forge: Forge, job_type: JobType) -> list[tuple[int, int, bool]]:
@@ -98,24 +98,24 @@ def test_neighbouring_days_are_one_question_and_every_one_is_materialized(forge:
 def test_today_is_materialized_up_to_now_and_again_when_asked_for(forge: Forge) -> None:
     forge.large_project("app", 3, today() - timedelta(days=2))
     for again in (False, True):
-        found = forge.site.run(PAIR, {order.PARTITION_TAG: ago(0)})
+        found = forge.site.run(PAIR, {run_spec.PARTITION_TAG: ago(0)})
         assert found.success, found.error
         assert found.days(MRS) == [ago(0)]
         assert asked_for(forge, MRS)[-1] == (0, -1, again)
 
 
 def test_five_empty_years_cost_a_handful_of_requests(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finished, "NEWEST_DAYS", 20)
+    monkeypatch.setattr(completed_partitions, "NEWEST_DAYS", 20)
     repo_id = forge.git_project("app", "2019-01-01", "2026-01-01")
     window = TimeWindow(datetime(2020, 1, 1, tzinfo=UTC), datetime(2025, 1, 1, tzinfo=UTC))
     forge.site.run("sync_commits")
     forge.asked()
     tags = {
-        order.TRIGGER_TAG: "runner",
-        order.MODE_TAG: "backfill",
-        order.WINDOWS_TAG: windows_text([window]),
+        run_spec.TRIGGER_TAG: "runner",
+        run_spec.MODE_TAG: "backfill",
+        run_spec.WINDOWS_TAG: windows_text([window]),
     }
-    tags |= {order.RANGE_START_TAG: "2024-12-31", order.RANGE_END_TAG: "2024-12-31"}
+    tags |= {run_spec.RANGE_START_TAG: "2024-12-31", run_spec.RANGE_END_TAG: "2024-12-31"}
     done = forge.site.run(PAIR, tags, selection=[forge.key(repo_id, MRS)])
     assert done.success, done.error
     assert [report.calls for report in done.reports] == [len(forge.asked())]
@@ -143,11 +143,11 @@ def test_what_lies_in_front_of_all_days_is_read_and_has_no_partition(forge: Forg
     found = forge.site.run(
         PAIR,
         {
-            order.TRIGGER_TAG: "runner",
-            order.MODE_TAG: "backfill",
-            order.WINDOWS_TAG: windows_text([window]),
-            order.RANGE_START_TAG: first,
-            order.RANGE_END_TAG: first,
+            run_spec.TRIGGER_TAG: "runner",
+            run_spec.MODE_TAG: "backfill",
+            run_spec.WINDOWS_TAG: windows_text([window]),
+            run_spec.RANGE_START_TAG: first,
+            run_spec.RANGE_END_TAG: first,
         },
     )
     assert (found.success, found.materialized) == (True, {}), found.error
@@ -169,7 +169,7 @@ def test_history_of_both_is_read_once_from_the_ledger(forge: Forge) -> None:
                 jobs.enqueue(conn, job)
         conn.execute("UPDATE scm.sync_watermarks SET visited_at = now()")
     [request] = forge.site.schedule()
-    assert request.tags[order.WINDOWS_TAG] == str(year)
+    assert request.tags[run_spec.WINDOWS_TAG] == str(year)
     assert {(key.path[-2], key.path[-1]) for key in request.asset_selection or ()} == {
         (forge.key(repo_id, MRS).path[1], "merge_requests"),
         (forge.key(repo_id, REVIEWS).path[1], "reviews"),
@@ -219,10 +219,10 @@ def test_one_that_fails_hides_no_other(forge: Forge) -> None:
 @pytest.mark.parametrize(
     ("tags", "line"),
     [
-        ({order.PARTITION_TAG: "2099-01-05"}, "that day is in the future"),
-        ({order.PARTITION_TAG: "1999-01-05"}, "there is no partition 1999-01-05; the first is"),
+        ({run_spec.PARTITION_TAG: "2099-01-05"}, "that day is in the future"),
+        ({run_spec.PARTITION_TAG: "1999-01-05"}, "there is no partition 1999-01-05; the first is"),
         (days(1, 2), "ends before it starts"),
-        ({order.MODE_TAG: "backfill", order.WINDOWS_TAG: "2024-01-01..2099-01-01"}, "is no window"),
+        ({run_spec.MODE_TAG: "backfill", run_spec.WINDOWS_TAG: "2024-01-01..2099-01-01"}, "is no window"),
     ],
 )
 def test_a_wrong_partition_touches_nothing(forge: Forge, tags: dict[str, str], line: str) -> None:
@@ -239,12 +239,12 @@ def test_update_watermark_moves_the_origin_back_after_success(forge: Forge) -> N
     assert forge.site.run(PAIR).success
     window = TimeWindow(today() - timedelta(days=50), today() - timedelta(days=30))
     tags = {
-        order.TRIGGER_TAG: "runner",
-        order.MODE_TAG: "backfill",
-        order.WINDOWS_TAG: windows_text([window]),
-        order.RANGE_START_TAG: ago(30),
-        order.RANGE_END_TAG: ago(30),
-        order.UPDATE_WATERMARK_TAG: "true",
+        run_spec.TRIGGER_TAG: "runner",
+        run_spec.MODE_TAG: "backfill",
+        run_spec.WINDOWS_TAG: windows_text([window]),
+        run_spec.RANGE_START_TAG: ago(30),
+        run_spec.RANGE_END_TAG: ago(30),
+        run_spec.UPDATE_WATERMARK_TAG: "true",
     }
     found = forge.site.run(PAIR, tags)
     assert found.success, found.error

@@ -14,10 +14,10 @@ from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, Rev
 from sync_pipeline.policy.breaker import BreakerLimits
 from sync_pipeline.policy.degradation import DegradationLimits
 from sync_pipeline.policy.samples import Sample
-from sync_pipeline.policy.snapshot import Caps, Job, Limits, Unit
+from sync_pipeline.policy.snapshot import AssetState, Caps, Job, PlanningLimits
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
-LIMITS = Limits(
+LIMITS = PlanningLimits(
     sync_interval=timedelta(minutes=5),
     quiet_interval=timedelta(minutes=30),
     reprobe_interval=timedelta(hours=1),
@@ -68,8 +68,8 @@ def ago(**length: float) -> datetime:
     return NOW - timedelta(**length)
 
 
-def unit(repo_id: int = 1, **changes: Any) -> Unit:
-    settled = Unit(
+def asset(repo_id: int = 1, **changes: Any) -> AssetState:
+    settled = AssetState(
         repo_id=repo_id,
         job_type=JobType.REVISIONS,
         instance="local",
@@ -87,7 +87,7 @@ def unit(repo_id: int = 1, **changes: Any) -> Unit:
     return replace(settled, **changes)
 
 
-def project(repo_id: int = 1, job_type: JobType = JobType.COMMITS, **changes: Any) -> Unit:
+def project(repo_id: int = 1, job_type: JobType = JobType.COMMITS, **changes: Any) -> AssetState:
     """A GitLab unit that was complete a minute ago."""
     settled: dict[str, Any] = {
         "job_type": job_type,
@@ -97,7 +97,7 @@ def project(repo_id: int = 1, job_type: JobType = JobType.COMMITS, **changes: An
         "head": None,
         "activity_at": ago(days=1),
     }
-    return unit(repo_id, **(settled | changes))
+    return asset(repo_id, **(settled | changes))
 
 
 def job(number: int = 1, repo_id: int = 1, **changes: Any) -> Job:

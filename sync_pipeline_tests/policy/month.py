@@ -36,13 +36,13 @@ from sync_pipeline.policy.samples import Sample
 from sync_pipeline.policy.snapshot import (
     MAY_NOT_START,
     NO_ROOM,
+    AssetState,
     Caps,
     Decision,
     InFlight,
     Job,
-    Limits,
+    PlanningLimits,
     Snapshot,
-    Unit,
 )
 from sync_pipeline_tests.policy.builders import LIMITS
 
@@ -57,7 +57,7 @@ TENANTS = {f"tenant{n}": size for n, size in enumerate((90, 45, 25, 15, 10, 6, 4
 """Repositories of each tenant."""
 
 CAPS = Caps(running=12, queued=24, per_scan=24, per_instance=12, per_tenant=8)
-MONTH_LIMITS: Limits = replace(
+MONTH_LIMITS: PlanningLimits = replace(
     LIMITS,
     sync_interval=timedelta(hours=4),
     quiet_interval=timedelta(hours=4),
@@ -118,7 +118,7 @@ class Month:
         self.random = random.Random(seed)
         self.seen = Seen()
         self.now = BEGINNING
-        self.units: dict[int, Unit] = {}
+        self.assets: dict[int, AssetState] = {}
         self.jobs: dict[UUID, Job] = {}
         self.samples: deque[Sample] = deque()
         self.breakers: dict[tuple[Scope, str], Breaker] = {}
@@ -130,11 +130,11 @@ class Month:
         self._waits: dict[str, datetime] = {}
         for tenant, repositories in TENANTS.items():
             for _ in range(repositories):
-                self._register(len(self.units) + 1, tenant)
+                self._register(len(self.assets) + 1, tenant)
 
     def _register(self, repo_id: int, tenant: str) -> None:
         instance = INSTANCES[repo_id % len(INSTANCES)]
-        self.units[repo_id] = Unit(
+        self.assets[repo_id] = AssetState(
             repo_id=repo_id,
             job_type=JobType.REVISIONS if instance.startswith("svn") else JobType.COMMITS,
             instance=instance,
@@ -157,7 +157,7 @@ class Month:
         job = Job(
             job_id=UUID(int=next(self._ids)),
             repo_id=repo_id,
-            job_type=self.units[repo_id].job_type,
+            job_type=self.assets[repo_id].job_type,
             mode=mode,
             window=window,
             status=JobStatus.PENDING,
@@ -184,7 +184,7 @@ class Month:
             self.samples.popleft()
         found = plan(
             Snapshot(
-                units=list(self.units.values()),
+                assets=list(self.assets.values()),
                 jobs=list(self.jobs.values()),
                 in_flight=[
                     InFlight(frozenset({d.repo_id}), d.job_type, d.mode, d.window) for d in self.queue
@@ -261,7 +261,7 @@ class Month:
 
     def _finish(self, decision: Decision, started: datetime, code: str | None, crashed: bool) -> None:
         assert decision.job_id is not None
-        job, unit = self.jobs[decision.job_id], self.units[decision.repo_id]
+        job, asset = self.jobs[decision.job_id], self.assets[decision.repo_id]
         del self.at_work[job.job_id]
         if crashed:
             self.seen.crashes += 1
@@ -269,10 +269,10 @@ class Month:
             return
         self.samples.append(
             Sample(
-                repo_id=unit.repo_id,
-                job_type=unit.job_type,
-                instance=unit.instance,
-                tenant=unit.tenant,
+                repo_id=asset.repo_id,
+                job_type=asset.job_type,
+                instance=asset.instance,
+                tenant=asset.tenant,
                 mode=decision.mode,
                 started_at=started,
                 finished_at=self.now,
@@ -286,7 +286,7 @@ class Month:
         if code is None:
             del self.jobs[job.job_id]
             if decision.mode is Mode.INCREMENTAL:
-                self.units[unit.repo_id] = replace(unit, visited_at=self.now)
+                self.assets[asset.repo_id] = replace(asset, visited_at=self.now)
             return
         wait = timedelta(seconds=seconds_until_retry(code, job.attempts))
         self.jobs[job.job_id] = replace(
@@ -325,7 +325,7 @@ class Month:
         seen.held.append(sum(d.reason in MAY_NOT_START for d in decisions))
         seen.history.append(sum(j.mode is Mode.BACKFILL for j in self.jobs.values()))
         for instance in INSTANCES:
-            oldest = min(u.visited_at or BEGINNING for u in self.units.values() if u.instance == instance)
+            oldest = min(u.visited_at or BEGINNING for u in self.assets.values() if u.instance == instance)
             seen.late[instance].append(now - oldest)
             breaker = self.breakers.get((Scope.INSTANCE, instance))
             seen.states[instance].append(breaker.state if breaker else BreakerState.CLOSED)

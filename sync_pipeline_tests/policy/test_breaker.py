@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sync_pipeline.model import RunStatus
-from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope, judge
-from sync_pipeline.policy.planning import judge_all, plan
+from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope, evaluate
+from sync_pipeline.policy.planning import evaluate_breakers, plan
 from sync_pipeline.policy.samples import Sample, rates_of_server
-from sync_pipeline.policy.snapshot import Reason, Snapshot, Unit
+from sync_pipeline.policy.snapshot import AssetState, Reason, Snapshot
 from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, project, sample
 
 CLOSED = Breaker(Scope.INSTANCE, "gitlab.example")
@@ -46,14 +46,14 @@ def runs(good: int, bad: int, **changes: Any) -> list[Sample]:
     ],
 )
 def test_it_opens_when_enough_of_enough_runs_failed(good: int, bad: int, state: BreakerState) -> None:
-    assert judge(CLOSED, runs(good, bad), NOW, UNSMOOTHED).state is state
+    assert evaluate(CLOSED, runs(good, bad), NOW, UNSMOOTHED).state is state
 
 
 def test_rates_of_limits_and_time_outs_are_shares_of_requests() -> None:
     storm = [sample(n, requests=10, rate_limited=2, timeouts=n % 2) for n in range(6)]
     rates = rates_of_server(storm)
     assert (rates.failure, rates.rate_limit, rates.timeout) == (0.0, 0.2, 0.05)
-    opened = judge(CLOSED, storm, NOW, UNSMOOTHED)
+    opened = evaluate(CLOSED, storm, NOW, UNSMOOTHED)
     assert (opened.state, opened.reason) == (BreakerState.OPEN, "rate limits 20% of the last 6 runs")
 
 
@@ -72,49 +72,49 @@ def test_what_says_nothing_about_the_server_is_neither_success_nor_failure(
     status: RunStatus, code: str
 ) -> None:
     skipped = [sample(n, status=status, code=code) for n in range(9)]
-    assert judge(CLOSED, skipped, NOW, UNSMOOTHED) is CLOSED
+    assert evaluate(CLOSED, skipped, NOW, UNSMOOTHED) is CLOSED
     half_open = replace(CLOSED, state=BreakerState.HALF_OPEN, since=ago(hours=1), opened_at=ago(hours=2))
-    assert judge(half_open, skipped, NOW, UNSMOOTHED) is half_open
+    assert evaluate(half_open, skipped, NOW, UNSMOOTHED) is half_open
 
 
 @pytest.mark.parametrize("code", ["denied", "not_found", "disabled"])
 def test_a_server_that_says_no_is_no_failure_and_closes_what_asks_whether_it_answers(code: str) -> None:
     refused = [sample(n, status=RunStatus.FAILED, code=code) for n in range(9)]
-    assert judge(CLOSED, refused, NOW, UNSMOOTHED) is CLOSED
+    assert evaluate(CLOSED, refused, NOW, UNSMOOTHED) is CLOSED
     # It did no work for us, so that it makes up for no failure.
-    assert judge(CLOSED, [*refused, *runs(0, 5)], NOW, UNSMOOTHED).state is BreakerState.OPEN
+    assert evaluate(CLOSED, [*refused, *runs(0, 5)], NOW, UNSMOOTHED).state is BreakerState.OPEN
     for scope, key in ((Scope.INSTANCE, "gitlab.example"), (Scope.TENANT, "team1"), (Scope.GLOBAL, "")):
         half_open = Breaker(scope, key, BreakerState.HALF_OPEN, since=ago(hours=1), opened_at=ago(hours=2))
-        assert judge_all(_snapshot(refused, half_open), NOW)[scope, key].state is BreakerState.CLOSED
-        assert judge(half_open, refused[:1], NOW, UNSMOOTHED).successes == 1
+        assert evaluate_breakers(_snapshot(refused, half_open), NOW)[scope, key].state is BreakerState.CLOSED
+        assert evaluate(half_open, refused[:1], NOW, UNSMOOTHED).successes == 1
 
 
 def test_one_bad_look_is_smoothed_and_the_same_runs_are_no_more_evidence_twice() -> None:
-    calm = judge(CLOSED, runs(10, 0), NOW, LIMITS.breaker)
+    calm = evaluate(CLOSED, runs(10, 0), NOW, LIMITS.breaker)
     later = [*runs(10, 0), *[sample(code="timeout", finished_at=ago(seconds=n)) for n in range(5)]]
-    rough = judge(calm, later, NOW, LIMITS.breaker)
+    rough = evaluate(calm, later, NOW, LIMITS.breaker)
     assert (rough.state, round(rough.rates.failure, 3)) == (BreakerState.CLOSED, 0.167)
-    assert judge(rough, later, NOW, LIMITS.breaker) is rough
+    assert evaluate(rough, later, NOW, LIMITS.breaker) is rough
     worse = [*later, sample(code="timeout", finished_at=NOW + timedelta(seconds=1))]
     moment = NOW + timedelta(seconds=2)
-    assert judge(rough, worse, moment, LIMITS.breaker).rates.failure > rough.rates.failure
+    assert evaluate(rough, worse, moment, LIMITS.breaker).rates.failure > rough.rates.failure
 
 
 def test_an_open_one_is_tried_after_its_time_and_probes_decide() -> None:
-    opened = judge(CLOSED, runs(0, 5), NOW, LIMITS.breaker)
-    assert judge(opened, runs(9, 0), NOW + timedelta(minutes=4), LIMITS.breaker) is opened
+    opened = evaluate(CLOSED, runs(0, 5), NOW, LIMITS.breaker)
+    assert evaluate(opened, runs(9, 0), NOW + timedelta(minutes=4), LIMITS.breaker) is opened
     moment = NOW + timedelta(minutes=5)
-    half_open = judge(opened, (), moment, LIMITS.breaker)
+    half_open = evaluate(opened, (), moment, LIMITS.breaker)
     assert (half_open.state, half_open.since) == (BreakerState.HALF_OPEN, moment)
     good = sample(started_at=moment, finished_at=moment + timedelta(seconds=9))
-    one = judge(half_open, [good, *runs(0, 5)], moment + timedelta(seconds=10), LIMITS.breaker)
+    one = evaluate(half_open, [good, *runs(0, 5)], moment + timedelta(seconds=10), LIMITS.breaker)
     assert (one.state, one.successes) == (BreakerState.HALF_OPEN, 1)
-    closed = judge(one, [good, good], moment + timedelta(seconds=20), LIMITS.breaker)
+    closed = evaluate(one, [good, good], moment + timedelta(seconds=20), LIMITS.breaker)
     assert (closed.state, closed.rates.failure) == (BreakerState.CLOSED, 0.0)
     # What failed before it closed is no evidence any more.
-    assert judge(closed, runs(0, 5), moment + timedelta(seconds=30), LIMITS.breaker) is closed
+    assert evaluate(closed, runs(0, 5), moment + timedelta(seconds=30), LIMITS.breaker) is closed
     bad = replace(good, status=RunStatus.FAILED, code="server_error")
-    again = judge(one, [good, bad], moment + timedelta(seconds=20), LIMITS.breaker)
+    again = evaluate(one, [good, bad], moment + timedelta(seconds=20), LIMITS.breaker)
     assert (again.state, again.reason) == (BreakerState.OPEN, "a probe failed: server_error")
 
 
@@ -127,24 +127,24 @@ def test_it_closes_by_itself_once_the_server_answers(codes: list[str | None], re
     breaker, moment = CLOSED, NOW
     seen: list[Sample] = []
     for code in [*codes, *[None] * (recovery + 25)]:
-        breaker = judge(breaker, seen, moment, limits)
+        breaker = evaluate(breaker, seen, moment, limits)
         # Nothing runs while it is open; then time goes by.
         if breaker.state is not BreakerState.OPEN:
             seen.append(sample(code=code, started_at=moment, finished_at=moment + timedelta(seconds=30)))
         moment += timedelta(minutes=1)
-    assert judge(breaker, seen, moment, limits).state is BreakerState.CLOSED
+    assert evaluate(breaker, seen, moment, limits).state is BreakerState.CLOSED
 
 
 def _snapshot(
-    samples: Sequence[Sample], *breakers: Breaker, units: Sequence[Unit] = (), pool: str = ""
+    samples: Sequence[Sample], *breakers: Breaker, assets: Sequence[AssetState] = (), pool: str = ""
 ) -> Snapshot:
-    return Snapshot(units, (), (), LIMITS, samples=samples, breakers=breakers, pool=pool)
+    return Snapshot(assets, (), (), LIMITS, samples=samples, breakers=breakers, pool=pool)
 
 
 def test_a_server_that_is_down_stops_neither_tenants_nor_other_servers() -> None:
     down = runs(0, 9)
     fine = [sample(n, instance="other.example") for n in range(3)]
-    found = judge_all(_snapshot([*down, *fine]), NOW)
+    found = evaluate_breakers(_snapshot([*down, *fine]), NOW)
     states = {key: breaker.state for key, breaker in found.items()}
     assert states[Scope.INSTANCE, "gitlab.example"] is BreakerState.OPEN
     assert {s for key, s in states.items() if key != (Scope.INSTANCE, "gitlab.example")} == {
@@ -155,10 +155,10 @@ def test_a_server_that_is_down_stops_neither_tenants_nor_other_servers() -> None
 
 def test_the_global_one_opens_only_while_no_server_is_well() -> None:
     spread = [sample(n, instance=f"i{n % 3}.example", code="network") for n in range(15)]
-    found = judge_all(_snapshot(spread), NOW)
+    found = evaluate_breakers(_snapshot(spread), NOW)
     assert found[Scope.GLOBAL, ""].state is BreakerState.OPEN
     well = [sample(20, instance="i0.example"), *spread, *[sample(n, instance="i9.example") for n in (1, 2)]]
-    assert (Scope.GLOBAL, "") not in judge_all(_snapshot(well), NOW)
+    assert (Scope.GLOBAL, "") not in evaluate_breakers(_snapshot(well), NOW)
 
 
 def test_the_global_one_closes_when_a_server_is_well_whatever_the_others_do() -> None:
@@ -168,12 +168,12 @@ def test_the_global_one_closes_when_a_server_is_well_whatever_the_others_do() ->
         sample(1, instance="down.example", code="timeout", finished_at=ago(seconds=50)),
         *[sample(n, instance="well.example", finished_at=ago(seconds=40 - n)) for n in (2, 3)],
     ]
-    found = judge_all(_snapshot(probes, half_open, down), NOW)
+    found = evaluate_breakers(_snapshot(probes, half_open, down), NOW)
     assert found[Scope.GLOBAL, ""].state is BreakerState.CLOSED
     # Nor where one that is down has too few runs to have opened a breaker of its own.
-    found = judge_all(_snapshot(probes, half_open), NOW)
+    found = evaluate_breakers(_snapshot(probes, half_open), NOW)
     assert found[Scope.GLOBAL, ""].state is BreakerState.CLOSED
-    found = judge_all(_snapshot(probes[:1], half_open, down), NOW)
+    found = evaluate_breakers(_snapshot(probes[:1], half_open, down), NOW)
     assert found[Scope.GLOBAL, ""].state is BreakerState.OPEN
 
 
@@ -183,11 +183,11 @@ def _moment(minutes: int) -> datetime:
 
 def test_a_restart_forgets_nothing() -> None:
     """The state is a value: judged from its stored copy it goes on as if nothing had happened."""
-    opened = judge(CLOSED, runs(0, 5), NOW, LIMITS.breaker)
+    opened = evaluate(CLOSED, runs(0, 5), NOW, LIMITS.breaker)
     copy = Breaker(**{name: getattr(opened, name) for name in Breaker.__slots__})
     for minutes in (1, 4, 5, 60):
-        ours = judge(opened, (), _moment(minutes), LIMITS.breaker)
-        assert judge(copy, (), _moment(minutes), LIMITS.breaker) == ours
+        ours = evaluate(opened, (), _moment(minutes), LIMITS.breaker)
+        assert evaluate(copy, (), _moment(minutes), LIMITS.breaker) == ours
 
 
 class TestABreakerOfAPool:
@@ -201,7 +201,7 @@ class TestABreakerOfAPool:
     def states(
         self, *samples: Sample, known: Sequence[Breaker] = ()
     ) -> dict[tuple[Scope, str], BreakerState]:
-        found = judge_all(_snapshot(samples, *known), NOW)
+        found = evaluate_breakers(_snapshot(samples, *known), NOW)
         return {key: one.state for key, one in found.items() if one.state is not BreakerState.CLOSED}
 
     def test_that_fails_alone_stops_the_pool_and_not_the_server(self) -> None:
@@ -217,16 +217,16 @@ class TestABreakerOfAPool:
     def test_holds_back_its_pool_only_and_closes_after_probes(self) -> None:
         due = project(1, visited_at=ago(minutes=6), tenant="team1")
         runs = [*self.good, *self.bad]
-        [held] = plan(_snapshot(runs, units=[due], pool="a"), NOW).decisions
+        [held] = plan(_snapshot(runs, assets=[due], pool="a"), NOW).decisions
         assert (held.reason, held.detail) == (
             Reason.BREAKER_OPEN,
             "pool a: failures 100% of the last 6 runs",
         )
         # What failed in this pool costs the repository no error budget in the other one.
-        [started] = plan(_snapshot(runs, units=[due], pool="b"), NOW).decisions
+        [started] = plan(_snapshot(runs, assets=[due], pool="b"), NOW).decisions
         assert started.chosen
         opened = Breaker(Scope.POOL, "a", BreakerState.OPEN, ago(minutes=6), ago(minutes=6))
-        probing = plan(_snapshot(runs, opened, units=[due], pool="a"), NOW)
+        probing = plan(_snapshot(runs, opened, assets=[due], pool="a"), NOW)
         assert [d.reason for d in probing.decisions] == [Reason.PROBE]
         half_open = replace(opened, state=BreakerState.HALF_OPEN, since=ago(minutes=1))
         answers = [

@@ -12,15 +12,23 @@ from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow
 from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
 from sync_pipeline.policy.degradation import suggest
 from sync_pipeline.policy.planning import plan
-from sync_pipeline.policy.snapshot import BucketLevel, Decision, Limits, Pause, Reason, Snapshot, Unit
-from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, job, project, sample, unit
+from sync_pipeline.policy.snapshot import (
+    AssetState,
+    BucketLevel,
+    Decision,
+    Pause,
+    PlanningLimits,
+    Reason,
+    Snapshot,
+)
+from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, asset, job, project, sample
 
 DUE = project(1, visited_at=ago(minutes=6), tenant="team1")
 
 
-def decide(*units: Unit, limits: Limits = LIMITS, **changes: Any) -> list[Decision]:
+def decide(*assets: AssetState, limits: PlanningLimits = LIMITS, **changes: Any) -> list[Decision]:
     jobs = changes.pop("jobs", ())
-    return list(plan(Snapshot(units, jobs, (), limits, **changes), NOW).decisions)
+    return list(plan(Snapshot(assets, jobs, (), limits, **changes), NOW).decisions)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +92,11 @@ class TestABreaker:
         Scope.INSTANCE, "gitlab.example", BreakerState.OPEN, ago(minutes=1), ago(minutes=1), reason="down"
     )
     half_open = replace(opened, state=BreakerState.HALF_OPEN, since=ago(seconds=1), opened_at=ago(minutes=6))
-    units = tuple(project(n, visited_at=ago(minutes=6), tenant="team1") for n in range(1, 9))
+    assets = tuple(project(n, visited_at=ago(minutes=6), tenant="team1") for n in range(1, 9))
     elsewhere = project(9, instance="other.example", visited_at=ago(minutes=6))
 
     def test_that_is_open_stops_its_server_only(self) -> None:
-        found = decide(*self.units, self.elsewhere, breakers=[self.opened])
+        found = decide(*self.assets, self.elsewhere, breakers=[self.opened])
         assert [d.repo_id for d in found if d.chosen] == [9]
         held = [d for d in found if not d.chosen]
         assert {(d.reason, d.until, d.detail) for d in held} == {
@@ -99,19 +107,19 @@ class TestABreaker:
         old = replace(self.opened, opened_at=ago(minutes=11), since=ago(minutes=11))
         limits = replace(LIMITS, breaker=replace(LIMITS.breaker, open_for=timedelta(hours=1)))
         jobs = [job(n, n, job_type=JobType.COMMITS, window=RevisionWindow(n, n + 1)) for n in range(1, 4)]
-        found = decide(*self.units, limits=limits, breakers=[old], jobs=jobs)
+        found = decide(*self.assets, limits=limits, breakers=[old], jobs=jobs)
         [chosen] = [d for d in found if d.chosen]
         assert (chosen.reason, chosen.mode) == (Reason.OPEN_BACKFILL, Mode.BACKFILL)
         assert chosen.sizes is not None
         assert (chosen.sizes.batch, chosen.sizes.share) == (10, 0.1)
         # Not again before the interval, and not at all where the setting says so.
         lately = [sample(1, mode=Mode.BACKFILL, started_at=ago(minutes=9), finished_at=ago(minutes=8))]
-        again = decide(*self.units, limits=limits, breakers=[old], jobs=jobs, samples=lately)
-        never = decide(*self.units, limits=replace(limits, open_backfill=None), breakers=[old], jobs=jobs)
+        again = decide(*self.assets, limits=limits, breakers=[old], jobs=jobs, samples=lately)
+        never = decide(*self.assets, limits=replace(limits, open_backfill=None), breakers=[old], jobs=jobs)
         assert not [d for d in (*again, *never) if d.chosen]
 
     def test_that_is_half_open_lets_few_probes_through(self) -> None:
-        found = decide(*self.units, breakers=[self.half_open])
+        found = decide(*self.assets, breakers=[self.half_open])
         assert [d.reason for d in found if d.chosen] == [Reason.PROBE] * LIMITS.probes_per_scan
         running = [
             replace(
@@ -121,17 +129,19 @@ class TestABreaker:
             )
             for n in (1, 2)
         ]
-        assert len([d for d in decide(*self.units, breakers=[self.half_open], jobs=running) if d.chosen]) == 1
+        assert (
+            len([d for d in decide(*self.assets, breakers=[self.half_open], jobs=running) if d.chosen]) == 1
+        )
 
     def test_that_is_half_open_prefers_the_probe_job_types_but_never_waits_for_what_is_not_there(
         self,
     ) -> None:
         limits = replace(LIMITS, probe_job_types=frozenset({JobType.COMMITS}))
         reviews = project(20, JobType.REVIEWS, visited_at=ago(minutes=9), tenant="team1")
-        found = decide(*self.units, reviews, limits=limits, breakers=[self.half_open])
+        found = decide(*self.assets, reviews, limits=limits, breakers=[self.half_open])
         assert {d.job_type for d in found if d.chosen} == {JobType.COMMITS}
         svn = replace(self.half_open, key="local")
-        found = decide(unit(visited_at=ago(minutes=6)), limits=limits, breakers=[svn])
+        found = decide(asset(visited_at=ago(minutes=6)), limits=limits, breakers=[svn])
         assert [d.reason for d in found] == [Reason.PROBE]
 
     @pytest.mark.parametrize(
@@ -141,8 +151,8 @@ class TestABreaker:
         self, held_back: str
     ) -> None:
         limits = replace(LIMITS, probe_job_types=frozenset({JobType.COMMITS}))
-        commits = [replace(u, tenant="team2") for u in self.units]
-        others = [replace(u, job_type=JobType.MERGE_REQUESTS, tenant="team1") for u in self.units]
+        commits = [replace(u, tenant="team2") for u in self.assets]
+        others = [replace(u, job_type=JobType.MERGE_REQUESTS, tenant="team1") for u in self.assets]
         breakers, facts = [self.half_open], dict[str, Any]()
         if held_back == "paused":
             facts["pauses"] = [Pause("broken", "ada", job_type=JobType.COMMITS)]
@@ -173,14 +183,14 @@ class TestABreaker:
 
     def test_of_everything_asks_different_servers(self) -> None:
         """One that is down, and most overdue, would keep all others stopped."""
-        down = [replace(u, instance="down.example", visited_at=ago(hours=9)) for u in self.units]
-        well = [replace(u, repo_id=u.repo_id + 20) for u in self.units]
+        down = [replace(u, instance="down.example", visited_at=ago(hours=9)) for u in self.assets]
+        well = [replace(u, repo_id=u.repo_id + 20) for u in self.assets]
         found = decide(*down, *well, breakers=[replace(self.half_open, scope=Scope.GLOBAL, key="")])
         assert [d.instance for d in found if d.chosen] == ["down.example", "gitlab.example"]
 
     def test_of_any_scope_blocks(self) -> None:
         for scope, key in ((Scope.GLOBAL, ""), (Scope.TENANT, "team1")):
-            found = decide(*self.units, breakers=[replace(self.opened, scope=scope, key=key)])
+            found = decide(*self.assets, breakers=[replace(self.opened, scope=scope, key=key)])
             assert not [d for d in found if d.chosen]
 
 
@@ -210,9 +220,9 @@ def test_the_error_budget_of_one_job_type_is_no_matter_of_another() -> None:
 
 
 def test_what_failed_or_was_slowed_down_goes_after_its_equals() -> None:
-    units = [replace(DUE, repo_id=n) for n in (1, 2, 3)]
+    assets = [replace(DUE, repo_id=n) for n in (1, 2, 3)]
     samples = [sample(1, rate_limited=3), sample(2, code="malformed"), sample(2), sample(2)]
-    found = decide(*units, samples=samples)
+    found = decide(*assets, samples=samples)
     assert [d.repo_id for d in found] == [3, 2, 1]
 
 

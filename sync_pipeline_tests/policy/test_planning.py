@@ -10,12 +10,14 @@ import pytest
 
 from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow, TimeWindow
 from sync_pipeline.policy.planning import plan
-from sync_pipeline.policy.snapshot import Decision, InFlight, Job, Reason, Snapshot, Unit
-from sync_pipeline_tests.policy.builders import BLOCK, LIMITS, NOW, ago, job, project, unit
+from sync_pipeline.policy.snapshot import AssetState, Decision, InFlight, Job, Reason, Snapshot
+from sync_pipeline_tests.policy.builders import BLOCK, LIMITS, NOW, ago, asset, job, project
 
 
-def decide(*units: Unit, jobs: tuple[Job, ...] = (), runs: tuple[InFlight, ...] = ()) -> list[Decision]:
-    return list(plan(Snapshot(units, jobs, runs, LIMITS), NOW).decisions)
+def decide(
+    *assets: AssetState, jobs: tuple[Job, ...] = (), runs: tuple[InFlight, ...] = ()
+) -> list[Decision]:
+    return list(plan(Snapshot(assets, jobs, runs, LIMITS), NOW).decisions)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def decide(*units: Unit, jobs: tuple[Job, ...] = (), runs: tuple[InFlight, ...] 
 def test_a_repository_is_due_by_interval_or_hint_and_paused_by_its_access(
     changes: dict[str, Any], reason: Reason, chosen: bool
 ) -> None:
-    [decision] = decide(unit(**changes))
+    [decision] = decide(asset(**changes))
     assert (decision.reason, decision.chosen, decision.mode) == (reason, chosen, Mode.INCREMENTAL)
 
 
@@ -84,14 +86,14 @@ def test_a_repository_is_due_by_interval_or_hint_and_paused_by_its_access(
 def test_a_job_runs_when_it_waits_may_be_retried_or_lost_its_worker(
     changes: dict[str, Any], reason: Reason, chosen: bool
 ) -> None:
-    found = decide(unit(), jobs=(job(**changes),))
+    found = decide(asset(), jobs=(job(**changes),))
     decision = next(d for d in found if d.mode is Mode.BACKFILL)
     assert (decision.reason, decision.chosen) == (reason, chosen)
 
 
 def test_a_repository_with_an_active_incremental_gets_no_second_one() -> None:
     waiting = job(mode=Mode.INCREMENTAL, window=None)
-    [decision] = decide(unit(visited_at=None), jobs=(waiting,))
+    [decision] = decide(asset(visited_at=None), jobs=(waiting,))
     assert decision.job_id == waiting.job_id
 
 
@@ -99,11 +101,11 @@ def test_a_repository_with_an_active_incremental_gets_no_second_one() -> None:
     "changes", [{"lifecycle": Lifecycle.RETIRED}, {"access": Access.REPLACED}, {"access": Access.DENIED}]
 )
 def test_history_waits_while_the_repository_is_paused(changes: dict[str, Any]) -> None:
-    assert not [d for d in decide(unit(**changes), jobs=(job(),)) if d.chosen]
+    assert not [d for d in decide(asset(**changes), jobs=(job(),)) if d.chosen]
 
 
 def test_a_dead_incremental_does_not_stop_history() -> None:
-    found = decide(unit(dead_at=ago(minutes=1)), jobs=(job(),))
+    found = decide(asset(dead_at=ago(minutes=1)), jobs=(job(),))
     assert [d.reason for d in found if d.chosen] == [Reason.PENDING]
 
 
@@ -112,28 +114,28 @@ def test_what_a_waiting_run_will_do_is_not_started_again() -> None:
     wide = InFlight(ones, JobType.REVISIONS, Mode.BACKFILL, RevisionWindow(1, 2001))
     live = InFlight(ones, JobType.REVISIONS, Mode.INCREMENTAL, None)
     outside = job(2, window=RevisionWindow(2001, 3001))
-    found = decide(unit(visited_at=None), jobs=(job(), outside), runs=(wide, live))
+    found = decide(asset(visited_at=None), jobs=(job(), outside), runs=(wide, live))
     assert [d.job_id for d in found if d.chosen] == [outside.job_id]
     assert [d.reason for d in found if not d.chosen] == [Reason.IN_FLIGHT, Reason.IN_FLIGHT]
 
 
 def test_the_smaller_priority_goes_first_and_the_tick_is_capped_with_a_reason() -> None:
     jobs = tuple(job(n, n, priority=1000 - n, window=BLOCK) for n in range(1, 151))
-    units = [unit(n) for n in range(1, 151)]
-    found = plan(Snapshot(units, jobs, (), LIMITS), NOW).decisions
+    assets = [asset(n) for n in range(1, 151)]
+    found = plan(Snapshot(assets, jobs, (), LIMITS), NOW).decisions
     chosen = [d for d in found if d.chosen]
     assert [d.priority for d in chosen] == list(range(850, 950))
     assert sum(d.reason is Reason.TICK_FULL for d in found) == 50
 
 
 def test_every_job_and_every_repository_is_explained_once() -> None:
-    found = decide(unit(1), unit(2, lifecycle=Lifecycle.RETIRED), jobs=(job(1), job(2, window=None)))
+    found = decide(asset(1), asset(2, lifecycle=Lifecycle.RETIRED), jobs=(job(1), job(2, window=None)))
     assert len(found) == 4
     assert all(isinstance(d.reason, Reason) for d in found)
 
 
 def test_a_decision_against_says_until_when() -> None:
-    [decision] = decide(unit())
+    [decision] = decide(asset())
     assert decision.until == ago(minutes=1) + LIMITS.sync_interval
 
 
@@ -214,7 +216,7 @@ def test_windows_of_time_in_a_waiting_run_are_not_started_again() -> None:
 class TestARefusedToken:
     """Nothing is started on the instance but one incremental an hour later."""
 
-    units = (
+    assets = (
         *(project(n, visited_at=ago(minutes=6)) for n in range(1, 6)),
         project(6, JobType.MERGE_REQUESTS, visited_at=ago(minutes=6)),
         project(6, JobType.REVIEWS, visited_at=ago(minutes=6)),
@@ -227,7 +229,7 @@ class TestARefusedToken:
     ) -> list[Decision]:
         refused_at = {"gitlab.example": NOW - refused}
         return list(
-            plan(Snapshot(self.units, (self.history, *jobs), runs, LIMITS, refused_at), NOW).decisions
+            plan(Snapshot(self.assets, (self.history, *jobs), runs, LIMITS, refused_at), NOW).decisions
         )
 
     def test_starts_nothing_on_its_instance(self) -> None:
@@ -246,7 +248,7 @@ class TestARefusedToken:
     def test_that_was_refused_for_a_moment_is_tried_soon(self, first: int, last: int, tried: int) -> None:
         instance = "gitlab.example"
         last_at, first_at = {instance: ago(minutes=last)}, {instance: ago(minutes=first)}
-        snapshot = Snapshot(self.units, (), (), LIMITS, last_at, refused_since=first_at)
+        snapshot = Snapshot(self.assets, (), (), LIMITS, last_at, refused_since=first_at)
         found = plan(snapshot, NOW).decisions
         assert sum(d.chosen and d.instance == instance for d in found) == tried
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sync_pipeline.model import Bucket
 from sync_pipeline.policy.rate_limits import (
     LONGEST_PAUSE,
-    Limits,
+    RateLimits,
     Signal,
     after_answer,
     at,
@@ -28,14 +28,14 @@ from sync_pipeline.policy.rate_limits import (
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-LIMITS = Limits(rate=10.0, burst=20.0)
+LIMITS = RateLimits(rate=10.0, burst=20.0)
 
 
 def later(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def exceeds(sent: Sequence[float], limits: Limits) -> tuple[float, float] | None:
+def exceeds(sent: Sequence[float], limits: RateLimits) -> tuple[float, float] | None:
     """A stretch of time in which more was sent than the limits allow."""
     sent = sorted(sent)
     for last, end in enumerate(sent):
@@ -55,15 +55,15 @@ EVENT = st.one_of(
 
 
 @example(
-    Limits(1.0, 1),
+    RateLimits(1.0, 1),
     [(0.0, ("ask", 1))] * 3 + [(0.0, ("refuse", None)), (2.0, ("restore", None))],
 )
 @given(
-    st.builds(Limits, st.sampled_from([0.1, 1.0, 7.0, 100.0]), st.sampled_from([1, 5, 20])),
+    st.builds(RateLimits, st.sampled_from([0.1, 1.0, 7.0, 100.0]), st.sampled_from([1, 5, 20])),
     st.lists(st.tuples(st.floats(0, 20), EVENT), max_size=25),
 )
 def test_never_more_is_sent_than_rate_times_time_and_a_burst_and_nothing_in_a_pause(
-    limits: Limits, events: list[tuple[float, tuple[str, float | None]]]
+    limits: RateLimits, events: list[tuple[float, tuple[str, float | None]]]
 ) -> None:
     bucket = full(limits, START)
     queue: list[tuple[float, int, str, float | None]] = []
@@ -113,12 +113,12 @@ def test_never_more_is_sent_than_rate_times_time_and_a_burst_and_nothing_in_a_pa
 
 
 def test_whoever_asks_first_is_served_first_and_one_who_would_wait_too_long_takes_nothing() -> None:
-    bucket, waits = full(Limits(2.0, 3), START), []
+    bucket, waits = full(RateLimits(2.0, 3), START), []
     for _ in range(6):
-        bucket, wait = take(bucket, Limits(2.0, 3), START, 60.0)
+        bucket, wait = take(bucket, RateLimits(2.0, 3), START, 60.0)
         waits.append(wait)
     assert waits == [0, 0, 0, 0.5, 1.0, 1.5]
-    same, wait = take(bucket, Limits(2.0, 3), START, 1.9)
+    same, wait = take(bucket, RateLimits(2.0, 3), START, 1.9)
     assert (wait, same) == (2.0, bucket)
 
 
@@ -217,11 +217,11 @@ def test_a_shorter_pause_leaves_a_longer_one_and_the_end_of_one_lets_requests_go
 
 
 def test_a_rate_that_changes_gives_no_place_before_one_that_was_given() -> None:
-    bucket: Bucket = full(Limits(1.0, 1), START)
+    bucket: Bucket = full(RateLimits(1.0, 1), START)
     for _ in range(31):
-        bucket, wait = take(bucket, Limits(1.0, 1), START, 60.0)
+        bucket, wait = take(bucket, RateLimits(1.0, 1), START, 60.0)
     assert wait == 30.0
-    for limits in (Limits(100.0, 1), Limits(0.5, 1)):
+    for limits in (RateLimits(100.0, 1), RateLimits(0.5, 1)):
         bucket, after = take(bucket, limits, START, 60.0)
         assert after == pytest.approx(wait + 1 / limits.rate)
         wait = after

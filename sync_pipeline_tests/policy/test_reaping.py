@@ -17,8 +17,8 @@ from sync_pipeline.policy.reaping import (
     RunningJob,
     RunState,
     WaitingJob,
-    judge_running,
-    judge_waiting,
+    evaluate_running,
+    evaluate_waiting,
     why_run_is_lost,
 )
 
@@ -65,7 +65,7 @@ RULES = Rules(
 
 @given(running, rules)
 def test_a_live_claim_is_left_alone_and_a_lost_one_never_for_long(job: RunningJob, given_: Rules) -> None:
-    ending = judge_running(job, NOW, given_)
+    ending = evaluate_running(job, NOW, given_)
     live = job.expires_at >= NOW
     if not job.process_gone and live:
         assert ending is None
@@ -77,7 +77,7 @@ def test_a_live_claim_is_left_alone_and_a_lost_one_never_for_long(job: RunningJo
 
 @given(running, rules)
 def test_a_crash_costs_an_attempt_and_nothing_is_retried_for_ever(job: RunningJob, given_: Rules) -> None:
-    ending = judge_running(job, NOW, given_)
+    ending = evaluate_running(job, NOW, given_)
     if ending is None:
         return
     used_up = job.attempts >= job.max_attempts and not job.got_on
@@ -95,7 +95,7 @@ def test_a_crash_costs_an_attempt_and_nothing_is_retried_for_ever(job: RunningJo
 
 @given(waiting, rules)
 def test_what_would_leave_a_gap_waits_however_old_it_is(job: WaitingJob, given_: Rules) -> None:
-    ending = judge_waiting(job, NOW, given_)
+    ending = evaluate_waiting(job, NOW, given_)
     if job.needed and not (job.retired or job.covered or job.one_off):
         assert ending is None
     if ending is not None:
@@ -120,7 +120,7 @@ def test_what_would_leave_a_gap_waits_however_old_it_is(job: WaitingJob, given_:
 def test_why_a_waiting_job_is_given_up(facts: dict[str, bool], days: float, code: str | None) -> None:
     none = dict.fromkeys(("retired", "covered", "one_off", "needed"), False)
     job = WaitingJob(**none | facts, touched_at=NOW - timedelta(days=days))
-    ending = judge_waiting(job, NOW, RULES)
+    ending = evaluate_waiting(job, NOW, RULES)
     assert (ending and ending.code) == code
 
 

@@ -37,7 +37,7 @@ from sync_pipeline.quality.health import (
     ANSWERS,
     NOT_ASKED,
     Facts,
-    judge,
+    evaluate,
     read,
     reason_of_failure,
     reason_of_server,
@@ -77,7 +77,7 @@ GOOD = Facts(
 
 
 def test_complete_and_fresh_is_healthy() -> None:
-    health = judge(GOOD, NOW, HOUR)
+    health = evaluate(GOOD, NOW, HOUR)
     assert (health.passed, health.reasons, health.detail) == (True, (), {})
 
 
@@ -116,7 +116,7 @@ def test_complete_and_fresh_is_healthy() -> None:
     ],
 )
 def test_each_defect_fails_with_its_own_reason_and_a_line(changes: dict[str, Any], reason: Reason) -> None:
-    health = judge(replace(GOOD, **changes), NOW, HOUR)
+    health = evaluate(replace(GOOD, **changes), NOW, HOUR)
     assert (health.passed, health.reasons) == (False, (reason,))
     assert health.detail[reason]
 
@@ -133,7 +133,7 @@ def test_each_defect_fails_with_its_own_reason_and_a_line(changes: dict[str, Any
     ],
 )
 def test_what_says_nothing_about_the_source_yet_is_no_reason(changes: dict[str, Any]) -> None:
-    assert judge(replace(GOOD, **changes), NOW, HOUR).passed
+    assert evaluate(replace(GOOD, **changes), NOW, HOUR).passed
 
 
 def codes_of(module: Path) -> Iterator[str]:
@@ -190,42 +190,42 @@ def test_a_remedy_names_the_repository() -> None:
 
 
 def test_several_defects_are_all_named() -> None:
-    health = judge(replace(GOOD, quarantined=1, access=Access.DENIED), NOW, HOUR)
+    health = evaluate(replace(GOOD, quarantined=1, access=Access.DENIED), NOW, HOUR)
     assert set(health.reasons) == {Reason.QUARANTINE, Reason.DENIED}
 
 
 def test_a_retired_repository_is_not_blamed() -> None:
     retired = replace(GOOD, lifecycle=Lifecycle.RETIRED, access=Access.GONE, verified_at=None)
-    assert judge(retired, NOW, HOUR).passed
+    assert evaluate(retired, NOW, HOUR).passed
 
 
 def test_freshness_of_a_time_watermark_counts_too() -> None:
-    assert judge(replace(GOOD, verified_at=None, watermark=NOW - timedelta(minutes=5)), NOW, HOUR).passed
+    assert evaluate(replace(GOOD, verified_at=None, watermark=NOW - timedelta(minutes=5)), NOW, HOUR).passed
 
 
 def test_a_long_list_of_gaps_is_cut_and_counted() -> None:
     gaps = tuple(RevisionWindow(n, n + 1) for n in range(1, 100, 2))
-    line = judge(replace(GOOD, gap=gaps), NOW, HOUR).detail[Reason.GAP]
+    line = evaluate(replace(GOOD, gap=gaps), NOW, HOUR).detail[Reason.GAP]
     assert "45 more" in line
     assert "(50 revisions)" in line
 
 
 @pytest.mark.parametrize("access", [Access.EMPTY, Access.ARCHIVED, Access.MOVED])
 def test_states_that_hide_nothing_are_healthy(access: Access) -> None:
-    assert judge(replace(GOOD, access=access), NOW, HOUR).passed
+    assert evaluate(replace(GOOD, access=access), NOW, HOUR).passed
 
 
 def test_what_a_project_has_switched_off_passes_and_is_told() -> None:
     off = replace(GOOD, access=Access.DISABLED, verified_at=None, queued=(RevisionWindow(1, 5),))
-    health = judge(replace(off, access_detail="acme/app has reviews switched off"), NOW, HOUR)
+    health = evaluate(replace(off, access_detail="acme/app has reviews switched off"), NOW, HOUR)
     assert (health.passed, health.reasons) == (True, (Reason.DISABLED,))
     assert health.detail == {"disabled": "acme/app has reviews switched off"}
-    assert judge(off, NOW, HOUR).detail[Reason.DISABLED]
+    assert evaluate(off, NOW, HOUR).detail[Reason.DISABLED]
 
 
 def test_windows_of_time_are_told_without_the_year_1900() -> None:
     history = TimeWindow(BEGINNING, datetime(2024, 1, 1, tzinfo=UTC))
-    line = judge(replace(GOOD, queued=(history,)), NOW, HOUR).detail[Reason.INCOMPLETE]
+    line = evaluate(replace(GOOD, queued=(history,)), NOW, HOUR).detail[Reason.INCOMPLETE]
     assert line == "waits to be read: the beginning to 2024-01-01 00:00 UTC"
 
 

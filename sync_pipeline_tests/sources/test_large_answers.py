@@ -11,7 +11,7 @@ from datetime import timedelta
 from sync_pipeline.gitlab_rows import Origin
 from sync_pipeline.model import RevisionWindow
 from sync_pipeline.sandbox.dumps import DumpWriter
-from sync_pipeline.sources.gitlab.answers import redact
+from sync_pipeline.sources.gitlab.responses import redact
 from sync_pipeline.sources.gitlab.reviews import told_once
 from sync_pipeline.sources.svn import make_client
 from sync_pipeline.sources.svn.reader import SvnReader

@@ -8,8 +8,8 @@ from itertools import count
 from typing import Any
 
 from sync_pipeline.gitlab_rows import CommitRow
-from sync_pipeline.model import Counts, JobType, Obligation, QuarantinedRow
-from sync_pipeline.store import aside, commits, proofs
+from sync_pipeline.model import Counts, DeferredFetch, JobType, QuarantinedRow
+from sync_pipeline.store import commits, integrity_checks, quarantine
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.store.gitlab_facts import commit, project, sha
 
@@ -151,15 +151,17 @@ def test_owed_numbers_are_flagged_and_quarantine_and_obligations_end(database: D
     with database.connection() as conn:
         repo = project(conn)
         bad = QuarantinedRow(key, "unstorable", "refused", b"x")
-        aside.quarantine(conn, repo_id=repo, job_type=job, batch_id=1, rows=[bad])
-        aside.owe(conn, repo_id=repo, job_type=job, obligations=[Obligation(key, "stats", "timed out")])
+        quarantine.quarantine(conn, repo_id=repo, job_type=job, batch_id=1, rows=[bad])
+        quarantine.owe(
+            conn, repo_id=repo, job_type=job, obligations=[DeferredFetch(key, "stats", "timed out")]
+        )
         store(conn, repo, commit("a", stats=None), owed={key})
         assert one(conn, "a")["flags"] == ["stats_unread"]
         assert conn.execute("SELECT 1 FROM scm.quarantine WHERE resolved_at IS NULL").fetchall() == []
-        assert aside.due(conn, repo, job, 9) == [aside.Due(key, "stats")]
+        assert quarantine.due(conn, repo, job, 9) == [quarantine.Due(key, "stats")]
         assert store(conn, repo, commit("a"), owed={key}) == Counts(read=1, updated=1)
         assert one(conn, "a")["flags"] == []
-        assert aside.due(conn, repo, job, 9) == []
+        assert quarantine.due(conn, repo, job, 9) == []
 
 
 def test_a_walk_goes_on_where_it_was_and_begins_again_after_its_end(database: Database) -> None:
@@ -226,11 +228,11 @@ def test_a_hole_in_a_complete_history_is_found(database: Database) -> None:
         repo = project(conn)
         first = walk(conn, repo, "c")
         store(conn, repo, commit("c", "b"), commit("b", "a"), walk_id=first)
-        assert proofs.failures(conn) == {}  # nothing is claimed yet
+        assert integrity_checks.failures(conn) == {}  # nothing is claimed yet
         commits.complete_walk(conn, first)
-        assert [row["missing"] for row in proofs.failures(conn)["history"]] == [sha("a")]
+        assert [row["missing"] for row in integrity_checks.failures(conn)["history"]] == [sha("a")]
         bad = QuarantinedRow(sha("a"), "unstorable", "refused", b"x")
-        aside.quarantine(conn, repo_id=repo, job_type=JobType.COMMITS, batch_id=1, rows=[bad])
-        assert proofs.failures(conn) == {}
+        quarantine.quarantine(conn, repo_id=repo, job_type=JobType.COMMITS, batch_id=1, rows=[bad])
+        assert integrity_checks.failures(conn) == {}
         store(conn, repo, commit("a"), walk_id=first)
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}

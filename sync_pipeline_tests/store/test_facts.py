@@ -11,14 +11,14 @@ import pytest
 
 from sync_pipeline.model import (
     Counts,
+    DeferredFetch,
     JobType,
-    Obligation,
     QuarantinedRow,
     RevisionRow,
     RevisionWindow,
     Visibility,
 )
-from sync_pipeline.store import aside, facts, proofs
+from sync_pipeline.store import facts, integrity_checks, quarantine
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.builders import change, register, revision
 
@@ -259,35 +259,35 @@ def test_quarantine_and_obligations_end_when_the_row_is_stored(database: Databas
     with database.connection() as conn:
         repo = register(conn)
         for _ in range(2):
-            aside.quarantine(conn, repo_id=repo, job_type=JobType.REVISIONS, batch_id=1, rows=[bad])
-        aside.owe(
+            quarantine.quarantine(conn, repo_id=repo, job_type=JobType.REVISIONS, batch_id=1, rows=[bad])
+        quarantine.owe(
             conn,
             repo_id=repo,
             job_type=JobType.REVISIONS,
-            obligations=[Obligation("8", "message", "timed out")],
+            obligations=[DeferredFetch("8", "message", "timed out")],
         )
         assert conn.execute("SELECT seen, payload FROM scm.quarantine").fetchall() == [
             {"seen": 2, "payload": b"\x00raw"}
         ]
-        assert aside.due(conn, repo, JobType.REVISIONS, 10) == [aside.Due("8", "message")]
+        assert quarantine.due(conn, repo, JobType.REVISIONS, 10) == [quarantine.Due("8", "message")]
         still_owed = replace(revision(8), flags=("message_unread",))
         store(conn, repo, revision(7), still_owed)
         open_rows = "SELECT count(*) AS n FROM scm.quarantine WHERE resolved_at IS NULL"
         assert conn.execute(open_rows).fetchone() == {"n": 0}
-        assert len(aside.due(conn, repo, JobType.REVISIONS, 10)) == 1
+        assert len(quarantine.due(conn, repo, JobType.REVISIONS, 10)) == 1
         store(conn, repo, revision(8))
-        assert aside.due(conn, repo, JobType.REVISIONS, 10) == []
+        assert quarantine.due(conn, repo, JobType.REVISIONS, 10) == []
 
 
 def test_an_obligation_met_again_waits_longer(database: Database) -> None:
     with database.connection() as conn:
         repo = register(conn)
         for _ in range(3):
-            aside.owe(
+            quarantine.owe(
                 conn,
                 repo_id=repo,
                 job_type=JobType.REVISIONS,
-                obligations=[Obligation("8", "message", "timed out")],
+                obligations=[DeferredFetch("8", "message", "timed out")],
             )
         row = conn.execute(
             "SELECT attempts, not_before > now() + interval '90 seconds' AS later FROM scm.obligations"
@@ -352,4 +352,4 @@ def test_the_direct_way_for_a_new_window_stores_the_same(database: Database) -> 
             assert counts == expected
         both = [conn.execute(query, (repo,)).fetchall() for repo in (staged, direct)]
         assert both[0] == both[1]
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}

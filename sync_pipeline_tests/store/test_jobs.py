@@ -302,7 +302,7 @@ def test_what_a_dead_worker_left_is_closed_by_what_became_of_its_window(database
             found[job] = window
         conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,1001)}'")
         conn.execute("UPDATE scm.sync_jobs SET claim_expires_at = now() - interval '1 second'")
-        lost.end_all_of(conn, repo, JobType.REVISIONS)
+        lost.expire_abandoned_jobs(conn, repo, JobType.REVISIONS)
         ends = {found[job]: jobs.state(conn, job).status for job in found}
         assert ends == {(1, 1001): JobStatus.COMPLETED, (1001, 2001): JobStatus.PENDING}
         runs = conn.execute("SELECT DISTINCT status, error_code FROM scm.sync_runs").fetchall()
@@ -315,10 +315,10 @@ def test_a_repair_of_differences_is_not_done_because_its_window_is_covered(datab
         conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,2001)}'")
         job = jobs.enqueue(conn, request(repo, Mode.REPAIR, window=(1, 1001), heals=True))
         assert claim(conn, job) is not None
-        lost.end_all_of(conn, repo, JobType.REVISIONS)
+        lost.expire_abandoned_jobs(conn, repo, JobType.REVISIONS)
         assert jobs.state(conn, job).status is JobStatus.RUNNING
         conn.execute("UPDATE scm.sync_jobs SET claim_expires_at = now() - interval '1 second'")
-        lost.end_all_of(conn, repo, JobType.REVISIONS)
+        lost.expire_abandoned_jobs(conn, repo, JobType.REVISIONS)
         assert jobs.state(conn, job).status is JobStatus.PENDING
 
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from sync_pipeline.gitlab_rows import MergeRequestRow, Person
-from sync_pipeline.model import Counts, JobType, Obligation, QuarantinedRow
-from sync_pipeline.store import aside, merge_requests, refs
+from sync_pipeline.model import Counts, DeferredFetch, JobType, QuarantinedRow
+from sync_pipeline.store import merge_requests, quarantine, refs
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.store.gitlab_facts import (
     BIG,
@@ -39,7 +39,7 @@ def store(
     repo: int,
     *rows: MergeRequestRow,
     batch: int | None = None,
-    owed: Sequence[Obligation] = (),
+    owed: Sequence[DeferredFetch] = (),
 ) -> Counts:
     with conn.transaction():
         return merge_requests.store_merge_requests(
@@ -212,26 +212,29 @@ def test_a_changed_set_of_children_is_an_update_and_replaces_the_whole_set(datab
 
 
 def test_heads_are_known_once_both_sets_are_stored_and_nothing_is_owed(database: Database) -> None:
-    missing = Obligation("1", "commits", "timed out")
+    missing = DeferredFetch("1", "commits", "timed out")
     with database.connection() as conn:
         repo = project(conn)
         for key in ("1", "2"):
             bad = QuarantinedRow(key, "unstorable", "refused", b"x")
-            aside.quarantine(conn, repo_id=repo, job_type=MR, batch_id=1, rows=[bad])
-        owed = [missing, Obligation("1", "detail", "x"), Obligation("2", "versions", "x")]
-        aside.owe(conn, repo_id=repo, job_type=MR, obligations=owed)
+            quarantine.quarantine(conn, repo_id=repo, job_type=MR, batch_id=1, rows=[bad])
+        owed = [missing, DeferredFetch("1", "detail", "x"), DeferredFetch("2", "versions", "x")]
+        quarantine.owe(conn, repo_id=repo, job_type=MR, obligations=owed)
         half = replace(whole(1), commits=None)
         store(conn, repo, half, owed=[missing])
         assert merge_requests.known_heads(conn, repo, [1, 2, 3]) == {}
         assert one(conn)["children_head"] is None
-        assert aside.due(conn, repo, MR, 9) == [aside.Due("1", "commits"), aside.Due("2", "versions")]
+        assert quarantine.due(conn, repo, MR, 9) == [
+            quarantine.Due("1", "commits"),
+            quarantine.Due("2", "versions"),
+        ]
         open_keys = conn.execute(
             "SELECT natural_key FROM scm.quarantine WHERE resolved_at IS NULL"
         ).fetchall()
         assert open_keys == [{"natural_key": "2"}]
         store(conn, repo, whole(1), merge_request(3))
         assert merge_requests.known_heads(conn, repo, [1, 2, 3]) == {1: (sha("head"), "main")}
-        aside.owe(conn, repo_id=repo, job_type=MR, obligations=[missing])
+        quarantine.owe(conn, repo_id=repo, job_type=MR, obligations=[missing])
         assert merge_requests.known_heads(conn, repo, [1]) == {}
         # The target changed, the children did not: no new version, but the next look knows.
         store(conn, repo, merge_request(1, target_branch="next"), owed=[missing])
@@ -243,9 +246,9 @@ def test_an_older_copy_settles_nothing_that_is_owed(database: Database) -> None:
     with database.connection() as conn:
         repo = project(conn)
         store(conn, repo, merge_request(1, updated_at=later(5)))
-        aside.owe(conn, repo_id=repo, job_type=MR, obligations=[Obligation("1", "versions", "x")])
+        quarantine.owe(conn, repo_id=repo, job_type=MR, obligations=[DeferredFetch("1", "versions", "x")])
         store(conn, repo, whole(1))
-        assert len(aside.due(conn, repo, MR, 9)) == 1
+        assert len(quarantine.due(conn, repo, MR, 9)) == 1
 
 
 def test_a_state_that_nobody_knows_is_stored_as_it_comes(database: Database) -> None:

@@ -11,14 +11,19 @@ from datetime import datetime, timedelta
 import pytest
 
 from sync_pipeline.model import Bucket
-from sync_pipeline.policy.rate_limits import RAISED_PER_MINUTE, Limits, paused, take
+from sync_pipeline.policy.rate_limits import RAISED_PER_MINUTE, RateLimits, paused, take
 from sync_pipeline.store import rate_limits
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.rate_limits import Permit
 
 
 def acquire(
-    conn: Connection, limits: Limits, *, longest: float = 60.0, bucket: str = "all", kind: str | None = None
+    conn: Connection,
+    limits: RateLimits,
+    *,
+    longest: float = 60.0,
+    bucket: str = "all",
+    kind: str | None = None,
 ) -> Permit:
     return rate_limits.acquire(
         conn,
@@ -43,9 +48,9 @@ def put(conn: Connection, bucket: Bucket) -> None:
 def test_the_statement_takes_what_the_policy_says(database: Database) -> None:
     chance = random.Random(7)
     with database.connection() as conn:
-        now = acquire(conn, Limits(10.0, 5)).given_at
+        now = acquire(conn, RateLimits(10.0, 5)).given_at
         for _ in range(60):
-            limits = Limits(chance.choice([0.5, 10.0, 40.0]), chance.choice([1, 20]))
+            limits = RateLimits(chance.choice([0.5, 10.0, 40.0]), chance.choice([1, 20]))
 
             def moment(least: float, most: float, now: datetime = now) -> datetime:
                 return now + timedelta(seconds=chance.uniform(least, most))
@@ -70,7 +75,7 @@ def test_the_statement_takes_what_the_policy_says(database: Database) -> None:
 
 
 def test_all_who_ask_at_once_get_places_that_keep_the_limit(database_url: str) -> None:
-    limits = Limits(50.0, 10)
+    limits = RateLimits(50.0, 10)
     slots: list[float] = []
     start = threading.Barrier(8)
 
@@ -94,7 +99,7 @@ def test_all_who_ask_at_once_get_places_that_keep_the_limit(database_url: str) -
 
 
 def test_a_kind_of_request_with_a_bucket_of_its_own_brings_its_token(database: Database) -> None:
-    limits = Limits(10.0, 20)
+    limits = RateLimits(10.0, 20)
     with database.connection() as conn:
         assert not acquire(conn, limits, kind="projects").needs_own
 
@@ -114,7 +119,7 @@ def test_a_kind_of_request_with_a_bucket_of_its_own_brings_its_token(database: D
 
 
 def test_a_pause_ends_the_places_given_before_it(database: Database) -> None:
-    limits = Limits(1.0, 1)
+    limits = RateLimits(1.0, 1)
     with database.connection() as conn:
         acquire(conn, limits)
         waiting = acquire(conn, limits)

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from sync_pipeline.gitlab_rows import RefKind, RefRow
-from sync_pipeline.store import commits, proofs, refs
+from sync_pipeline.store import commits, integrity_checks, refs
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.store.gitlab_facts import START, commit, later, project, ref, sha
 
@@ -105,7 +105,7 @@ def test_a_move_waits_for_its_judgement_and_is_written_once(database: Database) 
         record(conn, repo, ref("main", "d"))
         record(conn, repo, ref("main", "c"))  # there and back again between two judgements
         assert refs.unjudged(conn, repo) == []
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_a_ref_that_is_gone_unjudged_and_comes_back_is_deleted_and_created(database: Database) -> None:
@@ -120,7 +120,7 @@ def test_a_ref_that_is_gone_unjudged_and_comes_back_is_deleted_and_created(datab
         assert refs.unjudged(conn, repo) == []
         assert [e[0] for e in events(conn)] == ["created", "created", "deleted", "created"]
         assert events(conn)[-1] == ("created", "topic", None, sha("c"))
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_every_live_ref_with_a_covered_tip_is_covered(database: Database) -> None:

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from sync_pipeline.gitlab_rows import ApprovalRow, Origin, Person, ReviewerRow, ReviewSet
-from sync_pipeline.model import Counts, JobType, Obligation, QuarantinedRow
-from sync_pipeline.store import aside, merge_requests, reviews
+from sync_pipeline.model import Counts, DeferredFetch, JobType, QuarantinedRow
+from sync_pipeline.store import merge_requests, quarantine, reviews
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.store.gitlab_facts import (
     BIG,
@@ -245,18 +245,18 @@ def test_reviewers_are_a_set_with_a_state_that_is_never_blanked(database: Databa
 
 
 def test_a_review_is_complete_when_all_of_it_was_read_and_nothing_is_owed(database: Database) -> None:
-    owed = Obligation("1", "notes", "timed out")
+    owed = DeferredFetch("1", "notes", "timed out")
     details = ["notes", "state_events", "label_events", "milestone_events", "approvals", "reviewers"]
     with database.connection() as conn:
         repo = project(conn)
         for key in ("1", "1:note:1", "1:note:2"):
             bad = QuarantinedRow(key, "unstorable", "refused", b"x")
-            aside.quarantine(conn, repo_id=repo, job_type=REVIEWS, batch_id=1, rows=[bad])
-        everything_owed = [Obligation("1", detail, "x") for detail in details]
-        aside.owe(conn, repo_id=repo, job_type=REVIEWS, obligations=everything_owed)
+            quarantine.quarantine(conn, repo_id=repo, job_type=REVIEWS, batch_id=1, rows=[bad])
+        everything_owed = [DeferredFetch("1", detail, "x") for detail in details]
+        quarantine.owe(conn, repo_id=repo, job_type=REVIEWS, obligations=everything_owed)
         half = review(event(1), whole=frozenset(Origin) - {Origin.NOTE}, reviewers=None, obligations=(owed,))
         store(conn, repo, half, review(iid=2, approvals=None), review(iid=3, reviewers=None))
-        assert {due.detail for due in aside.due(conn, repo, REVIEWS, 9)} == {"notes", "reviewers"}
+        assert {due.detail for due in quarantine.due(conn, repo, REVIEWS, 9)} == {"notes", "reviewers"}
         unresolved = "SELECT natural_key FROM scm.quarantine WHERE resolved_at IS NULL"
         assert conn.execute(unresolved).fetchall() == [{"natural_key": "1:note:2"}]
         assert reviews.reviews_as_of(conn, repo, heads(1, 2, 3, 4)) == {3: START}
@@ -264,7 +264,7 @@ def test_a_review_is_complete_when_all_of_it_was_read_and_nothing_is_owed(databa
         assert reviews.reviews_as_of(conn, repo, heads(1, 2, 3)) == {1: later(7), 2: later(7), 3: START}
         store(conn, repo, review(event(1)), updated_at=later(2))
         assert reviews.reviews_as_of(conn, repo, heads(1)) == {1: later(7)}
-        aside.owe(conn, repo_id=repo, job_type=REVIEWS, obligations=[owed])
+        quarantine.owe(conn, repo_id=repo, job_type=REVIEWS, obligations=[owed])
         assert reviews.reviews_as_of(conn, repo, heads(1)) == {}
 
 

@@ -26,8 +26,8 @@ LOOK = {"repairs": 3, "looks": 2, "believed": 21_600.0}
 MRS, COMMITS, REVISIONS = JobType.MERGE_REQUESTS, JobType.COMMITS, JobType.REVISIONS
 
 
-def unit(conn: Connection, repo_id: int, job_type: JobType = REVISIONS) -> dict[str, Any]:
-    found = sweeps.snapshot(conn, **LOOK).units  # type: ignore[arg-type]
+def asset(conn: Connection, repo_id: int, job_type: JobType = REVISIONS) -> dict[str, Any]:
+    found = sweeps.snapshot(conn, **LOOK).assets  # type: ignore[arg-type]
     return next(row for row in found if (row["repo_id"], row["job_type"]) == (repo_id, job_type))
 
 
@@ -43,21 +43,21 @@ def test_places_are_due_after_the_repair_and_while_a_deletion_is_not_believed(da
         repo_id = register(conn)
         differs(conn, repo_id, "7")
         differs(conn, repo_id, "9", "extra", 9)
-        found = unit(conn, repo_id)
+        found = asset(conn, repo_id)
         assert (found["open"], found["places"], found["repairing"]) == (2, (), False)
         window = RevisionWindow(1, 100)
         request = JobRequest(
             repo_id, REVISIONS, Mode.REPAIR, Trigger.SENSOR, "a", "b", window=window, heals=True
         )
         jobs.enqueue(conn, request)
-        assert unit(conn, repo_id)["repairing"]
+        assert asset(conn, repo_id)["repairing"]
         assert sweeps.is_repairing(conn, repo_id, REVISIONS)
         conn.execute("UPDATE scm.sync_jobs SET status = 'completed', finished_at = now()")
         conn.execute("UPDATE scm.discrepancies SET repairs = 1 WHERE natural_key = '7'")
-        found = unit(conn, repo_id)
+        found = asset(conn, repo_id)
         assert (found["places"], found["repairing"]) == ((RevisionWindow(7, 8),), False)
         differs(conn, repo_id, "7")
-        assert unit(conn, repo_id)["places"] == (), "seen since"
+        assert asset(conn, repo_id)["places"] == (), "seen since"
         conn.execute(
             "UPDATE scm.discrepancies SET last_seen_at = now() - interval '6 hours', repairs = 3 - looks"
             " WHERE natural_key = '7'"
@@ -66,9 +66,9 @@ def test_places_are_due_after_the_repair_and_while_a_deletion_is_not_believed(da
             "UPDATE scm.discrepancies SET last_seen_at = now() - interval '6 hours' WHERE natural_key = '9'"
         )
         conn.execute("DELETE FROM scm.sync_jobs")
-        assert unit(conn, repo_id)["places"] == (RevisionWindow(9, 10),)
+        assert asset(conn, repo_id)["places"] == (RevisionWindow(9, 10),)
         conn.execute("UPDATE scm.discrepancies SET looks = 2, found_at = now() - interval '7 hours'")
-        assert unit(conn, repo_id)["places"] == (), "believed: a repair is due, no further look"
+        assert asset(conn, repo_id)["places"] == (), "believed: a repair is due, no further look"
 
 
 def test_an_escalated_difference_and_one_without_a_place_are_told(database: Database) -> None:
@@ -78,7 +78,7 @@ def test_an_escalated_difference_and_one_without_a_place_are_told(database: Data
         conn.execute("UPDATE scm.discrepancies SET last_seen_at = now() - interval '7 hours'")
         differs(conn, repo_id, "8")
         conn.execute("UPDATE scm.discrepancies SET repairs = 3 WHERE natural_key = '8'")
-        found = unit(conn, repo_id)
+        found = asset(conn, repo_id)
         assert (found["anywhere"], found["places"], found["escalated"]) == (True, (), 1)
         assert sweeps.totals(conn, repairs=3) == {
             "open": 2,
@@ -93,23 +93,23 @@ def test_a_round_begins_goes_on_and_ends(database: Database) -> None:
         repo_id = register(conn)
         for why in ("recent", "history"):
             sweeps.turned(conn, repo_id, REVISIONS, why)
-        found = unit(conn, repo_id)
+        found = asset(conn, repo_id)
         assert found["recent_at"] is not None
         assert found["history_at"] is not None
         assert (found["places_at"], found["round_began_at"], found["next"]) == (None, None, None)
         sweeps.begin(conn, repo_id, REVISIONS, 40)
         sweeps.move(conn, repo_id, REVISIONS, 1001, rows=30)
         sweeps.turned(conn, repo_id, REVISIONS, "places")
-        found = unit(conn, repo_id)
+        found = asset(conn, repo_id)
         assert (found["next"], found["round_rows"], found["round_done"]) == (1001, 40, 30)
         assert found["round_ended_at"] is None
         sweeps.move(conn, repo_id, REVISIONS, None, rows=10)
-        found = unit(conn, repo_id)
+        found = asset(conn, repo_id)
         assert (found["next"], found["round_done"]) == (None, 40)
         assert found["round_ended_at"] > found["round_began_at"]
         assert found["recent_at"] is not None
         sweeps.begin(conn, repo_id, REVISIONS, 50)
-        assert unit(conn, repo_id)["round_done"] == 0
+        assert asset(conn, repo_id)["round_done"] == 0
 
 
 DAY = datetime(2024, 5, 6, tzinfo=UTC)

@@ -11,7 +11,7 @@ import pytest
 
 from sync_pipeline.errors import ClaimLost, ConfigurationError
 from sync_pipeline.model import JobType, RevisionWindow, TimeWindow, Window
-from sync_pipeline.store import proofs, watermarks
+from sync_pipeline.store import integrity_checks, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.builders import register, register_project
 
@@ -48,7 +48,7 @@ def test_the_watermark_is_the_end_of_the_range_with_the_origin_whatever_the_orde
         known = [m for m in marks if m is not None]
         assert known == sorted(known)
         assert watermarks.get(conn, repo, REVISIONS).covered == (RevisionWindow(1, 5001),)
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_history_that_does_not_join_the_origin_leaves_the_watermark_alone(database: Database) -> None:
@@ -85,7 +85,7 @@ def test_time_windows_use_the_same_code(database: Database) -> None:
             TimeWindow(day[0], day[1]),
             TimeWindow(day[2], day[3]),
         )
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_the_origin_moves_back_only_over_a_window_that_joins_it(database: Database) -> None:
@@ -108,7 +108,7 @@ def test_the_origin_moves_back_only_over_a_window_that_joins_it(database: Databa
         assert move(RevisionWindow(1, 501))
         row = watermarks.get(conn, repo, REVISIONS)
         assert (row.origin, row.watermark) == (1, 1200)
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_a_reset_starts_a_generation_that_locks_older_jobs_out(database: Database) -> None:
@@ -123,7 +123,7 @@ def test_a_reset_starts_a_generation_that_locks_older_jobs_out(database: Databas
         with pytest.raises(ClaimLost, match="set by hand"), conn.transaction():
             watermarks.lock_generation(conn, repo, REVISIONS, 1)
         cover(conn, repo, RevisionWindow(1, 11))
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_coverage_changed_behind_the_events_is_found(database: Database) -> None:
@@ -131,7 +131,7 @@ def test_coverage_changed_behind_the_events_is_found(database: Database) -> None
         repo = register(conn)
         cover(conn, repo, RevisionWindow(1, 101))
         conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,102)}'")
-        found = proofs.failures(conn)["coverage"]
+        found = integrity_checks.failures(conn)["coverage"]
         assert [(d["repo_id"], d["covered_revs"], d["replayed_revs"]) for d in found] == [
             (repo, "{[1,102)}", "{[1,101)}")
         ]

@@ -24,10 +24,10 @@ class Lines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.summary: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.summary.append(record.getMessage())
 
 
 def carry_out(task: dict[str, Any], said: list[str]) -> None:
@@ -52,6 +52,6 @@ if __name__ == "__main__":
     lines = Lines()
     logging.getLogger("sync_pipeline").addHandler(lines)
     for line in sys.stdin:
-        lines.said = []
-        carry_out(json.loads(line), lines.said)
-        print(json.dumps(lines.said), flush=True)
+        lines.summary = []
+        carry_out(json.loads(line), lines.summary)
+        print(json.dumps(lines.summary), flush=True)

@@ -277,7 +277,7 @@ def test_an_empty_repository_is_a_state_and_one_that_suddenly_is_empty_deletes_n
     forge.tick()
     assert forge.commits().succeeded
     assert watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).access is Access.OK
-    forge.gitlab.faults.add(r"repository/(branches|tags)", faults.Answer(200, b"[]"), times=6)
+    forge.gitlab.faults.add(r"repository/(branches|tags)", faults.CannedResponse(200, b"[]"), times=6)
     forge.tick()
     report = forge.commits()
     assert (report.job_status, report.error_code) == (JobStatus.FAILED, "incomplete")
@@ -463,7 +463,7 @@ def test_one_ref_whose_history_is_not_given_fails_alone(forge: Forge) -> None:
     base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
     bad = forge.git.commit("bad", "Bad\n", files={"b": "1\n"}, parents=[base])
     forge.git.commit("later", "Later\n", files={"c": "1\n"}, parents=[base])
-    forge.gitlab.faults.add(rf"commits\?.*ref_name=[^&]*{bad}", faults.Answer(200, b"[]"), times=None)
+    forge.gitlab.faults.add(rf"commits\?.*ref_name=[^&]*{bad}", faults.CannedResponse(200, b"[]"), times=None)
     for visit in range(3):
         report = forge.commits()
         assert report.succeeded, report.error
@@ -494,7 +494,9 @@ def test_a_commit_of_a_merge_request_is_not_called_unreachable_before_all_refs_a
     assert all(report.succeeded for report in forge.both())
     if is_whole_ref:
         tip = git(forge.git, "rev-parse", "bad").decode().strip()
-        forge.gitlab.faults.add(rf"commits\?.*ref_name=[^&]*{tip}", faults.Answer(200, b"[]"), times=None)
+        forge.gitlab.faults.add(
+            rf"commits\?.*ref_name=[^&]*{tip}", faults.CannedResponse(200, b"[]"), times=None
+        )
     else:
         # The server gives neither of them, except in the list of the merge request.
         forge.gitlab.faults.add("/repository/commits", faults.Poison(b"Spoilt (one|two)"), times=None)
@@ -513,7 +515,7 @@ def test_an_error_in_the_history_of_one_ref_holds_up_no_other(forge: Forge) -> N
     base = forge.git.commit("main", "Base\n", files={"a": "1\n"})
     bad = forge.git.commit("bad", "Bad\n", files={"b": "1\n"}, parents=[base])
     forge.git.commit("later", "Later\n", files={"c": "1\n"}, parents=[base])
-    html = faults.Answer(200, b"<html>", "text/html")
+    html = faults.CannedResponse(200, b"<html>", "text/html")
     forge.gitlab.faults.add(rf"commits\?.*ref_name=[^&]*{bad}", html, times=None)
     report = forge.commits()
     assert (report.job_status, report.error_code) == (JobStatus.FAILED, "not_json")

@@ -30,12 +30,12 @@ from sync_pipeline.errors import (
 from sync_pipeline.model import (
     Batch,
     Counts,
+    DeferredFetch,
     Depth,
     JobReport,
     JobStatus,
     JobType,
     Mode,
-    Obligation,
     QuarantinedRow,
     Repository,
     RevisionWindow,
@@ -48,7 +48,7 @@ from sync_pipeline.operations import registration
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import aside, jobs, leases, proofs, repos, watermarks
+from sync_pipeline.store import integrity_checks, jobs, leases, quarantine, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.attempt import database_error
 from sync_pipeline.sync.engine import Syncer
@@ -164,7 +164,7 @@ def test_an_incremental_reads_everything_from_the_origin_and_then_nothing(
         assert again.counts.changed == 0
         assert facts_of(conn) == stored
         assert watermarks.get(conn, repo, REVISIONS).verified_at is not None
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
         commit(place, "späte Arbeit")
         third = syncer.run(request(repo))
         assert (third.counts.inserted, third.watermark_after) == (1, 47)
@@ -201,7 +201,7 @@ def test_backfill_in_any_order_covers_and_leaves_the_watermark_to_the_origin(
         assert last.counts == Counts(read=10, inserted=10)
         row = watermarks.get(conn, repo, REVISIONS)
         assert (row.covered, row.origin, row.watermark) == ((RevisionWindow(1, 46),), 41, 46)
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_the_block_jobs_of_a_backfill_share_one_look_at_the_front_door(
@@ -328,8 +328,8 @@ def test_a_server_that_is_down_is_asked_once_however_much_there_is_to_read(
             assert syncer.run(request(repo)).succeeded
         if work == "retry":
             rows = [QuarantinedRow(str(number), "unreadable", "", b"") for number in range(1, 45, 4)]
-            aside.quarantine(conn, repo_id=repo, job_type=REVISIONS, batch_id=1, rows=rows)
-            entries, _ = aside.entries(conn, repo_id=repo)
+            quarantine.quarantine(conn, repo_id=repo, job_type=REVISIONS, batch_id=1, rows=rows)
+            entries, _ = quarantine.entries(conn, repo_id=repo)
             wanted = {"quarantine": tuple(entry.quarantine_id for entry in entries)}
         if work == "heal":
             conn.execute("DELETE FROM scm.svn_revisions WHERE rev_num % 4 = 1")
@@ -659,7 +659,7 @@ def test_two_at_once_on_one_repository_store_everything_once(database: Database,
         assert all(report.succeeded for report in reports)
         assert one(conn, "SELECT count(*) FROM scm.svn_revisions") == 45
         assert one(conn, "SELECT max(version) FROM scm.svn_revisions") == 1
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_another_repository_at_the_same_place_stops_everything(
@@ -979,7 +979,7 @@ def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, plac
         def read(self, window: RevisionWindow) -> Iterator[Batch]:
             for batch in self._inner.read(window):
                 if window.first <= 5 < window.end and len(window) > 1:
-                    yield replace(batch, obligations=(Obligation("5", "message", "timed out"),))
+                    yield replace(batch, obligations=(DeferredFetch("5", "message", "timed out"),))
                 else:
                     yield batch
 
@@ -1034,7 +1034,7 @@ def test_a_revision_that_the_database_refuses_does_not_stop_the_others(
         conn.execute("ALTER TABLE scm.svn_revisions DROP CONSTRAINT no_tags")
         Syncer(database, SMALL).run(request(repo, Mode.REPAIR, window=(1, 46)))
         assert one(conn, "SELECT count(*) FROM scm.quarantine WHERE resolved_at IS NULL") == 0
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def test_a_full_disk_fails_the_job_and_sets_nothing_aside(database: Database, place: Path) -> None:

@@ -36,11 +36,11 @@ from sync_pipeline_tests.sync.conftest import Forge, Impatient
 # Reached from the code of jobs through a fenced transaction.
 FENCED = frozenset(
     [
-        "aside._OWE",
-        "aside._QUARANTINE",
-        "aside._RESOLVE",
-        "aside._SETTLE_ASIDE",
-        "aside._SETTLE_OWED",
+        "quarantine._OWE",
+        "quarantine._QUARANTINE",
+        "quarantine._RESOLVE",
+        "quarantine._SETTLE_ASIDE",
+        "quarantine._SETTLE_OWED",
         "commits._BEGIN",
         "commits._COMPLETE",
         "commits._DISTRUST",
@@ -164,7 +164,7 @@ EDGES = frozenset(
 )
 
 # References that are no calls: chosen here, called in a fenced transaction a few lines below.
-INDIRECT = frozenset({"merge_requests.note_asked", "reviews.note_asked"})
+INDIRECT = frozenset({"merge_requests.postpone", "reviews.postpone"})
 
 # Copies rows to temporary tables to compare them, and stores nothing.
 STAGING = frozenset({"facts.changes"})

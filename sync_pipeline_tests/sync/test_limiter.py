@@ -21,8 +21,8 @@ from sync_pipeline.errors import Cancelled, Transient
 from sync_pipeline.model import JobType
 from sync_pipeline.operations import limits
 from sync_pipeline.policy import rate_limits as policy
-from sync_pipeline.policy.rate_limits import Limits
-from sync_pipeline.sandbox.gitlab.faults import Answer, throttled_text
+from sync_pipeline.policy.rate_limits import RateLimits
+from sync_pipeline.sandbox.gitlab.faults import CannedResponse, throttled_text
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.transport import Feedback
 from sync_pipeline.store import rate_limits as store
@@ -36,10 +36,10 @@ from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.svn_fixtures import SvnRepository
 from sync_pipeline_tests.sync.conftest import Forge
 
-LIMITS = Limits(rate=20.0, burst=2)
+LIMITS = RateLimits(rate=20.0, burst=2)
 
 
-def limiter(database: Database, limits: Limits = LIMITS, **other: Any) -> SharedLimiter:
+def limiter(database: Database, limits: RateLimits = LIMITS, **other: Any) -> SharedLimiter:
     return SharedLimiter(database, "git.test", limits, **({"max_wait": 10.0} | other))
 
 
@@ -151,7 +151,7 @@ def test_a_refusal_stops_every_process_for_as_long_as_the_server_asks(
 
     answer = throttled_text(retry_after="1")
     if form == "date":
-        answer = Answer(429, b"Retry later\n", "text/plain", Dated())
+        answer = CannedResponse(429, b"Retry later\n", "text/plain", Dated())
     forge.gitlab.faults.add("/projects", answer, skip=8)
     said = askers.ask(forge, rate=50.0, burst=5, threads=3, requests=4)
     entries = forge.gitlab.journal.entries
@@ -206,7 +206,7 @@ def test_a_tenant_has_a_limit_of_its_own_below_that_of_the_server(database: Data
         gitlab_tenant_rate_limit_burst=2,
         gitlab_postgres_rate_limit_max_wait=0.0,
     )
-    server = limiter(database, Limits(rate=0.1, burst=3), max_wait=0.0)
+    server = limiter(database, RateLimits(rate=0.1, burst=3), max_wait=0.0)
     acme, labs = (TenantLimiter(database, settings, "git.test", name, server) for name in ("acme", "labs"))
     acme.acquire("projects", go_on)
     acme.acquire("projects", go_on)
@@ -248,7 +248,7 @@ def test_syncing_takes_from_the_bucket_of_the_tenant_only_where_that_is_switched
 
 
 def test_who_would_wait_too_long_is_turned_away_and_told_for_how_long(database: Database) -> None:
-    impatient = limiter(database, Limits(0.5, 1), max_wait=1.0)
+    impatient = limiter(database, RateLimits(0.5, 1), max_wait=1.0)
     assert impatient.acquire("projects", go_on) < 0.5
     with pytest.raises(Transient, match="more is waiting than its limit lets through") as caught:
         impatient.acquire("projects", go_on)
@@ -260,7 +260,7 @@ def test_who_would_wait_too_long_is_turned_away_and_told_for_how_long(database: 
 
 
 def test_waiting_ends_when_somebody_asks_to_stop(database: Database) -> None:
-    patient = limiter(database, Limits(0.1, 1), max_wait=60.0)
+    patient = limiter(database, RateLimits(0.1, 1), max_wait=60.0)
     patient.acquire("projects", go_on)
     asked = iter([False, False, True])
 

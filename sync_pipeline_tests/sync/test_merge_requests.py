@@ -447,7 +447,7 @@ def test_a_server_in_trouble_is_asked_in_steps_that_cost_few_requests_and_lose_n
     forge.tick()
     job = jobs.enqueue(forge.conn, forge.request(MR))
     sizes = {"share": 0.2, "batch": 20, "window_seconds": 300.0, "reasons": ["slow answers"]}
-    planning_store.decided(forge.conn, {job: {"sizes": sizes}}, handed_out=False)
+    planning_store.decided(forge.conn, {job: {"sizes": sizes}}, dispatched=False)
     before = len(forge.gitlab.journal.entries)
     assert forge.syncer.run(forge.request(MR)).succeeded
     assert [r["title"] for r in forge.rows(_MRS)] == titles

@@ -25,7 +25,7 @@ def test_a_server_that_does_not_tell_its_time_covers_nothing(forge: Forge) -> No
     at = f"{forge.server.api}/projects/{forge.project.id}"
     for path in ("", "/repository/branches", "/repository/tags"):
         body = requests.get(at + path, headers=headers, timeout=10).content
-        undated = faults.Answer(200, body, headers={"Date": "soon"})
+        undated = faults.CannedResponse(200, body, headers={"Date": "soon"})
         forge.gitlab.faults.add(rf"projects/{forge.project.id}{path}(\?|$)", undated, times=None)
     for report in (*forge.both(), forge.commits()):
         assert (report.job_status, report.error_code) == (JobStatus.FAILED, "no_date")

@@ -13,7 +13,7 @@ import pytest
 
 from sync_pipeline.model import BEGINNING, Depth, JobReport, JobStatus, JobType, Mode, TimeWindow
 from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.store import proofs, watermarks
+from sync_pipeline.store import integrity_checks, watermarks
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.faults.test_text_and_size import _NASTY, history, sync
 from sync_pipeline_tests.sync import test_reconcile
@@ -36,7 +36,7 @@ def _heals(proof: Proof, job_type: JobType, found: dict[str, str]) -> None:
     proof.heal(job_type)
     assert proof.found(job_type) == {}
     assert proof.result()["status"] == "clean"
-    assert proofs.failures(proof.forge.conn) == {}
+    assert integrity_checks.failures(proof.forge.conn) == {}
 
 
 _DAMAGED = {
@@ -230,7 +230,7 @@ def test_comparisons_beside_live_syncing_and_a_backfill_name_nothing(proof: Proo
             works = [pool.submit(work) for work in (live, backfill, compare)]
             assert [report.error for work in works for report in work.result() if report.error] == []
     assert forge.rows("SELECT FROM scm.discrepancies") == []
-    assert proofs.failures(forge.conn) == {}
+    assert integrity_checks.failures(forge.conn) == {}
 
 
 def test_what_a_failing_source_kept_from_being_read_was_not_tried(proof: Proof) -> None:

@@ -16,7 +16,7 @@ from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn import make_client
 from sync_pipeline.sources.svn.reader import SvnReader
-from sync_pipeline.store import proofs, watermarks
+from sync_pipeline.store import integrity_checks, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
@@ -257,7 +257,7 @@ def test_what_was_done_behind_the_back_of_the_tables_is_named_and_healed(proof: 
     assert proof.result()["status"] == "clean"
     assert proof.state() == before
     assert proof.rows("SELECT FROM scm.quarantine") == []
-    assert proofs.failures(proof.conn) == {}
+    assert integrity_checks.failures(proof.conn) == {}
 
 
 @pytest.mark.parametrize("reread", ["backfill", "sweep"])

@@ -48,7 +48,7 @@ def stock(forge: Forge, count: int) -> None:
     forge.tick()
 
 
-def refuse(forge: Forge, kind: str, answer: faults.Answer = _FORBIDDEN) -> None:
+def refuse(forge: Forge, kind: str, answer: faults.CannedResponse = _FORBIDDEN) -> None:
     forge.gitlab.faults.add(rf"merge_requests/\d+/{kind}", answer, times=None)
 
 
@@ -66,7 +66,7 @@ def probe_is_due(forge: Forge) -> None:
     forge.conn.execute("UPDATE scm.unreadable_details SET probe_at = now()")
 
 
-def judged(forge: Forge, job_type: JobType) -> health.Judged:
+def judged(forge: Forge, job_type: JobType) -> health.HealthResult:
     # The time before the origin is not what this is about.
     forge.conn.execute("UPDATE scm.sync_watermarks SET covered_time = '{(,)}'")
     (one,) = forge.rows("SELECT instance FROM scm.repos")
@@ -80,7 +80,7 @@ def judged(forge: Forge, job_type: JobType) -> health.Judged:
     [*((kind, _FORBIDDEN) for kind in KINDS), ("approvals", _NO_ROUTE), ("versions", _NO_ROUTE)],
 )
 def test_what_is_refused_everywhere_is_one_state_that_ends_with_all_of_it_read(
-    forge: Forge, kind: str, answer: faults.Answer
+    forge: Forge, kind: str, answer: faults.CannedResponse
 ) -> None:
     job_type, detail = KINDS[kind]
     stock(forge, COUNT)
@@ -141,8 +141,8 @@ def test_the_state_is_told_in_the_same_words_everywhere(forge: Forge) -> None:
     assert text.startswith("approvals not readable since 2")
     assert text.endswith("; tried again once a day")
     assert "403" in text
-    units = status(forge.database, forge.settings)["units"]
-    assert [unit["reasons"] for unit in units if unit["job_type"] == "reviews"] == [{"unreadable": text}]
+    assets = status(forge.database, forge.settings)["units"]
+    assert [asset["reasons"] for asset in assets if asset["job_type"] == "reviews"] == [{"unreadable": text}]
     document = completeness(forge.database, forge.settings)
     spec = f"gitlab:{forge.project.id}"
     assert document["unreadable"] == [{"spec": spec, "job_type": "reviews", "text": text}]
@@ -173,7 +173,7 @@ def test_a_refusal_of_one_merge_request_is_owed_by_that_one(forge: Forge) -> Non
 @pytest.mark.parametrize("answer", [_FORBIDDEN, _NOT_FOUND, _NO_ROUTE])
 @pytest.mark.parametrize("kind", ["(notes|discussions)", "approvals", "versions"])
 def test_what_a_few_merge_requests_refuse_is_owed_by_these(
-    forge: Forge, kind: str, answer: faults.Answer
+    forge: Forge, kind: str, answer: faults.CannedResponse
 ) -> None:
     stock(forge, 6)
     synced(forge)

@@ -24,7 +24,7 @@ from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.fields import commit
-from sync_pipeline.store import commits, jobs, leases, planning, proofs, repos
+from sync_pipeline.store import commits, integrity_checks, jobs, leases, planning, repos
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync import remap
 from sync_pipeline.sync.engine import Syncer
@@ -204,7 +204,7 @@ def test_what_an_older_mapping_left_becomes_what_a_reading_of_the_source_stores(
     window = {"window": ("1990-01-01", "2025-01-01"), "reread": True}
     again = [forge.commits(Mode.BACKFILL, **window), *forge.both(Mode.BACKFILL, **window)]
     assert [report.counts.changed for report in again] == [0] * 3
-    assert proofs.failures(forge.conn) == {}
+    assert integrity_checks.failures(forge.conn) == {}
 
 
 def test_what_raw_does_not_say_stays_as_it_is_stored(forge: Forge, stored: MergeRequest) -> None:
@@ -428,7 +428,7 @@ def test_pages_are_batches_under_a_lease_that_others_may_have_in_between(
         assert sum(row["updated"] for row in rows) == report.counts.updated == count(forge, table)
         assert forge.rows(fences, job=job_type)[0]["fence"] > fence + 1
     assert facts(forge, without=WRITTEN) == before
-    assert proofs.failures(forge.conn) == {}
+    assert integrity_checks.failures(forge.conn) == {}
 
 
 def test_it_covers_nothing_and_is_no_visit(forge: Forge, stored: MergeRequest) -> None:

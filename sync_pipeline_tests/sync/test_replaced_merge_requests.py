@@ -9,7 +9,7 @@ import pytest
 from sync_pipeline.model import Depth, JobType
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
-from sync_pipeline.store import proofs, watermarks
+from sync_pipeline.store import integrity_checks, watermarks
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_reconcile import Proof
 
@@ -102,7 +102,7 @@ def test_the_earlier_one_is_gone_with_its_notes_and_the_new_one_is_another_row(
         forge.tick()
         assert all(report.counts.changed == 0 for report in forge.both())
     assert told(forge) == expected(before, after)
-    assert proofs.failures(forge.conn) == {}
+    assert integrity_checks.failures(forge.conn) == {}
 
 
 def test_a_comparison_finds_the_other_one_and_a_repair_leaves_both(

@@ -12,7 +12,7 @@ from sync_pipeline.model import Counts, Mode, PathChange, RevisionRow, RevisionW
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import proofs
+from sync_pipeline.store import integrity_checks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register_source, request
@@ -58,7 +58,7 @@ def check_twice(database: Database, address: str, repository: SvnRepository) -> 
             request(repo, Mode.BACKFILL, window=(1, max(head + 1, 2)), reread=True)
         )
         assert again.counts == Counts(read=head, unchanged=head)
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 @pytest.mark.parametrize("dump", SAMPLE_DUMPS)

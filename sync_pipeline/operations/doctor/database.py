@@ -12,7 +12,7 @@ import psycopg
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations import environment
-from sync_pipeline.operations.doctor.findings import Finding, State, failed, ok, skipped, told
+from sync_pipeline.operations.doctor.findings import Finding, State, error_text, failed, ok, skipped
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import diagnosis, migrations, objects
 from sync_pipeline.store.connecting import describe
@@ -53,7 +53,7 @@ class Database:
             url, embedded = self._find()
             server = diagnosis.look(url, CONNECT_SECONDS)
         except ConfigurationError as error:
-            seen, remedy = told(error, "correct SCM_DATABASE_URL")
+            seen, remedy = error_text(error, "correct SCM_DATABASE_URL")
             return [
                 failed(CHECKS[0], seen, remedy),
                 *(skipped(check, "the database does not answer") for check in CHECKS[1:]),
@@ -65,7 +65,7 @@ class Database:
         what = "the embedded server" if embedded else describe(url)
         return [
             ok("database", f"{what} answers in {milliseconds:.0f} ms"),
-            judge_version(server),
+            evaluate_version(server),
             _encoding(server),
             _rights(server),
             *self._schema(url),
@@ -143,7 +143,7 @@ def _objects(url: str) -> Finding:
     )
 
 
-def judge_version(server: Server) -> Finding:
+def evaluate_version(server: Server) -> Finding:
     """Whether the server is new enough."""
     if server.version_number < OLDEST * 10_000:
         return failed("database_version", f"PostgreSQL {server.version}", f"use PostgreSQL {OLDEST} or newer")

@@ -29,11 +29,11 @@ from sync_pipeline.operations.doctor.findings import (
     Progress,
     State,
     Task,
-    side_by_side,
+    run_in_parallel,
     skipped,
 )
 from sync_pipeline.quality import credentials, health
-from sync_pipeline.quality.health import Judged
+from sync_pipeline.quality.health import HealthResult
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import diagnosis, heartbeats, pools, repos
 from sync_pipeline.store.credentials import Stop
@@ -65,7 +65,7 @@ class _Known:
     stops: dict[str, Stop] = field(default_factory=dict)
     beats: list[Heartbeat] | None = None
     pools: list[Pool] | None = None
-    verdicts: list[Judged] | None = None
+    verdicts: list[HealthResult] | None = None
     unserved: list[Unserved] = field(default_factory=list)
     hindered: list[dict[str, Any]] = field(default_factory=list)
 
@@ -84,7 +84,9 @@ def examine(dagster: DagsterChecks, progress: Progress = lambda _: None) -> Iter
     findings, settings = local.settings_in_force()
     yield from findings
     if settings is None:
-        yield from side_by_side([Task(("svn_command",), partial(local.svn_command, None))], SECONDS, progress)
+        yield from run_in_parallel(
+            [Task(("svn_command",), partial(local.svn_command, None))], SECONDS, progress
+        )
         for check in CHECKS:
             if check not in _LOCAL_CHECKS:
                 yield skipped(check, "the settings cannot be read")
@@ -94,9 +96,9 @@ def examine(dagster: DagsterChecks, progress: Progress = lambda _: None) -> Iter
         Task(database.CHECKS, place.look),
         Task(("state_folder",), partial(local.state_folder, settings)),
     ]
-    yield from side_by_side(first, SECONDS, progress)
+    yield from run_in_parallel(first, SECONDS, progress)
     known = _known(settings, place)
-    yield from side_by_side(_tasks(settings, place, known, dagster), SECONDS, progress)
+    yield from run_in_parallel(_tasks(settings, place, known, dagster), SECONDS, progress)
     if not known.active(Kind.SVN):
         yield skipped("svn_server", "no SVN repository is registered")
     if not settings.gitlab_servers() and not known.active(Kind.GITLAB):

@@ -98,7 +98,7 @@ def failed(check: str, seen: str, remedy: str, subject: str = "") -> Finding:
     return Finding(check, subject, State.FAILED, seen, remedy)
 
 
-def told(error: SyncError, remedy: str) -> tuple[str, str]:
+def error_text(error: SyncError, remedy: str) -> tuple[str, str]:
     """What happened and what to do about it, from the one line of ``error``, which ends with the remedy after
     a semicolon; ``remedy`` is for those that do not."""
     seen, _, advice = str(error).rpartition("; ")
@@ -126,7 +126,7 @@ Progress = Callable[[Sequence[str]], None]
 """Is told the titles of the tasks that are not done yet, whenever that changes."""
 
 
-def side_by_side(
+def run_in_parallel(
     tasks: Sequence[Task], seconds: float, progress: Progress = lambda _: None
 ) -> Iterator[Finding]:
     """The findings of all tasks, as each is done. A task that fails, or is not done in ``seconds``, has its
@@ -155,7 +155,9 @@ def _run(task: Task, number: int, done: queue.SimpleQueue[tuple[int, Sequence[Fi
     try:
         found = task.run()
     except SyncError as error:
-        found = _without_result(task, *told(error, "try again; scm-sync status tells what the workers met"))
+        found = _without_result(
+            task, *error_text(error, "try again; scm-sync status tells what the workers met")
+        )
     except Exception as error:
         # The message may hold anything.
         found = _without_result(

@@ -18,9 +18,9 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.operations import server_names as server_name_rules
 from sync_pipeline.operations import slowness
-from sync_pipeline.operations.doctor.findings import Finding, failed, ok, skipped, told, warning
-from sync_pipeline.operations.texts import age, counted
-from sync_pipeline.quality.health import Judged
+from sync_pipeline.operations.doctor.findings import Finding, error_text, failed, ok, skipped, warning
+from sync_pipeline.operations.formatting import age, counted
+from sync_pipeline.quality.health import HealthResult
 from sync_pipeline.quality.reasons import WAITS_FOR_ITSELF, Reason, remedy
 from sync_pipeline.settings import SECRETS, Settings, config_file, load_settings
 from sync_pipeline.settings_sources import OTHER_VARIABLES, PREFIX
@@ -48,7 +48,7 @@ def settings_in_force() -> tuple[list[Finding], Settings | None]:
         settings = load_settings()
     except ConfigurationError as error:
         lists = "python -m sync_pipeline.settings lists every setting"
-        problems = (told(ConfigurationError(problem), lists) for problem in error.problems)
+        problems = (error_text(ConfigurationError(problem), lists) for problem in error.problems)
         return [failed("settings", seen, remedy) for seen, remedy in problems], _without_unknown()
     file = config_file()
     given = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in OTHER_VARIABLES)
@@ -143,7 +143,7 @@ def catalog_snapshot(settings: Settings, known: Sequence[Repository] | None) -> 
     try:
         snapshot = catalog.read_snapshot(file)
     except ConfigurationError as error:
-        return [failed(name, *told(error, again))]
+        return [failed(name, *error_text(error, again))]
     if snapshot.written_at is None:
         if known:
             return [failed(name, f"{file} is missing, with {_repositories(len(known))} registered", again)]
@@ -189,7 +189,7 @@ def svn_command(known: Sequence[Repository] | None) -> list[Finding]:
             failed(name, f"not on PATH, and needed by {needed if active else 'SVN repositories'}", install)
         ]
     arguments = ["--version", "--quiet"]
-    limits = process.Limits(_SVN_SECONDS, answer_bytes=1000, memory_bytes=_SVN_MEMORY)
+    limits = process.CommandLimits(_SVN_SECONDS, answer_bytes=1000, memory_bytes=_SVN_MEMORY)
     answer = process.run(command, arguments, limits=limits, environment=process.environment(tunnel=False))
     version = answer.file.read(0, 100).decode("ascii", "replace").strip()
     found = re.match(r"(\d+)\.(\d+)", version)
@@ -209,7 +209,7 @@ def code_server(beats: Sequence[Heartbeat] | None) -> list[Finding]:
     up = slowness.of_up(beats)
     if not up:
         return [skipped(name, "no scm-sync up has reported lately")]
-    slow = slowness.told(beats)
+    slow = slowness.summary(beats)
     if slow:
         remedy = (
             "no data is lost, syncing is only late; start fewer runs at once (max_concurrent_runs in "
@@ -258,12 +258,12 @@ def pools(living: Sequence[Pool] | None, unserved: Sequence[Unserved]) -> list[F
     return [ok("pools", f"{counted(len(living), 'pool')} take every repository: {names}")]
 
 
-def assets(verdicts: Sequence[Judged] | None, repositories: Sequence[Repository]) -> list[Finding]:
+def assets(verdicts: Sequence[HealthResult] | None, repositories: Sequence[Repository]) -> list[Finding]:
     """One finding for each reason that needs a person, with the line and the remedy that every report shows.
     ``verdicts`` is None where they cannot be read."""
     if verdicts is None:
         return [skipped("assets", "the database cannot be read")]
-    found: dict[Reason, list[Judged]] = {}
+    found: dict[Reason, list[HealthResult]] = {}
     for verdict in verdicts:
         if not verdict.health.passed:
             for reason in verdict.health.reasons:
@@ -275,7 +275,7 @@ def assets(verdicts: Sequence[Judged] | None, repositories: Sequence[Repository]
     return [_unhealthy(reason, some, specs) for reason, some in sorted(found.items())]
 
 
-def _unhealthy(reason: Reason, some: Sequence[Judged], specs: Mapping[int, str]) -> Finding:
+def _unhealthy(reason: Reason, some: Sequence[HealthResult], specs: Mapping[int, str]) -> Finding:
     first = some[0]
     spec = specs.get(first.facts.repo_id, str(first.facts.repo_id))
     what = f"{counted(len(some), 'asset')}, such as {spec} {first.facts.job_type}"

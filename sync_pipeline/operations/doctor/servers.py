@@ -21,12 +21,12 @@ import requests
 
 from sync_pipeline.errors import AccessDenied, ConfigurationError, SourceGone, SyncError
 from sync_pipeline.model import Repository
-from sync_pipeline.operations.doctor.findings import Finding, State, failed, ok, skipped, told, warning
-from sync_pipeline.operations.texts import age, counted
+from sync_pipeline.operations.doctor.findings import Finding, State, error_text, failed, ok, skipped, warning
+from sync_pipeline.operations.formatting import age, counted
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.certificates import remedy
-from sync_pipeline.sources.gitlab.front import TokenLook, look_at_token
-from sync_pipeline.sources.gitlab.transport import Answer, Client, Feedback, Instance
+from sync_pipeline.sources.gitlab.project import TokenInfo, get_token
+from sync_pipeline.sources.gitlab.transport import Client, Feedback, Instance, Response
 from sync_pipeline.sources.proxies import proxy_for
 from sync_pipeline.store.credentials import Stop
 from sync_pipeline.sync.readers import svn_reader
@@ -123,7 +123,7 @@ class GitLabLook:
         try:
             token = self._server.token()
         except ConfigurationError as error:
-            self._say(failed("gitlab_token", *told(error, "set the token"), self._subject))
+            self._say(failed("gitlab_token", *error_text(error, "set the token"), self._subject))
             return None
         if not token:
             self._say(
@@ -150,7 +150,7 @@ class GitLabLook:
                 self._say(ok("gitlab", f"{self._server.url} answers", self._subject))
                 self._skip("not asked: it wants fewer requests")
                 return
-            seen, remedy = told(error, "look at the server, and at the proxy in front of it")
+            seen, remedy = error_text(error, "look at the server, and at the proxy in front of it")
             self._say(failed("gitlab", seen, remedy, self._subject))
             self._skip("it cannot be asked")
             return
@@ -163,14 +163,14 @@ class GitLabLook:
             except AccessDenied as error:
                 self._refused(error)
             except SyncError as error:
-                self._say(warning(check, *told(error, "try again"), self._subject))
+                self._say(warning(check, *error_text(error, "try again"), self._subject))
         self._skip("the token is refused")
 
     def _refused(self, error: AccessDenied) -> None:
-        seen, remedy = told(error, "create a token with scope read_api and set it")
+        seen, remedy = error_text(error, "create a token with scope read_api and set it")
         self._say(failed("gitlab_token", seen, remedy, self._subject))
 
-    def _about_version(self, answer: Answer) -> Finding:
+    def _about_version(self, answer: Response) -> Finding:
         data = answer.data if isinstance(answer.data, dict) else {}
         version = str(data.get("version") or "")[:40]
         if not version:
@@ -206,24 +206,24 @@ class GitLabLook:
         return ok("gitlab_clock", f"differs from ours by {seconds:.0f} s", self._subject)
 
     def _about_token(self, client: Client) -> Finding:
-        token = look_at_token(client)
+        token = get_token(client)
         if token is None:
             return ok("gitlab_token", "accepted; of this kind the server tells no scopes", self._subject)
-        return judge_token(token, self._now().date(), self._subject)
+        return evaluate_token(token, self._now().date(), self._subject)
 
     def _about_user(self, client: Client) -> Finding:
         data: Any = client.get("/user").data
         data = data if isinstance(data, dict) else {}
-        said = [f"{data.get('username', 'somebody without a name')}"]
-        said += ["a bot"] if data.get("bot") else []
-        said += ["external: sees only what it is a member of"] if data.get("external") else []
-        said += ["an administrator, more than is needed"] if data.get("is_admin") else []
+        traits = [f"{data.get('username', 'somebody without a name')}"]
+        traits += ["a bot"] if data.get("bot") else []
+        traits += ["external: sees only what it is a member of"] if data.get("external") else []
+        traits += ["an administrator, more than is needed"] if data.get("is_admin") else []
         state = data.get("state", "active")
         if state != "active":
             return failed(
-                "gitlab_user", f"{', '.join(said)}, {state}", "use a token of an active user", self._subject
+                "gitlab_user", f"{', '.join(traits)}, {state}", "use a token of an active user", self._subject
             )
-        return ok("gitlab_user", ", ".join(said), self._subject)
+        return ok("gitlab_user", ", ".join(traits), self._subject)
 
     def _about_limits(self) -> Finding:
         name, seen = "gitlab_limits", self._limits.seen
@@ -263,14 +263,14 @@ class GitLabLook:
         return failed(name, since, "set a token that the server accepts; it counts at once", self._subject)
 
 
-def _version(client: Client) -> Answer:
+def _version(client: Client) -> Response:
     try:
         return client.get("/metadata")
     except SourceGone:
         return client.get("/version")  # before 15.2
 
 
-def judge_token(token: TokenLook, today: date, subject: str) -> Finding:
+def evaluate_token(token: TokenInfo, today: date, subject: str) -> Finding:
     """Whether a token may do what we need, and for how long."""
     scopes = ", ".join(token.scopes) or "none"
     until = "never expires" if token.expires_at is None else f"until {token.expires_at}"
@@ -308,7 +308,7 @@ def svn_server(settings: Settings, repository: Repository) -> list[Finding]:
     try:
         visit = reader.visit()
     except SyncError as error:
-        seen, remedy = told(error, "look at the server")
+        seen, remedy = error_text(error, "look at the server")
         return [failed("svn_server", seen, remedy, repository.instance)]
     user = f" as {settings.svn_username}" if settings.svn_username else ""
     return [ok("svn_server", f"{visit.root} answers{user}, HEAD r{visit.head}", repository.instance)]

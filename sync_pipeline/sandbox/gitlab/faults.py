@@ -20,7 +20,7 @@ BAD_GATEWAY = b"<html><head><title>502 Bad Gateway</title></head><body><h1>502 B
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CannedResponse:
     """Answer this instead."""
 
     status: int
@@ -98,7 +98,9 @@ class Edited:
     edit: Callable[[bytes], bytes]
 
 
-Fault = Answer | Truncated | Reset | Slow | Stall | ForeignLink | WithoutHeaders | Do | Poison | Edited
+Fault = (
+    CannedResponse | Truncated | Reset | Slow | Stall | ForeignLink | WithoutHeaders | Do | Poison | Edited
+)
 
 
 @dataclass(slots=True)
@@ -150,35 +152,35 @@ class Faults:
 # --- Answers that real servers and the proxies before them give -----------------------------------------
 
 
-def json_answer(status: int, body: Any, **headers: str) -> Answer:
+def json_answer(status: int, body: Any, **headers: str) -> CannedResponse:
     """A JSON body; ``headers`` are written with underscores for dashes."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status, json.dumps(body, separators=(",", ":")).encode(), headers=named)
+    return CannedResponse(status, json.dumps(body, separators=(",", ":")).encode(), headers=named)
 
 
 def throttled_text(
     *, retry_after: str | None = "1", headers: Mapping[str, str] | None = None, text: str = "Retry later\n"
-) -> Answer:
+) -> CannedResponse:
     """The plain-text 429 of the throttle before Rails; ``retry_after`` may be seconds, an HTTP date, nonsense
     or None."""
     more = dict(headers or {}) | ({"Retry-After": retry_after} if retry_after is not None else {})
-    return Answer(429, text.encode(), "text/plain", more)
+    return CannedResponse(429, text.encode(), "text/plain", more)
 
 
-def throttled_feature(retry_after: str | None = "60") -> Answer:
+def throttled_feature(retry_after: str | None = "60") -> CannedResponse:
     """The JSON 429 of a per-feature limiter, whose ``message`` is an object."""
     text = "This endpoint has been requested too many times. Try again later."
     headers = {"Retry_After": retry_after} if retry_after is not None else {}
     return json_answer(429, {"message": {"error": text}}, **headers)
 
 
-def throttled_json(retry_after: str | None = "60") -> Answer:
+def throttled_json(retry_after: str | None = "60") -> CannedResponse:
     """The JSON 429 of the API helpers."""
     headers = {"Retry_After": retry_after} if retry_after is not None else {}
     return json_answer(429, {"message": "429 Too Many Requests"}, **headers)
 
 
-def server_error(status: int = 500) -> Answer:
+def server_error(status: int = 500) -> CannedResponse:
     """A JSON 5xx."""
     texts = {
         500: "Internal Server Error",
@@ -189,22 +191,22 @@ def server_error(status: int = 500) -> Answer:
     return json_answer(status, {"message": f"{status} {texts.get(status, 'Error')}"})
 
 
-def proxy_error(status: int = 502) -> Answer:
+def proxy_error(status: int = 502) -> CannedResponse:
     """An HTML 5xx from a proxy."""
-    return Answer(status, BAD_GATEWAY, "text/html")
+    return CannedResponse(status, BAD_GATEWAY, "text/html")
 
 
-def login_page() -> Answer:
+def login_page() -> CannedResponse:
     """A proxy's login page with status 200."""
-    return Answer(200, LOGIN_PAGE, "text/html; charset=utf-8")
+    return CannedResponse(200, LOGIN_PAGE, "text/html; charset=utf-8")
 
 
-def redirect(location: str, status: int = 302) -> Answer:
+def redirect(location: str, status: int = 302) -> CannedResponse:
     """A redirect, to another host for instance."""
     body = b'<html><body>You are being <a href="/">redirected</a>.</body></html>'
-    return Answer(status, body, "text/html", {"Location": location})
+    return CannedResponse(status, body, "text/html", {"Location": location})
 
 
-def resource_lock() -> Answer:
+def resource_lock() -> CannedResponse:
     """The 409 that may be tried again."""
     return json_answer(409, {"message": "409 Conflict: Resource lock"})

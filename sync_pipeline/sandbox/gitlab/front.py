@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sync_pipeline.sandbox.gitlab.access import sent_secret
 from sync_pipeline.sandbox.gitlab.control import GitLab
 from sync_pipeline.sandbox.gitlab.faults import (
-    Answer,
+    CannedResponse,
     Do,
     Edited,
     Fault,
@@ -35,7 +35,7 @@ from sync_pipeline.sandbox.gitlab.faults import (
     WithoutHeaders,
     server_error,
 )
-from sync_pipeline.sandbox.gitlab.journal import Entry
+from sync_pipeline.sandbox.gitlab.journal import LoggedRequest
 
 _SECRETS = re.compile(r"((?:private|access)_token=)[^&]*")
 
@@ -79,7 +79,7 @@ class Front:
         finally:
             self.gitlab.journal.end()
 
-    def _enter(self, scope: Scope) -> Entry:
+    def _enter(self, scope: Scope) -> LoggedRequest:
         """Prepare the scope, and the journal's entry for it."""
         # Routes match the path as sent: a decoded %2F would make other segments of it.
         scope["path"] = scope.get("raw_path", scope["path"].encode()).decode("ascii", errors="replace")
@@ -93,7 +93,7 @@ class Front:
         scope["sandbox.secret"] = secret
         scope["sandbox.base"] = f"{root.rstrip('/')}{self.prefix}/api/v4"
         token = self.gitlab.tokens.get(secret or "")
-        entry = Entry(
+        entry = LoggedRequest(
             at=self.gitlab.clock.now(),
             method=scope["method"],
             path=scope["path"],
@@ -109,7 +109,7 @@ class Front:
         scope["sandbox.entry"] = entry
         return entry
 
-    async def _answer(self, entry: Entry, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, entry: LoggedRequest, scope: Scope, receive: Receive, send: Send) -> None:
         if self.gitlab.behaviour.latency:
             await asyncio.sleep(self.gitlab.behaviour.latency)
         fault = self.gitlab.faults.strike(f"{entry.path}?{entry.query}")
@@ -122,13 +122,13 @@ class Front:
             _reset(send)
             return
         throttle = self._throttle(scope)
-        if isinstance(fault, Answer):
+        if isinstance(fault, CannedResponse):
             reply = _made(fault)
         elif throttle is not None and throttle.exceeded:
-            reply = _made(Answer(429, b"Retry later\n", "text/plain"))
+            reply = _made(CannedResponse(429, b"Retry later\n", "text/plain"))
         else:
             reply = await _collect(self.app, scope, receive, entry)
-        if throttle is not None and not isinstance(fault, Answer):
+        if throttle is not None and not isinstance(fault, CannedResponse):
             for name, value in throttle.headers:
                 reply.set(name, value)
         if isinstance(fault, ForeignLink) and (link := reply.get("Link")):
@@ -179,7 +179,7 @@ class _Throttle:
     headers: Sequence[tuple[str, str]]
 
 
-def _made(answer: Answer) -> _Reply:
+def _made(answer: CannedResponse) -> _Reply:
     reply = _Reply(answer.status, [], answer.body)
     reply.set("Content-Type", answer.content_type)
     reply.set("Content-Length", str(len(answer.body)))
@@ -188,7 +188,7 @@ def _made(answer: Answer) -> _Reply:
     return reply
 
 
-async def _collect(app: ASGIApp, scope: Scope, receive: Receive, entry: Entry) -> _Reply:
+async def _collect(app: ASGIApp, scope: Scope, receive: Receive, entry: LoggedRequest) -> _Reply:
     """Let the routes answer into a reply instead of the connection."""
     reply = _Reply()
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 
 @dataclass(slots=True)
-class Entry:
+class LoggedRequest:
     """One request. ``route`` is the template it matched, such as ``/projects/{id}/merge_requests`` (None when
     none did), ``token`` the name of the known token it carried, ``sent_secret`` whether it carried any."""
 
@@ -39,14 +39,14 @@ class Entry:
 class Journal:
     """All requests since the start or the last :meth:`clear`."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LoggedRequest] = field(default_factory=list)
     running: int = 0
     """Requests being answered right now."""
     most_running: int = 0
     """The most that were answered side by side."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def begin(self, entry: Entry) -> None:
+    def begin(self, entry: LoggedRequest) -> None:
         """Note that a request came in."""
         with self._lock:
             self.entries.append(entry)
@@ -58,7 +58,7 @@ class Journal:
         with self._lock:
             self.running -= 1
 
-    def matching(self, pattern: str = "") -> list[Entry]:
+    def matching(self, pattern: str = "") -> list[LoggedRequest]:
         """Entries whose path with query matches a regular expression."""
         return [one for one in list(self.entries) if re.search(pattern, f"{one.path}?{one.query}")]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sync_pipeline.sources.gitlab.fields import Fields
-from sync_pipeline.sources.gitlab.front import projects_of
+from sync_pipeline.sources.gitlab.page_bisect import PER_PAGE
 from sync_pipeline.sources.gitlab.paging import rows
-from sync_pipeline.sources.gitlab.pieces import PER_PAGE
+from sync_pipeline.sources.gitlab.project import projects_of
 from sync_pipeline.sources.gitlab.transport import Client
 
 

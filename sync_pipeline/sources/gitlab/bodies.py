@@ -2,7 +2,7 @@
 
 Belongs here: reading and unpacking in small steps, so that neither an endless body nor a small one that
 unpacks to a huge one takes memory. Does not belong here: what the body means
-(:mod:`sync_pipeline.sources.gitlab.answers`).
+(:mod:`sync_pipeline.sources.gitlab.responses`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sync_pipeline.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
-from sync_pipeline.model import Obligation, Refusal
+from sync_pipeline.model import DeferredFetch, Refusal
 from sync_pipeline.sources.gitlab.transport import Client
 
 T = TypeVar("T")
@@ -140,13 +140,13 @@ def ask_others(ask: Ask, iids: Iterable[int], detail: str) -> tuple[bool, Refusa
     return False, refusals[0] if refusals else None
 
 
-class Owing:
+class DeferredFetches:
     """Collects what one page owes. ``attempt`` may be called by several threads. With ``refusals``, a detail
     that the server refuses for every merge request gets no obligation for each."""
 
     def __init__(self, refusals: Refusals | None = None) -> None:
         self._refusals = refusals
-        self._found: list[Obligation] = []
+        self._found: list[DeferredFetch] = []
         self._pending: dict[str, list[tuple[str, SourceGone | AccessDenied]]] = {}
         self._skipped: dict[str, list[str]] = {}
         self._failed = 0
@@ -241,15 +241,15 @@ class Owing:
 
     def owe(self, natural_key: str, detail: str, error: str) -> None:
         """Write down a detail that was read in part only."""
-        self._found.append(Obligation(natural_key, detail, error))
+        self._found.append(DeferredFetch(natural_key, detail, error))
 
     @property
-    def obligations(self) -> tuple[Obligation, ...]:
+    def obligations(self) -> tuple[DeferredFetch, ...]:
         """What is owed, in a stable order."""
         return tuple(sorted(self._found, key=lambda one: (one.natural_key, one.detail)))
 
 
-def side_by_side(work: Callable[[T], R], items: Sequence[T], parallel: int) -> list[R]:
+def parallel_map(work: Callable[[T], R], items: Sequence[T], parallel: int) -> list[R]:
     """``work`` of each of ``items``, at most ``parallel`` at once, in their order. The first error is raised
     when what has begun is over; the rest is not begun."""
     if parallel <= 1 or len(items) <= 1:

@@ -14,11 +14,17 @@ from typing import Any
 
 from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
 from sync_pipeline.gitlab_rows import CommitBatch, CommitRow
-from sync_pipeline.model import Obligation, QuarantinedRow, TimeWindow
+from sync_pipeline.model import DeferredFetch, QuarantinedRow, TimeWindow
 from sync_pipeline.sources.gitlab.fields import commit, is_sha, payload, quarantined
+from sync_pipeline.sources.gitlab.page_bisect import (
+    PER_PAGE,
+    UNLISTED,
+    UnreadableRow,
+    bisect_page,
+    is_splittable,
+)
 from sync_pipeline.sources.gitlab.paging import Progress, rows, stamp
-from sync_pipeline.sources.gitlab.pieces import PER_PAGE, UNLISTED, Hole, in_pieces, is_too_hard
-from sync_pipeline.sources.gitlab.transport import Answer, Client, project_path
+from sync_pipeline.sources.gitlab.transport import Client, Response, project_path
 
 _GIVE_UP_AFTER = 2
 # After so many pages without them statistics are tried again, then after twice as many, and so on: a server
@@ -115,14 +121,14 @@ class CommitReader:
             answer = self._client.get(self._path, {**query, "per_page": 1, "page": 1})
         except (Transient, Permanent) as error:
             # There is a row that it cannot give.
-            if is_too_hard(error):
+            if is_splittable(error):
                 return True
             raise
         return any(isinstance(row, dict) and row.get("id") == tip for row in rows(answer, self._path))
 
-    def _pages(self, query: dict[str, Any], page: int) -> Iterator[tuple[int, Answer, bool]]:
-        """Number, answer, and whether statistics were left out, of each page; a :class:`Hole` in the place of
-        a row that the server cannot give."""
+    def _pages(self, query: dict[str, Any], page: int) -> Iterator[tuple[int, Response, bool]]:
+        """Number, answer, and whether statistics were left out, of each page; a :class:`UnreadableRow` in the
+        place of a row that the server cannot give."""
         size = PER_PAGE if page == 1 else 0
         progress = Progress(self._path)
         while True:
@@ -131,7 +137,7 @@ class CommitReader:
                 answer, without = self._page(asked)
                 size = size or len(rows(answer, self._path))
             except (Transient, Permanent) as error:
-                if not is_too_hard(error):
+                if not is_splittable(error):
                     raise
                 # Some servers give fewer rows than they are asked for; then a page begins elsewhere.
                 size = size or len(self._listed({**asked, "page": page - 1}).data)
@@ -142,7 +148,7 @@ class CommitReader:
             progress.check(answer, page)
             page += 1
 
-    def _page(self, query: dict[str, Any]) -> tuple[Answer, bool]:
+    def _page(self, query: dict[str, Any]) -> tuple[Response, bool]:
         if not self._stats:
             return self._client.get(self._path, query), False
         if self._spared > 0:
@@ -154,33 +160,33 @@ class CommitReader:
                 return answer, False
             except (Transient, Permanent) as error:
                 # Counting the lines of huge commits takes the server too long.
-                if not is_too_hard(error):
+                if not is_splittable(error):
                     raise
                 self._failed_stats += 1
                 if self._failed_stats >= _GIVE_UP_AFTER:
                     self._spared = _SPARED * 2 ** (self._failed_stats - _GIVE_UP_AFTER)
         return self._client.get(self._path, query), True
 
-    def _listed(self, query: dict[str, Any]) -> Answer:
+    def _listed(self, query: dict[str, Any]) -> Response:
         answer = self._client.get(self._path, query)
         rows(answer, self._path)
         return answer
 
-    def _in_pieces(self, query: dict[str, Any], page: int, error: SyncError, size: int) -> Answer:
+    def _in_pieces(self, query: dict[str, Any], page: int, error: SyncError, size: int) -> Response:
         counted = {**query, "with_stats": "true"} if self._stats else query
 
-        def ask(number: int, count: int) -> Answer:
+        def ask(number: int, count: int) -> Response:
             return self._listed({**counted, "page": number, "per_page": count})
 
-        found = in_pieces(ask, page, error, size)
-        return Answer(found.rows, {"page": [str(page + 1)]} if found.more else None, found.date)
+        found = bisect_page(ask, page, error, size)
+        return Response(found.rows, {"page": [str(page + 1)]} if found.more else None, found.date)
 
     def _batch(
         self,
         tip: str | None,
         covered: str | None,
         page: int,
-        answer: Answer,
+        answer: Response,
         without: bool,
         *,
         tip_read: bool,
@@ -188,7 +194,7 @@ class CommitReader:
         found: list[CommitRow] = []
         aside: list[QuarantinedRow] = []
         for index, data in enumerate(rows(answer, self._path)):
-            if isinstance(data, Hole):
+            if isinstance(data, UnreadableRow):
                 aside.append(QuarantinedRow(f"{tip}:{page}:{index}", UNLISTED, data.error, b""))
                 # A walk begins with its tip, and one that cannot be believed is empty.
                 tip_read = tip_read or (data.place == 0 and len(answer.data) > 1)
@@ -217,12 +223,12 @@ def _query(covered: str | None, revision: str) -> dict[str, Any]:
     return {"ref_name": revision if covered is None else f"{covered}..{revision}"}
 
 
-def _begins_elsewhere(tip: str, answer: Answer) -> bool:
+def _begins_elsewhere(tip: str, answer: Response) -> bool:
     """Whether the first row of a walk is another commit than its tip. One without a name may be any."""
     first = answer.data[0] if isinstance(answer.data, list) and answer.data else None
     name = first.get("id") if isinstance(first, dict) else None
     return is_sha(name) and name != tip
 
 
-def _owed(row: CommitRow) -> Obligation:
-    return Obligation(row.sha, "stats", "the server could not count the lines of a page of commits")
+def _owed(row: CommitRow) -> DeferredFetch:
+    return DeferredFetch(row.sha, "stats", "the server could not count the lines of a page of commits")

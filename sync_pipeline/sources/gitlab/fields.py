@@ -14,7 +14,7 @@ from typing import Any
 from sync_pipeline.errors import RowUnreadable
 from sync_pipeline.gitlab_rows import CommitRow, Person
 from sync_pipeline.model import QuarantinedRow
-from sync_pipeline.sources.gitlab.answers import redact
+from sync_pipeline.sources.gitlab.responses import redact
 
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Python also takes forms that are no times of a server, and offsets such as +13:75.

@@ -21,17 +21,17 @@ from sync_pipeline.gitlab_rows import (
     MergeRequestRow,
     MergeRequestVersion,
 )
-from sync_pipeline.model import Obligation, QuarantinedRow, Refusal, TimeWindow
+from sync_pipeline.model import DeferredFetch, QuarantinedRow, Refusal, TimeWindow
 from sync_pipeline.sources.gitlab.children import (
     OWN_ERRORS,
-    Owing,
+    DeferredFetches,
     Refusals,
+    parallel_map,
     refusal_of,
-    side_by_side,
 )
 from sync_pipeline.sources.gitlab.fields import Fields, commit, moment, payload, quarantined
+from sync_pipeline.sources.gitlab.page_bisect import UNLISTED, UnreadableRow
 from sync_pipeline.sources.gitlab.paging import Key, by_time, pages, rows, stamp
-from sync_pipeline.sources.gitlab.pieces import UNLISTED, Hole
 from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
 
 _ORDER = {"state": "all", "scope": "all", "order_by": "updated_at", "sort": "asc"}
@@ -103,7 +103,7 @@ class MergeRequestReader:
         for first in range(0, len(iids), _IIDS_AT_ONCE):
             left = list(iids[first : first + _IIDS_AT_ONCE])
             query: Params = {"state": "all", "scope": "all", "iids[]": list(left)}
-            holes: list[Hole] = []
+            holes: list[UnreadableRow] = []
             for answer in pages(self._client, self._path, query, holes=holes):
                 came = {iid for data in rows(answer, self._path) if isinstance(iid := _iid(data), int)}
                 left = [iid for iid in left if iid not in came]
@@ -112,10 +112,10 @@ class MergeRequestReader:
                 single, unlisted = self._single(left)
                 yield self._batch(single, None, known, unlisted)
 
-    def settle(self, iid: int) -> tuple[MergeRequestRow, tuple[Obligation, ...]]:
+    def settle(self, iid: int) -> tuple[MergeRequestRow, tuple[DeferredFetch, ...]]:
         """One merge request with its versions and commits, and what of them cannot be read. Raises as the
         transport does, RowUnreadable where it cannot be stored."""
-        owing = Owing(self._refusals)
+        owing = DeferredFetches(self._refusals)
         row = self._with_children(merge_request(self._client.get(f"{self._path}/{iid}").data), owing)
         owing.settle(self.ask)
         return row, owing.obligations
@@ -141,7 +141,7 @@ class MergeRequestReader:
             except RowUnreadable as error:
                 aside.append(quarantined(str(_iid(data) or "?"), error))
         stored = known({row.iid: row.mr_id for row in good}) if good and self._children else {}
-        owing = Owing(self._refusals)
+        owing = DeferredFetches(self._refusals)
 
         def whole(row: MergeRequestRow) -> MergeRequestRow:
             if not self._children:
@@ -149,7 +149,7 @@ class MergeRequestReader:
             same = stored.get(row.iid)
             return row if same == (row.head_sha, row.target_branch) else self._with_children(row, owing)
 
-        complete = side_by_side(whole, good, self._parallel)
+        complete = parallel_map(whole, good, self._parallel)
         owing.settle(self.ask)
         owed = (*owing.obligations, *(owed_of_unlisted(row, "detail") for row in unlisted))
         return MergeRequestBatch(None, tuple(complete), None, date, tuple(aside), owed)
@@ -168,7 +168,7 @@ class MergeRequestReader:
                     raise
         return found, unlisted
 
-    def _with_children(self, row: MergeRequestRow, owing: Owing) -> MergeRequestRow:
+    def _with_children(self, row: MergeRequestRow, owing: DeferredFetches) -> MergeRequestRow:
         key = str(row.iid)
         versions = owing.attempt(key, "versions", lambda: self._versions(row.iid))
         commits = owing.attempt(key, "commits", lambda: self._commits(row.iid))
@@ -214,10 +214,12 @@ def unlisted_window(natural_key: str) -> TimeWindow | None:
     return TimeWindow(first, last + timedelta(milliseconds=1))
 
 
-def owed_of_unlisted(row: QuarantinedRow, detail: str) -> Obligation:
+def owed_of_unlisted(row: QuarantinedRow, detail: str) -> DeferredFetch:
     """What is owed of a merge request that did not come: ``detail`` where its number is known, else
     :data:`LISTED`."""
-    return Obligation(row.natural_key, LISTED if row.natural_key.startswith(_UPDATED) else detail, row.detail)
+    return DeferredFetch(
+        row.natural_key, LISTED if row.natural_key.startswith(_UPDATED) else detail, row.detail
+    )
 
 
 def _key(data: Any) -> Key | None:

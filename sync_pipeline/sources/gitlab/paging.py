@@ -21,8 +21,14 @@ from typing import Any
 
 from sync_pipeline.errors import AnswerStalled, Permanent, SyncError, Transient
 from sync_pipeline.model import TimeWindow
-from sync_pipeline.sources.gitlab.pieces import PER_PAGE, Hole, Pieces, in_pieces, is_too_hard
-from sync_pipeline.sources.gitlab.transport import Answer, Client, Params
+from sync_pipeline.sources.gitlab.page_bisect import (
+    PER_PAGE,
+    BisectedPage,
+    UnreadableRow,
+    bisect_page,
+    is_splittable,
+)
+from sync_pipeline.sources.gitlab.transport import Client, Params, Response
 
 # The API shows milliseconds of what the database keeps in microseconds.
 _STEP = timedelta(milliseconds=1)
@@ -48,8 +54,8 @@ def pages(
     params: Params | None = None,
     *,
     empty_ends: bool = False,
-    holes: list[Hole] | None = None,
-) -> Iterator[Answer]:
+    holes: list[UnreadableRow] | None = None,
+) -> Iterator[Response]:
     """All pages of a list. A short page is not the last one, an empty one only with ``empty_ends``: branches,
     tags and commits announce a page behind the last.
 
@@ -69,19 +75,21 @@ def pages(
         try:
             answer = client.get(path, query)
         except (Transient, Permanent) as error:
-            if number is None or not is_too_hard(error):
+            if number is None or not is_splittable(error):
                 raise
             is_too_long = error.code == "content_too_large" or isinstance(error, AnswerStalled)
             if holes is None and not is_too_long:
                 raise
             ask = partial(_ask, client, path, query)
-            found = in_pieces(ask, number, error, size)
+            found = bisect_page(ask, number, error, size)
             if holes is not None:
                 holes += found.holes
             elif found.holes:
                 raise
             following = {"page": [str(number + 1)]} if found.more else None
-            answer = Answer([row for row in found.rows if not isinstance(row, Hole)], following, found.date)
+            answer = Response(
+                [row for row in found.rows if not isinstance(row, UnreadableRow)], following, found.date
+            )
         else:
             size = max(len(rows(answer, path)), 1)
         yield answer
@@ -98,7 +106,7 @@ def _number(query: Mapping[str, Any], default: int | None = 1) -> int | None:
     return int(text) if text.isdecimal() and "pagination" not in query else None
 
 
-def _ask(client: Client, path: str, query: Mapping[str, Any], page: int, per_page: int) -> Answer:
+def _ask(client: Client, path: str, query: Mapping[str, Any], page: int, per_page: int) -> Response:
     answer = client.get(path, {**query, "page": page, "per_page": per_page})
     rows(answer, path)
     return answer
@@ -115,7 +123,7 @@ class Progress:
         self._empty = 0
         self._count = 0
 
-    def check(self, answer: Answer, page: int | None) -> None:
+    def check(self, answer: Response, page: int | None) -> None:
         """Check ``answer``, which announces another page. It is the answer to page ``page`` (None: pages have
         no numbers). Raises Transient where its link leads back to that page or to one before it, or the same
         page or the same link came before. Raises Transient too after too many empty pages in a row, and after
@@ -146,7 +154,7 @@ class Progress:
         return Transient(f"GET {self._path}: {what}; the list would have no end", code="paging_loop")
 
 
-def rows(answer: Answer, path: str) -> list[Any]:
+def rows(answer: Response, path: str) -> list[Any]:
     """The rows of a page. Raises Transient where the answer is no list."""
     if not isinstance(answer.data, list):
         raise Transient(f"GET {path}: the server sent no list", code="not_json")
@@ -255,7 +263,7 @@ def _from(seen: frozenset[Key], after: datetime) -> frozenset[Key]:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlisted:
+class UnreadableRange:
     """Rows that the server cannot give: one after the other, updated from ``since`` to ``until``, both
     inclusive."""
 
@@ -265,7 +273,7 @@ class Unlisted:
 
 
 @dataclass(frozen=True, slots=True)
-class Sketch:
+class PartialRow:
     """The little that the server can say of a row that it cannot give, and why it cannot."""
 
     data: Any
@@ -281,8 +289,8 @@ class TimedPage:
     rows: list[Any]
     covered_until: datetime
     date: datetime | None
-    sketches: tuple[Sketch, ...] = ()
-    unlisted: tuple[Unlisted, ...] = ()
+    sketches: tuple[PartialRow, ...] = ()
+    unlisted: tuple[UnreadableRange, ...] = ()
 
 
 def by_time(
@@ -313,13 +321,13 @@ def by_time(
         }
         if position.tie and position.passes >= _PASSES_BY_UPDATE:
             query["order_by"] = "created_at"
-        unlisted: tuple[Unlisted, ...] = ()
+        unlisted: tuple[UnreadableRange, ...] = ()
         try:
             answer = client.get(path, query)
         except (Transient, Permanent) as error:
-            if not is_too_hard(error):
+            if not is_splittable(error):
                 raise
-            found = _at_rest(partial(_pieces, client, path, query, error, sketch), key)
+            found = _read_until_stable(partial(_pieces, client, path, query, error, sketch), key)
             listed, unlisted = _without_holes(found, position, key)
             more, date, total = found.more, found.date, None
         else:
@@ -333,43 +341,43 @@ def by_time(
         position = step(position, [version for _, version in keyed if version], more, total)
         covered = window.until if position is None else min(max(position.after, window.since), window.until)
         yield TimedPage(
-            [row for row in new if not isinstance(row, Sketch)],
+            [row for row in new if not isinstance(row, PartialRow)],
             covered,
             date,
-            tuple(row for row in new if isinstance(row, Sketch)),
+            tuple(row for row in new if isinstance(row, PartialRow)),
             unlisted,
         )
 
 
 def _version(row: Any, key: Callable[[Any], Key | None]) -> Key | None:
-    if isinstance(row, Hole):
+    if isinstance(row, UnreadableRow):
         return None
-    return key(row.data if isinstance(row, Sketch) else row)
+    return key(row.data if isinstance(row, PartialRow) else row)
 
 
 def _pieces(
     client: Client, path: str, query: Mapping[str, Any], error: SyncError, sketch: Params | None
-) -> Pieces:
+) -> BisectedPage:
     """The page of ``query`` in pieces, with sketches in the place of holes where they can be had."""
-    found = in_pieces(partial(_ask, client, path, query), query["page"], error, query["per_page"])
+    found = bisect_page(partial(_ask, client, path, query), query["page"], error, query["per_page"])
     if sketch is None:
         return found
     listed: list[Any] = []
     for row in found.rows:
-        if isinstance(row, Hole):
+        if isinstance(row, UnreadableRow):
             try:
                 answer = _ask(client, path, {**query, **sketch}, row.place + 1, 1)
             except (Transient, Permanent) as again:
-                if not is_too_hard(again):
+                if not is_splittable(again):
                     raise
             else:
-                listed += [Sketch(data, row.error) for data in answer.data]
+                listed += [PartialRow(data, row.error) for data in answer.data]
                 continue
         listed.append(row)
     return replace(found, rows=listed)
 
 
-def _at_rest(look: Callable[[], Pieces], key: Callable[[Any], Key | None]) -> Pieces:
+def _read_until_stable(look: Callable[[], BisectedPage], key: Callable[[Any], Key | None]) -> BisectedPage:
     """What two looks in a row agree on: while a page is read by number, a row that leaves makes another one
     fall between two pieces."""
     before: list[Key | None] | None = None
@@ -383,28 +391,28 @@ def _at_rest(look: Callable[[], Pieces], key: Callable[[Any], Key | None]) -> Pi
 
 
 def _without_holes(
-    found: Pieces, position: Position, key: Callable[[Any], Key | None]
-) -> tuple[list[Any], tuple[Unlisted, ...]]:
+    found: BisectedPage, position: Position, key: Callable[[Any], Key | None]
+) -> tuple[list[Any], tuple[UnreadableRange, ...]]:
     """The rows of ``found``, and its holes as the times between them."""
     listed = list(found.rows)
     if found.more and not position.tie and any(_version(row, key) for row in listed):
         # What comes after the last time seen is asked for again, and then it is known what is behind it.
-        while isinstance(listed[-1], Hole):
+        while isinstance(listed[-1], UnreadableRow):
             listed.pop()
-    unlisted: list[Unlisted] = []
+    unlisted: list[UnreadableRange] = []
     since = position.after
-    hole: Hole | None = None
+    hole: UnreadableRow | None = None
     for row in listed:
-        if isinstance(row, Hole):
+        if isinstance(row, UnreadableRow):
             hole = hole or row
         elif version := _version(row, key):
             if hole is not None:
-                unlisted.append(Unlisted(since, version[1], hole.error))
+                unlisted.append(UnreadableRange(since, version[1], hole.error))
                 hole = None
             since = version[1]
     if hole is not None:
-        unlisted.append(Unlisted(since, position.before, hole.error))
-    return [row for row in listed if not isinstance(row, Hole)], tuple(unlisted)
+        unlisted.append(UnreadableRange(since, position.before, hole.error))
+    return [row for row in listed if not isinstance(row, UnreadableRow)], tuple(unlisted)
 
 
 def stamp(moment: datetime) -> str:

@@ -14,8 +14,8 @@ from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, Transient
 from sync_pipeline.gitlab_rows import RefKind, RefListing, RefRow
 from sync_pipeline.model import QuarantinedRow
 from sync_pipeline.sources.gitlab.fields import Fields, payload, quarantined
+from sync_pipeline.sources.gitlab.page_bisect import UNLISTED, UnreadableRow, is_splittable
 from sync_pipeline.sources.gitlab.paging import pages, rows
-from sync_pipeline.sources.gitlab.pieces import UNLISTED, Hole, is_too_hard
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 # By name, and where the server can by keyset: then a ref that goes away hides no other one.
@@ -34,7 +34,7 @@ class _Pass:
 
     rows: dict[str, RefRow] = field(default_factory=dict)
     aside: list[QuarantinedRow] = field(default_factory=list)
-    holes: list[Hole] = field(default_factory=list)
+    holes: list[UnreadableRow] = field(default_factory=list)
     date: datetime | None = None
     by_number: bool = False
     is_nameless: bool = False
@@ -107,7 +107,7 @@ class RefReader:
             except (Permanent, Transient) as error:
                 # Servers that know keyset paging for other lists only refuse it; and a ref that the server
                 # cannot list can be passed by number only.
-                if error.code != "bad_request" and not is_too_hard(error):
+                if error.code != "bad_request" and not is_splittable(error):
                     raise
                 return self._read(kind, path, order)
         except SourceGone as error:

@@ -25,10 +25,10 @@ from sync_pipeline.gitlab_rows import (
     ReviewSet,
 )
 from sync_pipeline.model import QuarantinedRow, Refusal
-from sync_pipeline.sources.gitlab.children import Owing, Refusals, refusal_of, side_by_side
+from sync_pipeline.sources.gitlab.children import DeferredFetches, Refusals, parallel_map, refusal_of
 from sync_pipeline.sources.gitlab.fields import Fields, moment, person, quarantined
+from sync_pipeline.sources.gitlab.page_bisect import UnreadableRow
 from sync_pipeline.sources.gitlab.paging import named, pages, rows
-from sync_pipeline.sources.gitlab.pieces import Hole
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 # Both tell of one act of one request to the server.
@@ -134,8 +134,8 @@ class ReviewReader:
         """The reviews of these merge requests, in their order: five requests each, one more where somebody is
         asked for a review. What cannot be read of one is owed (details ``notes``, ``state_events``,
         ``label_events``, ``milestone_events``, ``approvals``, ``reviewers``)."""
-        owing = Owing(self._refusals)
-        found = side_by_side(lambda row: self._read(row, owing), merge_requests, self._parallel)
+        owing = DeferredFetches(self._refusals)
+        found = parallel_map(lambda row: self._read(row, owing), merge_requests, self._parallel)
         owing.settle(self.ask)
         owed = owing.obligations
         return [
@@ -150,7 +150,7 @@ class ReviewReader:
         path = project_path(self._project_id, "merge_requests", iid)
         return refusal_of(self._client, path, f"{path}/{name}", detail)
 
-    def _read(self, merge_request: MergeRequestRow, owing: Owing) -> ReviewSet:
+    def _read(self, merge_request: MergeRequestRow, owing: DeferredFetches) -> ReviewSet:
         iid = merge_request.iid
         key = str(iid)
         path = project_path(self._project_id, "merge_requests", iid)
@@ -182,11 +182,11 @@ class ReviewReader:
             notes_counted=merge_request.user_notes_count,
         )
 
-    def _notes(self, path: str, merge_request: MergeRequestRow, got: _Gathered) -> list[Hole]:
+    def _notes(self, path: str, merge_request: MergeRequestRow, got: _Gathered) -> list[UnreadableRow]:
         """All notes by their discussions; by themselves too where the discussions are not there or hold fewer
         comments than the merge request counts. Returns what is still missing."""
         iid = merge_request.iid
-        holes: list[Hole] = []
+        holes: list[UnreadableRow] = []
         try:
             url = f"{path}/discussions"
             for discussion in self._all(url, holes=holes):
@@ -207,8 +207,8 @@ class ReviewReader:
                 got.add(partial(note, data, iid, None, False), f"{iid}:note:{_number(data)}")
         return holes
 
-    def _resource(self, path: str, iid: int, origin: Origin, got: _Gathered) -> list[Hole]:
-        holes: list[Hole] = []
+    def _resource(self, path: str, iid: int, origin: Origin, got: _Gathered) -> list[UnreadableRow]:
+        holes: list[UnreadableRow] = []
         for data in self._all(f"{path}/resource_{origin}_events", holes=holes):
             got.add(partial(resource_event, data, iid, origin), f"{iid}:{origin}:{_number(data)}")
         return holes
@@ -226,7 +226,7 @@ class ReviewReader:
         return tuple(found)
 
     def _all(
-        self, path: str, params: Mapping[str, str] | None = None, holes: list[Hole] | None = None
+        self, path: str, params: Mapping[str, str] | None = None, holes: list[UnreadableRow] | None = None
     ) -> Iterator[Any]:
         for page in pages(self._client, path, params, holes=holes):
             yield from rows(page, path)

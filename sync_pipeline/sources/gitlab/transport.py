@@ -2,7 +2,7 @@
 
 Belongs here: where a request may go, what travels with it, whether its answer is whole, how often and how
 soon it is repeated, what is counted. Does not belong here: what an answer means
-(:mod:`sync_pipeline.sources.gitlab.answers`), which pages there are
+(:mod:`sync_pipeline.sources.gitlab.responses`), which pages there are
 (:mod:`sync_pipeline.sources.gitlab.paging`), settings and where they come from.
 
 An :class:`Instance` is one server with one credential, shared by everything in the process; its connections
@@ -44,7 +44,7 @@ from sync_pipeline.errors import (
 )
 from sync_pipeline.model import Traffic
 from sync_pipeline.sources.certificates import remedy
-from sync_pipeline.sources.gitlab import answers, bodies
+from sync_pipeline.sources.gitlab import bodies, responses
 from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
 from sync_pipeline.sources.proxies import VARIABLES, proxy_for
 
@@ -123,7 +123,7 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """A parsed answer. ``next_query`` asks for the page after this one, None at the end. ``date`` is the
     server's clock (UTC, whole seconds), ``total`` the number of rows of the whole list; None where it did not
     say."""
@@ -310,7 +310,7 @@ class Client:
             self._local.api = api
         return api
 
-    def get(self, path: str, params: Params | None = None) -> Answer:
+    def get(self, path: str, params: Params | None = None) -> Response:
         """The answer to one GET of ``path`` (below ``/api/v4``, see :func:`project_path`).
 
         Raises AccessDenied, SourceGone (not found *this once*), Permanent, Transient (the short waits are
@@ -334,9 +334,9 @@ class Client:
         if following is None:
             following = _assumed_query(response.headers, data, query)
         total = response.headers.get("X-Total", "").strip()
-        date = answers.http_date(response.headers.get("Date"))
+        date = responses.http_date(response.headers.get("Date"))
         # No list has more rows than fit into 18 digits.
-        return Answer(data, following, date, int(total) if re.fullmatch(r"[0-9]{1,18}", total) else None)
+        return Response(data, following, date, int(total) if re.fullmatch(r"[0-9]{1,18}", total) else None)
 
     def graphql(self, query: str, variables: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """The data of a GraphQL query. Any error in the answer is raised, also beside partial data: Transient
@@ -348,7 +348,7 @@ class Client:
         data = response.json()
         errors = data.get("errors") if isinstance(data, dict) else None
         if errors or not isinstance(data, dict) or not isinstance(data.get("data"), dict):
-            words = answers.redact(answers.said(response.content)) or "no data"
+            words = responses.redact(responses.error_message(response.content)) or "no data"
             if "timeout" in words.lower() or "timed out" in words.lower():
                 raise Transient(f"POST {url}: {words}", code="timeout")
             raise Permanent(f"POST {url}: {words}", code="graphql")
@@ -443,7 +443,7 @@ class _Session(requests.Session):
             failures += 1
             return failures >= self._client.attempts
 
-        def tell(state: tenacity.RetryCallState) -> None:
+        def log_retry(state: tenacity.RetryCallState) -> None:
             nonlocal started
             error = state.outcome.exception() if state.outcome else None
             # Long tries are warnings, for a person who waits; quick ones are not.
@@ -463,7 +463,7 @@ class _Session(requests.Session):
             wait=self._wait,
             retry=tenacity.retry_if_exception(self._again),
             sleep=self._client.pause,
-            before_sleep=tell,
+            before_sleep=log_retry,
             reraise=True,
         )
         return retrying(self._follow, request, kwargs)
@@ -492,14 +492,14 @@ class _Session(requests.Session):
                     code="foreign_host",
                 )
             token = self._instance.token()
-            response, body = self._once(request, answers.endpoint_class(path), token, kwargs)
+            response, body = self._once(request, responses.endpoint_class(path), token, kwargs)
             status = response.status_code
             if status in _REDIRECTS:
                 hops += 1
                 request = self._redirected(request, response, hops)
                 continue
             if status >= 300:
-                error = answers.problem(
+                error = responses.error_from(
                     status,
                     response.headers,
                     body,
@@ -508,7 +508,7 @@ class _Session(requests.Session):
                     token,
                     proxy=_shown_proxy(request),
                 )
-                if status == 401 and answers.said(body):
+                if status == 401 and responses.error_message(body):
                     self._instance.refuse(token, str(error))
                     if not renewed and self._is_renewed(token):
                         renewed = True
@@ -528,7 +528,7 @@ class _Session(requests.Session):
     ) -> requests.PreparedRequest:
         """The request that follows a redirect; raises where it leads away from the instance's API."""
         target = _joined(request.url or "", response.headers.get("Location", ""))
-        shown = answers.redact(target.partition("?")[0]) or "no URL"
+        shown = responses.redact(target.partition("?")[0]) or "no URL"
         same_method = request.method == "GET" or response.status_code in (307, 308)
         if hops <= _MAX_HOPS and same_method and self._instance.api_path(target) is not None:
             following = request.copy()
@@ -598,12 +598,12 @@ class _Session(requests.Session):
         asked = None
         # Only with these words a 503 is about the load: else it is a server that is being restarted.
         if response.status_code >= 400 and (response.status_code != 503 or "Retry-After" in headers):
-            asked = answers.retry_after_seconds(headers, now)
+            asked = responses.retry_after_seconds(headers, now)
         if response.status_code == 429:
             self._client.count(rate_limited=1)
             self._client.stats.last_retry_after = asked
-        remaining = answers.whole(headers.get("RateLimit-Remaining"))
-        limit = answers.whole(headers.get("RateLimit-Limit"))
+        remaining = responses.whole(headers.get("RateLimit-Remaining"))
+        limit = responses.whole(headers.get("RateLimit-Limit"))
         self._client.limiter.feedback(
             Feedback(
                 endpoint,
@@ -612,7 +612,7 @@ class _Session(requests.Session):
                 asked,
                 remaining,
                 limit,
-                answers.reset_seconds(headers, now),
+                responses.reset_seconds(headers, now),
             )
         )
 
@@ -638,12 +638,12 @@ class _Session(requests.Session):
         self, request: requests.PreparedRequest, response: requests.Response, body: bytes
     ) -> requests.Response:
         """``response`` with its body, if that is whole JSON."""
-        if not answers.is_json(response.headers):
-            raise answers.not_json(
+        if not responses.is_json(response.headers):
+            raise responses.not_json(
                 _shown(request), response.headers, response.status_code, _shown_proxy(request)
             )
         try:
-            data = answers.parsed(body)
+            data = responses.parsed(body)
         except ValueError:
             raise Transient(
                 f"{_shown(request)}: the answer is broken or cut off", code="incomplete"
@@ -668,7 +668,7 @@ def _says_when(error: BaseException | None) -> bool:
 def _shown(request: requests.PreparedRequest) -> str:
     """The request for a person: without its query."""
     url = request.url or ""
-    return f"{request.method} {answers.redact(url.partition('?')[0])}"
+    return f"{request.method} {responses.redact(url.partition('?')[0])}"
 
 
 def _joined(url: str, location: str) -> str:
@@ -726,8 +726,8 @@ def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncE
     if met(*no_url):
         return ConfigurationError(f"{where}: this is no URL; check it")
     if met(requests.exceptions.ProxyError, urllib3.exceptions.ProxyError):
-        said = re.search(r"Tunnel connection failed: (\d+[^'\")]*)", names)
-        answered = f" ({answers.redact(said[1].strip())[:80]})" if said else ""
+        refusal = re.search(r"Tunnel connection failed: (\d+[^'\")]*)", names)
+        answered = f" ({responses.redact(refusal[1].strip())[:80]})" if refusal else ""
         return Transient(
             f"{where}: the proxy {proxy} does not let us through{answered}; {VARIABLES}", code="connection"
         )

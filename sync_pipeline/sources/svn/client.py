@@ -22,11 +22,11 @@ from lxml import etree
 
 from sync_pipeline.errors import Cancelled, WindowTooHard
 from sync_pipeline.sources.svn import process
-from sync_pipeline.sources.svn.answer import JudgedLog, property_bytes, raw_plain, raw_properties
 from sync_pipeline.sources.svn.configuration import SYSTEM, PrivateFolder, has_proxy, svn_proxy
-from sync_pipeline.sources.svn.process import Answer, AnswerFile, Limits
+from sync_pipeline.sources.svn.process import CommandLimits, CommandResult, OutputFile
 from sync_pipeline.sources.svn.prompts import RELOCATED, UNTRUSTED, Prompts, Server, server_of
 from sync_pipeline.sources.svn.raw_log import RawLog
+from sync_pipeline.sources.svn.response import JudgedLog, property_bytes, raw_plain, raw_properties
 from sync_pipeline.sources.svn.types import (
     ClientError,
     PysvnDiffSummary,
@@ -245,7 +245,7 @@ class Client:
         revprops: Sequence[str] | None = None,
         *,
         timeout: float | None = None,
-    ) -> AnswerFile:
+    ) -> OutputFile:
         """The answer of ``svn log --xml`` as a file, exit status checked, content not judged yet."""
         arguments = ["log", "--xml", "-r", _range(revision_start, revision_end)]
         if discover_changed_paths:
@@ -464,7 +464,7 @@ class Client:
         ((_, info),) = self.info2(url, revision, recurse=False)
         return number(info.rev.number)
 
-    def _run(self, arguments: Sequence[str], *, timeout: float | None = None) -> Answer:
+    def _run(self, arguments: Sequence[str], *, timeout: float | None = None) -> CommandResult:
         """Run one svn command; ask the callbacks and run it again when it wants a login or doubts a
         certificate."""
         if not self._busy.acquire(blocking=False):
@@ -485,7 +485,7 @@ class Client:
         finally:
             self._busy.release()
 
-    def _once(self, arguments: Sequence[str], timeout: float | None) -> Answer:
+    def _once(self, arguments: Sequence[str], timeout: float | None) -> CommandResult:
         command = [arguments[0], "--config-dir", self._configuration(arguments[-1])]
         if not self._keep_login:
             command.append("--no-auth-cache")
@@ -504,7 +504,7 @@ class Client:
             return process.run(
                 self._svn,
                 [*command, *arguments[1:]],
-                limits=Limits(
+                limits=CommandLimits(
                     self.timeout if timeout is None else timeout, self.max_answer_bytes, self.max_memory_bytes
                 ),
                 environment=process.environment(tunnel=not arguments[-1].startswith("http")),
@@ -603,7 +603,7 @@ def _revision(revision: Revision) -> Sequence[str]:
     return ["-r", text] if text else []
 
 
-def _client_error(answer: Answer, where: str, aliases: Collection[Server]) -> ClientError:
+def _client_error(answer: CommandResult, where: str, aliases: Collection[Server]) -> ClientError:
     lines = _USER_INFO.sub("", answer.stderr).splitlines()
     errors = [(match[2], int(match[1])) for match in map(_ERROR_LINE.match, lines) if match]
     first = next((line for line in lines if line.startswith("svn: E")), "")
@@ -641,7 +641,7 @@ def _without_peg(where: str) -> str:
     return as_url(where).rpartition("@")[0] if "@" in where.rpartition("/")[2] else where
 
 
-def _xml(answer: Answer) -> Any:
+def _xml(answer: CommandResult) -> Any:
     parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=True, recover=True)
     try:
         found = etree.fromstring(answer.file.read(0, answer.file.size), parser)

@@ -36,7 +36,7 @@ POLL_SECONDS = 0.05
 _LAST_WORDS = b"Out of memory"
 
 
-class AnswerFile:
+class OutputFile:
     """What a command wrote, in an unnamed temporary file that is closed when the last reference goes.
 
     Readers use positions of their own, so any number of them may read at the same time.
@@ -95,16 +95,16 @@ class AnswerFile:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """What one command left behind: its exit status, the answer and the start of its error text."""
 
     status: int
-    file: AnswerFile
+    file: OutputFile
     stderr: str
 
 
 @dataclass(frozen=True)
-class Limits:
+class CommandLimits:
     """Limits of one command: seconds of wall clock, bytes of answer, bytes of memory (address space)."""
 
     seconds: float
@@ -135,11 +135,11 @@ def run(
     command: str,
     arguments: Sequence[str],
     *,
-    limits: Limits,
+    limits: CommandLimits,
     environment: Mapping[str, str],
     reply: Callable[[str], bytes | None] | None = None,
     cancelled: Callable[[], bool] | None = None,
-) -> Answer:
+) -> CommandResult:
     """Run ``command`` and wait for its end.
 
     ``reply`` gets what the command wrote to its standard error since the last reply, and returns what to
@@ -150,7 +150,7 @@ def run(
     this machine has no room for another file or process.
     """
     try:
-        answer = AnswerFile()
+        answer = OutputFile()
         process = subprocess.Popen(
             local[command][tuple(arguments)].formulate(),
             stdin=subprocess.DEVNULL if reply is None else subprocess.PIPE,
@@ -167,7 +167,7 @@ def run(
         raise no_room(error) from None
     try:
         _limit_memory(process.pid, limits.memory_bytes)
-        said = _wait(process, answer, reply, limits, cancelled)
+        stderr = _wait(process, answer, reply, limits, cancelled)
     except BaseException:
         _kill(process)
         raise
@@ -178,11 +178,11 @@ def run(
                     pipe.close()
     if answer.size > limits.answer_bytes:
         raise _too_large(limits)
-    if process.returncode == -signal.SIGABRT and _LAST_WORDS in answer.read(*answer.end) + said.encode():
+    if process.returncode == -signal.SIGABRT and _LAST_WORDS in answer.read(*answer.end) + stderr.encode():
         raise _out_of_memory(limits)
-    if process.returncode and not said and answer.fills_its_disk:
+    if process.returncode and not stderr and answer.fills_its_disk:
         raise no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    return Answer(process.returncode, answer, said)
+    return CommandResult(process.returncode, answer, stderr)
 
 
 def no_room(error: OSError) -> Exception:
@@ -205,27 +205,27 @@ def _limit_memory(pid: int, size: int) -> None:
 
 def _wait(
     process: subprocess.Popen[bytes],
-    answer: AnswerFile,
+    answer: OutputFile,
     reply: Callable[[str], bytes | None] | None,
-    limits: Limits,
+    limits: CommandLimits,
     cancelled: Callable[[], bool] | None,
 ) -> str:
     """Wait for the end, within the limits. Returns what came on standard error after the last reply."""
     deadline = time.monotonic() + limits.seconds
-    said = b""
+    stderr = b""
     with _Watch(process) as watch:
         while True:
             ended = process.poll() is not None
             news = watch.read()
             if news:
-                said = (said + news)[:STDERR_CAP]
+                stderr = (stderr + news)[:STDERR_CAP]
                 if reply is not None and not ended:
-                    told = reply(said.decode("utf-8", "replace"))
-                    if told is not None:
-                        _tell(process, told)
-                        said = b""
+                    sent = reply(stderr.decode("utf-8", "replace"))
+                    if sent is not None:
+                        _send(process, sent)
+                        stderr = b""
             if ended:
-                return said.decode("utf-8", "replace")
+                return stderr.decode("utf-8", "replace")
             if cancelled is not None and cancelled():
                 raise Cancelled("svn was stopped because the work was cancelled")
             if answer.size > limits.answer_bytes:
@@ -238,13 +238,13 @@ def _wait(
             watch.wait(min(left, POLL_SECONDS))
 
 
-def _tell(process: subprocess.Popen[bytes], told: bytes) -> None:
+def _send(process: subprocess.Popen[bytes], sent: bytes) -> None:
     """Write the reply to a question; an empty one ends the standard input."""
     if process.stdin is None or process.stdin.closed:
         return
     with suppress(BrokenPipeError):
-        if told:
-            process.stdin.write(told)
+        if sent:
+            process.stdin.write(sent)
             process.stdin.flush()
         else:
             process.stdin.close()
@@ -294,14 +294,14 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _too_large(limits: Limits) -> WindowTooHard:
+def _too_large(limits: CommandLimits) -> WindowTooHard:
     return WindowTooHard(
         f"the answer of svn is larger than {limits.answer_bytes} bytes (SCM_SVN_MAX_ANSWER_BYTES)",
         code="too_large",
     )
 
 
-def _out_of_memory(limits: Limits) -> WindowTooHard:
+def _out_of_memory(limits: CommandLimits) -> WindowTooHard:
     return WindowTooHard(
         f"svn needed more than {limits.memory_bytes} bytes of memory and was stopped; if the server's answer "
         "is right, raise SCM_SVN_MAX_MEMORY_BYTES",

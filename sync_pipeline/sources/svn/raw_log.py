@@ -23,7 +23,7 @@ from urllib3.exceptions import HTTPError
 
 from sync_pipeline.errors import Cancelled
 from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
-from sync_pipeline.sources.svn.answer import raw_plain
+from sync_pipeline.sources.svn.response import raw_plain
 
 _QUESTION = """<?xml version="1.0" encoding="utf-8"?>\
 <S:log-report xmlns:S="svn:"><S:start-revision>{}</S:start-revision><S:end-revision>{}</S:end-revision>\

@@ -22,7 +22,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 from sync_pipeline.errors import ConfigurationError, Permanent, SyncError, Transient, WindowTooHard
 from sync_pipeline.model import (
     Batch,
-    Obligation,
+    DeferredFetch,
     PathChange,
     QuarantinedRow,
     RevisionRow,
@@ -31,12 +31,12 @@ from sync_pipeline.model import (
     Visibility,
     Visit,
 )
-from sync_pipeline.sources.svn.answer import LOSSY, Entry, JudgedLog, TolerantEntry, tolerant
 from sync_pipeline.sources.svn.client import Client
 from sync_pipeline.sources.svn.codes import Meaning, consequence, meaning, moved, place
-from sync_pipeline.sources.svn.process import AnswerFile
+from sync_pipeline.sources.svn.process import OutputFile
 from sync_pipeline.sources.svn.prompts import server_of
 from sync_pipeline.sources.svn.raw_log import Altered
+from sync_pipeline.sources.svn.response import LOSSY, JudgedLog, LogEntry, TolerantEntry, tolerant
 from sync_pipeline.sources.svn.types import ClientError, PysvnInfo, moment, number
 
 Answered = TypeVar("Answered")
@@ -173,7 +173,7 @@ class SvnReader:
         try:
             answer = self._log(window, paths=False)
             payload = answer.read(0, PAYLOAD_CAP)
-            owed = Obligation(str(rev_num), "changed_paths", f"{first.code}: {first}")
+            owed = DeferredFetch(str(rev_num), "changed_paths", f"{first.code}: {first}")
             return self._tolerant_batch(window, answer, obligations=(owed,))
         except WindowTooHard as error:
             if error.code == "timeout":
@@ -222,7 +222,7 @@ class SvnReader:
             reraise=True,
         )(ask)
 
-    def _log(self, window: RevisionWindow, *, paths: bool) -> AnswerFile:
+    def _log(self, window: RevisionWindow, *, paths: bool) -> OutputFile:
         try:
             return self._patiently(
                 lambda: self._client.log_answer(
@@ -297,7 +297,7 @@ class SvnReader:
             raw=raw,
         )
 
-    def _lossless(self, judged: JudgedLog) -> tuple[dict[int, dict[str, bytes]], list[Obligation]]:
+    def _lossless(self, judged: JudgedLog) -> tuple[dict[int, dict[str, bytes]], list[DeferredFetch]]:
         """The exact properties of entries whose text looks as if svn had replaced control characters."""
         exact: dict[int, dict[str, bytes]] = {}
         obligations = []
@@ -309,7 +309,7 @@ class SvnReader:
                 failure = consequence(error, self._root) if isinstance(error, ClientError) else error
                 if not isinstance(failure, Transient | Permanent):
                     raise failure from None
-                obligations.append(Obligation(str(rev_num), "message", f"{failure.code}: {failure}"))
+                obligations.append(DeferredFetch(str(rev_num), "message", f"{failure.code}: {failure}"))
         return exact, obligations
 
     def _second_look(self, entry: TolerantEntry) -> dict[str, bytes]:
@@ -324,7 +324,7 @@ class SvnReader:
 
     def _row(
         self,
-        entry: Entry[PathChange] | TolerantEntry,
+        entry: LogEntry[PathChange] | TolerantEntry,
         exact: dict[str, bytes],
         altered: Mapping[int, Altered] | None,
     ) -> RevisionRow | None:
@@ -337,7 +337,7 @@ class SvnReader:
         paths = self._inside(row.paths)
         return None if paths is None else replace(row, paths=paths)
 
-    def _whole_row(self, entry: Entry[PathChange] | TolerantEntry, exact: dict[str, bytes]) -> RevisionRow:
+    def _whole_row(self, entry: LogEntry[PathChange] | TolerantEntry, exact: dict[str, bytes]) -> RevisionRow:
         if isinstance(entry, TolerantEntry):
             return self._tolerant_row(entry, exact)
         flags: set[str] = set()
@@ -389,18 +389,18 @@ class SvnReader:
     # A single hard revision
 
     def _tolerant_batch(
-        self, window: RevisionWindow, answer: AnswerFile, obligations: tuple[Obligation, ...]
+        self, window: RevisionWindow, answer: OutputFile, obligations: tuple[DeferredFetch, ...]
     ) -> Batch:
         entry = tolerant(answer, window.first)
         exact: dict[str, bytes] = {}
-        owed: list[Obligation] = []
+        owed: list[DeferredFetch] = []
         try:
             exact = self._second_look(entry)
         except ClientError as error:
             if meaning(error.codes) not in (Meaning.CORRUPT, Meaning.UNKNOWN):
-                owed.append(Obligation(str(window.first), "message", _codes(error)))
+                owed.append(DeferredFetch(str(window.first), "message", _codes(error)))
         except WindowTooHard as error:
-            owed.append(Obligation(str(window.first), "message", f"{error.code}: {error}"))
+            owed.append(DeferredFetch(str(window.first), "message", f"{error.code}: {error}"))
         altered = self._unaltered(window)
         # Without its paths it is unknown whether the revision concerns the prefix, so it stays.
         if obligations:

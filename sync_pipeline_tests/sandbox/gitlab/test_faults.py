@@ -28,7 +28,7 @@ from sync_pipeline_tests.sandbox.gitlab.conftest import START, Site
     ],
 )
 def test_an_answer_is_given_instead_and_then_no_more(
-    site: Site, fault: faults.Answer, status: int, text: str, kind: str
+    site: Site, fault: faults.CannedResponse, status: int, text: str, kind: str
 ) -> None:
     rule = site.gitlab.faults.add("/merge_requests", fault, skip=1)
     at = f"{site.at}/merge_requests"

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sync_pipeline.model import JobType, RevisionWindow, TimeWindow
-from sync_pipeline.policy.rereading import Unit, full_sync, repair
+from sync_pipeline.policy.resync import ResyncAsset, full_sync, repair
 from sync_pipeline.policy.windows import bounds
 
 NOW = datetime(2026, 3, 10, 2, 0, 7, tzinfo=UTC)
 NIGHT = datetime(2026, 3, 10, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-PROJECT = Unit(1, JobType.COMMITS, "gitlab.example", "acme", NOW - timedelta(minutes=2))
-SVN = Unit(2, JobType.REVISIONS, "svn.example", "acme", 2501)
+PROJECT = ResyncAsset(1, JobType.COMMITS, "gitlab.example", "acme", NOW - timedelta(minutes=2))
+SVN = ResyncAsset(2, JobType.REVISIONS, "svn.example", "acme", 2501)
 
 
 def test_the_last_days_are_whole_ones() -> None:
@@ -42,8 +42,8 @@ def test_the_last_blocks_end_at_head() -> None:
 
 @given(days=st.integers(1, 40), longest=st.integers(1, 400), behind=st.integers(0, 24 * 50))
 def test_pieces_join_and_none_is_longer_than_allowed(days: int, longest: int, behind: int) -> None:
-    unit = replace(PROJECT, watermark=NIGHT - behind * HOUR)
-    pieces = [bounds(p) for p in full_sync(unit, NOW, days=days, longest=longest * HOUR)]
+    asset = replace(PROJECT, watermark=NIGHT - behind * HOUR)
+    pieces = [bounds(p) for p in full_sync(asset, NOW, days=days, longest=longest * HOUR)]
     assert all(end - start <= longest * HOUR for start, end in pieces)
     assert all(one[1] == other[0] for one, other in pairwise(pieces))
     total = sum(((end - start) for start, end in pieces), timedelta())
@@ -59,8 +59,8 @@ def test_pieces_join_and_none_is_longer_than_allowed(days: int, longest: int, be
     ],
 )
 def test_a_set_a_night(queued: datetime, is_open: bool, due: bool) -> None:
-    unit = replace(PROJECT, queued_at=queued, open=is_open)
-    assert bool(full_sync(unit, NOW, days=1, longest=DAY)) is due
+    asset = replace(PROJECT, queued_at=queued, open=is_open)
+    assert bool(full_sync(asset, NOW, days=1, longest=DAY)) is due
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_once_after_each_outage(
         return None if hours is None else NOW - hours * HOUR
 
     project, svn = (
-        replace(unit, failed_at=ago(failed), succeeded_at=ago(succeeded), queued_at=ago(queued))
-        for unit in (PROJECT, SVN)
+        replace(asset, failed_at=ago(failed), succeeded_at=ago(succeeded), queued_at=ago(queued))
+        for asset in (PROJECT, SVN)
     )
     end = datetime(2026, 3, 10, 1, 58, tzinfo=UTC)
     assert repair(project, NOW, window=DAY) == ((TimeWindow(end - DAY, end),) if due else ())

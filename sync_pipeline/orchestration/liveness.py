@@ -21,7 +21,7 @@ import dagster as dg
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
-from sync_pipeline.operations.texts import age, counted
+from sync_pipeline.operations.formatting import age, counted
 from sync_pipeline.policy.breaker import BreakerState
 from sync_pipeline.quality import credentials
 from sync_pipeline.quality.credentials import Credentials

@@ -20,13 +20,13 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.policy.sweeping import (
-    LeftOut,
-    Limits,
-    Purse,
-    Turn,
-    Unit,
-    Why,
+from sync_pipeline.policy.reconcile_schedule import (
+    ReconcileAsset,
+    ReconcileLimits,
+    ReconcileTask,
+    RequestBudget,
+    SkipReason,
+    TaskReason,
     around,
     is_repair_due,
     plan,
@@ -36,22 +36,24 @@ from sync_pipeline.policy.sweeping import (
 
 NOW = datetime(2026, 5, 6, 12, 17, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-LIMITS = Limits(requests=600, recent=2 * DAY, round=30 * DAY)
+LIMITS = ReconcileLimits(requests=600, recent=2 * DAY, round=30 * DAY)
 
 
-def unit(repo_id: int = 1, job_type: JobType = JobType.REVIEWS, **other: Any) -> Unit:
+def asset(repo_id: int = 1, job_type: JobType = JobType.REVIEWS, **other: Any) -> ReconcileAsset:
     marks: dict[str, Any] = {"watermark": NOW - HOUR, "covered_from": BEGINNING}
     if job_type is JobType.REVISIONS:
         marks = {"watermark": 5001, "covered_from": 1}
-    return Unit(repo_id, job_type, other.pop("instance", "gitlab"), **(marks | other))
+    return ReconcileAsset(repo_id, job_type, other.pop("instance", "gitlab"), **(marks | other))
 
 
-def turns(*units: Unit, now: datetime = NOW, limits: Limits = LIMITS) -> list[Turn]:
-    return plan(units, limits, now)[0]
+def turns(
+    *assets: ReconcileAsset, now: datetime = NOW, limits: ReconcileLimits = LIMITS
+) -> list[ReconcileTask]:
+    return plan(assets, limits, now)[0]
 
 
-def of(why: Why, *units: Unit, **other: Any) -> list[Turn]:
-    return [turn for turn in turns(*units, **other) if turn.why is why]
+def of(why: TaskReason, *assets: ReconcileAsset, **other: Any) -> list[ReconcileTask]:
+    return [turn for turn in turns(*assets, **other) if turn.why is why]
 
 
 def point(moment: datetime) -> TimeWindow:
@@ -64,41 +66,41 @@ def point(moment: datetime) -> TimeWindow:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"lifecycle": Lifecycle.RETIRED}, LeftOut.RETIRED),
-        ({"configured": False}, LeftOut.NOT_CONFIGURED),
-        ({"credential": True}, LeftOut.CREDENTIAL),
-        ({"access": Access.REPLACED}, LeftOut.REPLACED),
-        ({"access": Access.DENIED}, LeftOut.NO_ACCESS),
-        ({"access": Access.GONE}, LeftOut.NO_ACCESS),
-        ({"access": Access.DISABLED}, LeftOut.NO_ACCESS),
-        ({"access": Access.EMPTY}, LeftOut.EMPTY),
-        ({"watermark": None}, LeftOut.NEVER_READ),
-        ({"covered_from": None}, LeftOut.NEVER_READ),
-        ({"probed": True}, LeftOut.RUNNING),
+        ({"lifecycle": Lifecycle.RETIRED}, SkipReason.RETIRED),
+        ({"configured": False}, SkipReason.NOT_CONFIGURED),
+        ({"credential": True}, SkipReason.CREDENTIAL),
+        ({"access": Access.REPLACED}, SkipReason.REPLACED),
+        ({"access": Access.DENIED}, SkipReason.NO_ACCESS),
+        ({"access": Access.GONE}, SkipReason.NO_ACCESS),
+        ({"access": Access.DISABLED}, SkipReason.NO_ACCESS),
+        ({"access": Access.EMPTY}, SkipReason.EMPTY),
+        ({"watermark": None}, SkipReason.NEVER_READ),
+        ({"covered_from": None}, SkipReason.NEVER_READ),
+        ({"probed": True}, SkipReason.RUNNING),
     ],
 )
 def test_what_cannot_be_compared_is_left_out_with_its_reason(
-    changes: dict[str, Any], reason: LeftOut
+    changes: dict[str, Any], reason: SkipReason
 ) -> None:
-    left = unit(1, open=3, **changes)
-    found, left_out = plan([left, unit(2)], LIMITS, NOW)
+    left = asset(1, open=3, **changes)
+    found, left_out = plan([left, asset(2)], LIMITS, NOW)
     assert left_out == {left.key: reason}
     assert {turn.repo_id for turn in found} == {2}
     assert not is_repair_due(left, NOW)
-    assert {turn.repo_id for turn in turns(unit(access=Access.ARCHIVED), unit(access=Access.MOVED))} == {1}
+    assert {turn.repo_id for turn in turns(asset(access=Access.ARCHIVED), asset(access=Access.MOVED))} == {1}
 
 
 def test_places_come_before_the_recent_part_and_that_before_history() -> None:
     long_ago, place = NOW - 9 * DAY, point(NOW - 90 * DAY)
-    first = unit(1, recent_at=long_ago, history_at=long_ago, places_at=NOW - HOUR, places=(place,))
-    other = unit(2, recent_at=long_ago - DAY, places_at=long_ago, places=(place,))
+    first = asset(1, recent_at=long_ago, history_at=long_ago, places_at=NOW - HOUR, places=(place,))
+    other = asset(2, recent_at=long_ago - DAY, places_at=long_ago, places=(place,))
     assert [(turn.why, turn.repo_id) for turn in turns(first, other)] == [
-        (Why.PLACES, 2),
-        (Why.PLACES, 1),
-        (Why.RECENT, 2),
-        (Why.RECENT, 1),
-        (Why.HISTORY, 2),
-        (Why.HISTORY, 1),
+        (TaskReason.PLACES, 2),
+        (TaskReason.PLACES, 1),
+        (TaskReason.RECENT, 2),
+        (TaskReason.RECENT, 1),
+        (TaskReason.HISTORY, 2),
+        (TaskReason.HISTORY, 1),
     ]
 
 
@@ -114,24 +116,24 @@ def test_windows_around_places_are_few_and_small() -> None:
         RevisionWindow(1007, 1008),
         RevisionWindow(5000, 5001),
     ]
-    [turn] = of(Why.PLACES, unit(places=tuple(point(NOW - n * DAY) for n in range(1, 50))))
+    [turn] = of(TaskReason.PLACES, asset(places=tuple(point(NOW - n * DAY) for n in range(1, 50))))
     assert (len(turn.windows), turn.depth) == (10, Depth.DETAILS)
 
 
 def test_what_has_no_place_takes_a_window_that_holds_as_good_as_nothing() -> None:
-    [turn] = of(Why.PLACES, unit(job_type=JobType.COMMITS, anywhere=True))
+    [turn] = of(TaskReason.PLACES, asset(job_type=JobType.COMMITS, anywhere=True))
     [window] = turn.windows
     assert isinstance(window, TimeWindow)
     assert window.until < NOW - HOUR < window.until + timedelta(seconds=1)
-    [turn] = of(Why.PLACES, unit(anywhere=True, places=(point(NOW - DAY),)))
+    [turn] = of(TaskReason.PLACES, asset(anywhere=True, places=(point(NOW - DAY),)))
     assert turn.windows == (point(NOW - DAY),), "every comparison looks for it"
 
 
 def test_the_recent_part_is_compared_once_in_an_hour_of_the_clock() -> None:
-    [turn] = of(Why.RECENT, unit(recent_at=NOW - timedelta(minutes=18)))
+    [turn] = of(TaskReason.RECENT, asset(recent_at=NOW - timedelta(minutes=18)))
     assert (turn.windows, turn.depth) == ((TimeWindow(NOW - HOUR - 2 * DAY, NOW - HOUR),), Depth.LISTING)
-    assert of(Why.RECENT, unit(recent_at=NOW - timedelta(minutes=16))) == []
-    [turn] = of(Why.RECENT, unit(job_type=JobType.REVISIONS))
+    assert of(TaskReason.RECENT, asset(recent_at=NOW - timedelta(minutes=16))) == []
+    [turn] = of(TaskReason.RECENT, asset(job_type=JobType.REVISIONS))
     assert turn.windows == (RevisionWindow(4001, 5001),)
 
 
@@ -140,29 +142,31 @@ def test_the_recent_part_is_compared_once_in_an_hour_of_the_clock() -> None:
 
 def test_a_share_of_history_is_what_an_hour_has_to_do_and_at_least_a_few_rows() -> None:
     began: dict[str, Any] = {"round_began_at": NOW - 10 * DAY, "next": NOW - 99 * DAY}
-    [turn] = of(Why.HISTORY, unit(**began, round_rows=7200, round_done=2400))
+    [turn] = of(TaskReason.HISTORY, asset(**began, round_rows=7200, round_done=2400))
     assert (turn.start, turn.rows, turn.begins, turn.depth) == (NOW - 99 * DAY, 20, False, Depth.DETAILS)
-    [turn] = of(Why.HISTORY, unit(job_type=JobType.COMMITS, **began, round_rows=72_000, round_done=23_000))
+    [turn] = of(
+        TaskReason.HISTORY, asset(job_type=JobType.COMMITS, **began, round_rows=72_000, round_done=23_000)
+    )
     assert turn.rows == 1100, "what was left behind is made good"
-    [turn] = of(Why.HISTORY, unit(**began, round_rows=72_000, round_done=20_000))
+    [turn] = of(TaskReason.HISTORY, asset(**began, round_rows=72_000, round_done=20_000))
     assert turn.rows == 28, "what fits into a third of the requests"
-    assert of(Why.HISTORY, unit(**began, round_rows=7200, round_done=2401)) == []
-    [turn] = of(Why.HISTORY, unit(job_type=JobType.REVISIONS, round_began_at=NOW - DAY, next=11))
+    assert of(TaskReason.HISTORY, asset(**began, round_rows=7200, round_done=2401)) == []
+    [turn] = of(TaskReason.HISTORY, asset(job_type=JobType.REVISIONS, round_began_at=NOW - DAY, next=11))
     assert (turn.start, turn.rows) == (11, 1000)
 
 
 def test_a_round_begins_when_its_time_has_come_and_not_before() -> None:
     ended: dict[str, Any] = {"round_began_at": NOW - 29 * DAY, "round_ended_at": NOW - 2 * DAY}
-    assert of(Why.HISTORY, unit(**ended)) == []
-    [turn] = of(Why.HISTORY, unit(**ended), now=NOW + DAY)
+    assert of(TaskReason.HISTORY, asset(**ended)) == []
+    [turn] = of(TaskReason.HISTORY, asset(**ended), now=NOW + DAY)
     assert (turn.begins, turn.start) == (True, BEGINNING)
-    [first] = of(Why.HISTORY, unit())
+    [first] = of(TaskReason.HISTORY, asset())
     assert first.begins
 
 
 def test_the_share_compared_within_a_round() -> None:
     def share(**other: Any) -> float:
-        return round(share_compared(unit(round_rows=100, next=NOW - DAY, **other), LIMITS, NOW), 3)
+        return round(share_compared(asset(round_rows=100, next=NOW - DAY, **other), LIMITS, NOW), 3)
 
     assert share() == 0
     assert share(round_began_at=NOW - 3 * DAY, round_done=40) == 0.4
@@ -175,7 +179,7 @@ def test_the_share_compared_within_a_round() -> None:
 
 
 def test_a_repair_is_queued_once_and_looked_at_before_the_next_one() -> None:
-    assert is_repair_due(unit(open=2, escalated=1), NOW)
+    assert is_repair_due(asset(open=2, escalated=1), NOW)
     held_back: tuple[dict[str, Any], ...] = (
         {"escalated": 2},
         {"repairing": True},
@@ -184,8 +188,8 @@ def test_a_repair_is_queued_once_and_looked_at_before_the_next_one() -> None:
         {"repair_died_at": NOW - HOUR},
     )
     for changes in held_back:
-        assert not is_repair_due(unit(open=2, **changes), NOW), changes
-    assert is_repair_due(unit(open=2, repair_died_at=NOW - DAY), NOW)
+        assert not is_repair_due(asset(open=2, **changes), NOW), changes
+    assert is_repair_due(asset(open=2, repair_died_at=NOW - DAY), NOW)
 
 
 # Requests -----------------------------------------------------------------------------------------------
@@ -194,20 +198,20 @@ def test_a_repair_is_queued_once_and_looked_at_before_the_next_one() -> None:
 def test_what_was_too_much_is_taken_from_the_next_hour() -> None:
     assert sent_before(10, 600, LIMITS) == 10
     assert sent_before(10, 640, LIMITS) == 50
-    purse = Purse(turns(unit()), LIMITS, {"gitlab": 600})
+    purse = RequestBudget(turns(asset()), LIMITS, {"gitlab": 600})
     assert purse.next() is None
     assert len(purse.waiting) == 2
 
 
 def test_an_instance_that_is_dropped_gets_nothing_more_and_others_go_on() -> None:
-    purse = Purse(turns(unit(1), unit(2), unit(3, instance="other")), LIMITS, {})
+    purse = RequestBudget(turns(asset(1), asset(2), asset(3, instance="other")), LIMITS, {})
     purse.drop(instance="gitlab")
     purse.drop([(9, JobType.REVIEWS)])
     assert {turn.repo_id for turn in purse.waiting} == {3}
 
 
 _units = st.builds(
-    unit,
+    asset,
     st.integers(1, 40),
     st.sampled_from(JobType),
     instance=st.sampled_from(["a", "b"]),
@@ -225,12 +229,12 @@ _units = st.builds(
     data=st.data(),
 )
 def test_no_instance_gets_more_requests_than_its_hour_has(
-    found: list[Unit], requests: int, sent: int, parallel: int, data: st.DataObject
+    found: list[ReconcileAsset], requests: int, sent: int, parallel: int, data: st.DataObject
 ) -> None:
     limits = replace(LIMITS, requests=requests)
-    purse = Purse(turns(*found, limits=limits), limits, {"a": sent})
+    purse = RequestBudget(turns(*found, limits=limits), limits, {"a": sent})
     used = {"a": sent, "b": 0}
-    running: list[tuple[Turn, int]] = []
+    running: list[tuple[ReconcileTask, int]] = []
     while True:
         taken = purse.next() if len(running) < parallel else None
         if taken is not None:
@@ -255,22 +259,22 @@ def test_no_instance_gets_more_requests_than_its_hour_has(
 class Fleet:
     """A fleet in simulated time: an hour is a plan and its turns, each of which costs what is said of it."""
 
-    def __init__(self, rows: dict[tuple[int, JobType], int], limits: Limits) -> None:
+    def __init__(self, rows: dict[tuple[int, JobType], int], limits: ReconcileLimits) -> None:
         self.limits = limits
         self.now = NOW
         self.rows = rows
-        self.units = {key: unit(*key) for key in rows}
+        self.assets = {key: asset(*key) for key in rows}
         self.most = 0
-        self.latest: dict[tuple[tuple[int, JobType], Why], datetime] = {}
-        self.gaps: dict[Why, timedelta] = dict.fromkeys(Why, timedelta(0))
+        self.latest: dict[tuple[tuple[int, JobType], TaskReason], datetime] = {}
+        self.gaps: dict[TaskReason, timedelta] = dict.fromkeys(TaskReason, timedelta(0))
         self.rounds: dict[tuple[int, JobType], list[timedelta]] = {key: [] for key in rows}
 
     def hour(self) -> None:
         """One run."""
         used = 0
         while True:
-            purse = Purse(
-                turns(*self.units.values(), now=self.now, limits=self.limits), self.limits, {"gitlab": used}
+            purse = RequestBudget(
+                turns(*self.assets.values(), now=self.now, limits=self.limits), self.limits, {"gitlab": used}
             )
             before = used
             while (taken := purse.next()) is not None:
@@ -284,24 +288,24 @@ class Fleet:
         self.most = max(self.most, used)
         self.now += HOUR
         # Something differs everywhere again every few hours, so that all three kinds want their requests.
-        for key, one in self.units.items():
+        for key, one in self.assets.items():
             if (key[0] + self.now.hour) % 4 == 0:
-                self.units[key] = replace(one, places=(self._somewhere(one),))
+                self.assets[key] = replace(one, places=(self._somewhere(one),))
 
-    def _somewhere(self, one: Unit) -> Window:
+    def _somewhere(self, one: ReconcileAsset) -> Window:
         return RevisionWindow(1, 2) if isinstance(one.watermark, int) else point(NOW - 50 * DAY)
 
-    def _take(self, turn: Turn, *, whole: bool) -> None:
-        one = self.units[turn.key]
+    def _take(self, turn: ReconcileTask, *, whole: bool) -> None:
+        one = self.assets[turn.key]
         # Nothing happens at the same moment.
         self.now += timedelta(milliseconds=1)
         self.gaps[turn.why] = max(self.gaps[turn.why], self.now - self.latest.get((turn.key, turn.why), NOW))
         self.latest[turn.key, turn.why] = self.now
-        if turn.why is Why.PLACES:
-            self.units[turn.key] = replace(one, places_at=self.now, places=())
+        if turn.why is TaskReason.PLACES:
+            self.assets[turn.key] = replace(one, places_at=self.now, places=())
             return
-        if turn.why is Why.RECENT:
-            self.units[turn.key] = replace(one, recent_at=self.now)
+        if turn.why is TaskReason.RECENT:
+            self.assets[turn.key] = replace(one, recent_at=self.now)
             return
         changes: dict[str, Any] = {"history_at": self.now}
         rows = self.rows[turn.key]
@@ -316,9 +320,9 @@ class Fleet:
             self.now += timedelta(milliseconds=1)
             self.rounds[turn.key].append(self.now - began)
             changes |= {"round_ended_at": self.now, "next": None}
-        self.units[turn.key] = replace(one, **changes)
+        self.assets[turn.key] = replace(one, **changes)
 
-    def _mark(self, one: Unit, done: int) -> int | datetime:
+    def _mark(self, one: ReconcileAsset, done: int) -> int | datetime:
         return 1 + done if isinstance(one.watermark, int) else BEGINNING + timedelta(seconds=done)
 
 
@@ -339,12 +343,12 @@ _JITTER = timedelta(minutes=1)
 def test_everything_is_compared_once_in_a_round_on_a_simulated_clock(
     rows: dict[tuple[int, JobType], int],
 ) -> None:
-    limits = Limits(requests=600, recent=DAY, round=2 * DAY)
+    limits = ReconcileLimits(requests=600, recent=DAY, round=2 * DAY)
     fleet = Fleet(rows, limits)
     for _ in range(24 * 7):
         fleet.hour()
     assert fleet.most <= limits.requests
-    assert fleet.gaps[Why.RECENT] <= HOUR + _JITTER
+    assert fleet.gaps[TaskReason.RECENT] <= HOUR + _JITTER
     for key, lengths in fleet.rounds.items():
         assert len(lengths) >= 3, key
         assert max(lengths) <= limits.round + _JITTER, key
@@ -354,11 +358,11 @@ def test_everything_is_compared_once_in_a_round_on_a_simulated_clock(
 @given(number=st.integers(5, 12), requests=st.integers(60, 120), rows=st.integers(5_000, 100_000))
 def test_with_far_too_few_requests_nobody_starves(number: int, requests: int, rows: int) -> None:
     keys = [(n, job_type) for n in range(1, number + 1) for job_type in (JobType.COMMITS, JobType.REVIEWS)]
-    fleet = Fleet(dict.fromkeys(keys, rows), Limits(requests=requests, recent=DAY, round=DAY))
+    fleet = Fleet(dict.fromkeys(keys, rows), ReconcileLimits(requests=requests, recent=DAY, round=DAY))
     for _ in range(5 * len(keys)):
         fleet.hour()
     assert fleet.most <= requests
-    for why in Why:
+    for why in TaskReason:
         assert {key for key, kind in fleet.latest if kind is why} == set(keys)
         # Each kind has a third, which holds at least one turn an hour.
         assert fleet.gaps[why] <= (len(keys) + 8) * HOUR + _JITTER, why

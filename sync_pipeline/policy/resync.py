@@ -3,9 +3,8 @@ have cost.
 
 Belongs here: the pure decision which windows of one (repository, job type) are queued now. They are jobs like
 any other: whether one may start, and when, is decided in :mod:`sync_pipeline.policy.planning`. Does not
-belong here: comparing with the source (:mod:`sync_pipeline.policy.sweeping`), which is cheaper and goes
-further back.
-"""
+belong here: comparing with the source (:mod:`sync_pipeline.policy.reconcile_schedule`), which is cheaper and
+goes further back."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ResyncAsset:
     """One (repository, job type) that may be read. ``watermark`` is the first revision that is not complete,
     or the end of the complete time; None where nothing is. ``queued_at`` is when its latest job of this kind
     of rereading was made, ``open`` whether one still waits or runs. ``failed_at`` and ``succeeded_at`` are
@@ -43,38 +42,38 @@ class Unit:
     succeeded_at: datetime | None = None
 
 
-def full_sync(unit: Unit, now: datetime, *, days: int, longest: timedelta) -> Sequence[Window]:
+def full_sync(asset: ResyncAsset, now: datetime, *, days: int, longest: timedelta) -> Sequence[Window]:
     """The last ``days`` whole days before ``now``, in pieces of whole days and at most ``longest``; of SVN so
     many blocks up to the watermark. Nothing while those of an earlier night are open, nor a second time in a
     night (UTC), nor where nothing is complete yet."""
     night = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if unit.open or unit.watermark is None or (unit.queued_at is not None and unit.queued_at >= night):
+    if asset.open or asset.watermark is None or (asset.queued_at is not None and asset.queued_at >= night):
         return ()
-    if isinstance(unit.watermark, int):
-        return _last_revisions(unit.watermark, days) if days else ()
+    if isinstance(asset.watermark, int):
+        return _last_revisions(asset.watermark, days) if days else ()
     piece = timedelta(days=longest // _DAY) if longest >= _DAY else longest
-    return _pieces(night - timedelta(days=days), min(night, unit.watermark), piece)
+    return _pieces(night - timedelta(days=days), min(night, asset.watermark), piece)
 
 
-def repair(unit: Unit, now: datetime, *, window: timedelta) -> Sequence[Window]:
+def repair(asset: ResyncAsset, now: datetime, *, window: timedelta) -> Sequence[Window]:
     """The last ``window`` before the watermark in pieces of a day, of SVN the last 1,000 revisions, once
     after each outage: an incremental failed within that time and has succeeded since, and nothing was queued
     since it failed."""
-    failed = unit.failed_at
+    failed = asset.failed_at
     if (
-        unit.open
-        or unit.watermark is None
+        asset.open
+        or asset.watermark is None
         or failed is None
         or failed < now - window
-        or unit.succeeded_at is None
-        or unit.succeeded_at < failed
-        or (unit.queued_at is not None and unit.queued_at >= failed)
+        or asset.succeeded_at is None
+        or asset.succeeded_at < failed
+        or (asset.queued_at is not None and asset.queued_at >= failed)
     ):
         return ()
-    if isinstance(unit.watermark, int):
-        return tuple(blocks(_revisions(unit.watermark - BLOCK_REVISIONS, unit.watermark)))
+    if isinstance(asset.watermark, int):
+        return tuple(blocks(_revisions(asset.watermark - BLOCK_REVISIONS, asset.watermark)))
     # What is read together has nearly the same watermark; the same window is read once.
-    end = unit.watermark.replace(second=0, microsecond=0)
+    end = asset.watermark.replace(second=0, microsecond=0)
     return _pieces(end - window, end, min(window, _DAY))
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from sync_pipeline.model import JobType, Lifecycle, Mode
 from sync_pipeline.operations import pauses
-from sync_pipeline.operations.texts import plain_mark
+from sync_pipeline.operations.formatting import plain_mark
 from sync_pipeline.policy.breaker import BreakerState, Scope
-from sync_pipeline.policy.due import judge_unit
-from sync_pipeline.policy.snapshot import Limits, Reason, Unit
-from sync_pipeline.quality.health import Judged
+from sync_pipeline.policy.due import evaluate_asset
+from sync_pipeline.policy.snapshot import AssetState, PlanningLimits, Reason
+from sync_pipeline.quality.health import HealthResult
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import breakers
 from sync_pipeline.store.database import Connection
@@ -76,35 +76,35 @@ def holds(pause: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
 
 
 def reasons(
-    unit: Mapping[str, Any], report: Mapping[str, Sequence[Mapping[str, Any]]], retry_at: datetime | None
+    asset: Mapping[str, Any], report: Mapping[str, Sequence[Mapping[str, Any]]], retry_at: datetime | None
 ) -> dict[str, str]:
     """What of the ``breakers``, ``pauses`` and ``limits`` of ``report`` keeps jobs of ``unit`` from being
     started now, or that its live syncing failed and is tried again at ``retry_at``: a line each, by the name
     that a plan has for it."""
     found: dict[str, str] = {}
     for one in report["pauses"]:
-        if one["job"] in (None, unit["job_type"]) and holds(one, unit):
+        if one["job"] in (None, asset["job_type"]) and holds(one, asset):
             found[Reason.PAUSED] = f"{one['actor']}: {one['reason']}"
     for one in report["breakers"]:
-        if hinders(one, unit):
+        if hinders(one, asset):
             line = f"breaker {one['scope']} {one['key']}".rstrip()
             found[_OF_BREAKER[BreakerState(one["state"])]] = f"{line}: {one['reason']}"
-    bucket = SVN if unit["spec"].startswith("svn:") else ALL
+    bucket = SVN if asset["spec"].startswith("svn:") else ALL
     for one in report["limits"]:
-        if one["paused"] and (one["instance"], one["endpoint_class"]) == (unit["instance"], bucket):
+        if one["paused"] and (one["instance"], one["endpoint_class"]) == (asset["instance"], bucket):
             found[Reason.RATE_LIMITED] = one["reason"] or "no request is sent"
     if retry_at is not None:
         found[Reason.WAITS_FOR_RETRY] = f"it failed, and is tried again at {retry_at:%Y-%m-%d %H:%M:%S} UTC"
     return {str(name): line for name, line in found.items()}
 
 
-def is_due(row: Mapping[str, Any], judged: Judged, limits: Limits) -> bool:
+def is_due(row: Mapping[str, Any], judged: HealthResult, limits: PlanningLimits) -> bool:
     """True if a visit of this (repository, job type) is due: it was never visited, something new was seen,
     or the last visit is older than the interval. What cannot be read, and what died, is not."""
     facts = judged.facts
     if facts.incremental_dead:
         return False
-    unit = Unit(
+    asset = AssetState(
         repo_id=facts.repo_id,
         job_type=JobType(facts.job_type),
         instance=row["instance"],
@@ -124,12 +124,12 @@ def is_due(row: Mapping[str, Any], judged: Judged, limits: Limits) -> bool:
         listed_down_to=row["listed_down_to"],
         tenant=row["tenant"],
     )
-    reason, _ = judge_unit(unit, (), judged.judged_at, limits)
+    reason, _ = evaluate_asset(asset, (), judged.judged_at, limits)
     return reason in _DUE
 
 
 def due_document(
-    units: Sequence[Document], due: Collection[tuple[int, str]], now: datetime, settings: Settings
+    assets: Sequence[Document], due: Collection[tuple[int, str]], now: datetime, settings: Settings
 ) -> Document:
     """How many of ``units`` are due and not started, and for how long the one that waits longest was not
     visited (never visited: since its registration). ``due`` has the repository and job type of each.
@@ -137,30 +137,32 @@ def due_document(
     The interval is kept unless half of what nothing holds back is due and half of that is later than two
     intervals: single ones that are late say nothing about the whole.
     """
-    waiting = [unit for unit in units if (unit["repo_id"], unit["job_type"]) in due and not _started(unit)]
-    ages = [_age(unit, now) for unit in waiting]
-    free = [unit for unit in units if unit["lifecycle"] == Lifecycle.ACTIVE and not _stopped(unit)]
-    free_ages = [_age(unit, now) for unit in waiting if not _stopped(unit)]
+    waiting = [
+        asset for asset in assets if (asset["repo_id"], asset["job_type"]) in due and not _started(asset)
+    ]
+    ages = [_age(asset, now) for asset in waiting]
+    free = [asset for asset in assets if asset["lifecycle"] == Lifecycle.ACTIVE and not _stopped(asset)]
+    free_ages = [_age(asset, now) for asset in waiting if not _stopped(asset)]
     late = bool(free_ages) and median(free_ages) > _LATE * settings.sync_interval
     return {
         "count": len(waiting),
-        "never_visited": sum(unit["visited_at"] is None for unit in waiting),
-        "held_back": sum(_stopped(unit) for unit in waiting),
+        "never_visited": sum(asset["visited_at"] is None for asset in waiting),
+        "held_back": sum(_stopped(asset) for asset in waiting),
         "longest_seconds": round(max(ages), 3) if ages else None,
         "interval_seconds": settings.sync_interval,
         "interval_kept": not (late and 2 * len(free_ages) >= len(free)),
     }
 
 
-def _started(unit: Document) -> bool:
-    return any(one["mode"] == Mode.INCREMENTAL and not one["claim_ran_out"] for one in unit["running"])
+def _started(asset: Document) -> bool:
+    return any(one["mode"] == Mode.INCREMENTAL and not one["claim_ran_out"] for one in asset["running"])
 
 
-def _stopped(unit: Document) -> bool:
-    return bool(unit["held_back"] or unit["credential"])
+def _stopped(asset: Document) -> bool:
+    return bool(asset["held_back"] or asset["credential"])
 
 
-def _age(unit: Document, now: datetime) -> float:
+def _age(asset: Document, now: datetime) -> float:
     """Seconds since the last visit, or since the registration."""
-    since = datetime.fromisoformat(unit["visited_at"] or unit["registered_at"])
+    since = datetime.fromisoformat(asset["visited_at"] or asset["registered_at"])
     return max(timedelta(0), now - since).total_seconds()

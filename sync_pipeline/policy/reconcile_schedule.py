@@ -2,11 +2,11 @@
 
 Belongs here: pure decisions over one snapshot: which windows of which (repository, job type) have their turn,
 in which order, and who gets the requests of the hour. Does not belong here: reading the snapshot
-(:mod:`sync_pipeline.store.sweeps`), carrying turns out (:mod:`sync_pipeline.quality.sweeping`), and what
-follows from a difference (:mod:`sync_pipeline.policy.reconciliation`).
+(:mod:`sync_pipeline.store.sweeps`), carrying turns out (:mod:`sync_pipeline.quality.reconcile_schedule`), and
+what follows from a difference (:mod:`sync_pipeline.policy.reconciliation`).
 
-Every (repository, job type) has up to three turns an hour, one of each :class:`Why`. Within a kind the one
-whose latest turn of that kind is the longest ago goes first, whatever came of it, so that nobody starves.
+Every (repository, job type) has up to three turns an hour, one of each :class:`TaskReason`. Within a kind the
+one whose latest turn of that kind is the longest ago goes first, whatever came of it, so that nobody starves.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Mark = int | datetime
 """A revision, or a moment of a source's time."""
 
 
-class Why(StrEnum):
+class TaskReason(StrEnum):
     """What a turn is for, the most urgent first: ``places`` of open differences whose repair ended or whose
     deletion has to be seen again, the ``recent`` part, or the next share of all ``history``."""
 
@@ -69,7 +69,7 @@ class Why(StrEnum):
     HISTORY = "history"
 
 
-class LeftOut(StrEnum):
+class SkipReason(StrEnum):
     """Why nothing of a (repository, job type) is compared."""
 
     RETIRED = "retired"
@@ -83,7 +83,7 @@ class LeftOut(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ReconcileAsset:
     """One (repository, job type) as the plan sees it. Times are UTC by the database's clock, except marks.
 
     ``watermark`` is the end of what is complete, ``covered_from`` the start of all that is covered.
@@ -134,7 +134,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReconcileLimits:
     """``requests`` are those of one instance in an hour of the clock, ``recent`` is the newest part of time,
     ``round`` the time in which everything is compared once."""
 
@@ -144,7 +144,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ReconcileTask:
     """What one (repository, job type) compares in one go.
 
     ``windows`` are compared one after the other. A share of history has none yet: it goes from ``start`` over
@@ -155,7 +155,7 @@ class Turn:
     repo_id: int
     job_type: JobType
     instance: str
-    why: Why
+    why: TaskReason
     depth: Depth
     calls: int
     windows: tuple[Window, ...] = ()
@@ -170,59 +170,59 @@ class Turn:
 
 
 def plan(
-    units: Iterable[Unit], limits: Limits, now: datetime
-) -> tuple[list[Turn], dict[tuple[int, JobType], LeftOut]]:
+    assets: Iterable[ReconcileAsset], limits: ReconcileLimits, now: datetime
+) -> tuple[list[ReconcileTask], dict[tuple[int, JobType], SkipReason]]:
     """The turns that are due, in their order, and what is left out altogether."""
-    left_out: dict[tuple[int, JobType], LeftOut] = {}
-    found: list[tuple[tuple[int, datetime, int, JobType], Turn]] = []
-    order = list(Why)
-    for unit in units:
-        reason = left_out_because(unit)
+    left_out: dict[tuple[int, JobType], SkipReason] = {}
+    found: list[tuple[tuple[int, datetime, int, JobType], ReconcileTask]] = []
+    order = list(TaskReason)
+    for asset in assets:
+        reason = skip_reason(asset)
         if reason is not None:
-            left_out[unit.key] = reason
+            left_out[asset.key] = reason
             continue
-        for turn, latest in (
-            (_of_places(unit), unit.places_at),
-            (_of_recent(unit, limits, now), unit.recent_at),
-            (_of_history(unit, limits, now), unit.history_at),
+        for task, latest in (
+            (_of_places(asset), asset.places_at),
+            (_of_recent(asset, limits, now), asset.recent_at),
+            (_of_history(asset, limits, now), asset.history_at),
         ):
-            if turn is not None:
+            if task is not None:
                 since = latest or datetime.min.replace(tzinfo=UTC)
-                found.append(((order.index(turn.why), since, unit.repo_id, unit.job_type), turn))
+                found.append(((order.index(task.why), since, asset.repo_id, asset.job_type), task))
     found.sort(key=lambda one: one[0])
-    return [turn for _, turn in found], left_out
+    return [task for _, task in found], left_out
 
 
-def left_out_because(unit: Unit) -> LeftOut | None:
-    """Why nothing of ``unit`` is compared; None where it is."""
-    if unit.lifecycle is Lifecycle.RETIRED:
-        return LeftOut.RETIRED
-    if not unit.configured:
-        return LeftOut.NOT_CONFIGURED
-    if unit.credential:
-        return LeftOut.CREDENTIAL
-    if unit.access is Access.REPLACED:
-        return LeftOut.REPLACED
-    if unit.access in _NO_ACCESS:
-        return LeftOut.NO_ACCESS
-    if unit.access is Access.EMPTY:
-        return LeftOut.EMPTY
-    if unit.watermark is None or unit.covered_from is None or unit.watermark <= unit.covered_from:  # type: ignore[operator]
-        return LeftOut.NEVER_READ
-    return LeftOut.RUNNING if unit.probed else None
+def skip_reason(asset: ReconcileAsset) -> SkipReason | None:
+    """Why nothing of ``asset`` is compared; None where it is."""
+    if asset.lifecycle is Lifecycle.RETIRED:
+        return SkipReason.RETIRED
+    if not asset.configured:
+        return SkipReason.NOT_CONFIGURED
+    if asset.credential:
+        return SkipReason.CREDENTIAL
+    if asset.access is Access.REPLACED:
+        return SkipReason.REPLACED
+    if asset.access in _NO_ACCESS:
+        return SkipReason.NO_ACCESS
+    if asset.access is Access.EMPTY:
+        return SkipReason.EMPTY
+    if asset.watermark is None or asset.covered_from is None or asset.watermark <= asset.covered_from:  # type: ignore[operator]
+        return SkipReason.NEVER_READ
+    return SkipReason.RUNNING if asset.probed else None
 
 
-def is_repair_due(unit: Unit, now: datetime) -> bool:
+def is_repair_due(asset: ReconcileAsset, now: datetime) -> bool:
     """True if a repair may be queued for what is open: none is under way or died a short while ago, and what
     an earlier one did has been looked at."""
-    if left_out_because(unit) is not None or unit.open <= unit.escalated:
+    if skip_reason(asset) is not None or asset.open <= asset.escalated:
         return False
-    if unit.repairing or unit.places or unit.anywhere:
+    if asset.repairing or asset.places or asset.anywhere:
         return False
-    return unit.repair_died_at is None or now - unit.repair_died_at >= _AFTER_A_DEAD_REPAIR
+    return asset.repair_died_at is None or now - asset.repair_died_at >= _AFTER_A_DEAD_REPAIR
 
 
-def sent_before(now: int, last_hour: int, limits: Limits) -> int:
+def sent_before(now: int, last_hour: int, limits: ReconcileLimits) -> int:
     """Requests that count against this hour: those sent in it, and those of the last hour that were too many,
     as a piece that has begun is finished."""
     return now + max(0, last_hour - limits.requests)
@@ -231,20 +231,20 @@ def sent_before(now: int, last_hour: int, limits: Limits) -> int:
 # Turns ---------------------------------------------------------------------------------------------------
 
 
-def _of_places(unit: Unit) -> Turn | None:
-    windows = around(unit.places)[:WINDOWS_OF_A_TURN]
-    if not windows and unit.anywhere:
+def _of_places(asset: ReconcileAsset) -> ReconcileTask | None:
+    windows = around(asset.places)[:WINDOWS_OF_A_TURN]
+    if not windows and asset.anywhere:
         # What has no place is looked for by every comparison, so the window may hold as good as nothing.
-        windows = [_almost_empty(unit)]
+        windows = [_almost_empty(asset)]
     if not windows:
         return None
-    return Turn(
-        unit.repo_id,
-        unit.job_type,
-        unit.instance,
-        Why.PLACES,
+    return ReconcileTask(
+        asset.repo_id,
+        asset.job_type,
+        asset.instance,
+        TaskReason.PLACES,
         Depth.DETAILS,
-        len(windows) * calls_for(unit.job_type, 1),
+        len(windows) * calls_for(asset.job_type, 1),
         tuple(windows),
     )
 
@@ -270,98 +270,98 @@ def _is_close(before: Window, after: Window) -> bool:
     return after.until - before.since <= _CLOSE
 
 
-def _almost_empty(unit: Unit) -> Window:
-    if isinstance(unit.watermark, datetime):
+def _almost_empty(asset: ReconcileAsset) -> Window:
+    if isinstance(asset.watermark, datetime):
         # Not the very last moment: to that belongs whatever has a date in the future.
-        return TimeWindow(unit.watermark - 2 * _STEP, unit.watermark - _STEP)
-    assert unit.watermark is not None
-    return RevisionWindow(unit.watermark - 1, unit.watermark)
+        return TimeWindow(asset.watermark - 2 * _STEP, asset.watermark - _STEP)
+    assert asset.watermark is not None
+    return RevisionWindow(asset.watermark - 1, asset.watermark)
 
 
-def _of_recent(unit: Unit, limits: Limits, now: datetime) -> Turn | None:
-    if unit.recent_at is not None and unit.recent_at >= hour_of(now):
+def _of_recent(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime) -> ReconcileTask | None:
+    if asset.recent_at is not None and asset.recent_at >= hour_of(now):
         return None
     window: Window
-    if isinstance(unit.watermark, datetime):
-        assert isinstance(unit.covered_from, datetime)
-        window = TimeWindow(max(unit.covered_from, unit.watermark - limits.recent), unit.watermark)
+    if isinstance(asset.watermark, datetime):
+        assert isinstance(asset.covered_from, datetime)
+        window = TimeWindow(max(asset.covered_from, asset.watermark - limits.recent), asset.watermark)
     else:
-        assert unit.watermark is not None
-        assert isinstance(unit.covered_from, int)
-        window = RevisionWindow(max(unit.covered_from, unit.watermark - REVISIONS_RECENT), unit.watermark)
-    return Turn(
-        unit.repo_id,
-        unit.job_type,
-        unit.instance,
-        Why.RECENT,
+        assert asset.watermark is not None
+        assert isinstance(asset.covered_from, int)
+        window = RevisionWindow(max(asset.covered_from, asset.watermark - REVISIONS_RECENT), asset.watermark)
+    return ReconcileTask(
+        asset.repo_id,
+        asset.job_type,
+        asset.instance,
+        TaskReason.RECENT,
         Depth.LISTING,
-        calls_for(unit.job_type, 0),
+        calls_for(asset.job_type, 0),
         (window,),
     )
 
 
-def _of_history(unit: Unit, limits: Limits, now: datetime) -> Turn | None:
-    begins = not unit.is_under_way
-    if begins and unit.round_began_at is not None and now < unit.round_began_at + limits.round:
+def _of_history(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime) -> ReconcileTask | None:
+    begins = not asset.is_under_way
+    if begins and asset.round_began_at is not None and now < asset.round_began_at + limits.round:
         return None
     if begins:
         done, passed = 0, 0.0
     else:
-        assert unit.round_began_at is not None
-        passed = (now - unit.round_began_at) / limits.round
-        done = rows_done(unit)
-        if done > min(1.0, passed) * rows_of_round(unit):
+        assert asset.round_began_at is not None
+        passed = (now - asset.round_began_at) / limits.round
+        done = rows_done(asset)
+        if done > min(1.0, passed) * rows_of_round(asset):
             return None
-    start = unit.covered_from if begins or unit.next is None else unit.next
+    start = asset.covered_from if begins or asset.next is None else asset.next
     assert start is not None
-    rows = rows_of_round(unit)
+    rows = rows_of_round(asset)
     share = rows * min(1.0, passed + _HOUR / limits.round) - done
-    least = _LEAST_REVISIONS if unit.job_type is JobType.REVISIONS else _LEAST_ROWS
-    wanted = min(max(least, ceil(share)), _affordable(unit.job_type, limits))
-    return Turn(
-        unit.repo_id,
-        unit.job_type,
-        unit.instance,
-        Why.HISTORY,
+    least = _LEAST_REVISIONS if asset.job_type is JobType.REVISIONS else _LEAST_ROWS
+    wanted = min(max(least, ceil(share)), _affordable(asset.job_type, limits))
+    return ReconcileTask(
+        asset.repo_id,
+        asset.job_type,
+        asset.instance,
+        TaskReason.HISTORY,
         Depth.DETAILS,
-        calls_for(unit.job_type, wanted),
+        calls_for(asset.job_type, wanted),
         start=start,
         rows=wanted,
         begins=begins,
     )
 
 
-def rows_of_round(unit: Unit) -> int:
-    """How many rows the round of ``unit`` goes over."""
-    if isinstance(unit.watermark, int):
-        assert isinstance(unit.covered_from, int)
-        return unit.watermark - unit.covered_from
-    return unit.round_rows
+def rows_of_round(asset: ReconcileAsset) -> int:
+    """How many rows the round of ``asset`` goes over."""
+    if isinstance(asset.watermark, int):
+        assert isinstance(asset.covered_from, int)
+        return asset.watermark - asset.covered_from
+    return asset.round_rows
 
 
-def rows_done(unit: Unit) -> int:
+def rows_done(asset: ReconcileAsset) -> int:
     """How many of them have been compared in the round that is under way."""
-    if not unit.is_under_way:
+    if not asset.is_under_way:
         return 0
-    if isinstance(unit.next, int):
-        assert isinstance(unit.covered_from, int)
-        return max(0, unit.next - unit.covered_from)
-    return min(unit.round_done, unit.round_rows)
+    if isinstance(asset.next, int):
+        assert isinstance(asset.covered_from, int)
+        return max(0, asset.next - asset.covered_from)
+    return min(asset.round_done, asset.round_rows)
 
 
-def share_compared(unit: Unit, limits: Limits, now: datetime) -> float:
+def share_compared(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime) -> float:
     """Which share of the rows was compared within the time of a round, from 0 to 1."""
-    if unit.round_began_at is None:
+    if asset.round_began_at is None:
         return 0.0
-    if not unit.is_under_way:
-        assert unit.round_ended_at is not None
-        length, late = unit.round_ended_at - unit.round_began_at, now - limits.round - unit.round_began_at
+    if not asset.is_under_way:
+        assert asset.round_ended_at is not None
+        length, late = asset.round_ended_at - asset.round_began_at, now - limits.round - asset.round_began_at
         return 1.0 if late <= timedelta(0) else max(0.0, 1.0 - late / length) if length else 0.0
-    passed = (now - unit.round_began_at) / limits.round
-    rows = rows_of_round(unit)
-    done = rows_done(unit) / rows if rows else 1.0
+    passed = (now - asset.round_began_at) / limits.round
+    rows = rows_of_round(asset)
+    done = rows_done(asset) / rows if rows else 1.0
     # What this round has not come to yet was compared in the one before, as long after its beginning.
-    before = max(0.0, 1.0 - max(done, passed)) if unit.round_ended_at is not None else 0.0
+    before = max(0.0, 1.0 - max(done, passed)) if asset.round_ended_at is not None else 0.0
     return min(1.0, done + before)
 
 
@@ -370,7 +370,7 @@ def calls_for(job_type: JobType, rows: int) -> int:
     return _CALLS[job_type] + ceil(rows * _CALLS_PER_ROW[job_type])
 
 
-def _affordable(job_type: JobType, limits: Limits) -> int:
+def _affordable(job_type: JobType, limits: ReconcileLimits) -> int:
     """How many rows fit into a third of the requests of an hour."""
     return max(1, int((limits.requests // 3 - _CALLS[job_type]) / _CALLS_PER_ROW[job_type]))
 
@@ -389,18 +389,18 @@ class _Spent:
     still send, and what had been sent in this hour before."""
 
     before: int
-    by_why: dict[Why, int] = field(default_factory=lambda: dict.fromkeys(Why, 0))
-    reserved: dict[int, tuple[Why, int]] = field(default_factory=dict)
+    by_why: dict[TaskReason, int] = field(default_factory=lambda: dict.fromkeys(TaskReason, 0))
+    reserved: dict[int, tuple[TaskReason, int]] = field(default_factory=dict)
 
-    def of(self, why: Why) -> int:
+    def of(self, why: TaskReason) -> int:
         return self.by_why[why] + sum(calls for kind, calls in self.reserved.values() if kind is why)
 
     @property
     def total(self) -> int:
-        return self.before + sum(self.of(why) for why in Why)
+        return self.before + sum(self.of(why) for why in TaskReason)
 
 
-class Purse:
+class RequestBudget:
     """The requests of an hour, handed out to turns.
 
     Each kind of turn has a third of its own at every instance, so that none starves however long another one
@@ -408,47 +408,49 @@ class Purse:
     is set aside until it ends. ``sent`` is what was sent to each instance in this hour before.
     """
 
-    def __init__(self, turns: Sequence[Turn], limits: Limits, sent: Mapping[str, int]) -> None:
-        self._waiting = list(turns)
+    def __init__(
+        self, tasks: Sequence[ReconcileTask], limits: ReconcileLimits, sent: Mapping[str, int]
+    ) -> None:
+        self._waiting = list(tasks)
         self._third = limits.requests // 3
         self._all = limits.requests
-        self._spent = {turn.instance: _Spent(sent.get(turn.instance, 0)) for turn in turns}
+        self._spent = {task.instance: _Spent(sent.get(task.instance, 0)) for task in tasks}
 
-    def next(self) -> tuple[Turn, int] | None:
+    def next(self) -> tuple[ReconcileTask, int] | None:
         """The next turn, and how many requests it may send; None where there is none at this moment. Tell
         :meth:`ended` when it is over, and ask again."""
         for whole in (False, True):
             left = {
                 (instance, why): self._left(spent, why, whole=whole)
                 for instance, spent in self._spent.items()
-                for why in Why
+                for why in TaskReason
             }
-            for n, turn in enumerate(self._waiting):
-                here = left[turn.instance, turn.why]
-                reserved = self._spent[turn.instance].reserved
-                if here >= min(turn.calls, self._third) and here > 0 and turn.repo_id not in reserved:
+            for n, task in enumerate(self._waiting):
+                here = left[task.instance, task.why]
+                reserved = self._spent[task.instance].reserved
+                if here >= min(task.calls, self._third) and here > 0 and task.repo_id not in reserved:
                     del self._waiting[n]
-                    allowed = here if whole else self._allowance(turn, here)
-                    reserved[turn.repo_id] = turn.why, allowed
-                    return turn, allowed
+                    allowed = here if whole else self._allowance(task, here)
+                    reserved[task.repo_id] = task.why, allowed
+                    return task, allowed
         return None
 
-    def _left(self, spent: _Spent, why: Why, *, whole: bool) -> int:
+    def _left(self, spent: _Spent, why: TaskReason, *, whole: bool) -> int:
         left = self._all - spent.total
         if whole:
             # The rest is handed out when it is known what is left.
             return 0 if spent.reserved else left
         return min(left, self._third - spent.of(why))
 
-    def _allowance(self, turn: Turn, left: int) -> int:
+    def _allowance(self, task: ReconcileTask, left: int) -> int:
         """Twice what it takes, about, so that others can go on beside it; at least half of what is left."""
-        return min(left, max(2 * turn.calls, left // 2))
+        return min(left, max(2 * task.calls, left // 2))
 
-    def ended(self, turn: Turn, calls: int) -> None:
-        """``turn`` is over and has sent ``calls`` requests."""
-        spent = self._spent[turn.instance]
-        spent.reserved.pop(turn.repo_id)
-        spent.by_why[turn.why] += calls
+    def ended(self, task: ReconcileTask, calls: int) -> None:
+        """``task`` is over and has sent ``calls`` requests."""
+        spent = self._spent[task.instance]
+        spent.reserved.pop(task.repo_id)
+        spent.by_why[task.why] += calls
 
     def drop(self, unwanted: Iterable[tuple[int, JobType]] = (), instance: str | None = None) -> None:
         """Hand out nothing more to these, or to anything of ``instance``."""
@@ -456,6 +458,6 @@ class Purse:
         self._waiting = [t for t in self._waiting if t.key not in keys and t.instance != instance]
 
     @property
-    def waiting(self) -> tuple[Turn, ...]:
+    def waiting(self) -> tuple[ReconcileTask, ...]:
         """Turns that had none, in their order."""
         return tuple(self._waiting)

@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from lxml import etree
 
 from sync_pipeline.errors import WindowTooHard
-from sync_pipeline.sources.svn.process import AnswerFile
+from sync_pipeline.sources.svn.process import OutputFile
 
 T = TypeVar("T")
 MakePath = Callable[[str, str, str | None, str | None, int | None, bool | None, bool | None], T]
@@ -52,7 +52,7 @@ _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _TRUTH = {"true": True, "false": False}
 
 
-class Entry(NamedTuple, Generic[T]):
+class LogEntry(NamedTuple, Generic[T]):
     """One entry as the answer has it. What is missing there is None; ``date`` is the server's text."""
 
     revision: int
@@ -71,7 +71,7 @@ class JudgedLog:
     byte: the tags around them are sound.
     """
 
-    def __init__(self, file: AnswerFile, *, nested: bool = False, lenient: bool = False) -> None:
+    def __init__(self, file: OutputFile, *, nested: bool = False, lenient: bool = False) -> None:
         self._file = file
         self._nested = nested
         self._lenient = lenient
@@ -152,14 +152,14 @@ class JudgedLog:
         """One entry, byte by byte."""
         return _take_apart(self._file, self.revisions[index], self._starts[index], self._ends[index])
 
-    def entries(self, make: MakePath[T]) -> Iterator[Entry[T]]:
+    def entries(self, make: MakePath[T]) -> Iterator[LogEntry[T]]:
         """All entries in order, paths built by ``make(path, action, kind, copyfrom_path, copyfrom_rev,
         text_mods, prop_mods)``."""
         for entry in self.lenient_entries(make):
-            assert isinstance(entry, Entry)
+            assert isinstance(entry, LogEntry)
             yield entry
 
-    def lenient_entries(self, make: MakePath[T]) -> Iterator[Entry[T] | TolerantEntry]:
+    def lenient_entries(self, make: MakePath[T]) -> Iterator[LogEntry[T] | TolerantEntry]:
         """As :meth:`entries`; byte by byte where the bytes of one are no XML."""
         attributes: dict[str, tuple[Any, ...]] = {}
         index, count = 0, len(self.revisions)
@@ -182,7 +182,7 @@ class JudgedLog:
 
     def _large(
         self, start: int, end: int, make: MakePath[T], attributes: dict[str, tuple[Any, ...]]
-    ) -> Entry[T]:
+    ) -> LogEntry[T]:
         opening = self._find(b"<paths>", start, end)
         closing = self._find(b"</paths>", opening, end) if opening >= 0 else -1
         if closing < 0:
@@ -206,7 +206,7 @@ class PathsView(Generic[T]):
 
     __slots__ = ("_end", "_file", "_make", "_start")
 
-    def __init__(self, file: AnswerFile, start: int, end: int, make: MakePath[T]) -> None:
+    def __init__(self, file: OutputFile, start: int, end: int, make: MakePath[T]) -> None:
         self._file = file
         self._start = start
         self._end = end
@@ -251,7 +251,7 @@ def _balance(block: bytes) -> int:
 
 def _parse_group(
     text: str, make: MakePath[T], attributes: dict[str, tuple[Any, ...]], *, nested: bool
-) -> Iterator[Entry[T]]:
+) -> Iterator[LogEntry[T]]:
     position = 0
     while position < len(text):
         match = _ENTRY.match(text, position)
@@ -260,7 +260,7 @@ def _parse_group(
             return
         position = match.end()
         revision, author, date, paths, message = match.groups()
-        yield Entry(
+        yield LogEntry(
             int(revision),
             _plain(author),
             date,
@@ -314,7 +314,7 @@ def _entity(match: re.Match[str]) -> str:
     return _NAMED.get(name, match[0])
 
 
-def _parse_general(text: str, make: MakePath[T], *, nested: bool) -> Iterator[Entry[T]]:
+def _parse_general(text: str, make: MakePath[T], *, nested: bool) -> Iterator[LogEntry[T]]:
     parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=True)
     try:
         root = etree.fromstring(f"<log>{text}</log>".encode(), parser)
@@ -322,7 +322,7 @@ def _parse_general(text: str, make: MakePath[T], *, nested: bool) -> Iterator[En
         raise WindowTooHard("the answer is not well-formed", code="malformed") from None
     for element in root.iter("logentry") if nested else root.iterchildren("logentry"):
         properties = element.find("revprops")
-        yield Entry(
+        yield LogEntry(
             int(element.get("revision", "")),
             _text(element.find("author")),
             _text(element.find("date")),
@@ -381,7 +381,7 @@ class TolerantEntry(NamedTuple):
     properties: Mapping[str, bytes]
 
 
-def tolerant(file: AnswerFile, revision: int) -> TolerantEntry:
+def tolerant(file: OutputFile, revision: int) -> TolerantEntry:
     """The only entry of an answer that the judgement refused. Raises WindowTooHard when it is cut off or of
     another revision."""
     size = file.size
@@ -395,7 +395,7 @@ def tolerant(file: AnswerFile, revision: int) -> TolerantEntry:
     return _take_apart(file, revision, 0, size)
 
 
-def _take_apart(file: AnswerFile, revision: int, start: int, end: int) -> TolerantEntry:
+def _take_apart(file: OutputFile, revision: int, start: int, end: int) -> TolerantEntry:
     # What is around the paths is one message at most, so it is read whole.
     opening, closing = _outside(file, start, end)
     outside = file.read(start, opening) + file.read(closing, end)
@@ -413,7 +413,7 @@ def raw_properties(data: bytes) -> Iterator[tuple[str, bytes]]:
         yield name, base64.b64decode(match[2]) if encoded else raw_plain(match[2])
 
 
-def _outside(file: AnswerFile, start: int, end: int) -> tuple[int, int]:
+def _outside(file: OutputFile, start: int, end: int) -> tuple[int, int]:
     opening = closing = end
     for position, block in file.blocks(start, end, BLOCK, b">"):
         if opening == end and (at := block.find(b"<paths>")) >= 0:
@@ -425,7 +425,7 @@ def _outside(file: AnswerFile, start: int, end: int) -> tuple[int, int]:
 
 
 class _TolerantPaths:
-    def __init__(self, file: AnswerFile, start: int, end: int) -> None:
+    def __init__(self, file: OutputFile, start: int, end: int) -> None:
         self._file = file
         self._start = start
         self._end = end

@@ -24,7 +24,7 @@ _SECRET = frozenset({"runners_token", "import_url", "_links"})
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectLook:
+class ProjectInfo:
     """A project as it is now. Times in UTC. ``default_branch`` is None where the token may not read code;
     the two access levels are None where the server does not say. ``date`` is the server's clock.
     ``marked_on`` is the day that the project was marked for deletion on."""
@@ -53,7 +53,7 @@ class GroupLook:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLook:
+class TokenInfo:
     """What the token says about itself: ``expires_at`` is its first day without power, None for never."""
 
     name: str | None
@@ -61,7 +61,7 @@ class TokenLook:
     expires_at: date_type | None
 
 
-def look_at_project(client: Client, project: int | str) -> ProjectLook:
+def get_project(client: Client, project: int | str) -> ProjectInfo:
     """The project with this number or, once, to learn the number, this path. Raises as the transport does;
     SourceGone with code ``not_found`` where the token sees no such project this once."""
     path = project_path(project) if isinstance(project, int) else f"/projects/{_quoted(project)}"
@@ -77,7 +77,7 @@ def projects_of(group_id: int | None) -> tuple[str, dict[str, str]]:
     return f"/groups/{group_id:d}/projects", {"include_subgroups": "true", "with_shared": "false"}
 
 
-def list_projects(client: Client, group_id: int | None) -> Iterator[ProjectLook]:
+def list_projects(client: Client, group_id: int | None) -> Iterator[ProjectInfo]:
     """Every project of a group and all groups below it, archived ones too; with None every project that the
     token's user is a member of. Raises as the transport does."""
     path, query = projects_of(group_id)
@@ -88,12 +88,12 @@ def list_projects(client: Client, group_id: int | None) -> Iterator[ProjectLook]
             yield project_look(row, answer.date)
 
 
-def project_look(data: Any, date: datetime | None) -> ProjectLook:
+def project_look(data: Any, date: datetime | None) -> ProjectInfo:
     """A project as the server gave it at ``date``. Raises as :class:`Fields` does."""
     fields = Fields(data)
     enabled = fields.boolean("merge_requests_enabled")
     level = fields.text("merge_requests_access_level")
-    return ProjectLook(
+    return ProjectInfo(
         project_id=fields.required("id"),
         path=fields.text("path_with_namespace") or "",
         web_url=fields.text("web_url"),
@@ -119,7 +119,7 @@ def _marked_on(fields: Fields) -> date_type | None:
         return None
 
 
-def look_at_group(client: Client, group: int | str) -> GroupLook:
+def get_group(client: Client, group: int | str) -> GroupLook:
     """The group with this number or path. Raises as the transport does; SourceGone with code ``not_found``
     where the token sees no such group this once."""
     answer = client.get(f"/groups/{_quoted(str(group))}", {"with_projects": "false"})
@@ -127,7 +127,7 @@ def look_at_group(client: Client, group: int | str) -> GroupLook:
     return GroupLook(fields.required("id"), fields.text("full_path") or "")
 
 
-def look_at_token(client: Client) -> TokenLook | None:
+def get_token(client: Client) -> TokenInfo | None:
     """What the token may do and until when; None where the server cannot tell (old ones, other kinds of
     token). Raises AccessDenied where it is refused."""
     try:
@@ -138,10 +138,10 @@ def look_at_token(client: Client) -> TokenLook | None:
         expires = date_type.fromisoformat(fields.text("expires_at") or "")
     except ValueError:
         expires = None
-    return TokenLook(fields.text("name"), tuple(map(str, fields.items("scopes"))), expires)
+    return TokenInfo(fields.text("name"), tuple(map(str, fields.items("scopes"))), expires)
 
 
-def access(look: ProjectLook, job_type: JobType) -> Access:
+def access(look: ProjectInfo, job_type: JobType) -> Access:
     """The access state of one job type after a look. A switched-off feature goes before a project that waits
     to be deleted, and that goes before an archived or empty one."""
     feature = look.repository_access if job_type is JobType.COMMITS else look.merge_requests_access

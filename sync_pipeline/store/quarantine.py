@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sync_pipeline.model import JobType, Obligation, QuarantinedRow, Window
+from sync_pipeline.model import DeferredFetch, JobType, QuarantinedRow, Window
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_ranges
 
@@ -102,7 +102,7 @@ GONE = "no longer at the source; "
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QuarantineEntry:
     """An entry of quarantine without its payload. ``window`` is that of the batch that last met it, None
     where that is unknown; ``run_id`` is the run of that batch."""
 
@@ -152,7 +152,7 @@ def quarantine(
     return number
 
 
-def owe(conn: Connection, *, repo_id: int, job_type: JobType, obligations: Iterable[Obligation]) -> None:
+def owe(conn: Connection, *, repo_id: int, job_type: JobType, obligations: Iterable[DeferredFetch]) -> None:
     """Write down details that could not be read; one that is owed already waits longer."""
     for item in obligations:
         conn.execute(
@@ -182,7 +182,7 @@ def entries(
     reason: str | None = None,
     resolved: bool = False,
     limit: int | None = None,
-) -> tuple[list[Entry], int]:
+) -> tuple[list[QuarantineEntry], int]:
     """Entries of quarantine that fit every filter, the latest met first, at most ``limit``; and how many fit
     in all. Those that were stored after all only with ``resolved``."""
     params = {
@@ -197,10 +197,10 @@ def entries(
     return [_entry(row) for row in rows], rows[0]["total"] if rows else 0
 
 
-def _entry(row: dict[str, Any]) -> Entry:
-    values = {name: row[name] for name in row if name in Entry.__dataclass_fields__}
+def _entry(row: dict[str, Any]) -> QuarantineEntry:
+    values = {name: row[name] for name in row if name in QuarantineEntry.__dataclass_fields__}
     window = from_ranges(row["revs"], row["period"])
-    return Entry(**values | {"job_type": JobType(row["job_type"]), "window": window})
+    return QuarantineEntry(**values | {"job_type": JobType(row["job_type"]), "window": window})
 
 
 def payload_of(conn: Connection, quarantine_id: int) -> bytes:

@@ -1,9 +1,8 @@
 """What a Dagster run asks for: its tags, read and checked before anything is touched.
 
-Belongs here: the names of our run tags, and the pure translation of tags into an :class:`Order`. Dagster does
-not check the partitions of ``dagster job execute``: an unknown one runs, a reversed range runs and succeeds
-without doing anything. So everything is checked here.
-"""
+Belongs here: the names of our run tags, and the pure translation of tags into an :class:`RunSpec`. Dagster
+does not check the partitions of ``dagster job execute``: an unknown one runs, a reversed range runs and
+succeeds without doing anything. So everything is checked here."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ a few nobody could start anything."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunSpec:
     """What to do for every repository of a run.
 
     ``windows`` is empty for an incremental, whose partition only carries it. ``exact``: the windows were
@@ -93,7 +92,7 @@ def repository_tag(repositories: Collection[Repository]) -> dict[str, str]:
     return {REPOSITORY_TAG: visible(names.pop())[:_MAX_TAG_LENGTH]} if len(names) == 1 else {}
 
 
-def read_order(tags: Mapping[str, str], known: Partitions) -> Order:
+def read_run_spec(tags: Mapping[str, str], known: Partitions) -> RunSpec:
     """The order in the tags of a run; ``known`` are the partitions that there are.
 
     Raises ConfigurationError with one line if a partition is unknown, a range is reversed or cut short, or a
@@ -113,7 +112,7 @@ def read_order(tags: Mapping[str, str], known: Partitions) -> Order:
             f"a {mode} needs a partition; add the tag {PARTITION_TAG}, "
             f"or {RANGE_START_TAG} and {RANGE_END_TAG}"
         )
-    return Order(
+    return RunSpec(
         mode=mode,
         trigger=trigger,
         actor=tag_of(tags, ACTOR_TAG) or tags.get(_USER_TAG) or str(trigger),

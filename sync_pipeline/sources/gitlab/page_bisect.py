@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from sync_pipeline.errors import AnswerStalled, Permanent, SyncError, Transient
-from sync_pipeline.sources.gitlab.transport import Answer
+from sync_pipeline.sources.gitlab.transport import Response
 
 PER_PAGE = 100
 """Rows of a page: the most that GitLab gives."""
@@ -26,12 +26,12 @@ _TOO_HARD = frozenset({"server_error", "timeout", "incomplete", "content_too_lar
 _SERVER_IS_DOWN = 2
 _MOST_HOLES = 20
 
-Ask = Callable[[int, int], Answer]
+Ask = Callable[[int, int], Response]
 """Asks for a page by its number, from 1, and its number of rows; raises where the answer is no list."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class UnreadableRow:
     """A row that cannot be given: its place in the list, from 0, and why."""
 
     place: int
@@ -39,28 +39,28 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """The rows of a page in their order, a :class:`Hole` where one cannot be given. ``more``: there may be
-    rows behind them. ``date`` is the server's clock at the first answer."""
+class BisectedPage:
+    """The rows of a page in their order, a :class:`UnreadableRow` where one cannot be given. ``more``: there
+    may be rows behind them. ``date`` is the server's clock at the first answer."""
 
     rows: list[Any]
     more: bool
     date: datetime | None
 
     @property
-    def holes(self) -> list[Hole]:
+    def holes(self) -> list[UnreadableRow]:
         """The rows that cannot be given."""
-        return [row for row in self.rows if isinstance(row, Hole)]
+        return [row for row in self.rows if isinstance(row, UnreadableRow)]
 
 
-def is_too_hard(error: SyncError) -> bool:
+def is_splittable(error: SyncError) -> bool:
     """Whether less may work where ``error`` came of asking for a page. A server that says when to come back
     is at rest, not at odds with a row."""
     is_asked_later = isinstance(error, Transient) and error.retry_after is not None
     return isinstance(error, Transient | Permanent) and error.code in _TOO_HARD and not is_asked_later
 
 
-def in_pieces(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> Pieces:
+def bisect_page(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> BisectedPage:
     """Page ``page`` of ``size`` rows, for which the server answered ``error``: pages of ten, each that fails
     as ten of one. ``size`` is what earlier pages had, which matters behind the first one only. Raises
     ``error`` where it is the server that fails, and whatever is no matter of single rows. Where answers stall
@@ -69,7 +69,7 @@ def in_pieces(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> Pi
         raise error
     count = size // _TEN
     numbers = range((page - 1) * count + 1, page * count + 1)
-    tens: list[Answer | None] = []
+    tens: list[Response | None] = []
     for number in numbers:
         tens.append(_answer(ask, number, _TEN))
         if len(tens) >= _SERVER_IS_DOWN and not any(tens) and not isinstance(error, AnswerStalled):
@@ -79,31 +79,31 @@ def in_pieces(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> Pi
     date = next((ten.date for ten in tens if ten is not None and ten.date is not None), None)
     rows: list[Any] = []
     holes = 0
-    last: Answer | None = None
+    last: Response | None = None
     for number, ten in zip(numbers, tens, strict=False):
         # The places of rows count from 0, the numbers of pages from 1.
         places = range((number - 1) * _TEN, number * _TEN)
         for place, last in [(0, ten)] if ten else ((n, _answer(ask, n + 1, 1)) for n in places):
             if last is None:
-                rows.append(Hole(place, str(error)))
+                rows.append(UnreadableRow(place, str(error)))
                 holes += 1
                 if holes > _MOST_HOLES or (holes >= _SERVER_IS_DOWN and holes == len(rows) and not any(tens)):
                     raise error
             else:
                 rows += last.data
             if _is_last(last):
-                return Pieces(rows, False, date)
-    return Pieces(rows, True, date)
+                return BisectedPage(rows, False, date)
+    return BisectedPage(rows, True, date)
 
 
-def _answer(ask: Ask, page: int, per_page: int) -> Answer | None:
+def _answer(ask: Ask, page: int, per_page: int) -> Response | None:
     try:
         return ask(page, per_page)
     except (Transient, Permanent) as error:
-        if not is_too_hard(error):
+        if not is_splittable(error):
             raise
         return None
 
 
-def _is_last(answer: Answer | None) -> bool:
+def _is_last(answer: Response | None) -> bool:
     return answer is not None and answer.next_query is None

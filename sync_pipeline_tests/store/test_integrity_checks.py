@@ -10,7 +10,7 @@ from sync_pipeline.gitlab_rows import MergeRequestRow
 from sync_pipeline.model import Mode
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import commits, merge_requests, proofs, refs
+from sync_pipeline.store import commits, integrity_checks, merge_requests, refs
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.raw import content_hash
 from sync_pipeline.sync.engine import Syncer
@@ -77,18 +77,18 @@ def test_what_is_damaged_is_found_by_its_proof_alone(database: Database, tmp_pat
         _store_revisions(database, conn, tmp_path)
         repo = _store_commits(conn)
         _store_merge_requests(conn, repo)
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
         found = []
         for _, statement in DAMAGE:
             with conn.transaction(force_rollback=True):
                 for one in statement.split(";"):
                     conn.execute(sql.SQL(one))
-                found.append(list(proofs.failures(conn)))
+                found.append(list(integrity_checks.failures(conn)))
         assert list(zip(found, DAMAGE, strict=True)) == [([proof], (proof, how)) for proof, how in DAMAGE]
 
 
 def test_every_proof_is_tried() -> None:
-    assert proofs.names() == sorted({proof for proof, _ in DAMAGE})
+    assert integrity_checks.names() == sorted({proof for proof, _ in DAMAGE})
 
 
 def test_of_a_large_damage_the_first_rows_are_told_and_all_are_counted(database: Database) -> None:
@@ -101,7 +101,7 @@ def test_of_a_large_damage_the_first_rows_are_told_and_all_are_counted(database:
             "   FROM scm.repos, generate_series(1, 30) AS n",
             [content_hash(["a commit"])],
         )
-        (failed,) = (proof for proof in proofs.proofs(conn) if proof.total)
+        (failed,) = (proof for proof in integrity_checks.integrity_checks(conn) if proof.total)
     assert (failed.name, failed.total, [row["iid"] for row in failed.rows]) == (
         "children",
         30,
@@ -119,7 +119,7 @@ def test_a_batch_that_is_gone_with_its_run_proves_nothing(database: Database, tm
         _store_revisions(database, conn, tmp_path)
         conn.execute("DELETE FROM scm.sync_runs")
         conn.execute("DELETE FROM scm.sync_jobs")
-        assert proofs.failures(conn) == {}
+        assert integrity_checks.failures(conn) == {}
 
 
 def _store_revisions(database: Database, conn: Connection, tmp_path: Path) -> None:

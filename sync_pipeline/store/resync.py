@@ -1,7 +1,7 @@
 """What is known about each (repository, job type) when it is decided whether it is read again.
 
 Belongs here: one query, and the lock that makes two who decide harmless. Does not belong here: the decision
-(:mod:`sync_pipeline.policy.rereading`); the jobs are made by :mod:`sync_pipeline.store.jobs`.
+(:mod:`sync_pipeline.policy.resync`); the jobs are made by :mod:`sync_pipeline.store.jobs`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.instance, r.tenant,
 _TAKE_LOCK = "SELECT pg_advisory_xact_lock(%(lock)s)"
 
 
-def units(conn: Connection, reason: str, look_back: float) -> list[dict[str, Any]]:
+def assets(conn: Connection, reason: str, look_back: float) -> list[dict[str, Any]]:
     """The rows of every (repository, job type) that may be read, with ``watermark`` in place of the two
     columns; runs of the last ``look_back`` seconds are looked at, and a day more."""
     rows = conn.execute(_UNITS, {"reason": reason, "look_back": look_back}).fetchall()

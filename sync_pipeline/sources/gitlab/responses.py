@@ -166,7 +166,7 @@ def is_json(headers: Mapping[str, str]) -> bool:
     return kind == "application/json" or kind.endswith("+json")
 
 
-def said(body: bytes) -> str:
+def error_message(body: bytes) -> str:
     """What an error body says, as one short line; empty where it is no JSON or says nothing."""
     try:
         data = parsed(body)
@@ -189,7 +189,7 @@ def _line(value: Any) -> str:
     return " ".join(_UNPRINTABLE.sub(" ", str(value)).split())[:200]
 
 
-def problem(
+def error_from(
     status: int,
     headers: Mapping[str, str],
     body: bytes,
@@ -201,7 +201,7 @@ def problem(
     """The exception that an answer with status 300 or more stands for. ``where`` names the request without
     its query, ``secrets`` are removed from what the server said. ``proxy`` is what the request went through:
     an answer that is not JSON may be its own."""
-    words = redact(said(body), *secrets)
+    words = redact(error_message(body), *secrets)
     known = bool(words)
     tail = f" ({words})" if known else ""
     lower = words.lower()
@@ -284,7 +284,7 @@ def _behind(proxy: str | None) -> str:
 
 def not_json(where: str, headers: Mapping[str, str], status: int, proxy: str | None = None) -> Transient:
     """The answer is a page for people, such as a proxy's login or a maintenance page; ``proxy`` as for
-    :func:`problem`."""
+    :func:`error_from`."""
     kind = headers.get("Content-Type", "").partition(";")[0].strip()[:60] or "no content type"
     return Transient(
         f"{where}: status {status} with {kind} instead of JSON: this is no GitLab API, or a login or error "

@@ -25,7 +25,7 @@ CHECK_DESCRIPTION = "Fails if the asset is not complete and fresh by our own led
 """What the page of the check says above each result, passed or failed."""
 
 
-def show(conn: Connection, verdict: health.Judged) -> None:
+def mark_reported(conn: Connection, verdict: health.HealthResult) -> None:
     """Remember that Dagster is shown ``verdict``."""
     store.record_shown(
         conn,
@@ -42,7 +42,7 @@ def severity(verdict: health.Health) -> dg.AssetCheckSeverity:
     return dg.AssetCheckSeverity.WARN if waits else dg.AssetCheckSeverity.ERROR
 
 
-def check_description(verdict: health.Judged, spec: str) -> str:
+def check_description(verdict: health.HealthResult, spec: str) -> str:
     """The verdict in words, as Markdown, which the page of the check shows above the metadata.
 
     It has each reason, and what helps against it in the repository ``spec``. Texts of the source are shown as
@@ -57,7 +57,7 @@ def check_description(verdict: health.Judged, spec: str) -> str:
     )
 
 
-def check_metadata(verdict: health.Judged, spec: str) -> Mapping[str, Any]:
+def check_metadata(verdict: health.HealthResult, spec: str) -> Mapping[str, Any]:
     """The reasons as the UI shows them, an entry each and one for what helps against it in the repository
     ``spec``; then the numbers behind them, the same ones for every verdict, which the UI plots."""
     facts = verdict.facts

@@ -10,7 +10,7 @@ from typing import Any
 
 from sync_pipeline.model import BEGINNING, JobType, TimeWindow, Trigger
 from sync_pipeline.operations import scheduling
-from sync_pipeline.operations.rereading import Queued, Rereading, queue
+from sync_pipeline.operations.resync import Queued, Resync, queue
 from sync_pipeline.operations.worker import Worker
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import watermarks
@@ -22,9 +22,7 @@ from sync_pipeline_tests.test_schemas import SCHEMAS, validate
 SETTINGS = Settings(worker_poll_interval=1, sweep_recent_revisions=0, fingerprint_revisions=1)
 
 
-def again(
-    database: Database, what: Rereading, settings: Settings = SETTINGS, *, execute: bool = True
-) -> Queued:
+def again(database: Database, what: Resync, settings: Settings = SETTINGS, *, execute: bool = True) -> Queued:
     return queue(database, settings, what, execute=execute, actor="test", trigger=Trigger.SENSOR)
 
 
@@ -51,21 +49,21 @@ def test_the_last_blocks_are_read_again_once_a_night(
     repository = grown(svn_repository)
     with database.connection() as conn:
         register_source(conn, repository.path)
-    assert again(database, Rereading.FULL_SYNC).pieces == []  # nothing is complete yet
+    assert again(database, Resync.FULL_SYNC).pieces == []  # nothing is complete yet
     run(database)
     repository.set_revprop(1, "svn:log", "edited behind our back")
 
-    document = again(database, Rereading.FULL_SYNC, execute=False).document()
+    document = again(database, Resync.FULL_SYNC, execute=False).document()
     assert document["jobs"] == [{"repo": f"svn:{repository.url}", "job": "revisions", "window": "r1..r3"}]
     validate(document, "admin-rereading.json")
     assert set(document) == set(SCHEMAS["admin-rereading.json"]["properties"])
     # A schedule, a person and the schedule of another location at the same moment.
     with ThreadPoolExecutor(3) as threads:
-        found = list(threads.map(lambda _: again(database, Rereading.FULL_SYNC), range(3)))
+        found = list(threads.map(lambda _: again(database, Resync.FULL_SYNC), range(3)))
     assert sum(len(one.pieces) for one in found) == 1
-    waits = again(database, Rereading.FULL_SYNC)
+    waits = again(database, Resync.FULL_SYNC)
     assert waits.document()["left_out"] == {"still_queued": 1, "done": 0, "nothing_complete": 0}
-    assert waits.said() == (
+    assert waits.summary() == (
         "nothing is to be read again; (repository, job type) left out: 1 with jobs of an earlier set still "
         "queued (scm-sync admin jobs list)"
     )
@@ -77,12 +75,12 @@ def test_the_last_blocks_are_read_again_once_a_night(
     assert rows(database, "SELECT message FROM scm.svn_revisions WHERE rev_num = 1") == [
         {"message": "edited behind our back"}
     ]
-    assert again(database, Rereading.FULL_SYNC).said() == (
+    assert again(database, Resync.FULL_SYNC).summary() == (
         "nothing is to be read again; (repository, job type) left out: 1 that had theirs already"
     )
     with database.connection() as conn:
         conn.execute("UPDATE scm.sync_jobs SET created_at = created_at - interval '1 day'")
-    assert len(again(database, Rereading.FULL_SYNC).pieces) == 1
+    assert len(again(database, Resync.FULL_SYNC).pieces) == 1
 
 
 def test_what_is_switched_off_or_not_of_the_pool_is_left_alone(
@@ -100,10 +98,10 @@ def test_what_is_switched_off_or_not_of_the_pool_is_left_alone(
         {"scheduler_mvp_mode_enabled": True},
     ):
         settings = SETTINGS.model_copy(update=changes)
-        assert again(database, Rereading.FULL_SYNC, settings).pieces == [], changes
+        assert again(database, Resync.FULL_SYNC, settings).pieces == [], changes
     with database.connection() as conn:
         conn.execute("UPDATE scm.sync_watermarks SET access = 'gone'")
-    assert again(database, Rereading.FULL_SYNC).pieces == []
+    assert again(database, Resync.FULL_SYNC).pieces == []
 
 
 def test_the_recent_window_is_read_again_once_after_an_outage(database: Database) -> None:
@@ -143,11 +141,11 @@ def test_the_recent_window_is_read_again_once_after_an_outage(database: Database
             )
 
     attempt("completed")
-    assert again(database, Rereading.REPAIR_RECENT).pieces == []
+    assert again(database, Resync.REPAIR_RECENT).pieces == []
     attempt("failed")
-    assert again(database, Rereading.REPAIR_RECENT).pieces == []  # it lasts
+    assert again(database, Resync.REPAIR_RECENT).pieces == []  # it lasts
     attempt("no_data")
-    pieces = again(database, Rereading.REPAIR_RECENT).pieces
+    pieces = again(database, Resync.REPAIR_RECENT).pieces
     assert [(piece.spec, piece.job_type) for piece in pieces] == [
         ("gitlab:7", JobType.MERGE_REQUESTS),
         ("gitlab:7", JobType.REVIEWS),
@@ -157,10 +155,10 @@ def test_the_recent_window_is_read_again_once_after_an_outage(database: Database
     assert isinstance(window, TimeWindow)
     assert window.until - window.since == timedelta(hours=24)
     assert now - window.until < timedelta(minutes=4)
-    assert again(database, Rereading.REPAIR_RECENT).pieces == []
+    assert again(database, Resync.REPAIR_RECENT).pieces == []
     with database.connection() as conn:
         conn.execute("UPDATE scm.sync_jobs SET status = 'completed', finished_at = now()")
-    assert again(database, Rereading.REPAIR_RECENT).pieces == []
+    assert again(database, Resync.REPAIR_RECENT).pieces == []
     attempt("failed")
     attempt("completed")
-    assert len(again(database, Rereading.REPAIR_RECENT).pieces) == 2
+    assert len(again(database, Resync.REPAIR_RECENT).pieces) == 2

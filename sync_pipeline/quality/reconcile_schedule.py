@@ -2,9 +2,8 @@
 
 Belongs here: what one turn does (a visit where the last one is old, the probes, how far the sweep got, the
 repair that follows) and the order in which turns get their requests. Which turns there are is decided in
-:mod:`sync_pipeline.policy.sweeping`; what a probe does is in :mod:`sync_pipeline.sync.reconcile`. Does not
-belong here: when it runs and what Dagster shows of it.
-"""
+:mod:`sync_pipeline.policy.reconcile_schedule`; what a probe does is in :mod:`sync_pipeline.sync.reconcile`.
+Does not belong here: when it runs and what Dagster shows of it."""
 
 from __future__ import annotations
 
@@ -33,19 +32,19 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.policy.families import FAMILY_OF
-from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
-from sync_pipeline.policy.sweeping import (
-    LeftOut,
-    Limits,
+from sync_pipeline.policy.reconcile_schedule import (
     Mark,
-    Purse,
-    Turn,
-    Unit,
-    Why,
+    ReconcileAsset,
+    ReconcileLimits,
+    ReconcileTask,
+    RequestBudget,
+    SkipReason,
+    TaskReason,
     is_repair_due,
     plan,
     sent_before,
 )
+from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
 from sync_pipeline.policy.windows import bounds
 from sync_pipeline.quality import credentials
 from sync_pipeline.quality.reconciliation import Result, Starter, probe_request, queue_repair, result_of
@@ -74,12 +73,12 @@ _FAILURES_OF_A_SERVER = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TaskResult:
     """What came of a turn. ``calls`` are the requests of its probes; ``visits`` the reports of incrementals
     before them. ``error`` is why it could not be concluded, ``code`` its word; ``failure`` is a defect of
     ours or of the installation. ``stuck``: the requests that it could have did not bring it forward."""
 
-    turn: Turn
+    task: ReconcileTask
     results: tuple[Result, ...] = ()
     visits: tuple[JobReport, ...] = ()
     calls: int = 0
@@ -100,31 +99,31 @@ class Outcome:
 
 
 @dataclass
-class Swept:
+class ReconcileRound:
     """What a run came to: every turn that was taken, those that waited for requests, what was left out, and
     the fleet afterwards. ``sent`` are requests by instance, of the hour; ``dropped`` instances did not
     answer."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[TaskResult] = field(default_factory=list)
     waiting: int = 0
-    left_out: dict[Key, LeftOut] = field(default_factory=dict)
-    units: list[Unit] = field(default_factory=list)
+    left_out: dict[Key, SkipReason] = field(default_factory=dict)
+    assets: list[ReconcileAsset] = field(default_factory=list)
     sent: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
     repairs: int = 0
     now: datetime | None = None
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> ReconcileLimits:
     """The limits in the settings."""
-    return Limits(
+    return ReconcileLimits(
         settings.sweep_requests,
         timedelta(days=settings.reconcile_recent_days),
         timedelta(days=settings.sweep_days),
     )
 
 
-class Sweep:
+class ReconcileSchedule:
     """One run of the unattended comparison, over ``repo_ids``.
 
     Threads carry turns out; the caller's thread alone plans, and gets every outcome. ``deadline`` (of
@@ -141,7 +140,7 @@ class Sweep:
         deadline: float | None = None,
         dagster_run_id: str | None = None,
     ) -> None:
-        self.swept = Swept()
+        self.swept = ReconcileRound()
         self._database = database
         self._settings = settings
         self._readers = readers
@@ -156,7 +155,7 @@ class Sweep:
         self._resting: set[Key] = set()
         self._in_a_row: dict[str, int] = {}
 
-    def run(self) -> Iterator[Outcome]:
+    def run(self) -> Iterator[TaskResult]:
         """Take turns as long as some are due and there are requests for them; :attr:`swept` is complete when
         all outcomes were taken. Takes none where sweeps are switched off."""
         if not self._settings.sweep_enabled:
@@ -165,11 +164,11 @@ class Sweep:
         threads = ThreadPoolExecutor(self._settings.parallel_repositories, thread_name_prefix="sweep")
         try:
             while True:
-                turns = self._plan()
-                purse = Purse(turns, self._limits, self.swept.sent)
+                tasks = self._plan()
+                budget = RequestBudget(tasks, self._limits, self.swept.sent)
                 before = len(self.swept.outcomes)
-                yield from self._hand_out(purse, threads)
-                self.swept.waiting = len(purse.waiting)
+                yield from self._hand_out(budget, threads)
+                self.swept.waiting = len(budget.waiting)
                 if len(self.swept.outcomes) == before or self._is_over():
                     break
         finally:
@@ -184,7 +183,7 @@ class Sweep:
 
     # -- in the caller's thread -------------------------------------------------------------------------
 
-    def _plan(self) -> list[Turn]:
+    def _plan(self) -> list[ReconcileTask]:
         settings = self._settings
         with self._database.connection() as conn:
             tokens = credentials.in_force(conn, self._readers)
@@ -203,26 +202,26 @@ class Sweep:
         wanted = settings.worker_job_type_allowlist
         mine = [
             row
-            for row in rows.units
+            for row in rows.assets
             if row["repo_id"] in self._repo_ids and (not wanted or row["job_type"] in wanted)
         ]
         self._kinds = {row["repo_id"]: Kind(row["kind"]) for row in mine}
         for row in mine:
             self._visited[row["repo_id"], JobType(row["job_type"])] = row["visited_at"]
         self.swept.now = rows.now
-        self.swept.units = [_unit(row, tokens) for row in mine]
-        turns, self.swept.left_out = plan(self.swept.units, self._limits, rows.now)
+        self.swept.assets = [_unit(row, tokens) for row in mine]
+        tasks, self.swept.left_out = plan(self.swept.assets, self._limits, rows.now)
         return [
-            turn
-            for turn in turns
-            if turn.key not in self._resting and turn.instance not in self.swept.dropped
+            task
+            for task in tasks
+            if task.key not in self._resting and task.instance not in self.swept.dropped
         ]
 
-    def _hand_out(self, purse: Purse, threads: ThreadPoolExecutor) -> Iterator[Outcome]:
-        running: dict[Future[Outcome], Turn] = {}
+    def _hand_out(self, budget: RequestBudget, threads: ThreadPoolExecutor) -> Iterator[TaskResult]:
+        running: dict[Future[TaskResult], ReconcileTask] = {}
         while True:
             while not self._is_over() and len(running) < self._settings.parallel_repositories:
-                taken = purse.next()
+                taken = budget.next()
                 if taken is None:
                     break
                 running[threads.submit(self._take, *taken)] = taken[0]
@@ -230,36 +229,36 @@ class Sweep:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                outcome, turn = future.result(), running.pop(future)
-                purse.ended(turn, outcome.calls)
-                self._note(outcome, purse)
+                outcome, task = future.result(), running.pop(future)
+                budget.ended(task, outcome.calls)
+                self._note(outcome, budget)
                 yield outcome
 
-    def _note(self, outcome: Outcome, purse: Purse) -> None:
-        turn, swept = outcome.turn, self.swept
+    def _note(self, outcome: TaskResult, budget: RequestBudget) -> None:
+        task, swept = outcome.task, self.swept
         swept.outcomes.append(outcome)
         swept.repairs += outcome.repair
-        swept.sent[turn.instance] = swept.sent.get(turn.instance, 0) + outcome.calls
+        swept.sent[task.instance] = swept.sent.get(task.instance, 0) + outcome.calls
         if not outcome.goes_on:
-            self._resting.add(turn.key)
-            purse.drop([turn.key])
+            self._resting.add(task.key)
+            budget.drop([task.key])
         if outcome.error is None or outcome.code in _OF_THE_UNIT:
-            self._in_a_row[turn.instance] = 0
+            self._in_a_row[task.instance] = 0
             return
-        self._in_a_row[turn.instance] = self._in_a_row.get(turn.instance, 0) + 1
-        if outcome.code in _OF_THE_TOKEN or self._in_a_row[turn.instance] >= _FAILURES_OF_A_SERVER:
-            swept.dropped[turn.instance] = outcome.error
-            purse.drop(instance=turn.instance)
+        self._in_a_row[task.instance] = self._in_a_row.get(task.instance, 0) + 1
+        if outcome.code in _OF_THE_TOKEN or self._in_a_row[task.instance] >= _FAILURES_OF_A_SERVER:
+            swept.dropped[task.instance] = outcome.error
+            budget.drop(instance=task.instance)
 
     def _queue_repairs(self) -> None:
         """What could not be queued with a turn: a deletion that is believed now, what a person's comparison
         found, what came after another repair of the same (repository, job type)."""
         assert self.swept.now is not None
-        for unit in self.swept.units:
-            if is_repair_due(unit, self.swept.now):
+        for asset in self.swept.assets:
+            if is_repair_due(asset, self.swept.now):
                 with self._database.connection() as conn:
                     starter = self._starter("differences are open")
-                    if queue_repair(conn, self._settings, unit.repo_id, unit.job_type, starter) is not None:
+                    if queue_repair(conn, self._settings, asset.repo_id, asset.job_type, starter) is not None:
                         self.swept.repairs += 1
 
     def _starter(self, reason: str) -> Starter:
@@ -267,37 +266,37 @@ class Sweep:
 
     # -- in the threads ---------------------------------------------------------------------------------
 
-    def _take(self, turn: Turn, allowed: int) -> Outcome:
+    def _take(self, task: ReconcileTask, allowed: int) -> TaskResult:
         """Carry a turn out. Raises Cancelled only."""
         try:
             with self._database.connection() as conn:
-                sweeps.turned(conn, turn.repo_id, turn.job_type, str(turn.why))
-            visits = self._visit(turn)
+                sweeps.turned(conn, task.repo_id, task.job_type, str(task.why))
+            visits = self._visit(task)
             failed = next((report for report in visits if not report.succeeded), None)
             if failed is not None:
-                return _failed(turn, failed.error_code, failed.error or "the visit failed", visits=visits)
-            return self._compare(turn, allowed, visits)
+                return _failed(task, failed.error_code, failed.error or "the visit failed", visits=visits)
+            return self._compare(task, allowed, visits)
         except Cancelled:
             raise
         except SyncError as error:
-            return _failed(turn, error.code, str(error), ours=isinstance(error, ConfigurationError))
+            return _failed(task, error.code, str(error), ours=isinstance(error, ConfigurationError))
         except Exception as error:
-            _log.exception("the comparison of %s %s failed in an unforeseen way", turn.repo_id, turn.job_type)
-            return _failed(turn, "exception", f"{type(error).__name__}: {error}")
+            _log.exception("the comparison of %s %s failed in an unforeseen way", task.repo_id, task.job_type)
+            return _failed(task, "exception", f"{type(error).__name__}: {error}")
 
-    def _visit(self, turn: Turn) -> tuple[JobReport, ...]:
+    def _visit(self, task: ReconcileTask) -> tuple[JobReport, ...]:
         """Sync the family first where its last visit is old, so that what is compared is fresh. Revisions
         never change their place, so nothing is gained there."""
-        if self._kinds[turn.repo_id] is not Kind.GITLAB:
+        if self._kinds[task.repo_id] is not Kind.GITLAB:
             return ()
         assert self.swept.now is not None
-        latest = self._visited[turn.key]
+        latest = self._visited[task.key]
         interval = timedelta(seconds=self._settings.sync_interval)
         if latest is not None and latest > self.swept.now - interval:
             return ()
         requests = [
             JobRequest(
-                repo_id=turn.repo_id,
+                repo_id=task.repo_id,
                 job_type=job_type,
                 mode=Mode.INCREMENTAL,
                 trigger=Trigger.SENSOR,
@@ -305,27 +304,27 @@ class Sweep:
                 reason="before a comparison",
                 dagster_run_id=self._dagster_run_id,
             )
-            for job_type in FAMILY_OF[turn.job_type].job_types
-            if (turn.repo_id, job_type) in self._visited
+            for job_type in FAMILY_OF[task.job_type].job_types
+            if (task.repo_id, job_type) in self._visited
         ]
         reports = tuple(self._syncer.run_together(requests, cancel=self._cancel))
         for report in reports:
             # A repository has one turn at a time, so nobody else looks at these.
             self._visited[report.repo_id, report.job_type] = self.swept.now
-        return tuple(report for report in reports if report.job_type is turn.job_type) + tuple(
-            report for report in reports if report.job_type is not turn.job_type and report.succeeded
+        return tuple(report for report in reports if report.job_type is task.job_type) + tuple(
+            report for report in reports if report.job_type is not task.job_type and report.succeeded
         )
 
-    def _compare(self, turn: Turn, allowed: int, visits: tuple[JobReport, ...]) -> Outcome:
-        outcome = Outcome(turn, visits=visits)
-        windows, mark = self._windows(turn, fresh=bool(visits))
+    def _compare(self, task: ReconcileTask, allowed: int, visits: tuple[JobReport, ...]) -> TaskResult:
+        outcome = TaskResult(task, visits=visits)
+        windows, mark = self._windows(task, fresh=bool(visits))
         for window in windows:
             left = allowed - outcome.calls
             if left <= 0:
                 break
-            starter = self._starter(f"comparison of {turn.why}")
+            starter = self._starter(f"comparison of {task.why}")
             request = replace(
-                probe_request(turn.repo_id, turn.job_type, window, turn.depth, starter, max_calls=left),
+                probe_request(task.repo_id, task.job_type, window, task.depth, starter, max_calls=left),
                 dagster_run_id=self._dagster_run_id,
             )
             report = self._syncer.run(request, cancel=self._cancel)
@@ -333,56 +332,56 @@ class Sweep:
                 result = result_of(conn, report)
             outcome = replace(outcome, results=(*outcome.results, result), calls=outcome.calls + report.calls)
             reached = _reached(window, result, whole=report.succeeded and report.calls < left)
-            if turn.why is Why.HISTORY:
-                self._move(turn, window, reached, mark)
+            if task.why is TaskReason.HISTORY:
+                self._move(task, window, reached, mark)
             if not report.succeeded:
-                error = _failed(turn, report.error_code, report.error or "not finished")
+                error = _failed(task, report.error_code, report.error or "not finished")
                 outcome = replace(outcome, error=error.error, code=error.code, failure=error.failure)
                 break
             if reached == bounds(window)[0]:
                 outcome = replace(outcome, stuck=True)
                 break
         if any(result.status == MISMATCH for result in outcome.results):
-            outcome = replace(outcome, repair=self._repair(turn))
+            outcome = replace(outcome, repair=self._repair(task))
         return outcome
 
-    def _windows(self, turn: Turn, *, fresh: bool) -> tuple[tuple[Window, ...], Mark | None]:
+    def _windows(self, task: ReconcileTask, *, fresh: bool) -> tuple[tuple[Window, ...], Mark | None]:
         """What to compare, and the watermark; with a ``fresh`` visit the recent part ends there."""
         with self._database.connection() as conn:
-            mark = watermarks.get(conn, turn.repo_id, turn.job_type).watermark
+            mark = watermarks.get(conn, task.repo_id, task.job_type).watermark
             if mark is None:
                 return (), None
-            if turn.why is Why.HISTORY:
-                return self._share(conn, turn, mark), mark
-        if turn.why is Why.RECENT and fresh and isinstance(mark, datetime):
-            (window,) = turn.windows
+            if task.why is TaskReason.HISTORY:
+                return self._share(conn, task, mark), mark
+        if task.why is TaskReason.RECENT and fresh and isinstance(mark, datetime):
+            (window,) = task.windows
             assert isinstance(window, TimeWindow)
             return (TimeWindow(window.since, max(mark, window.until)),), mark
-        return turn.windows, mark
+        return task.windows, mark
 
-    def _share(self, conn: Connection, turn: Turn, mark: Mark) -> tuple[Window, ...]:
+    def _share(self, conn: Connection, task: ReconcileTask, mark: Mark) -> tuple[Window, ...]:
         """The next share of history, at most up to the watermark; begins the round where that is to be."""
-        start = turn.start
-        if turn.begins:
+        start = task.start
+        if task.begins:
             rows = 0
             if isinstance(mark, datetime):
                 whole = TimeWindow(BEGINNING, mark)
-                rows = comparison.count_in(conn, turn.repo_id, turn.job_type, whole)
-            sweeps.begin(conn, turn.repo_id, turn.job_type, rows)
+                rows = comparison.count_in(conn, task.repo_id, task.job_type, whole)
+            sweeps.begin(conn, task.repo_id, task.job_type, rows)
         if isinstance(mark, datetime):
             assert isinstance(start, datetime)
             if start < mark:
-                end = sweeps.end_of(conn, turn.repo_id, turn.job_type, start, mark, turn.rows)
+                end = sweeps.end_of(conn, task.repo_id, task.job_type, start, mark, task.rows)
                 return (TimeWindow(start, end),)
         else:
             assert isinstance(start, int)
             if start < mark:
-                return (RevisionWindow(start, min(start + turn.rows, mark)),)
+                return (RevisionWindow(start, min(start + task.rows, mark)),)
         # The watermark was set back behind it.
-        sweeps.move(conn, turn.repo_id, turn.job_type, None, rows=0)
+        sweeps.move(conn, task.repo_id, task.job_type, None, rows=0)
         return ()
 
-    def _move(self, turn: Turn, window: Window, reached: Mark, mark: Mark | None) -> None:
+    def _move(self, task: ReconcileTask, window: Window, reached: Mark, mark: Mark | None) -> None:
         """The round got to ``reached``; it ends at the watermark that there was when the share began."""
         start = bounds(window)[0]
         if reached == start:
@@ -392,44 +391,44 @@ class Sweep:
             if isinstance(window, TimeWindow):
                 assert isinstance(reached, datetime)
                 passed = TimeWindow(window.since, reached)
-                rows = comparison.count_in(conn, turn.repo_id, turn.job_type, passed)
-            sweeps.move(conn, turn.repo_id, turn.job_type, None if reached == mark else reached, rows=rows)
+                rows = comparison.count_in(conn, task.repo_id, task.job_type, passed)
+            sweeps.move(conn, task.repo_id, task.job_type, None if reached == mark else reached, rows=rows)
 
-    def _repair(self, turn: Turn) -> bool:
+    def _repair(self, task: ReconcileTask) -> bool:
         """Queue the repair of what is open, unless one is under way: what it heals is looked at first."""
         with self._database.connection() as conn:
-            if sweeps.is_repairing(conn, turn.repo_id, turn.job_type):
+            if sweeps.is_repairing(conn, task.repo_id, task.job_type):
                 return False
             starter = self._starter("a comparison found differences")
-            return queue_repair(conn, self._settings, turn.repo_id, turn.job_type, starter) is not None
+            return queue_repair(conn, self._settings, task.repo_id, task.job_type, starter) is not None
 
 
 def _failed(
-    turn: Turn,
+    task: ReconcileTask,
     code: str | None,
     error: str,
     *,
     visits: tuple[JobReport, ...] = (),
     ours: bool = False,
-) -> Outcome:
+) -> TaskResult:
     """The outcome of a turn that an error ended. A source that does not answer is no failure."""
     line = " ".join(error.split())
     if ours or code == "exception" or (code or "").startswith("database"):
-        return Outcome(turn, visits=visits, failure=line, code=code)
-    return Outcome(turn, visits=visits, error=line, code=code)
+        return TaskResult(task, visits=visits, failure=line, code=code)
+    return TaskResult(task, visits=visits, error=line, code=code)
 
 
 def _reached(window: Window, result: Result, *, whole: bool) -> Mark:
     """How far a probe of ``window`` got: to its end, or to where the parts end that say something."""
     start, end = bounds(window)
-    said = [part["window"] for part in result.parts if part["status"] != INCONCLUSIVE]
-    reached: Mark = end if whole else max([start, *(bounds(window)[1] for window in said)])
+    conclusive = [part["window"] for part in result.parts if part["status"] != INCONCLUSIVE]
+    reached: Mark = end if whole else max([start, *(bounds(window)[1] for window in conclusive)])
     return reached
 
 
-def _unit(row: dict[str, Any], tokens: credentials.Credentials) -> Unit:
+def _unit(row: dict[str, Any], tokens: credentials.Credentials) -> ReconcileAsset:
     is_gitlab = row["kind"] == Kind.GITLAB
-    return Unit(
+    return ReconcileAsset(
         repo_id=row["repo_id"],
         job_type=JobType(row["job_type"]),
         instance=row["instance"],

@@ -8,9 +8,9 @@ import pytest
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import BEGINNING, Mode, RevisionWindow, TimeWindow, Trigger
-from sync_pipeline.orchestration import order
-from sync_pipeline.orchestration.order import read_order
+from sync_pipeline.orchestration import run_spec
 from sync_pipeline.orchestration.partitions import Blocks, Days, block_key, block_window, windows_text
+from sync_pipeline.orchestration.run_spec import read_run_spec
 
 KEYS = [f"{first:010d}-{first + 999:010d}" for first in range(1, 5000, 1000)]
 BLOCKS = Blocks(KEYS)
@@ -22,22 +22,22 @@ def day(text: str) -> datetime:
 
 
 def test_no_partition_is_an_incremental_of_what_is_new() -> None:
-    found = read_order({}, BLOCKS)
+    found = read_run_spec({}, BLOCKS)
     assert (found.mode, found.trigger, found.windows) == (Mode.INCREMENTAL, Trigger.CI, ())
 
 
 def test_one_partition_is_a_backfill_of_its_window() -> None:
-    found = read_order({order.PARTITION_TAG: KEYS[1]}, BLOCKS)
+    found = read_run_spec({run_spec.PARTITION_TAG: KEYS[1]}, BLOCKS)
     assert (found.mode, found.windows) == (Mode.BACKFILL, (RevisionWindow(1001, 2001),))
 
 
 def test_a_range_is_every_block_in_it() -> None:
-    found = read_order({order.RANGE_START_TAG: KEYS[1], order.RANGE_END_TAG: KEYS[3]}, BLOCKS)
+    found = read_run_spec({run_spec.RANGE_START_TAG: KEYS[1], run_spec.RANGE_END_TAG: KEYS[3]}, BLOCKS)
     assert [BLOCKS.key(window) for window in found.windows] == KEYS[1:4]
 
 
 def test_an_incremental_only_rides_on_its_partition() -> None:
-    found = read_order({order.MODE_TAG: "incremental", order.PARTITION_TAG: KEYS[-1]}, BLOCKS)
+    found = read_run_spec({run_spec.MODE_TAG: "incremental", run_spec.PARTITION_TAG: KEYS[-1]}, BLOCKS)
     assert (found.mode, found.windows) == (Mode.INCREMENTAL, ())
 
 
@@ -47,59 +47,66 @@ def test_an_incremental_only_rides_on_its_partition() -> None:
         ({"dagster/backfill": "abc"}, Trigger.UI),
         ({"dagster/from_ui": "true"}, Trigger.UI),
         ({"dagster/sensor_name": "scheduler"}, Trigger.SENSOR),
-        ({order.TRIGGER_TAG: "runner", "dagster/backfill": "abc"}, Trigger.RUNNER),
+        ({run_spec.TRIGGER_TAG: "runner", "dagster/backfill": "abc"}, Trigger.RUNNER),
         ({"scm/trigger": "runner", "dagster/backfill": "abc"}, Trigger.RUNNER),
         ({}, Trigger.CI),
     ],
 )
 def test_who_started_a_run_is_read_from_its_tags(tags: dict[str, str], trigger: Trigger) -> None:
-    assert read_order(tags, BLOCKS).trigger is trigger
+    assert read_run_spec(tags, BLOCKS).trigger is trigger
 
 
 def test_tags_are_read_by_the_names_that_people_and_earlier_versions_write() -> None:
     tags = {
-        order.RANGE_START_TAG: KEYS[0],
-        order.RANGE_END_TAG: KEYS[1],
+        run_spec.RANGE_START_TAG: KEYS[0],
+        run_spec.RANGE_END_TAG: KEYS[1],
         "scm/windows": "5-6",
         "scm/actor": "jo",
         "scm/update_watermark": "true",
     }
-    found = read_order(tags, BLOCKS)
+    found = read_run_spec(tags, BLOCKS)
     assert (found.windows, found.actor, found.update_watermark) == ((RevisionWindow(5, 7),), "jo", True)
     with pytest.raises(ConfigurationError, match="the tag scm/trigger has the unknown value 'x'"):
-        read_order({"scm/trigger": "x"}, BLOCKS)
+        read_run_spec({"scm/trigger": "x"}, BLOCKS)
 
 
 def test_windows_of_the_runner_are_cut_at_the_blocks() -> None:
-    tags = {order.RANGE_START_TAG: KEYS[0], order.RANGE_END_TAG: KEYS[1], order.WINDOWS_TAG: "5-1300"}
-    assert read_order(tags, BLOCKS).windows == (RevisionWindow(5, 1001), RevisionWindow(1001, 1301))
+    tags = {
+        run_spec.RANGE_START_TAG: KEYS[0],
+        run_spec.RANGE_END_TAG: KEYS[1],
+        run_spec.WINDOWS_TAG: "5-1300",
+    }
+    assert read_run_spec(tags, BLOCKS).windows == (RevisionWindow(5, 1001), RevisionWindow(1001, 1301))
 
 
 @pytest.mark.parametrize(
     ("tags", "line"),
     [
-        ({order.PARTITION_TAG: "0000009001-0000010000"}, "the newest is 0000004001-0000005000"),
-        ({order.PARTITION_TAG: "2024-01-01"}, "is no block of revisions"),
-        ({order.PARTITION_TAG: "0000000002-0000001001"}, "is no block of revisions"),
-        ({order.RANGE_START_TAG: KEYS[2], order.RANGE_END_TAG: KEYS[1]}, "ends before it starts"),
-        ({order.RANGE_START_TAG: KEYS[2]}, "needs both tags"),
-        ({order.RANGE_START_TAG: KEYS[0], order.RANGE_END_TAG: "0000005001-0000006000"}, "no partition"),
-        ({order.MODE_TAG: "backfill"}, "needs a partition"),
-        ({order.MODE_TAG: "sideways"}, "unknown value 'sideways'"),
-        ({order.TRIGGER_TAG: "moon"}, "unknown value 'moon'"),
-        ({order.WINDOWS_TAG: "9-5"}, "write first-last"),
+        ({run_spec.PARTITION_TAG: "0000009001-0000010000"}, "the newest is 0000004001-0000005000"),
+        ({run_spec.PARTITION_TAG: "2024-01-01"}, "is no block of revisions"),
+        ({run_spec.PARTITION_TAG: "0000000002-0000001001"}, "is no block of revisions"),
+        ({run_spec.RANGE_START_TAG: KEYS[2], run_spec.RANGE_END_TAG: KEYS[1]}, "ends before it starts"),
+        ({run_spec.RANGE_START_TAG: KEYS[2]}, "needs both tags"),
+        (
+            {run_spec.RANGE_START_TAG: KEYS[0], run_spec.RANGE_END_TAG: "0000005001-0000006000"},
+            "no partition",
+        ),
+        ({run_spec.MODE_TAG: "backfill"}, "needs a partition"),
+        ({run_spec.MODE_TAG: "sideways"}, "unknown value 'sideways'"),
+        ({run_spec.TRIGGER_TAG: "moon"}, "unknown value 'moon'"),
+        ({run_spec.WINDOWS_TAG: "9-5"}, "write first-last"),
     ],
 )
 def test_a_wrong_tag_is_refused_in_one_line(tags: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        read_order(tags, BLOCKS)
+        read_run_spec(tags, BLOCKS)
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_an_empty_instance_says_what_to_do() -> None:
     with pytest.raises(ConfigurationError, match="add a repository first"):
-        read_order({order.PARTITION_TAG: KEYS[0]}, Blocks([]))
+        read_run_spec({run_spec.PARTITION_TAG: KEYS[0]}, Blocks([]))
 
 
 def test_keys_and_windows_translate_both_ways() -> None:
@@ -110,10 +117,12 @@ def test_keys_and_windows_translate_both_ways() -> None:
 
 
 def test_a_range_of_days_is_every_day_in_it_and_today_exists() -> None:
-    found = read_order({order.RANGE_START_TAG: "2024-02-28", order.RANGE_END_TAG: "2024-03-01"}, DAYS)
+    found = read_run_spec(
+        {run_spec.RANGE_START_TAG: "2024-02-28", run_spec.RANGE_END_TAG: "2024-03-01"}, DAYS
+    )
     assert [DAYS.key(window) for window in found.windows] == ["2024-02-28", "2024-02-29", "2024-03-01"]
     assert (found.mode, found.exact) == (Mode.BACKFILL, False)
-    assert read_order({order.PARTITION_TAG: "2024-03-10"}, DAYS).windows == (
+    assert read_run_spec({run_spec.PARTITION_TAG: "2024-03-10"}, DAYS).windows == (
         TimeWindow(day("2024-03-10"), day("2024-03-11")),
     )
 
@@ -124,9 +133,9 @@ def test_exact_windows_of_time_are_jobs_as_they_are_also_in_front_of_all_days() 
         TimeWindow(day("2024-02-01T01:00"), day("2024-02-01T02:30")),
         TimeWindow(day("2024-02-01T02:30"), day("2024-02-03")),
     ]
-    tags = {order.WINDOWS_TAG: windows_text(windows), order.MODE_TAG: "backfill"}
+    tags = {run_spec.WINDOWS_TAG: windows_text(windows), run_spec.MODE_TAG: "backfill"}
     start, end = DAYS.carriers(windows)
-    found = read_order(tags | {order.RANGE_START_TAG: start, order.RANGE_END_TAG: end}, DAYS)
+    found = read_run_spec(tags | {run_spec.RANGE_START_TAG: start, run_spec.RANGE_END_TAG: end}, DAYS)
     assert found.windows == (windows[0], TimeWindow(day("2024-02-01T01:00"), day("2024-02-03")))
     assert found.exact
     assert (start, end) == ("2024-02-02", "2024-02-02"), "one day carries them, however many they are"
@@ -136,20 +145,23 @@ def test_exact_windows_of_time_are_jobs_as_they_are_also_in_front_of_all_days() 
 @pytest.mark.parametrize(
     ("tags", "line"),
     [
-        ({order.PARTITION_TAG: "2024-03-11"}, "that day is in the future; the newest is 2024-03-10 (UTC)"),
-        ({order.PARTITION_TAG: "2023-12-31"}, "there is no partition 2023-12-31; the first is 2024-01-01"),
-        ({order.PARTITION_TAG: "2024-02-30"}, "is no day; write year, month and day"),
-        ({order.PARTITION_TAG: "20240201"}, "is no day"),
-        ({order.PARTITION_TAG: KEYS[0]}, "is no day"),
-        ({order.RANGE_START_TAG: "2024-02-02", order.RANGE_END_TAG: "2024-02-01"}, "ends before it starts"),
-        ({order.WINDOWS_TAG: "5-9"}, "is no window; write since..until in UTC"),
-        ({order.WINDOWS_TAG: "2024-01-01..2024-02-01"}, "is no window"),
-        ({order.WINDOWS_TAG: "2024-02-01T00:00Z..2024-01-01T00:00Z"}, "is no window"),
-        ({order.WINDOWS_TAG: "2024-02-01T00:00Z..2024-03-12T00:00Z"}, "ends in the future"),
+        ({run_spec.PARTITION_TAG: "2024-03-11"}, "that day is in the future; the newest is 2024-03-10 (UTC)"),
+        ({run_spec.PARTITION_TAG: "2023-12-31"}, "there is no partition 2023-12-31; the first is 2024-01-01"),
+        ({run_spec.PARTITION_TAG: "2024-02-30"}, "is no day; write year, month and day"),
+        ({run_spec.PARTITION_TAG: "20240201"}, "is no day"),
+        ({run_spec.PARTITION_TAG: KEYS[0]}, "is no day"),
+        (
+            {run_spec.RANGE_START_TAG: "2024-02-02", run_spec.RANGE_END_TAG: "2024-02-01"},
+            "ends before it starts",
+        ),
+        ({run_spec.WINDOWS_TAG: "5-9"}, "is no window; write since..until in UTC"),
+        ({run_spec.WINDOWS_TAG: "2024-01-01..2024-02-01"}, "is no window"),
+        ({run_spec.WINDOWS_TAG: "2024-02-01T00:00Z..2024-01-01T00:00Z"}, "is no window"),
+        ({run_spec.WINDOWS_TAG: "2024-02-01T00:00Z..2024-03-12T00:00Z"}, "ends in the future"),
     ],
 )
 def test_a_wrong_tag_of_time_is_refused_in_one_line(tags: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        read_order(tags, DAYS)
+        read_run_spec(tags, DAYS)
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -34,7 +34,7 @@ SELECT 'quarantine', count(*), min(created_at) FROM scm.quarantine WHERE resolve
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class IntegrityCheck:
     """What one proof came to: ``total`` rows disagree, of which ``rows`` are the first ones. ``about`` says
     what a row is."""
 
@@ -49,7 +49,7 @@ def names() -> list[str]:
     return sorted(file.stem.removeprefix("prove_") for file in (sql_folder() / "ops").glob("prove_*.sql"))
 
 
-def proofs(conn: Connection, limit: int = SHOWN_ROWS) -> Iterator[Proof]:
+def integrity_checks(conn: Connection, limit: int = SHOWN_ROWS) -> Iterator[IntegrityCheck]:
     """Do every proof, in the order of their names."""
     for name in names():
         text = (sql_folder() / "ops" / f"prove_{name}.sql").read_bytes()
@@ -57,12 +57,12 @@ def proofs(conn: Connection, limit: int = SHOWN_ROWS) -> Iterator[Proof]:
         query = text.strip().removesuffix(b";").replace(b"%", b"%%")
         found = conn.execute(_HEAD + query + _TAIL, {"limit": limit}).fetchall()
         totals = [row.pop("disagreeing") for row in found]
-        yield Proof(name, _about(text.decode()), max(totals, default=0), found)
+        yield IntegrityCheck(name, _about(text.decode()), max(totals, default=0), found)
 
 
 def failures(conn: Connection) -> dict[str, list[dict[str, Any]]]:
     """What each proof that fails has found, by its name; empty when all is well."""
-    return {proof.name: proof.rows for proof in proofs(conn) if proof.total}
+    return {proof.name: proof.rows for proof in integrity_checks(conn) if proof.total}
 
 
 def open_records(conn: Connection) -> list[dict[str, Any]]:

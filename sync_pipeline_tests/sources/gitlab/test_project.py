@@ -10,14 +10,14 @@ import pytest
 
 from sync_pipeline.errors import AccessDenied, SourceGone, SyncError
 from sync_pipeline.model import Access, JobType
-from sync_pipeline.sources.gitlab.front import access, look_at_project, look_at_token
+from sync_pipeline.sources.gitlab.project import access, get_project, get_token
 from sync_pipeline.sources.gitlab.transport import Instance
 from sync_pipeline_tests.sources.gitlab.conftest import Site
 from sync_pipeline_tests.sources.gitlab.servers import answer, scripted
 
 
 def states(site: Site) -> list[Access]:
-    look = look_at_project(site.client, site.project.id)
+    look = get_project(site.client, site.project.id)
     return [access(look, job_type) for job_type in (JobType.COMMITS, JobType.MERGE_REQUESTS)]
 
 
@@ -37,16 +37,16 @@ def test_each_state_is_told_apart(site: Site) -> None:
 
 def test_a_renamed_project_keeps_its_number_and_is_found_by_its_old_path(site: Site) -> None:
     site.git.commit("main", "One\n")
-    assert look_at_project(site.client, "team1/app1").project_id == site.project.id
+    assert get_project(site.client, "team1/app1").project_id == site.project.id
     site.gitlab.rename_project(site.project, "renamed")
-    assert look_at_project(site.client, site.project.id).path == "team1/renamed"
-    old = look_at_project(site.client, "team1/app1")
+    assert get_project(site.client, site.project.id).path == "team1/renamed"
+    old = get_project(site.client, "team1/app1")
     assert (old.project_id, old.path) == (site.project.id, "team1/renamed")
 
 
 def test_a_group_is_no_project(site: Site) -> None:
     with pytest.raises(SyncError) as caught:
-        look_at_project(site.client, "team1")
+        get_project(site.client, "team1")
     assert caught.value.code == "not_found"
 
 
@@ -54,10 +54,10 @@ def test_the_example_project_and_token_are_read(example: Callable[[str], Any]) -
     project = example("project") | {"runners_token": "GR1348941secretsecret", "import_url": "https://u:p@h/x"}
     with scripted(answer(project), answer(example("personal_access_token_self"))) as server:
         client = Instance(server.url, "t").client()
-        look = look_at_project(client, 101)
+        look = get_project(client, 101)
         assert (look.path, look.default_branch, look.is_empty) == ("team1/app1", "main", False)
         assert "secret" not in repr(look.raw)
-        token = look_at_token(client)
+        token = get_token(client)
     assert token is not None
     assert (token.scopes, token.expires_at) == (("read_api",), date(2025, 1, 1))
 
@@ -66,6 +66,6 @@ def test_a_refused_token_says_so_and_a_silent_server_says_nothing() -> None:
     silent = answer({"error": "404 Not Found"}, "404 Not Found")
     with scripted(silent, answer({"message": "401 Unauthorized"}, "401 Unauthorized")) as server:
         client = Instance(server.url, "t").client()
-        assert look_at_token(client) is None
+        assert get_token(client) is None
         with pytest.raises(AccessDenied):
-            look_at_token(client)
+            get_token(client)
