@@ -355,6 +355,19 @@ def tenant_of(address: str) -> str:
     return instance_of(address) if "://" in address else address.partition("/")[0]
 
 
+def path_of(repository: Repository) -> str:
+    """The name of the repository in lists of the UI: the path of the project or of the SVN URL.
+    They cut a long text at its end, where the name is. A ``file://`` URL also loses the folders above the
+    repository."""
+    if repository.kind is not Kind.SVN:
+        return repository.name
+    path = _path_of(repository.url)
+    if repository.url.startswith("file://"):
+        above = _path_of(repository.svn_root or repository.url).rpartition("/")[0]
+        path = path.removeprefix(f"{above}/")
+    return path or repository.url
+
+
 def _path_of(address: str) -> str:
     if "://" not in address:
         return address

@@ -434,3 +434,32 @@ def test_what_lies_below_a_server() -> None:
     assert catalog.below("https://g/git/a/b", "https://g/git") == "a/b"
     assert catalog.below("https://g/git", "https://g/git") == ""
     assert catalog.below("https://g/github/a", "https://g/git") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "root", "path"),
+    [
+        (
+            "https://svn.example.com/repos/long%20name/trunk",
+            "https://svn.example.com/repos",
+            "repos/long name/trunk",
+        ),
+        ("svn://svn.example.com", "svn://svn.example.com", "svn://svn.example.com"),
+        ("file:///srv/svn/paint/trunk", "file:///srv/svn/paint", "paint/trunk"),
+        ("file:///srv/svn/paint", None, "paint"),
+    ],
+)
+def test_lists_call_an_svn_repository_by_its_path(url: str, root: str | None, path: str) -> None:
+    repository = Repository(
+        repo_id=1,
+        kind=Kind.SVN,
+        instance="svn.example.com",
+        instance_slug="svn",
+        tenant="acme",
+        slug="paint",
+        url=url,
+        lifecycle=Lifecycle.ACTIVE,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        svn_root=root,
+    )
+    assert catalog.path_of(repository) == path

@@ -15,7 +15,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Repository
 from sync_pipeline.operations import pools, server_names
 from sync_pipeline.orchestration.failures import refused
-from sync_pipeline.orchestration.health_checks import CHECK_NAME
+from sync_pipeline.orchestration.health_checks import CHECK_DESCRIPTION, CHECK_NAME
 from sync_pipeline.orchestration.partitions import partitions_of, svn_blocks
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE, read_run_spec, repository_tag
@@ -95,8 +95,7 @@ def _multi_asset(
             for repository, job_type in members.values()
         ],
         check_specs=[
-            dg.AssetCheckSpec(CHECK_NAME, asset=key, description="Complete and fresh, by our own ledger.")
-            for key in members
+            dg.AssetCheckSpec(CHECK_NAME, asset=key, description=CHECK_DESCRIPTION) for key in members
         ],
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.multi_run(BLOCKS_PER_RUN if svn_family else DAYS_PER_RUN),

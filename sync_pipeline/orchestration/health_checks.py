@@ -21,6 +21,9 @@ from sync_pipeline.store.database import Connection
 CHECK_NAME = "health"
 """Name of the one asset check that every asset has."""
 
+CHECK_DESCRIPTION = "Fails if the asset is not complete and fresh by our own ledger, or cannot be read."
+"""What the page of the check says above each result, passed or failed."""
+
 
 def mark_reported(conn: Connection, verdict: health.HealthResult) -> None:
     """Remember that Dagster is shown ``verdict``."""

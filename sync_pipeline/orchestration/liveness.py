@@ -1,8 +1,9 @@
-"""The fleet-wide asset checks ``attendance``, ``servers`` and ``held_back``.
+"""The fleet-wide asset checks ``attendance``, ``servers``, ``held_back`` and ``code_location``.
 
 ``attendance``: sensors, schedules and loops tick, and a living worker pool takes every repository.
 ``servers``: every server answers and accepts our token. ``held_back``: nothing is paused or
-switched off, and no circuit breaker is open.
+switched off, and no circuit breaker is open. ``code_location``: new runs can load the settings and the
+catalog snapshot.
 
 Belongs here: the checks and when they are red. The sensor ``scheduler`` reports a change within a tick; each
 run of the schedule ``reconcile`` does them too. Does not belong here: heartbeats, pools and servers that do
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from sync_pipeline import catalog
+from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
 from sync_pipeline.operations.formatting import age, counted
 from sync_pipeline.policy.breaker import BreakerState
@@ -25,17 +28,18 @@ from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.health import reason_of_server
 from sync_pipeline.quality.reasons import Reason, remedy
 from sync_pipeline.resources import GitLabResource, PostgresResource
-from sync_pipeline.safe_text import visible
-from sync_pipeline.settings import Settings
+from sync_pipeline.safe_text import one_line, visible
+from sync_pipeline.settings import Settings, load_settings
 from sync_pipeline.store import breakers, heartbeats, pauses, pools, repos, servers
 from sync_pipeline.store.database import Connection
 
-ATTENDANCE, SERVERS, HELD = "attendance", "servers", "held_back"
+ATTENDANCE, SERVERS, HELD, LOCATION = "attendance", "servers", "held_back", "code_location"
 
 _DESCRIPTIONS = {
-    ATTENDANCE: "Sensors, schedules and loops tick, and a living worker pool takes every repository.",
-    SERVERS: "Every server answers and accepts our token.",
-    HELD: "Nothing is paused or switched off, and no circuit breaker is open.",
+    ATTENDANCE: "Fails if a sensor, schedule or loop misses its ticks, or no running pool accepts an asset.",
+    SERVERS: "Fails if a server does not answer or refuses our token.",
+    HELD: "Fails if something is paused or switched off, or a circuit breaker is open.",
+    LOCATION: "Fails if runs cannot load the code location: invalid settings or catalog snapshot.",
 }
 _SHOWN = 50
 
@@ -68,7 +72,7 @@ class FleetVerdict:
 
 def fleet_verdicts(conn: Connection, tokens: Credentials, settings: Settings) -> list[FleetVerdict]:
     """The fleet-wide checks as of now, with the tokens and settings in force."""
-    return [_attendance(conn), _servers(conn, tokens), _held(conn, settings)]
+    return [_attendance(conn), _servers(conn, tokens), _held(conn, settings), _location(settings)]
 
 
 def _attendance(conn: Connection) -> FleetVerdict:
@@ -139,6 +143,19 @@ def _held(conn: Connection, settings: Settings) -> FleetVerdict:
     return FleetVerdict(HELD, tuple(wrong), warn, counts | (metadata or {"held_back": "nothing"}))
 
 
+def _location(settings: Settings) -> FleetVerdict:
+    """Each run loads the settings and the snapshot anew, while the sensors go on with those of before."""
+    wrong: tuple[str, ...] = ()
+    try:
+        load_settings()
+        catalog.load_snapshot(settings.catalog_file)
+    except ConfigurationError as error:
+        wrong = tuple(map(one_line, error.problems))
+    metadata: dict[str, str | int] = {"problem_count": len(wrong)}
+    metadata |= {f"problem {number}": line for number, line in enumerate(wrong, 1)}
+    return FleetVerdict(LOCATION, wrong, dg.AssetCheckSeverity.ERROR, metadata)
+
+
 def _names(**found: Collection[object]) -> list[str]:
     return [name for name, some in found.items() if some]
 
@@ -157,6 +174,7 @@ def _check(asset: dg.AssetKey, name: str) -> dg.AssetChecksDefinition:
         ATTENDANCE: lambda conn, *_: _attendance(conn),
         SERVERS: lambda conn, tokens, _: _servers(conn, tokens),
         HELD: lambda conn, _, settings: _held(conn, settings),
+        LOCATION: lambda _, __, settings: _location(settings),
     }[name]
 
     @dg.asset_check(asset=asset, name=name, description=_DESCRIPTIONS[name])

@@ -54,8 +54,9 @@ def reconciliation_asset(
                 key,
                 group_name="fleet",
                 kinds={"postgres"},
-                description="What is stored compared with its sources, a share at a time (docs/sweeps.md). "
-                "Differences are healed by jobs of the scheduler.",
+                description="Health of the installation: see its checks (docs/health.md). Its runs compare "
+                "what is stored with the sources, a share at a time (docs/sweeps.md). Jobs of the scheduler "
+                "repair differences.",
                 owners=settings.asset_owners,
                 metadata={TABLE_NAME: "scm.reconciliations"},
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Mode, Repository, Trigger, Window
 from sync_pipeline.orchestration.partitions import Partitions
@@ -87,7 +88,7 @@ def names_of(name: str) -> tuple[str, str]:
 
 def repository_tag(repositories: Collection[Repository]) -> dict[str, str]:
     """The tag that names the repository of a run, where it is for one."""
-    names = {repository.name for repository in repositories}
+    names = {catalog.path_of(repository) for repository in repositories}
     return {REPOSITORY_TAG: visible(names.pop())[:_MAX_TAG_LENGTH]} if len(names) == 1 else {}
 
 

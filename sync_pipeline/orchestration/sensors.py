@@ -276,7 +276,5 @@ def _changed_fleet_verdicts(
         known = {}
     shown = known.get("shown", {}) if isinstance(known, dict) else {}
     now = {one.name: [today, *one.wrong] for one in verdicts}
-    # Nothing was said of it, and there is nothing to say.
-    silence = [today]
-    changed = [one.evaluation(fleet) for one in verdicts if shown.get(one.name, silence) != now[one.name]]
+    changed = [one.evaluation(fleet) for one in verdicts if shown.get(one.name) != now[one.name]]
     return changed, json.dumps({"version": 1, "shown": now})

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import dagster as dg
 
+from sync_pipeline import catalog
 from sync_pipeline.model import FLEET, JobType, Kind, Lifecycle, Repository
 from sync_pipeline.safe_text import code, markdown, visible
 from sync_pipeline.settings import Settings
@@ -59,13 +60,14 @@ def asset_spec(
     has those of its table."""
     content, table = _CONTENT[job_type]
     retired = " Retired: no longer synced." if repository.lifecycle is Lifecycle.RETIRED else ""
+    name = markdown(catalog.path_of(repository))
     return dg.AssetSpec(
         asset_key(repository, job_type),
         skippable=True,
         partitions_def=partitions,
         group_name=label,
         kinds={str(repository.kind), "postgres"},
-        description=f"{markdown(repository.name)}: {content[:1].lower()}{content[1:]}, in {table}. "
+        description=f"{name}: {content[:1].lower()}{content[1:]}, in {table}. "
         f"Server {label}, {code(repository.instance)}.{retired}",
         owners=owners(repository, settings),
         tags={"scm/lifecycle": str(repository.lifecycle)},

@@ -22,7 +22,7 @@ from sync_pipeline.settings import Settings, load_settings, project_root
 
 FOLDER = project_root() / "docs" / "tutorial"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-_SIZE = "1280,800"
+_SIZE = "1600,1000"
 # Milliseconds that a page gets to ask for its data and to draw.
 _PATIENCE = 20_000
 

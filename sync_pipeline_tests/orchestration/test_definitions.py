@@ -94,6 +94,7 @@ def test_names_by_which_dagster_keeps_history_are_these() -> None:
         "attendance",
         "servers",
         "held_back",
+        "code_location",
     }
     assert set(steps(found)) == {
         "gitlab_example_commits",
@@ -175,7 +176,7 @@ def test_a_later_name_and_path_change_labels_and_no_key() -> None:
     assert (after[key].description or "").startswith("tools/app: commits of every branch and tag, ")
     assert "Server main, `gitlab.example`." in (after[key].description or "")
     assert after["local/paint_1/revisions"].group_name == "files"
-    assert (after["local/paint_1/revisions"].description or "").startswith("file:///srv/paint: revisions")
+    assert (after["local/paint_1/revisions"].description or "").startswith("paint: revisions")
 
 
 def test_a_name_that_another_server_has_in_its_keys_is_no_label() -> None:

@@ -89,7 +89,7 @@ def test_a_run_is_signed_by_the_process_that_carries_it_out_and_names_its_reposi
     [run_of_assets] = site.instance.get_runs()
     assert run_of_assets.tags[PROCESS_TAG] == signature(run_of_assets.run_id)
     assert process_of(run_of_assets) is Process.LIVES
-    assert run_of_assets.tags["repo"] == "file:///srv/paint"
+    assert run_of_assets.tags["repo"] == "paint"
 
 
 def test_a_run_that_an_earlier_version_signed_is_recognized() -> None:

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy.exc
 
+from sync_pipeline.catalog import copy_of
 from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.ticks import skips_outages
 from sync_pipeline.store import heartbeats, pools
@@ -123,7 +124,7 @@ def test_a_check_of_the_fleet_tells_what_is_silent_and_what_nobody_takes(site: S
         with quiet_dagster():
             result = done.execute_in_process(instance=site.instance)
         found = {one.check_name: one for one in result.get_asset_check_evaluations()}
-        assert set(found) == {"attendance", "servers", "held_back"}
+        assert set(found) == {"attendance", "servers", "held_back", "code_location"}
         evaluation = found["attendance"]
         metadata = {name: str(value.value) for name, value in evaluation.metadata.items()}
         return evaluation.passed, metadata["silent"], metadata["unserved"]
@@ -173,3 +174,43 @@ def test_a_schedule_starts_a_run_where_something_is_to_be_read_again(
         "0 2 * * *",
         dg.DefaultScheduleStatus.RUNNING,
     )
+
+
+def location_check(site: Site) -> dg.AssetCheckEvaluation | None:
+    """What the next tick of the scheduler reports of the check ``code_location``."""
+    found = site.tick("scheduler")
+    assert isinstance(found, dg.SensorResult)
+    events = [one for one in found.asset_events if isinstance(one, dg.AssetCheckEvaluation)]
+    return next((one for one in events if one.check_name == "code_location"), None)
+
+
+def test_a_damaged_snapshot_is_red_within_a_tick_with_its_remedy(site: Site) -> None:
+    file = site.settings.catalog_file
+    green = location_check(site)
+    assert green is not None, "the page never shows a check as not evaluated"
+    assert green.passed
+    assert location_check(site) is None, "once"
+    for place in (file, copy_of(file)):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("{ broken")
+    red = location_check(site)
+    assert red is not None
+    assert not red.passed
+    assert red.metadata["problem 1"].value == (
+        f"the catalog snapshot {file} is damaged; run: scm-sync catalog export"
+    )
+    for place in (file, copy_of(file)):
+        place.unlink()
+    green = location_check(site)
+    assert green is not None
+    assert green.passed
+
+
+def test_settings_that_a_new_run_cannot_load_are_red_within_a_tick(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCM_SENSOR_INTERVAL", "often")
+    red = location_check(site)
+    assert red is not None
+    assert not red.passed
+    assert "SCM_SENSOR_INTERVAL" in str(red.metadata["problem 1"].value)

@@ -233,7 +233,7 @@ def _wait(
             left = deadline - time.monotonic()
             if left <= 0:
                 raise WindowTooHard(
-                    f"svn did not finish within {limits.seconds:g} s and was stopped", code="timeout"
+                    f"svn did not finish within {limits.seconds:.3g} s and was stopped", code="timeout"
                 )
             watch.wait(min(left, POLL_SECONDS))
 
