@@ -20,8 +20,9 @@ from sync_pipeline.store import jobs, reaping
 from sync_pipeline.store.database import Connection
 
 # Jobs with what a person needs to judge them. Without ``everything`` not what is done: completed, given up on
-# purpose, or dead and done by a later job of the same window.
-_LIST = """
+# purpose, or dead and followed by a later job of the same window.
+_LIST = (
+    """
 SELECT j.job_id, j.repo_id, r.slug, r.instance, r.tenant, j.job_type, j.mode, j.revs, j.period, j.status,
        j.priority, j.attempts, j.max_attempts, j.created_at, j.updated_at, j.planned_at, j.not_before,
        j.claimed_at, j.claimed_by, j.claim_expires_at, j.claim_token, j.finished_at, j.trigger, j.actor,
@@ -47,18 +48,14 @@ SELECT j.job_id, j.repo_id, r.slug, r.instance, r.tenant, j.job_type, j.mode, j.
    AND (%(mode)s::text IS NULL OR j.mode = %(mode)s)
    AND (%(worker)s::text IS NULL OR (j.status = 'running' AND j.claimed_by = %(worker)s))
    AND (%(older)s::float8 IS NULL OR j.created_at < clock_timestamp() - make_interval(secs => %(older)s))
-   AND (%(everything)s OR j.status IN ('pending', 'running', 'failed')
-        OR (j.status = 'dead'
-            AND coalesce(j.last_error_code, '') NOT IN ('cancelled', 'superseded', 'expired')
-            AND NOT EXISTS (
-                SELECT FROM scm.sync_jobs AS later
-                 WHERE later.repo_id = j.repo_id AND later.job_type = j.job_type AND later.mode = j.mode
-                   AND later.revs IS NOT DISTINCT FROM j.revs AND later.period IS NOT DISTINCT FROM j.period
-                   AND later.created_at > j.created_at AND later.status = 'completed')))
+   AND (%(everything)s OR j.status <> 'completed' AND NOT """
+    + jobs.SETTLED
+    + """)
  ORDER BY array_position(ARRAY['running', 'dead', 'failed', 'pending', 'completed'], j.status), j.priority,
           j.created_at
  LIMIT %(limit)s
 """
+)
 
 # Its attempts, the newest first.
 _ATTEMPTS = """

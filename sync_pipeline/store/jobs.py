@@ -42,6 +42,19 @@ HISTORY_PRIORITY = 900
 GIVEN_UP = ("cancelled", "superseded", "expired")
 """Codes of jobs that are dead and need no person: nothing is missing without them."""
 
+SETTLED = """
+(j.status = 'dead'
+ AND (coalesce(j.last_error_code, '') IN ('cancelled', 'superseded', 'expired')
+      OR EXISTS (SELECT FROM scm.sync_jobs AS later
+                  WHERE later.repo_id = j.repo_id AND later.job_type = j.job_type AND later.mode = j.mode
+                    AND later.revs IS NOT DISTINCT FROM j.revs AND later.period IS NOT DISTINCT FROM j.period
+                    AND later.created_at > j.created_at
+                    AND (later.status <> 'dead' OR coalesce(later.last_error_code, '')
+                                                   NOT IN ('cancelled', 'superseded', 'expired')))))
+"""
+"""Condition on a job ``j``: it is dead and needs no person, because somebody gave it up or a later job of the
+same window tells how it stands."""
+
 # Makes the job unless an active one of the same (repository, job type, mode, window) is there.
 _ENQUEUE = """
 INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, from_raw, quarantine_ids, heals,

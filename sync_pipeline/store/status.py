@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.jobs import SETTLED
 from sync_pipeline.store.windows import from_multiranges
 
 # One row per (repository, job type): the covered range with the origin, what tells whether a visit is due,
@@ -47,19 +48,24 @@ SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.project_path, r.ins
  WHERE %(repo_ids)s::bigint[] IS NULL OR w.repo_id = ANY (%(repo_ids)s)
 """
 
-# How many jobs there are, and how many of them read a window: where they wait, these are queued history. Live
-# syncing that failed waits for its next attempt.
-_JOBS = """
+# How many jobs there are, without dead ones that need nobody, and how many of them read a window: where they
+# wait, these are queued history. Live syncing that failed waits for its next attempt.
+_JOBS = (
+    """
 SELECT repo_id, job_type, status, count(*) AS jobs,
        count(*) FILTER (WHERE revs IS NOT NULL OR period IS NOT NULL) AS with_window,
        max(not_before) FILTER (WHERE mode = 'incremental' AND status = 'failed' AND not_before > now())
            AS retry_at
-  FROM scm.sync_jobs
+  FROM scm.sync_jobs AS j
  WHERE (%(repo_ids)s::bigint[] IS NULL OR repo_id = ANY (%(repo_ids)s))
    -- A comparison that failed needs nobody: the next one tells.
    AND NOT (mode = 'probe' AND status = 'dead')
+   AND NOT """
+    + SETTLED
+    + """
  GROUP BY repo_id, job_type, status
 """
+)
 
 # The jobs that somebody has claimed, with the owner; ``claimed`` is False once the claim has run out.
 _RUNNING = """

@@ -14,7 +14,7 @@ from sync_pipeline.errors import ClaimLost, ConfigurationError
 from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
 from sync_pipeline.operations.jobs import DROP, RELEASE, RESET, Action, Document, handle, listing, show
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, leases
+from sync_pipeline.store import jobs, leases, status
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.job_actions import By, Filters
 from sync_pipeline.sync import configuration
@@ -100,6 +100,25 @@ def test_a_dead_job_whose_window_is_somebody_elses_or_done_is_left(
     # Done by a later job: nobody has to look at it any more.
     assert "dead" not in listing(database, Filters(), 9)["counts"]
     assert listing(database, Filters(everything=True), 9)["counts"]["dead"] == 1
+
+
+def test_of_dead_jobs_of_one_window_only_the_latest_needs_a_person(
+    database: Database, ledger: dict[str, UUID]
+) -> None:
+    """Each probe of a repository that the token may not read ends in a dead job."""
+    with database.connection() as conn:
+        again = jobs.enqueue(conn, request(1, Mode.BACKFILL, window=(2001, 3001)))
+        query = "UPDATE scm.sync_jobs SET status = 'dead', last_error_code = %s, finished_at = now()"
+        query += " WHERE job_id = %s"
+        conn.execute(query, ["denied", again])
+        counted = status.jobs(conn, None)
+        # A later one that was given up says nothing about it.
+        last = jobs.enqueue(conn, request(1, Mode.BACKFILL, window=(2001, 3001)))
+        conn.execute(query, ["cancelled", last])
+    assert [row["jobs"] for row in counted if row["status"] == "dead"] == [1]
+    shown = [one["job_id"] for one in listing(database, Filters(), 9)["jobs"] if one["status"] == "dead"]
+    assert shown == [again]
+    assert listing(database, Filters(everything=True), 9)["counts"]["dead"] == 3
 
 
 def test_a_job_is_only_handled_as_its_status_allows(database: Database, ledger: dict[str, UUID]) -> None:
