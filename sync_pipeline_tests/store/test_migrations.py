@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -197,7 +198,9 @@ def test_two_at_once_apply_each_migration_once(empty_database_url: str, sql_file
         for _ in range(3)
     ]
     answers = [process.communicate(timeout=60)[0].strip() for process in processes]
-    assert sorted(answers) == ["['0001.first', '0002.slow']", "[]", "[]"]
+    # The lock is for one migration, so on a busy machine they may share the work.
+    applied = [name for answer in answers for name in ast.literal_eval(answer)]
+    assert sorted(applied) == ["0001.first", "0002.slow"]
 
 
 def test_a_killed_migration_is_in_nobodys_way(empty_database_url: str, sql_files: Path) -> None:
