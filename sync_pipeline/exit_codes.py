@@ -1,4 +1,4 @@
-"""The exit codes of every command, which ``README.md`` lists.
+"""The exit codes of every command, which ``docs/commands.md`` lists.
 
 Belongs here: only they, so that whoever ends a process and whoever writes an ``exit_code`` into a document
 mean the same.

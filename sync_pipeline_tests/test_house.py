@@ -214,6 +214,39 @@ def test_constraints_are_names_and_versions() -> None:
     assert all(line.startswith("#") or re.fullmatch(r"[\w.-]+==[\w.!+]+", line) for line in lines)
 
 
+def _prose(page: Path) -> str:
+    """The text of ``page`` without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The names that GitLab and GitHub give the headings of ``page``."""
+    headings = re.findall(r"^#+ (.*)$", _prose(page), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_links_between_pages_lead_to_files_and_headings_that_exist() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    broken = []
+    for page in pages:
+        for link in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
+            name, _, heading = link.partition("#")
+            target = page.parent / name if name else page
+            if "://" in link or (target.exists() and (not heading or heading in _anchors(target))):
+                continue
+            broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert broken == []
+
+
+def test_each_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("[a-z]*.md") if f"({page.name})" not in index] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
 @pytest.mark.parametrize(("name", "at_least"), [("faults", 40), ("scheduling", 15)])
 def test_a_page_that_names_tests_names_those_that_exist(name: str, at_least: int) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
