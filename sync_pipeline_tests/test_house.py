@@ -12,9 +12,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import yaml
 
 from sync_pipeline import __version__
 from sync_pipeline.operations import environment
+from sync_pipeline.orchestration import code_server
 from sync_pipeline.settings import load_settings
 from sync_pipeline.store import migrations
 
@@ -201,6 +203,14 @@ def test_dagster_accepts_its_configuration(database_url: str, tmp_path: Path) ->
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_code_location_has_one_name() -> None:
+    """Dagster keeps the state of sensors and schedules by it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["dg"]["project"]
+    (location,) = yaml.safe_load((ROOT / "workspace.yaml").read_text())["load_from"]
+    names = {project["code_location_name"], location["python_module"]["location_name"]}
+    assert names == {code_server.LOCATION_NAME}
 
 
 def test_scripts_can_be_run() -> None:

@@ -644,4 +644,4 @@ def test_the_state_folder_is_absolute(folder: Path) -> None:
 
 def test_the_generated_page_is_current() -> None:
     page = Path(settings.__file__).parent.parent / "docs" / "settings.md"
-    assert page.read_text() == settings.document(), "run: python -m sync_pipeline.settings > docs/settings.md"
+    assert page.read_text() == settings.document(), "run: ./dev generate"

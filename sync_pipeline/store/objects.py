@@ -4,8 +4,8 @@ Belongs here: the list of tables, columns, functions, constraints, indexes, view
 them are lost or different. The schema has all migrations (:mod:`sync_pipeline.store.migrations`); a person
 dropped or changed something later.
 
-``sql/objects.json`` holds the list as the migrations make it. ``python -m
-sync_pipeline.operations.schema_objects`` prints it for the database of the settings; a test keeps it current.
+``sql/objects.json`` holds the list as the migrations make it. ``./dev generate`` writes it; a test
+keeps it current.
 """
 
 from __future__ import annotations

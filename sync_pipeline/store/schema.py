@@ -3,8 +3,7 @@
 Belongs here: the query behind ``docs/schema.md``. The comments themselves are written in the migrations.
 
 ``sql/columns.json`` has the columns of the facts for processes that may not ask a database, such as a code
-location of Dagster. ``python -m sync_pipeline.operations.schema_columns`` prints it for the database of the
-settings; a test keeps it current.
+location of Dagster. ``./dev generate`` writes it; a test keeps it current.
 """
 
 from __future__ import annotations

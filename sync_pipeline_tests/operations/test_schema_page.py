@@ -14,9 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "schema.md"
 
 def test_the_schema_page_is_current(database: Database) -> None:
     with database.connection() as conn:
-        assert PAGE.read_text() == page(describe(conn)), (
-            "run: python -m sync_pipeline.operations.schema_page > docs/schema.md"
-        )
+        assert PAGE.read_text() == page(describe(conn)), "run: ./dev generate"
 
 
 def test_every_table_and_column_of_the_page_has_a_meaning(database: Database) -> None:
@@ -31,6 +29,6 @@ def test_every_table_and_column_of_the_page_has_a_meaning(database: Database) ->
 def test_the_columns_of_the_facts_are_current(database: Database) -> None:
     with database.connection() as conn:
         assert (sql_folder() / "columns.json").read_text() == columns_document(describe(conn)), (
-            "run: python -m sync_pipeline.operations.schema_columns > sql/columns.json"
+            "run: ./dev generate"
         )
     assert tuple(fact_columns()) == FACT_TABLES

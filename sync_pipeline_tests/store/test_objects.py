@@ -14,7 +14,7 @@ from sync_pipeline.store.migrations import sql_folder
 def test_the_list_of_objects_is_current(database: Database) -> None:
     with database.connection() as conn:
         assert (sql_folder() / "objects.json").read_text() == objects.document(objects.read(conn)), (
-            "run: python -m sync_pipeline.operations.schema_objects > sql/objects.json"
+            "run: ./dev generate"
         )
     kinds = "table, column, default, not null, function, constraint, foreign key, view, query, index, trigger"
     assert list(objects.expected()) == kinds.split(", ")
