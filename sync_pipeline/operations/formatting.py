@@ -16,9 +16,9 @@ _UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3600, 3600, "h"), (120, 60, "min"))
 
 def age(seconds: float) -> str:
     """A length of time: ``5 s``, ``3 min``, ``20 h``, ``4 days``."""
-    for least, size, asset in _UNITS:
+    for least, size, unit in _UNITS:
         if seconds >= least:
-            return f"{seconds / size:.0f} {asset}"
+            return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
 
 

@@ -34,9 +34,6 @@ REVISIONS_RECENT = 1000
 WINDOWS_OF_A_TURN = 10
 """Windows around places of open differences that one turn compares."""
 
-LEAST_REQUESTS = 60
-"""With fewer requests an hour than these some turns would not fit into their third."""
-
 _LEAST_ROWS = 20
 _LEAST_REVISIONS = 1000
 # What lies so close together is compared as one window, which costs no more than two.

@@ -136,6 +136,7 @@ def listed(conn: Connection, filters: Filters, limit: int) -> list[dict[str, Any
             "worker": filters.worker,
             "older": filters.older,
             "everything": filters.everything,
+            "given_up": list(jobs.GIVEN_UP),
             "limit": limit,
         },
     ).fetchall()

@@ -7,7 +7,6 @@ due, and how long to wait after a failure, is decided in :mod:`sync_pipeline.pol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -44,16 +43,16 @@ GIVEN_UP = ("cancelled", "superseded", "expired")
 
 SETTLED = """
 (j.status = 'dead'
- AND (coalesce(j.last_error_code, '') IN ('cancelled', 'superseded', 'expired')
+ AND (coalesce(j.last_error_code, '') = ANY (%(given_up)s)
       OR EXISTS (SELECT FROM scm.sync_jobs AS later
                   WHERE later.repo_id = j.repo_id AND later.job_type = j.job_type AND later.mode = j.mode
                     AND later.revs IS NOT DISTINCT FROM j.revs AND later.period IS NOT DISTINCT FROM j.period
                     AND later.created_at > j.created_at
-                    AND (later.status <> 'dead' OR coalesce(later.last_error_code, '')
-                                                   NOT IN ('cancelled', 'superseded', 'expired')))))
+                    AND (later.status <> 'dead'
+                         OR coalesce(later.last_error_code, '') <> ALL (%(given_up)s)))))
 """
 """Condition on a job ``j``: it is dead and needs no person, because somebody gave it up or a later job of the
-same window tells how it stands."""
+same window tells how it stands. ``given_up`` is :data:`GIVEN_UP`."""
 
 # Makes the job unless an active one of the same (repository, job type, mode, window) is there.
 _ENQUEUE = """
@@ -748,17 +747,3 @@ def report(conn: Connection, job_id: UUID) -> JobReport:
 def cancel_pending(conn: Connection, repo_id: int, reason: str) -> int:
     """End every job of the repository that nobody works on; returns how many."""
     return conn.execute(_CANCEL_PENDING, {"repo_id": repo_id, "reason": reason}).rowcount
-
-
-# The reports of everything that one Dagster run did, in order.
-_OF_DAGSTER_RUN = """
-SELECT DISTINCT ON (job_id) job_id, started_at FROM scm.sync_runs
- WHERE dagster_run_id = %(dagster_run_id)s
- ORDER BY job_id, started_at
-"""
-
-
-def reports_of_dagster_run(conn: Connection, dagster_run_id: str) -> Sequence[JobReport]:
-    """What the jobs that ran in one Dagster run came to, oldest first."""
-    rows = conn.execute(_OF_DAGSTER_RUN, {"dagster_run_id": dagster_run_id}).fetchall()
-    return [report(conn, r["job_id"]) for r in sorted(rows, key=lambda r: r["started_at"])]

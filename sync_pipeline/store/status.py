@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sync_pipeline.store.database import Connection
-from sync_pipeline.store.jobs import SETTLED
+from sync_pipeline.store.jobs import GIVEN_UP, SETTLED
 from sync_pipeline.store.windows import from_multiranges
 
 # One row per (repository, job type): the covered range with the origin, what tells whether a visit is due,
@@ -89,7 +89,7 @@ def assets(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict
 def jobs(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """Number of jobs per (repository, job type, status); ``with_window`` counts those that read one, and
     ``retry_at`` is when the incremental one is tried again, None where it need not wait."""
-    return conn.execute(_JOBS, _params(repo_ids)).fetchall()
+    return conn.execute(_JOBS, _params(repo_ids) | {"given_up": list(GIVEN_UP)}).fetchall()
 
 
 def running(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:

@@ -139,7 +139,7 @@ class Attempt:
         self.meter: Callable[[], Traffic] = lambda: self.done.traffic
         # Requests of the page that is written next, where pages are read ahead; None: since the last batch.
         self.page_calls: int | None = None
-        self._calls_told = 0
+        self._calls_counted = 0
         self._last_batch = self._started
         self.heartbeat = Heartbeat(
             database,
@@ -184,7 +184,7 @@ class Attempt:
         news: list[Window] = []
         calls = self.page_calls
         if calls is None:
-            calls = max(0, self.meter().calls - self._calls_told)
+            calls = max(0, self.meter().calls - self._calls_counted)
         with self.fenced(lease) as conn:
             batch_id = jobs.next_batch(conn)
             counts = store(conn, batch_id)
@@ -218,7 +218,7 @@ class Attempt:
                 calls=calls,
                 seconds=time.monotonic() - self._last_batch,
             )
-        self._calls_told += calls
+        self._calls_counted += calls
         self._last_batch = time.monotonic()
         if self.page_calls is not None:
             self.page_calls = 0

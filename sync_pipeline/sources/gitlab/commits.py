@@ -127,8 +127,8 @@ class CommitReader:
         return any(isinstance(row, dict) and row.get("id") == tip for row in rows(answer, self._path))
 
     def _pages(self, query: dict[str, Any], page: int) -> Iterator[tuple[int, Response, bool]]:
-        """Number, answer, and whether statistics were left out, of each page; a :class:`UnreadableRow` in the
-        place of a row that the server cannot give."""
+        """Number, answer, and whether statistics were left out, of each page. An :class:`UnreadableRow` is a
+        row that the server cannot give."""
         size = PER_PAGE if page == 1 else 0
         progress = Progress(self._path)
         while True:

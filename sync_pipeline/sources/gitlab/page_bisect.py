@@ -40,7 +40,7 @@ class UnreadableRow:
 
 @dataclass(frozen=True, slots=True)
 class BisectedPage:
-    """The rows of a page in their order, a :class:`UnreadableRow` where one cannot be given. ``more``: there
+    """The rows of a page in their order, an :class:`UnreadableRow` where one cannot be given. ``more``: there
     may be rows behind them. ``date`` is the server's clock at the first answer."""
 
     rows: list[Any]

@@ -45,7 +45,7 @@ class ProjectInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupLook:
+class GroupInfo:
     """A group as it is now; ``path`` is the full one."""
 
     group_id: int
@@ -119,12 +119,12 @@ def _marked_on(fields: Fields) -> date_type | None:
         return None
 
 
-def get_group(client: Client, group: int | str) -> GroupLook:
+def get_group(client: Client, group: int | str) -> GroupInfo:
     """The group with this number or path. Raises as the transport does; SourceGone with code ``not_found``
     where the token sees no such group this once."""
     answer = client.get(f"/groups/{_quoted(str(group))}", {"with_projects": "false"})
     fields = Fields(answer.data)
-    return GroupLook(fields.required("id"), fields.text("full_path") or "")
+    return GroupInfo(fields.required("id"), fields.text("full_path") or "")
 
 
 def get_token(client: Client) -> TokenInfo | None:
