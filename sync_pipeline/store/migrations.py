@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, LiteralString
 
 import psycopg
 import yoyo
@@ -28,14 +28,14 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 from yoyo import internalmigrations
 from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend
+from yoyo.connections import DatabaseURI
 from yoyo.migrations import MigrationList
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.store.connecting import connect
+from sync_pipeline.store.connecting import connect, options, parse
 from sync_pipeline.store.database import Connection
 
-_T = TypeVar("_T")
-
+_NAME = "sync_pipeline migrations"
 _ANSWER_SECONDS = 10
 # What was applied, in order.
 _APPLIED = "SELECT migration_id FROM migrations._yoyo_migration ORDER BY applied_at_utc, migration_id"
@@ -44,6 +44,8 @@ _APPLIED = "SELECT migration_id FROM migrations._yoyo_migration ORDER BY applied
 _MAKE_CONTENTS = """
 CREATE TABLE IF NOT EXISTS migrations.contents (migration_id text PRIMARY KEY, digest text NOT NULL)
 """
+# Which environment the database belongs to.
+_MARKED = "SELECT environment FROM scm.deployment"
 _CONTENTS = "SELECT migration_id, digest FROM migrations.contents"
 _RECORD = """
 INSERT INTO migrations.contents (migration_id, digest) VALUES (%(id)s, %(digest)s)
@@ -67,7 +69,7 @@ SELECT pid, coalesce(application_name, ''), coalesce(state, ''),
  LIMIT 3
 """
 # Every statement on a table queues behind a migration that waits for it, so it waits only so long at a time.
-_LOCK_SECONDS = 2
+_SESSION = {"lock_timeout": 2000}
 _PAUSE_SECONDS = 1.0
 LOCK_TRIES = 20
 """How often a migration tries to get its locks: for about a minute."""
@@ -128,7 +130,7 @@ def migrate(url: str, environment: str) -> list[str]:
         applied = [
             migration.id
             for migration in backend.to_apply(_files())
-            if backend.patiently(f"migration {migration.id}", functools.partial(backend.apply_one, migration))
+            if _patiently(url, backend, f"migration {migration.id}", _apply, migration)
         ]
         backend.connection.execute(
             # The marker row; somebody else may have made it meanwhile.
@@ -152,16 +154,14 @@ def rollback(url: str, steps: int = 1) -> list[str]:
         return [
             migration.id
             for migration in backend.to_rollback(_files())[:steps]
-            if backend.patiently(
-                f"rollback of {migration.id}", functools.partial(backend.rollback_one, migration)
-            )
+            if _patiently(url, backend, f"rollback of {migration.id}", _undo, migration)
         ]
 
 
 def check(url: str, environment: str) -> SchemaState:
     """Compare the database with this program without changing anything. Raises ConfigurationError only when
     the database does not answer."""
-    with _connection(url) as conn:
+    with _connect(url) as conn:
         return _compare(conn, environment)
 
 
@@ -188,137 +188,111 @@ def require_current(conn: Connection) -> None:
 
 def create_database(server_url: str, name: str) -> None:
     """Create a database on the server behind ``server_url`` unless it exists."""
-    with _connection(server_url) as conn:
-        # Is it there already?
-        found = conn.execute("SELECT FROM pg_database WHERE datname = %(name)s", {"name": name}).fetchone()
-        if found is None:
-            with _explained(f"database {name} cannot be created"):
-                conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    # Is it there already?
+    found = "SELECT FROM pg_database WHERE datname = %(name)s"
+    _create(server_url, f"database {name}", found, "CREATE DATABASE {}", name)
 
 
 def create_schema(url: str, name: str) -> None:
     """Create a schema unless it exists; for tables that another program makes, such as Dagster's."""
-    with _connection(url) as conn:
-        # Is it there already? An account that may not create schemas can still use an existing one.
-        found = conn.execute("SELECT FROM pg_namespace WHERE nspname = %(name)s", {"name": name}).fetchone()
-        if found is None:
-            with _explained(f"schema {name} cannot be created"):
-                conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(name)))
+    # An account that may not create schemas can still use an existing one.
+    found = "SELECT FROM pg_namespace WHERE nspname = %(name)s"
+    _create(url, f"schema {name}", found, "CREATE SCHEMA IF NOT EXISTS {}", name)
 
 
-class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
-    """yoyo on a psycopg 3 connection of ours.
-
-    Two things are changed. A migration and its record are one transaction, where yoyo commits them one after
-    the other. The lock is an advisory lock of that transaction, which a killed process cannot leave behind,
-    where yoyo inserts a row.
-    """
-
-    def connect(self, dburi: str) -> psycopg.Connection[Any]:
-        return _connect(dburi)
-
-    def init_connection(self, connection: psycopg.Connection[Any]) -> None:
-        # Runs again after every rollback. The schema is where yoyo keeps its tables.
-        connection.execute("SET search_path TO migrations")
-
-    def list_tables(self, **kwargs: Any) -> list[str]:
-        # Which of its own tables yoyo has already made.
-        rows = self.connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'migrations'")
-        return [name for (name,) in rows]
-
-    @contextmanager
-    def lock(self, timeout: float = 10) -> Iterator[None]:
-        # Every transaction of ours takes the advisory lock.
-        yield
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """A transaction in which nobody else migrates or rolls back."""
-        with redirect_stdout(io.StringIO()), self.transaction():
-            # One migration at a time; the lock ends with the transaction.
-            self.connection.execute("SELECT pg_advisory_xact_lock(%(key)s)", {"key": _ADVISORY_LOCK})
-            yield
-
-    def prepare(self) -> None:
-        """Make the schema of yoyo's tables, or bring them up to date. Record the contents of migrations that
-        earlier versions applied."""
-        with self.locked():
-            # yoyo's own tables live apart from ours.
-            self.connection.execute("CREATE SCHEMA IF NOT EXISTS migrations")
-            self.connection.execute(
-                "COMMENT ON SCHEMA migrations IS 'Which migrations were applied; kept by yoyo.'"
-            )
-            if internalmigrations.needs_upgrading(self):
-                internalmigrations.upgrade(self)
-            self.connection.execute(_MAKE_CONTENTS)
-            for name, digest in _digests().items():
-                self.connection.execute(_ADOPT, {"id": name, "digest": digest})
-        self._internal_schema_updated = True
-
-    def apply_one(self, migration: Any, force: bool = False, mark: bool = True) -> bool:
-        """True unless somebody else has applied it meanwhile."""
-        with self.locked():
-            if self.is_applied(migration):
-                return False
-            migration.process_steps(self, "apply", force=force)
-            self.mark_one(migration, log=False)
-            self.connection.execute(_RECORD, {"id": migration.id, "digest": _digests()[migration.id]})
-        return True
-
-    def rollback_one(self, migration: Any, force: bool = False) -> bool:
-        """True unless somebody else has undone it meanwhile."""
-        with self.locked():
-            if not self.is_applied(migration):
-                return False
-            migration.process_steps(self, "rollback", force=force)
-            self.unmark_one(migration, log=False)
-            self.connection.execute(_FORGET, {"id": migration.id})
-        return True
-
-    def patiently(self, what: str, action: Callable[[], _T]) -> _T:
-        """Repeat ``action``, a transaction, while it does not get its locks.
-
-        Between two tries the statements that queue behind it run. Raises ConfigurationError after the last
-        try, which names the session that keeps the lock, or with the first other error.
-        """
-        for _ in range(LOCK_TRIES - 1):
+def _create(url: str, what: str, found: LiteralString, statement: LiteralString, name: str) -> None:
+    with _connect(url) as conn:
+        if conn.execute(found, {"name": name}).fetchone() is None:
             try:
-                return self._watched(what, action)
-            except _Locked:
-                time.sleep(_PAUSE_SECONDS)
-        return self._watched(what, action)
-
-    def _watched(self, what: str, action: Callable[[], _T]) -> _T:
-        with _watch(self.uri, self.connection.info.backend_pid) as blockers:
-            try:
-                with _explained(f"{what} failed and was undone"):
-                    return action()
-            except ConfigurationError as failure:
-                if not isinstance(failure.__cause__, _LOCK_ERRORS):
-                    raise
-        raise _Locked(what, blockers)
+                conn.execute(sql.SQL(statement).format(sql.Identifier(name)))
+            except psycopg.Error as error:
+                raise _failed(f"{what} cannot be created", error) from error
 
 
 @contextmanager
-def _backend(url: str) -> Iterator[_Backend]:
-    """A backend whose own tables are up to date."""
-    with _connection(url):  # the clear message when there is no such server
+def _backend(url: str) -> Iterator[Any]:
+    """A backend of yoyo whose own tables are up to date."""
+    with _connect(url):  # the clear message when there is no such server
         pass
-    with _Backend(url, "_yoyo_migration") as backend:
-        backend.patiently("making the schema migrations", backend.prepare)
+    parts: dict[str, Any] = parse(url)
+    database = parts.pop("dbname", None)
+    parts |= {
+        "application_name": _NAME,
+        "connect_timeout": _ANSWER_SECONDS,
+        "options": options(url, _SESSION),
+        "schema": "migrations",  # of yoyo's tables
+    }
+    uri = DatabaseURI("postgresql", None, None, None, None, database, parts)
+    with PostgresqlPsycopgBackend(uri, "_yoyo_migration") as backend:
+        _patiently(url, backend, "making the schema migrations", _prepare)
         yield backend
 
 
-class _Locked(ConfigurationError):
-    """A migration did not get its locks."""
+def _prepare(backend: Any) -> bool:
+    """Make the schema of yoyo's tables, or bring them up to date. Record the contents of migrations that
+    earlier versions applied."""
+    # yoyo's own tables live apart from ours.
+    backend.connection.execute("CREATE SCHEMA IF NOT EXISTS migrations")
+    backend.connection.execute(
+        "COMMENT ON SCHEMA migrations IS 'Which migrations were applied; kept by yoyo.'"
+    )
+    if internalmigrations.needs_upgrading(backend):
+        internalmigrations.upgrade(backend)
+    backend.connection.execute(_MAKE_CONTENTS)
+    for name, digest in _digests().items():
+        backend.connection.execute(_ADOPT, {"id": name, "digest": digest})
+    return True
 
-    def __init__(self, what: str, blockers: Sequence[str]) -> None:
-        who = "; ".join(blockers) or "nobody knows which process"
-        super().__init__(
-            f"{what} was undone, because another session keeps a lock that it needs: {who}; wait for it, or "
-            "end it with SELECT pg_terminate_backend(<process>), then try again",
-            code="migration_failed",
-        )
+
+def _apply(backend: Any, migration: Any) -> bool:
+    """True unless another process has applied it meanwhile."""
+    if backend.is_applied(migration):
+        return False
+    migration.process_steps(backend, "apply")
+    backend.mark_one(migration, log=False)
+    backend.connection.execute(_RECORD, {"id": migration.id, "digest": _digests()[migration.id]})
+    return True
+
+
+def _undo(backend: Any, migration: Any) -> bool:
+    """True unless another process has undone it meanwhile."""
+    if not backend.is_applied(migration):
+        return False
+    migration.process_steps(backend, "rollback")
+    backend.unmark_one(migration, log=False)
+    backend.connection.execute(_FORGET, {"id": migration.id})
+    return True
+
+
+def _patiently(url: str, backend: Any, what: str, action: Callable[..., bool], *arguments: Any) -> bool:
+    """The result of ``action``, run in a transaction in which no other process migrates. Repeats it while it
+    does not get its locks; between two tries the statements that queue behind it run.
+
+    yoyo would commit a migration and its record one after the other, and keep its lock in a row, which a
+    killed process leaves behind. Raises ConfigurationError after the last try, which names the session that
+    keeps the lock, or with the first other error.
+    """
+    for remaining in reversed(range(LOCK_TRIES)):
+        with _watch(url, backend.connection.info.backend_pid) as blockers:
+            try:
+                with redirect_stdout(io.StringIO()), backend.transaction():
+                    # One migration at a time; the lock ends with the transaction.
+                    backend.connection.execute(
+                        "SELECT pg_advisory_xact_lock(%(key)s)", {"key": _ADVISORY_LOCK}
+                    )
+                    return action(backend, *arguments)
+            except _LOCK_ERRORS:
+                pass
+            except psycopg.Error as error:
+                raise _failed(f"{what} failed and was undone", error) from error
+        if remaining:
+            time.sleep(_PAUSE_SECONDS)
+    who = "; ".join(blockers) or "nobody knows which process"
+    raise ConfigurationError(
+        f"{what} was undone, because another session keeps a lock that it needs: {who}; wait for it, or "
+        "end it with SELECT pg_terminate_backend(<process>), then try again",
+        code="migration_failed",
+    )
 
 
 @contextmanager
@@ -336,7 +310,7 @@ def _watch(url: str, pid: int) -> Iterator[list[str]]:
             if stop.wait(_LOOK_SECONDS):
                 return
 
-    with _connection(url) as conn:
+    with _connect(url) as conn:
         thread = threading.Thread(target=look, args=(conn,), daemon=True)
         thread.start()
         try:
@@ -361,6 +335,10 @@ def _files() -> Any:
 def _known(folder: Path) -> tuple[str, ...]:
     """Ids of the migrations in ``folder`` when this process first looked: a newer version may be installed
     over a program that still runs."""
+    return _ids(folder)
+
+
+def _ids(folder: Path) -> tuple[str, ...]:
     names = (path.name for path in (folder / "migrations").glob("*.sql"))
     return tuple(sorted(name.removesuffix(".sql") for name in names if not name.endswith(".rollback.sql")))
 
@@ -368,10 +346,10 @@ def _known(folder: Path) -> tuple[str, ...]:
 def _digests() -> dict[str, str]:
     """By id the digest of each migration that this program has. Comments and blanks do not count: a better
     comment makes no other schema."""
+    folder = sql_folder()
     found = {}
-    folder = sql_folder() / "migrations"
-    for name in (migration.id for migration in _files()):
-        text = (folder / f"{name}.sql").read_text(encoding="utf-8")
+    for name in _ids(folder):
+        text = (folder / "migrations" / f"{name}.sql").read_text(encoding="utf-8")
         words = re.sub(r"(?m)^\s*--.*$", "", text).split()
         found[name] = hashlib.sha256(" ".join(words).encode()).hexdigest()
     return found
@@ -384,8 +362,18 @@ def _refuse(state: SchemaState) -> None:
 
 
 def _compare(conn: psycopg.Connection[Any], environment: str | None) -> SchemaState:
-    known = [migration.id for migration in _files()]
-    return _judge(known, _applied(conn), _marked(conn), environment, _different(conn))
+    mine = _digests()
+    applied = [name for (name,) in _rows(conn, "migrations._yoyo_migration", _APPLIED)]
+    contents = _rows(conn, "migrations.contents", _CONTENTS)
+    marked = [name for (name,) in _rows(conn, "scm.deployment", _MARKED)]
+    different = [name for name, digest in contents if mine.get(name, digest) != digest]
+    return _judge(list(mine), applied, marked[0] if marked else None, environment, different)
+
+
+def _rows(conn: psycopg.Connection[Any], table: str, query: LiteralString) -> list[Any]:
+    """The rows of ``query``, which reads ``table``; none where there is no such table."""
+    is_there = conn.execute("SELECT to_regclass(%(table)s) IS NOT NULL", {"table": table}).fetchone()
+    return conn.execute(query).fetchall() if is_there == (True,) else []
 
 
 def _judge(
@@ -426,55 +414,11 @@ def _judge(
     return SchemaState(status, tuple(applied), pending, unknown, marked, problem, different)
 
 
-def _applied(conn: psycopg.Connection[Any]) -> list[str]:
-    # Is there a record of migrations at all?
-    row = conn.execute("SELECT to_regclass('migrations._yoyo_migration') IS NOT NULL").fetchone()
-    if row is None or not row[0]:
-        return []
-    return [name for (name,) in conn.execute(_APPLIED)]
-
-
-def _different(conn: psycopg.Connection[Any]) -> list[str]:
-    """Which of our migrations the database has with another content; none where it was not recorded."""
-    # Is there a record of contents?
-    row = conn.execute("SELECT to_regclass('migrations.contents') IS NOT NULL").fetchone()
-    if row is None or not row[0]:
-        return []
-    mine = _digests()
-    return [name for name, digest in conn.execute(_CONTENTS) if mine.get(name, digest) != digest]
-
-
-def _marked(conn: psycopg.Connection[Any]) -> str | None:
-    # Is there a marker table?
-    row = conn.execute("SELECT to_regclass('scm.deployment') IS NOT NULL").fetchone()
-    if row is None or not row[0]:
-        return None
-    # Which environment the database belongs to.
-    row = conn.execute("SELECT environment FROM scm.deployment").fetchone()
-    return None if row is None else str(row[0])
-
-
 def _connect(url: str) -> psycopg.Connection[Any]:
-    return connect(
-        url,
-        seconds=_ANSWER_SECONDS,
-        name="sync_pipeline migrations",
-        settings={"lock_timeout": _LOCK_SECONDS * 1000},
-        row_factory=tuple_row,
-    )
+    return connect(url, seconds=_ANSWER_SECONDS, name=_NAME, settings=_SESSION, row_factory=tuple_row)
 
 
-@contextmanager
-def _connection(url: str) -> Iterator[psycopg.Connection[Any]]:
-    with _connect(url) as conn:
-        yield conn
-
-
-@contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Turn an error of the database into one line that starts with ``what``."""
-    try:
-        yield
-    except psycopg.Error as error:
-        reason = str(error.diag.message_primary or error).splitlines()[0]
-        raise ConfigurationError(f"{what}: {reason}", code="migration_failed") from error
+def _failed(what: str, error: psycopg.Error) -> ConfigurationError:
+    """An error of the database as one line that starts with ``what``."""
+    reason = str(error.diag.message_primary or error).splitlines()[0]
+    return ConfigurationError(f"{what}: {reason}", code="migration_failed")
