@@ -16,12 +16,15 @@ import tempfile
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes, urlsplit
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import FLEET, Kind, Lifecycle, Repository, RevisionWindow
@@ -396,7 +399,7 @@ def svn_prefix_of(url: str, root: str) -> str:
 # The snapshot file --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@checked_dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class CatalogSnapshot:
     """The catalog as a code location sees it: every repository, the retired ones too, by ``repo_id``.
 
@@ -428,19 +431,13 @@ def write_snapshot(
     Raises ConfigurationError if it cannot be written."""
     ordered = tuple(sorted(repositories, key=lambda repository: repository.repo_id))
     snapshot = CatalogSnapshot(ordered, head_rev, written_at.astimezone(UTC), history_start)
-    content = {
-        "version": SNAPSHOT_VERSION,
-        "written_at": written_at.astimezone(UTC).isoformat(),
-        "head_rev": head_rev,
-        "history_start": history_start and history_start.isoformat(),
-        "repositories": [
-            {**asdict(repository), "created_at": repository.created_at.astimezone(UTC).isoformat()}
-            for repository in ordered
-        ],
-    }
+    content = _SNAPSHOTS.dump_json(snapshot, indent=1)
     for place in (path, copy_of(path)):
         _replace(place, content)
     return snapshot
+
+
+_SNAPSHOTS = TypeAdapter(CatalogSnapshot)
 
 
 def copy_of(path: Path) -> Path:
@@ -448,14 +445,13 @@ def copy_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.copy")
 
 
-def _replace(path: Path, content: object) -> None:
+def _replace(path: Path, content: bytes) -> None:
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.write("\n")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content + b"\n")
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
@@ -494,12 +490,7 @@ def read_snapshot(path: Path) -> CatalogSnapshot:
                 f"the catalog snapshot {path} has version {content['version']!r}, this program reads "
                 f"{SNAPSHOT_VERSION}; run: scm-sync catalog export"
             )
-        return CatalogSnapshot(
-            repositories=tuple(_repository(entry) for entry in content["repositories"]),
-            head_rev=int(content["head_rev"]),
-            written_at=datetime.fromisoformat(content["written_at"]),
-            history_start=content["history_start"] and date.fromisoformat(content["history_start"]),
-        )
+        return _SNAPSHOTS.validate_python(content)
     except FileNotFoundError:
         return CatalogSnapshot()
     except OSError as error:
@@ -510,16 +501,6 @@ def read_snapshot(path: Path) -> CatalogSnapshot:
         raise ConfigurationError(
             f"the catalog snapshot {path} is damaged; run: scm-sync catalog export", code=_DAMAGED
         ) from None
-
-
-def _repository(entry: dict[str, object]) -> Repository:
-    fields = {
-        **entry,
-        "kind": Kind(str(entry["kind"])),
-        "lifecycle": Lifecycle(str(entry["lifecycle"])),
-        "created_at": datetime.fromisoformat(str(entry["created_at"])),
-    }
-    return Repository(**fields)  # type: ignore[arg-type]  # a wrong name or number of fields raises TypeError
 
 
 def find(repositories: Iterable[Repository], spec: RepositorySpec) -> Repository | None:
