@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from sync_pipeline import settings
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind
-from sync_pipeline.settings import explained_settings, load_settings
-from sync_pipeline.settings_sources import PROFILES, Origin
+from sync_pipeline.settings import (
+    FIELDS,
+    Origin,
+    Settings,
+    explained_settings,
+    files,
+    given,
+    load_settings,
+    page,
+)
+from sync_pipeline.settings.given import PROFILES
 
 SECRET = "hunter2-never-shown"
 
@@ -23,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("SCM_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(settings, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(files, "project_root", lambda: tmp_path)
     return tmp_path
 
 
@@ -50,20 +58,20 @@ def refusal(**overrides: object) -> str:
 def test_command_line_wins_over_environment_over_file_over_default(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert load_settings().chunk_revisions == 1000
+    assert load_settings().chunks.revisions == 1000
     config(folder, "chunk_revisions = 300\nsync_interval = 7")
-    assert load_settings().chunk_revisions == 300
+    assert load_settings().chunks.revisions == 300
     monkeypatch.setenv("SCM_CHUNK_REVISIONS", "200")
-    assert load_settings().chunk_revisions == 200
-    assert load_settings(chunk_revisions=100, sync_interval=None).chunk_revisions == 100
-    assert load_settings().sync_interval == 7
+    assert load_settings().chunks.revisions == 200
+    assert load_settings(chunk_revisions=100, sync_interval_seconds=None).chunks.revisions == 100
+    assert load_settings().scheduler.sync_interval_seconds == 7
 
 
 def test_scm_config_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config(folder, "chunk_revisions = 300")
     (folder / "other.toml").write_text("chunk_revisions = 400")
     monkeypatch.setenv("SCM_CONFIG", str(folder / "other.toml"))
-    assert load_settings().chunk_revisions == 400
+    assert load_settings().chunks.revisions == 400
     monkeypatch.setenv("SCM_CONFIG", str(folder / "absent.toml"))
     assert "absent.toml" in refusal()
 
@@ -75,17 +83,18 @@ def test_a_longer_interval_alone_moves_when_a_copy_is_stale(
     folder: Path, monkeypatch: pytest.MonkeyPatch, interval: str, stale: float
 ) -> None:
     monkeypatch.setenv("SCM_SCHEDULER_CURSOR_AGE_THRESHOLD_SECONDS", interval)
-    assert load_settings().stale_after == stale
+    assert load_settings().scheduler.stale_after_seconds == stale
 
 
 def test_what_would_be_due_and_stale_at_once_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SCM_SYNC_INTERVAL", "3600")
-    monkeypatch.setenv("SCM_STALE_AFTER", "3600")
+    monkeypatch.setenv("SCM_SYNC_INTERVAL_SECONDS", "3600")
+    monkeypatch.setenv("SCM_STALE_AFTER_SECONDS", "3600")
     assert refusal() == (
-        "stale_after (3600) must be at least twice sync_interval (3600), or what is on time is called stale; "
-        "see SCM_STALE_AFTER and SCM_SYNC_INTERVAL"
+        "stale_after_seconds (3600) must be at least twice sync_interval_seconds (3600), or what is on "
+        "time is called stale; "
+        "see SCM_STALE_AFTER_SECONDS and SCM_SYNC_INTERVAL_SECONDS"
     )
 
 
@@ -95,7 +104,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(folder: Path, monkeypatch: pytes
     monkeypatch.setenv("SCM_GITLAB_URL", "https://git.test")
     monkeypatch.setenv("SCM_GITLAB_TOKEN_FILE", str(folder / "token"))
     settings = load_settings()
-    assert settings.chunk_revisions == 300
+    assert settings.chunks.revisions == 300
     (server,) = settings.gitlab_servers()
     assert server.token() == "glpat-x"
 
@@ -126,11 +135,11 @@ OF_THE_REPLACED_SYSTEM: list[tuple[str, str, str, object]] = [
     ("SCM_SCHEDULER_MAX_RUNNING", "11", "scheduler_max_running", 11),
     ("SCM_SCHEDULER_PER_INSTANCE_CONCURRENCY", "5", "scheduler_per_instance_concurrency", 5),
     ("SCM_SCHEDULER_PER_TENANT_CONCURRENCY", "3", "scheduler_per_tenant_concurrency", 3),
-    ("SCM_SCHEDULER_SCAN_INTERVAL_SECONDS", "31", "sensor_interval", 31),
+    ("SCM_SCHEDULER_SCAN_INTERVAL_SECONDS", "31", "sensor_interval_seconds", 31),
     ("SCM_SCHEDULER_MAX_ENQUEUE_PER_SCAN", "101", "scheduler_max_enqueue_per_scan", 101),
     ("SCM_SCHEDULER_ERROR_BUDGET_THRESHOLD", "0.4", "scheduler_error_budget_threshold", 0.4),
     ("SCM_SCHEDULER_PAUSE_DURATION_SECONDS", "301", "scheduler_pause_duration_seconds", 301),
-    ("SCM_SCHEDULER_CURSOR_AGE_THRESHOLD_SECONDS", "3601", "sync_interval", 3601),
+    ("SCM_SCHEDULER_CURSOR_AGE_THRESHOLD_SECONDS", "3601", "sync_interval_seconds", 3601),
     ("SCM_SCHEDULER_BACKFILL_REPAIR_WINDOW_HOURS", "25", "scheduler_backfill_repair_window_hours", 25),
     ("SCM_SCHEDULER_MAX_BACKFILL_WINDOW_HOURS", "169", "scheduler_max_backfill_window_hours", 169),
     ("SCM_SCHEDULER_ENABLE_TENANT_FAIRNESS", "false", "scheduler_enable_tenant_fairness", False),
@@ -143,13 +152,13 @@ OF_THE_REPLACED_SYSTEM: list[tuple[str, str, str, object]] = [
         (JobType.COMMITS, JobType.MERGE_REQUESTS),
     ),
     ("SCM_SCHEDULER_LOG_LEVEL", "INFO", "log_level", "info"),
-    ("SCM_WORKER_LEASE_SECONDS", "600", "claim_length", 600),
-    ("SCM_WORKER_RENEW_INTERVAL_SECONDS", "61", "claim_renew", 61),
+    ("SCM_WORKER_LEASE_SECONDS", "600", "claim_seconds", 600),
+    ("SCM_WORKER_RENEW_INTERVAL_SECONDS", "61", "claim_renew_seconds", 61),
     ("SCM_WORKER_MAX_RENEW_FAILURES", "4", "worker_max_renew_failures", 4),
     ("SCM_WORKER_POLL_INTERVAL", "11", "worker_poll_interval", 11),
     ("SCM_WORKER_PARALLELISM", "2", "parallel_repositories", 2),
     ("SCM_WORKER_BATCH_SIZE", "50", "chunk_rows", 50),
-    ("SCM_WORKER_LOCK_TIMEOUT", "299", "wait_limit", 299),
+    ("SCM_WORKER_LOCK_TIMEOUT", "299", "max_wait_seconds", 299),
     (
         "SCM_WORKER_INSTANCE_ALLOWLIST",
         "Git.Example.com:443, svn:81",
@@ -196,13 +205,13 @@ def test_the_environment_of_the_replaced_system_goes_on_below_our_names(
         monkeypatch.setenv(variable, value)
     loaded = load_settings()
     for variable, _, name, becomes in OF_THE_REPLACED_SYSTEM:
-        assert getattr(loaded, name) == becomes, variable
-    for name, value in (("SVN_USERNAME", "new"), ("CLAIM_LENGTH", "700"), ("SYNC_ENABLED", "true")):
+        assert loaded.by_name()[name] == becomes, variable
+    for name, value in (("SVN_USERNAME", "new"), ("CLAIM_SECONDS", "700"), ("SYNC_ENABLED", "true")):
         monkeypatch.setenv(f"SCM_{name}", value)
     monkeypatch.setenv("GITLAB_PRIVATE_TOKEN", "not this one")
     loaded = load_settings()
-    assert (loaded.svn_username, loaded.claim_length, loaded.sync_enabled) == ("new", 700, True)
-    assert loaded.gitlab_token.get_secret_value() == SECRET
+    assert (loaded.svn.username, loaded.jobs.claim_seconds, loaded.scheduler.enabled) == ("new", 700, True)
+    assert loaded.gitlab.token.get_secret_value() == SECRET
 
 
 def test_the_file_of_the_replaced_system_goes_on(folder: Path) -> None:
@@ -250,12 +259,12 @@ def test_the_file_of_the_replaced_system_goes_on(folder: Path) -> None:
         "scheduler_max_enqueue_per_scan": 7,
         "scheduler_global_concurrency": 21,
         "scheduler_max_running": 11,
-        "sensor_interval": 31,
-        "sync_interval": 3601,
+        "sensor_interval_seconds": 31,
+        "sync_interval_seconds": 3601,
         "scheduler_enable_tenant_fairness": False,
         "scheduler_mvp_job_type_allowlist": (JobType.MERGE_REQUESTS, JobType.COMMITS),
-        "claim_length": 301,
-        "claim_renew": 61,
+        "claim_seconds": 301,
+        "claim_renew_seconds": 61,
         "worker_tenant_allowlist": ("a", "b"),
         "reaper_job_grace_seconds": 63,
         "cb_smoothing_alpha": 0.3,
@@ -269,21 +278,26 @@ def test_the_file_of_the_replaced_system_goes_on(folder: Path) -> None:
         "gitlab_postgres_rate_limit_rate": 4.5,
         "scheduler_backfill_repair_window_hours": 48,
     }
-    assert {name: getattr(loaded, name) for name in expected} == expected
+    values = loaded.by_name()
+    assert {name: values[name] for name in expected} == expected
 
 
 def test_a_profile_lies_below_everything_that_is_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config(folder, "profile = 'medium'\n[scm.scheduler]\nmax_running = 9")
     monkeypatch.setenv("SCM_WORKER_PARALLELISM", "3")
     loaded = load_settings(cb_min_samples=6)
-    assert (loaded.scheduler_global_concurrency, loaded.scheduler_per_instance_concurrency) == (20, 5)
-    assert (loaded.scheduler_max_running, loaded.parallel_repositories, loaded.cb_min_samples) == (9, 3, 6)
+    assert (loaded.scheduler.global_concurrency, loaded.scheduler.per_instance_concurrency) == (20, 5)
+    assert (loaded.scheduler.max_running, loaded.jobs.parallel_repositories, loaded.breaker.min_samples) == (
+        9,
+        3,
+        6,
+    )
     monkeypatch.setenv("SCM_PROFILE", "Large")
-    loaded, given = explained_settings()
-    assert (loaded.claim_length, loaded.scheduler_max_running) == (600, 9)
-    assert {name: (given[name].origin, given[name].name) for name in ("profile", "claim_length")} == {
+    loaded, found = explained_settings()
+    assert (loaded.jobs.claim_seconds, loaded.scheduler.max_running) == (600, 9)
+    assert {name: (found[name].origin, found[name].name) for name in ("profile", "claim_seconds")} == {
         "profile": (Origin.ENVIRONMENT, "SCM_PROFILE"),
-        "claim_length": (Origin.PROFILE, "the profile large"),
+        "claim_seconds": (Origin.PROFILE, "the profile large"),
     }
     monkeypatch.setenv("SCM_PROFILE", "small")  # which hands out less than the file lets run
     assert refusal() == (
@@ -310,17 +324,17 @@ def test_a_pool_has_a_table_of_its_own(folder: Path, monkeypatch: pytest.MonkeyP
         job_types = "commits"
         """,
     )
-    assert load_settings().parallel_repositories == 1
+    assert load_settings().jobs.parallel_repositories == 1
     prod = load_settings(worker_pool="prod")
-    assert (prod.worker_instance_allowlist, prod.worker_tenant_allowlist) == (
+    assert (prod.worker.instance_allowlist, prod.worker.tenant_allowlist) == (
         ("gitlab.prod.example.com",),
         (),
     )
-    assert (prod.parallel_repositories, prod.worker_poll_interval) == (4, 5)
+    assert (prod.jobs.parallel_repositories, prod.worker.poll_interval) == (4, 5)
     monkeypatch.setenv("SCM_WORKER_POOL", "vip")
     monkeypatch.setenv("SCM_WORKER_TENANT_ALLOWLIST", "three")
     vip = load_settings()
-    assert (vip.worker_tenant_allowlist, vip.worker_job_type_allowlist) == (("three",), (JobType.COMMITS,))
+    assert (vip.worker.tenant_allowlist, vip.worker.job_type_allowlist) == (("three",), (JobType.COMMITS,))
     monkeypatch.setenv("SCM_WORKER_POOL", "prd")
     assert "there is no [scm.worker.pools.prd]" in refusal()
     assert refusal().endswith("did you mean prod?")
@@ -343,9 +357,9 @@ def test_every_problem_is_told_at_once(folder: Path, monkeypatch: pytest.MonkeyP
     )
     for name, value in {
         "SCM_SYNC_INTERVL": "1",
-        "SCM_STALE_AFTER": "soon",
-        "SCM_LEASE_RENEW": "60",
-        "SCM_CLAIM_LENGTH": "no",  # nothing is said about claim_renew, which may be right
+        "SCM_STALE_AFTER_SECONDS": "soon",
+        "SCM_LEASE_RENEW_SECONDS": "60",
+        "SCM_CLAIM_SECONDS": "no",  # nothing is said about claim_renew_seconds, which may be right
         "SCM_WORKER_RENEW_INTERVAL_SECONDS": "400",
         "SCM_CB_RECOVERY_SUCCESS_COUNT": "9",
         "SCM_CLAIM_MAX_TENANTS_PER_ROUND": "5",
@@ -359,9 +373,10 @@ def test_every_problem_is_told_at_once(folder: Path, monkeypatch: pytest.MonkeyP
         f"[[gitlab]] number 1 in {path}: tokn: unknown key",
         f"svn_password in {path}: input should be a valid string",
         f"chunk_revisions in {path}: input should be greater than or equal to 1, not 0",
-        "SCM_CLAIM_LENGTH: input should be a valid number, unable to parse string as a number, not 'no'",
-        "SCM_STALE_AFTER: input should be a valid number, unable to parse string as a number, not 'soon'",
-        "lease_renew (60) must be less than lease_length (60), or the lease is lost",
+        "SCM_CLAIM_SECONDS: input should be a valid number, unable to parse string as a number, not 'no'",
+        "SCM_STALE_AFTER_SECONDS: input should be a valid number, unable to parse string as a number, "
+        "not 'soon'",
+        "lease_renew_seconds (60) must be less than lease_seconds (60), or the lease is lost",
         "cb_recovery_success_count (9) must be at most cb_half_open_max_requests (3), or a circuit breaker "
         "never closes",
     ]
@@ -381,9 +396,13 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
         ("SCM_DAGSTER_DATABASE_URI", "1", ["did you mean SCM_DAGSTER_DATABASE_URL?"]),
         ("SCM_CHUNK_REVISIONS", "many", ["SCM_CHUNK_REVISIONS", "integer", "'many'"]),
         ("SCM_CHUNK_REVISIONS", "0", ["SCM_CHUNK_REVISIONS", "greater than or equal to 1"]),
-        ("SCM_SENSOR_INTERVAL", str(10**30), ["SCM_SENSOR_INTERVAL", "less than or equal to 86400"]),
-        ("SCM_SYNC_INTERVAL", "nan", ["SCM_SYNC_INTERVAL", "finite"]),
-        ("SCM_SYNC_INTERVAL", "inf", ["SCM_SYNC_INTERVAL", "finite"]),
+        (
+            "SCM_SENSOR_INTERVAL_SECONDS",
+            str(10**30),
+            ["SCM_SENSOR_INTERVAL_SECONDS", "less than or equal to 86400"],
+        ),
+        ("SCM_SYNC_INTERVAL_SECONDS", "nan", ["SCM_SYNC_INTERVAL_SECONDS", "finite"]),
+        ("SCM_SYNC_INTERVAL_SECONDS", "inf", ["SCM_SYNC_INTERVAL_SECONDS", "finite"]),
         ("SCM_CA_FILE", "/absent.pem", ["SCM_CA_FILE", "/absent.pem"]),
         ("SCM_SVN_TRUST_FAILURES", "expired,all", ["SCM_SVN_TRUST_FAILURES", "'all'", "unknown-ca"]),
         ("SCM_GITLAB", "[]", ["unknown setting SCM_GITLAB ", "did you mean"]),
@@ -392,7 +411,11 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
         ("SCM_GITLAB_URL", "https://h/a?x=1", ["SCM_GITLAB_URL", "without ?"]),
         ("SCM_HISTORY_FLOOR", "2999-01-01", ["SCM_HISTORY_FLOOR", "to today"]),
         ("SCM_HISTORY_FLOOR", "soon", ["SCM_HISTORY_FLOOR", "date"]),
-        ("SCM_LEASE_RENEW", "60", ["lease_renew (60) must be less than lease_length", "see SCM_LEASE_RENEW"]),
+        (
+            "SCM_LEASE_RENEW_SECONDS",
+            "60",
+            ["lease_renew_seconds (60) must be less than lease_seconds", "see SCM_LEASE_RENEW_SECONDS"],
+        ),
         ("SCM_WORKER_JOB_TYPE_ALLOWLIST", "commit", ["SCM_WORKER_JOB_TYPE_ALLOWLIST", "'commit'", "mrs"]),
         ("SCM_WORKER_INSTANCE_ALLOWLIST", "https://h/", ["SCM_WORKER_INSTANCE_ALLOWLIST", "hosts only"]),
         ("SCM_SYNC_ENABLED", "maybe", ["SCM_SYNC_ENABLED", "boolean", "'maybe'"]),
@@ -428,7 +451,7 @@ def test_variables_that_are_no_settings_are_left_alone(monkeypatch: pytest.Monke
         ("[scm.shceduler]\nmax_running = 1", ["unknown setting scm.shceduler in", "mean scm.scheduler?"]),
         ("[scm.scheduler]\nMAX_RUNNING = 1", ["unknown setting scm.scheduler.MAX_RUNNING in"]),
         ("scheduler_max_running = 1\n[scm.scheduler]\nmax_running = 1", ["are the same setting; keep one"]),
-        ("sensor_interval = 1\n[scm.scheduler]\nscan_interval_seconds = 1", ["are the same setting"]),
+        ("sensor_interval_seconds = 1\n[scm.scheduler]\nscan_interval_seconds = 1", ["are the same setting"]),
         ("[scm.worker]\nlease_seconds = true", ["scm.worker.lease_seconds in", "true and false"]),
         ("[scm.gitlab.instances.a]\nurl = 'x'", ["[scm.gitlab.instances] in", "[[gitlab]]"]),
         ("[scm.gitlab]\nrate_limit_enabled = true", ["rate_limit_enabled in", "POSTGRES_RATE_LIMIT_ENABLED"]),
@@ -525,8 +548,8 @@ def test_a_server_has_the_name_that_it_was_given(folder: Path, monkeypatch: pyte
     monkeypatch.setenv("SCM_GITLAB_URL", "https://one")
     monkeypatch.setenv("SCM_GITLAB_NAME", "main")
     loaded = load_settings()
-    given = [loaded.server_name(Kind.GITLAB, instance) for instance in ("one", "two:8443", "two", "local")]
-    assert given == ["main", "eu", "", ""]
+    names = [loaded.server_name(Kind.GITLAB, instance) for instance in ("one", "two:8443", "two", "local")]
+    assert names == ["main", "eu", "", ""]
     assert [loaded.server_name(Kind.SVN, instance) for instance in ("two", "local", "one")] == [
         "old_2",
         "files",
@@ -628,8 +651,8 @@ def test_what_set_has_set_is_of_the_command_line_even_when_it_is_empty(
     monkeypatch.setenv("SCM_CHUNK_ROWS", "x")
     assert refusal().startswith("--set chunk_rows: ")
     monkeypatch.setenv("SCM_CHUNK_ROWS", "5")
-    loaded, given = explained_settings()
-    assert (loaded.only, given["only"].origin) == ("", Origin.COMMAND_LINE)
+    loaded, found = explained_settings()
+    assert (loaded.only, found["only"].origin) == ("", Origin.COMMAND_LINE)
 
 
 def test_a_wrong_override_is_named_as_the_option() -> None:
@@ -643,5 +666,43 @@ def test_the_state_folder_is_absolute(folder: Path) -> None:
 
 
 def test_the_generated_page_is_current() -> None:
-    page = Path(settings.__file__).parent.parent / "docs" / "settings.md"
-    assert page.read_text() == settings.document(), "run: ./dev generate"
+    written = Path(__file__).parent.parent / "docs" / "settings.md"
+    assert written.read_text() == page.document(), "run: ./dev generate"
+
+
+def test_an_earlier_name_is_accepted_with_a_line_that_names_the_new_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = config(folder, "deletion_looks = 4\n[scm.svn]\ninfo_timeout = 7")
+    monkeypatch.setenv("SCM_VANISHED_LOOKS", "5")
+    given._note_renamed.cache_clear()
+    for _ in range(2):
+        loaded = load_settings()
+    assert (loaded.reconcile.deletion_confirmations, loaded.discovery.missing_confirmations) == (4, 5)
+    assert loaded.svn.info_timeout_seconds == 7
+    assert sorted(caplog.messages) == [
+        "SCM_VANISHED_LOOKS has a new name: missing_confirmations, variable SCM_MISSING_CONFIRMATIONS",
+        f"deletion_looks in {path} has a new name: deletion_confirmations, "
+        "variable SCM_DELETION_CONFIRMATIONS",
+        f"scm.svn.info_timeout in {path} has a new name: svn_info_timeout_seconds, "
+        "variable SCM_SVN_INFO_TIMEOUT_SECONDS",
+    ]
+    monkeypatch.setenv("SCM_VANISHED_LOOKS", "none")
+    assert refusal().startswith("SCM_VANISHED_LOOKS: input should be a valid integer")
+    monkeypatch.setenv("SCM_MISSING_CONFIRMATIONS", "6")  # the new name goes first
+    assert load_settings().discovery.missing_confirmations == 6
+
+
+def test_every_earlier_name_stands_for_a_setting() -> None:
+    assert set(given.RENAMED.values()) <= set(FIELDS)
+    assert not set(given.RENAMED) & set(FIELDS)
+
+
+def test_settings_are_copied_by_flat_name() -> None:
+    copy = Settings(chunk_rows=5).model_copy(update={"cb_enabled": False, "only": "gitlab:1"})
+    assert (copy.chunks.rows, copy.breaker.enabled, copy.only) == (5, False, "gitlab:1")
+    assert copy.switched_off.keys() == {"cb_enabled"}
+    with pytest.raises(KeyError):
+        copy.model_copy(update={"breaker": None})
+    with pytest.raises(ValueError, match="chunk_row"):
+        Settings(chunk_row=5)

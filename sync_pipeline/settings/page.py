@@ -5,14 +5,14 @@ Belongs here: its headings and columns. Does not belong here: any setting, or by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal, get_args, get_origin
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from sync_pipeline.settings_sources import (
-    CONFIG_NAME,
+from sync_pipeline.settings.files import CONFIG_NAME
+from sync_pipeline.settings.given import (
     ONLY_IN_FILE,
     OTHER_VARIABLES,
     PROFILES,
@@ -21,23 +21,7 @@ from sync_pipeline.settings_sources import (
     keys_of,
     variable_of,
 )
-
-# The first setting of each part; a part ends where the next begins.
-_PARTS = {
-    "profile": "Size and messages",
-    "database_url": "Database, folders, certificates",
-    "gitlab_url": "GitLab",
-    "svn_username": "Subversion",
-    "chunk_revisions": "Chunks, sweeps, comparisons",
-    "job_max_attempts": "Jobs and leases",
-    "sync_interval": "Sensors",
-    "sync_enabled": "Scheduler",
-    "cb_enabled": "Circuit breaker",
-    "degradation_enabled": "Degradation",
-    "worker_pool": "Workers and pools",
-    "reaper_enabled": "Reaper and retention",
-    "gitlab_postgres_rate_limit_enabled": "Rate limits",
-}
+from sync_pipeline.settings.model import FIELDS, Settings
 
 _TOP = f"""\
 # Settings
@@ -56,17 +40,20 @@ code 3, one line for each. Processes read their settings when they start: restar
 """
 
 
-def document(fields: Mapping[str, FieldInfo]) -> str:
-    """The text of the page about ``fields``, in their order."""
-    return "\n".join(_lines(fields)) + "\n"
+def document() -> str:
+    """The text of the page."""
+    return "\n".join(_lines()) + "\n"
 
 
-def _lines(fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+def _lines() -> Iterator[str]:
     yield _TOP
-    yield from _profiles(fields)
-    for name, field in fields.items():
-        if name in _PARTS:
-            yield from ("", f"## {_PARTS[name]}", "")
+    yield from _profiles()
+    part = None
+    for name, (group, _, field) in FIELDS.items():
+        if group != part:
+            part = group
+            title = Settings.model_fields[group].description if group else "Installation"
+            yield from ("", f"## {title}", "")
             yield "| variable | also read from | keys of the file | type | default | meaning |"
             yield "|---|---|---|---|---|---|"
         variable = "only in the file" if name in ONLY_IN_FILE else f"`{variable_of(name)}`"
@@ -76,8 +63,9 @@ def _lines(fields: Mapping[str, FieldInfo]) -> Iterator[str]:
             _code(keys_of(name)),
             _type(field),
             _defaults(name, field),
+            " ".join(str(field.description).split()),
         ]
-        yield f"| {' | '.join(cells)} | {field.description} |"
+        yield f"| {' | '.join(cells)} |"
     yield from ("", "## Worker pools in the file", "")
     yield "A table `[scm.worker.pools.<name>]` holds keys of `[scm.worker]` for the processes of the pool"
     yield "`<name>` (`SCM_WORKER_POOL`); they go over `[scm.worker]`."
@@ -95,14 +83,14 @@ def _lines(fields: Mapping[str, FieldInfo]) -> Iterator[str]:
     yield from (f"| `{name}` | {instead} |" for name, instead in REFUSED.items())
 
 
-def _profiles(fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+def _profiles() -> Iterator[str]:
     yield from ("## Profiles", "")
     yield "`SCM_PROFILE` chooses defaults by the size of the installation: `small` is below 10 repositories,"
     yield "`medium` up to 100, `large` above. What is set by any name goes over them."
     yield from ("", f"| setting | {' | '.join(PROFILES)} | without |", f"|---|{'---|' * len(PROFILES)}---|")
-    for name, field in fields.items():
+    for name, one in FIELDS.items():
         if any(name in profile for profile in PROFILES.values()):
-            default = _value(field.default)
+            default = _value(one.info.default)
             cells = [_value(profile[name]) if name in profile else default for profile in PROFILES.values()]
             yield f"| `{name}` | {' | '.join([*cells, default])} |"
 

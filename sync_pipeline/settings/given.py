@@ -1,30 +1,55 @@
-"""Where the value of a setting comes from: its names, the precedence, the profiles, the TOML file.
+"""Where the value of a setting comes from: its names, the precedence, the profiles.
 
 Belongs here: every name by which a setting may be given, those that are refused with what to use instead, and
 putting command line, environment, file and profile together with a problem for each name that nobody knows.
-Does not belong here: which settings there are, their types and what may stand together
-(:mod:`sync_pipeline.settings`).
+Does not belong here: types and ranges of values (:mod:`sync_pipeline.settings.model`).
 """
 
 from __future__ import annotations
 
-import re
-import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import functools
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.settings.files import CONFIG_NAME
 
 PREFIX = "SCM_"
-CONFIG_NAME = "sync_pipeline.toml"
+
+_log = logging.getLogger(__name__)
 
 # Names ----------------------------------------------------------------------------------------------------
 
+RENAMED = {
+    "changes_time_limit": "changes_max_seconds",
+    "claim_length": "claim_seconds",
+    "claim_renew": "claim_renew_seconds",
+    "deletion_after": "deletion_after_seconds",
+    "deletion_looks": "deletion_confirmations",
+    "lease_length": "lease_seconds",
+    "lease_renew": "lease_renew_seconds",
+    "overlap": "overlap_seconds",
+    "rediscovery_interval": "rediscovery_interval_seconds",
+    "safety_lag": "safety_lag_seconds",
+    "sensor_interval": "sensor_interval_seconds",
+    "stale_after": "stale_after_seconds",
+    "svn_info_timeout": "svn_info_timeout_seconds",
+    "svn_log_timeout": "svn_log_timeout_seconds",
+    "svn_timeout": "svn_timeout_seconds",
+    "sweep_interval": "sweep_interval_seconds",
+    "sync_interval": "sync_interval_seconds",
+    "vanished_after": "missing_after_seconds",
+    "vanished_looks": "missing_confirmations",
+    "wait_limit": "max_wait_seconds",
+}
+"""Earlier names of settings of ours, which are accepted with a line in the log that names the new one."""
+
 ALIASES = {
+    **{f"{PREFIX}{old.upper()}": new for old, new in RENAMED.items()},
     "POSTGRES_DSN": "database_url",
     "SVN_USERNAME": "svn_username",
     "SVN_PASSWORD": "svn_password",
@@ -32,18 +57,18 @@ ALIASES = {
     "GITLAB_TOKEN": "gitlab_token",
     "GITLAB_PRIVATE_TOKEN": "gitlab_token",
     "ENGRAM_SCM_SYNC_ENABLED": "sync_enabled",
-    "SCM_SCHEDULER_SCAN_INTERVAL_SECONDS": "sensor_interval",
-    "SCM_SCHEDULER_CURSOR_AGE_THRESHOLD_SECONDS": "sync_interval",
+    "SCM_SCHEDULER_SCAN_INTERVAL_SECONDS": "sensor_interval_seconds",
+    "SCM_SCHEDULER_CURSOR_AGE_THRESHOLD_SECONDS": "sync_interval_seconds",
     "SCM_MAX_JOBS_PER_TICK": "scheduler_max_enqueue_per_scan",
     "SCM_SCHEDULER_LOG_LEVEL": "log_level",
     "SCM_CLAIM_ENABLE_TENANT_FAIR_CLAIM": "scheduler_enable_tenant_fairness",
     "SCM_CLAIM_MAX_CONSECUTIVE_SAME_TENANT": "scheduler_tenant_fairness_max_per_round",
     "SCM_BACKFILL_REPAIR_WINDOW_HOURS": "scheduler_backfill_repair_window_hours",
-    "SCM_WORKER_LEASE_SECONDS": "claim_length",
-    "SCM_WORKER_RENEW_INTERVAL_SECONDS": "claim_renew",
+    "SCM_WORKER_LEASE_SECONDS": "claim_seconds",
+    "SCM_WORKER_RENEW_INTERVAL_SECONDS": "claim_renew_seconds",
     "SCM_WORKER_PARALLELISM": "parallel_repositories",
     "SCM_WORKER_BATCH_SIZE": "chunk_rows",
-    "SCM_WORKER_LOCK_TIMEOUT": "wait_limit",
+    "SCM_WORKER_LOCK_TIMEOUT": "max_wait_seconds",
     "SCM_WORKER_JOB_TYPES": "worker_job_type_allowlist",
     "SCM_WORKER_LOG_LEVEL": "log_level",
     "SCM_REAPER_LOG_LEVEL": "log_level",
@@ -111,10 +136,10 @@ OTHER_VARIABLES = {
 """Variables with the prefix that are no settings: read before any setting can be."""
 
 OPTIONS = {
-    "claim_length": "--lease-seconds",
+    "claim_seconds": "--lease-seconds",
     "reaper_interval_seconds": "--interval-seconds",
     "reaper_policy": "--policy",
-    "sensor_interval": "--interval-seconds",
+    "sensor_interval_seconds": "--interval-seconds",
     "worker_job_type_allowlist": "--job-types",
     "worker_poll_interval": "--poll-interval",
 }
@@ -152,8 +177,8 @@ PROFILES: Mapping[str, Mapping[str, object]] = {
     "small": {
         "scheduler_global_concurrency": 5,
         "scheduler_max_running": 3,
-        "sensor_interval": 60,
-        "claim_length": 300.0,
+        "sensor_interval_seconds": 60,
+        "claim_seconds": 300.0,
         "parallel_repositories": 1,
         "cb_min_samples": 3,
     },
@@ -161,8 +186,8 @@ PROFILES: Mapping[str, Mapping[str, object]] = {
         "scheduler_global_concurrency": 20,
         "scheduler_max_running": 10,
         "scheduler_per_instance_concurrency": 5,
-        "sensor_interval": 30,
-        "claim_length": 300.0,
+        "sensor_interval_seconds": 30,
+        "claim_seconds": 300.0,
         "parallel_repositories": 2,
         "cb_min_samples": 5,
         "cb_window_count": 20,
@@ -173,8 +198,8 @@ PROFILES: Mapping[str, Mapping[str, object]] = {
         "scheduler_per_instance_concurrency": 10,
         "scheduler_per_tenant_concurrency": 5,
         "scheduler_enable_tenant_fairness": True,
-        "sensor_interval": 15,
-        "claim_length": 600.0,
+        "sensor_interval_seconds": 15,
+        "claim_seconds": 600.0,
         "parallel_repositories": 4,
         "cb_min_samples": 10,
         "cb_enable_smoothing": True,
@@ -208,12 +233,11 @@ class Given:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(NamedTuple):
     """The values that were given, by setting, and a line for each name that is wrong."""
 
-    values: dict[str, Given] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    values: dict[str, Given]
+    problems: list[str]
 
 
 def collect(
@@ -225,26 +249,40 @@ def collect(
 ) -> Collected:
     """What is in force, each setting from the highest source that gives it.
 
-    ``content`` is what stands in ``file``, ``overrides`` come from the command line.
+    ``settings`` are the names of all. ``content`` is what stands in ``file``, ``overrides`` come from the
+    command line.
     """
-    variables = dict(ALIASES)
-    variables.update((variable_of(name), name) for name in settings)
-    collected = Collected()
-    values, problems = collected.values, collected.problems
-    in_file = _from_file(variables, file, content, problems)
-    environment = _from_environment(variables, environ, problems)
-    command_line = _from_overrides(settings, overrides, problems)
-    values.update(in_file)
-    values.update(environment)
-    values.update(command_line)
-    _take_pool(values, variables, file, content, problems)
+    problems: list[str] = []
+    variables = ALIASES | {variable_of(name): name for name in settings}
+    known = [key for name in settings for key in keys_of(name)]
+    in_file = _from_file(_leaves(content, "", f" in {file}", problems), variables, known, file, problems)
+    above = _from_environment(variables, environ, problems) | dict(
+        _from_overrides(settings, overrides, problems)
+    )
+    of_pool = _from_pool((in_file | above).get("worker_pool"), variables, content, file, problems)
+    values = in_file | of_pool | above
     token = values.get("gitlab_token")
     if "gitlab_token_file" in values and token and token.name in ALIASES:
         del values["gitlab_token"]  # a stray token of another tool does not go with a token file of ours
     profile = str(values["profile"].value).lower() if "profile" in values else ""
-    for name, value in PROFILES.get(profile, {}).items():
-        values.setdefault(name, Given(value, Origin.PROFILE, f"the profile {profile}"))
-    return collected
+    defaults = {
+        name: Given(value, Origin.PROFILE, f"the profile {profile}")
+        for name, value in PROFILES.get(profile, {}).items()
+    }
+    return Collected(defaults | values, problems)
+
+
+def current_name(name: str, written: str) -> str:
+    """The setting that ``name`` stands for today: a variable without the prefix, in lower case. Logs an
+    earlier name, as it was ``written``."""
+    if name in RENAMED:
+        _note_renamed(written, RENAMED[name])
+    return ALIASES.get(variable_of(name), name)
+
+
+@functools.cache  # once in a process
+def _note_renamed(written: str, name: str) -> None:
+    _log.warning("%s has a new name: %s, variable %s", written, name, variable_of(name))
 
 
 def _from_overrides(
@@ -271,6 +309,7 @@ def _from_environment(
     for name in known:  # aliases first
         setting = variables[name]
         if name in ALIASES and environ.get(name):
+            current_name(name.removeprefix(PREFIX).lower(), name)
             found.setdefault(setting, Given(environ[name], Origin.ENVIRONMENT, name))
         elif setting in from_set and name in environ:
             found[setting] = Given(environ[name], Origin.COMMAND_LINE, f"--set {setting}")
@@ -289,12 +328,16 @@ def _from_environment(
 
 
 def _from_file(
-    variables: Mapping[str, str], file: Path | None, content: Mapping[str, Any], problems: list[str]
+    leaves: Iterable[tuple[str, str, Any]],
+    variables: Mapping[str, str],
+    known: Collection[str],
+    file: Path | None,
+    problems: list[str],
 ) -> dict[str, Given]:
-    known = [key for name in dict.fromkeys(variables.values()) for key in keys_of(name)]
+    """The settings of ``leaves``: keys of the file, the variable of each, and the value."""
     keys: dict[str, str] = {}
     found: dict[str, Given] = {}
-    for key, variable, value in _leaves(content, "", f" in {file}", problems):
+    for key, variable, value in leaves:
         setting = variables.get(variable)
         if setting is None:
             if variable in REFUSED:
@@ -305,6 +348,7 @@ def _from_file(
             problems.append(f"{keys[setting]} and {key} in {file} are the same setting; keep one of them")
         else:
             keys[setting] = key
+            current_name(variable.removeprefix(PREFIX).lower(), f"{key} in {file}")
             found[setting] = Given(value, Origin.FILE, f"{key} in {file}")
     return found
 
@@ -328,82 +372,41 @@ def _leaves(
             problems.append(f"{key}{place}: write [{key}] and its keys below")
 
 
-def _take_pool(
-    values: dict[str, Given],
+def _from_pool(
+    given: Given | None,
     variables: Mapping[str, str],
-    file: Path | None,
     content: Mapping[str, Any],
+    file: Path | None,
     problems: list[str],
-) -> None:
-    """The table of the pool that this process belongs to goes over ``[scm.worker]``."""
+) -> dict[str, Given]:
+    """The table of the pool that this process belongs to, which goes over ``[scm.worker]``. ``given`` is the
+    name of the pool. Those of other pools are judged too."""
     pools: Any = content
     for part in _POOLS.split("."):
         pools = pools.get(part, {}) if isinstance(pools, Mapping) else {}
     if not isinstance(pools, Mapping) or not all(isinstance(pool, Mapping) for pool in pools.values()):
         problems.append(f"{_POOLS} in {file}: write [{_POOLS}.<name>] and its keys below")
-        return
-    given = values.get("worker_pool")
+        return {}
     chosen = str(given.value) if given else "default"
     if given and pools and chosen not in pools:
         near = get_close_matches(chosen, pools, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(pools))}"
         problems.append(f"{given.name}: there is no [{_POOLS}.{chosen}] in {file}; {hint}")
-    for pool, table in pools.items():
-        of_pool = _of_pool(variables, f"{_POOLS}.{pool}", file, table, problems)
-        if pool == chosen:
-            over = {name for name, one in values.items() if one.origin is not Origin.FILE}
-            values.update((name, one) for name, one in of_pool.items() if name not in over)
-
-
-def _of_pool(
-    variables: Mapping[str, str], path: str, file: Path | None, table: Mapping[str, Any], problems: list[str]
-) -> dict[str, Given]:
     prefix = PREFIX + TABLES["scm.worker"]
-    known = [name.removeprefix(prefix).lower() for name in variables if name.startswith(prefix)]
-    known.remove("pool")
-    found: dict[str, Given] = {}
-    for key, value in table.items():
-        if key not in known:
-            problems.append(f"unknown setting {path}.{key} in {file}; {advice(key, known)}")
-            continue
-        setting = variables[prefix + key.upper()]
-        if setting in found:
-            problems.append(f"{path}.{key} in {file} says again what stands there; keep one of them")
-        found[setting] = Given(value, Origin.FILE, f"{path}.{key} in {file}")
-    return found
+    allowed = {name: one for name, one in variables.items() if name != variable_of("worker_pool")}
+    found: dict[str, dict[str, Given]] = {}
+    for pool, table in pools.items():
+        path = f"{_POOLS}.{pool}"
+        known = [f"{path}.{name.removeprefix(prefix).lower()}" for name in allowed if name.startswith(prefix)]
+        leaves = ((f"{path}.{key}", prefix + key.swapcase(), value) for key, value in table.items())
+        found[pool] = _from_file(leaves, allowed, known, file, problems)
+    return found.get(chosen, {})
 
 
 def advice(name: str, known: Collection[str], *, cutoff: float = 0.7) -> str:
-    """The nearest known name, or where all of them stand."""
-    near: Sequence[str] = get_close_matches(name, known, n=1, cutoff=cutoff)
-    return f"did you mean {near[0]}?" if near else "docs/settings.md lists the known ones"
-
-
-# The text of the file -------------------------------------------------------------------------------------
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """What stands in a TOML file. Raises ConfigurationError with the place where it is wrong."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # editors may begin it with a byte order mark
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigurationError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
-    return parse_toml(text, path)
-
-
-def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """``text`` as TOML; ``path`` is for the message. Raises ConfigurationError with line and column."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        # The message names keys and characters of the syntax, never a value.
-        problem, _, place = str(error).rpartition(" (at ")
-        found = re.fullmatch(r"line (\d+), column (\d+)\)", place)
-        lines = text.splitlines() or [""]
-        line, column = found.groups() if found else (str(len(lines)), str(len(lines[-1]) + 1))
-        raise ConfigurationError(
-            f"{path}: line {line}, column {column}: {problem}; correct the TOML"
-        ) from None
+    """The nearest known name, by its current form, or the place of the list of all."""
+    near = get_close_matches(name, known, n=1, cutoff=cutoff)
+    current = {variable_of(old): variable_of(new) for old, new in RENAMED.items()}
+    return (
+        f"did you mean {current.get(near[0], near[0])}?" if near else "docs/settings.md lists the known ones"
+    )

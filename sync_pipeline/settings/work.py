@@ -1,0 +1,129 @@
+"""How jobs run: chunks, jobs and leases, comparisons with the source, worker pools, the reaper, retention."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from sync_pipeline.settings.fields import (
+    Count,
+    DaysOrZero,
+    Group,
+    Instances,
+    JobTypes,
+    Names,
+    Seconds,
+    SecondsOrZero,
+    SmallCount,
+)
+
+
+class Chunks(Group, alias_generator="chunk_{}".format):
+    """Sizes of the chunks of a window."""
+
+    revisions: Count = 1000
+    """Revisions of a chunk."""
+    rows: Count = 500
+    """GitLab: rows of a chunk."""
+
+
+class Reconcile(Group, alias_generator="sweep_{}".format):
+    """Reading stored rows again, comparing them with the source, and deletions."""
+
+    enabled: bool = True
+    """False: nothing that is stored is read or compared again by itself: not by the schedules `reconcile`,
+    `full_sync` and `repair_recent`, and not by the sweeps of live syncing."""
+    fingerprint_revisions: int = Field(5, ge=1, le=100, alias="fingerprint_revisions")
+    """Stored revisions compared with the source at every visit."""
+    recent_revisions: int = Field(100, ge=0, le=1_000_000)
+    """Newest revisions re-read by each sweep for edited properties."""
+    interval_seconds: Seconds = 3600.0
+    """Shortest time between two sweeps of a repository."""
+    deletion_confirmations: SmallCount = Field(2, alias="deletion_confirmations")
+    """Comparisons that find a row gone before it may become a tombstone."""
+    deletion_after_seconds: SecondsOrZero = Field(21_600.0, alias="deletion_after_seconds")
+    """How long a row has to be gone at least before it becomes a tombstone."""
+    recent_days: float = Field(2.0, gt=0, le=365, alias="reconcile_recent_days")
+    """Days before the watermark that the schedule `reconcile` compares every hour."""
+    days: float = Field(30.0, ge=1, le=3650)
+    """Days in which the schedule `reconcile` compares everything once with all details."""
+    requests: int = Field(600, ge=60, le=1_000_000)
+    """Requests an hour that the schedule `reconcile` sends to one instance at most."""
+
+
+class Jobs(Group, alias_generator="job_{}".format):
+    """Attempts at a job, and the rights to write."""
+
+    max_attempts: SmallCount = 3
+    """Attempts at a job before it is dead."""
+    claim_seconds: Seconds = Field(300.0, alias="claim_seconds")
+    """Length of the claim on a job."""
+    claim_renew_seconds: Seconds = Field(60.0, alias="claim_renew_seconds")
+    """How often the claim is renewed."""
+    lease_seconds: Seconds = Field(60.0, alias="lease_seconds")
+    """Length of the lease of a (repository, job type)."""
+    lease_renew_seconds: Seconds = Field(15.0, alias="lease_renew_seconds")
+    """How often the lease is renewed."""
+    max_wait_seconds: SecondsOrZero = Field(600.0, alias="max_wait_seconds")
+    """Longest wait for a lease or a job that another process holds."""
+    parallel_repositories: int = Field(4, ge=1, le=64, alias="parallel_repositories")
+    """Repositories synced side by side in one run; each takes up to two connections to the database, the
+    process two more."""
+
+
+class Worker(Group, alias_generator="worker_{}".format):
+    """The worker pool of this process. An empty list is all."""
+
+    pool: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")
+    """Name of the pool that this process belongs to."""
+    instance_allowlist: Instances = ()
+    """Instances that it takes, comma-separated: host, with the port if not the default."""
+    tenant_allowlist: Names = ()
+    """Tenants that it takes, comma-separated."""
+    job_type_allowlist: JobTypes = ()
+    """Job types that it takes, comma-separated."""
+    poll_interval: float = Field(10.0, gt=0, le=86_400)
+    """Seconds: how often scm-sync worker looks for due jobs."""
+    max_renew_failures: int = Field(3, ge=1, le=100)
+    """Renewals of a claim in a row that fail before the job is given up."""
+
+
+def _reaper_policy(value: str) -> str:
+    if value not in ("failed", "pending"):
+        raise ValueError(f"{value!r} is neither failed nor pending")
+    return value
+
+
+class Reaper(Group, alias_generator="reaper_{}".format):
+    """Ending abandoned work, and waiting jobs that are given up."""
+
+    enabled: bool = True
+    """False: the reaper ends nothing. What starts a job still takes over an expired claim."""
+    interval_seconds: int = Field(60, ge=1, le=86_400)
+    """How often the reaper looks for abandoned work."""
+    job_grace_seconds: SecondsOrZero = 60.0
+    """Seconds after the end of a claim before the reaper takes the job from its owner."""
+    lock_grace_seconds: SecondsOrZero = 120.0
+    """Seconds after the end of a lease before the reaper releases it and raises the fence."""
+    run_max_seconds: Seconds = 3600.0
+    """Longest time that a run without a live claim stays open, ours or Dagster's."""
+    policy: Annotated[str, AfterValidator(_reaper_policy)] = "failed"
+    """The new state of a job whose owner is gone: failed (waits before its next attempt) or pending (is due
+    at once)."""
+    job_expire_days: DaysOrZero = Field(30.0, alias="job_expire_days")
+    """A waiting job that nothing has touched for so many days, and without which nothing is missing, is given
+    up; 0 is never."""
+
+
+class Retention(Group, alias_generator="retention_{}".format):
+    """How long records of finished work are kept; 0 is for ever."""
+
+    jobs_days: DaysOrZero = 90.0
+    """Days that finished jobs are kept, with their runs and batches."""
+    events_days: DaysOrZero = 365.0
+    """Days that ended pauses, edges of circuit breakers and resolved differences are kept."""
+    dagster_runs_days: DaysOrZero = 30.0
+    """Days that Dagster keeps a run that ended, with its events."""
+    dagster_ticks_days: DaysOrZero = 90.0
+    """Days that Dagster keeps a tick of a sensor or schedule."""
