@@ -16,7 +16,16 @@ from pydantic import SecretStr
 
 from sync_pipeline.catalog import LOCAL, instance_of
 from sync_pipeline.model import Kind
-from sync_pipeline.settings import FIELDS, GitLabTable, Given, Origin, Settings, SvnTable, config_file
+from sync_pipeline.settings import (
+    FIELDS,
+    GitLabTable,
+    Given,
+    Origin,
+    Settings,
+    SvnTable,
+    config_file,
+    meanings,
+)
 from sync_pipeline.settings.given import ONLY_IN_FILE, variable_of
 
 # URLs that may hold a password.
@@ -26,7 +35,7 @@ _HIDDEN = frozenset({"database_url", "dagster_database_url"})
 def document(settings: Settings, given: Mapping[str, Given]) -> dict[str, Any]:
     """Every setting with its value, what gave it, and its default; of a secret only whether it is set.
     ``given`` is what :func:`sync_pipeline.settings.explained_settings` says of them."""
-    file, values = config_file(), settings.by_name()
+    file, values, meaning = config_file(), settings.by_name(), meanings()
     return {
         "file": None if file is None else str(file),
         "profile": settings.profile,
@@ -38,7 +47,7 @@ def document(settings: Settings, given: Mapping[str, Given]) -> dict[str, Any]:
                 "origin": str(given[name].origin if name in given else Origin.DEFAULT),
                 "given_by": given[name].name if name in given else None,
                 "default": _shown(name, one.info.default),
-                "meaning": " ".join(str(one.info.description).split()),
+                "meaning": meaning[one.group, one.key],
             }
             for name, one in FIELDS.items()
         ],

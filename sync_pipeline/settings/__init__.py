@@ -13,7 +13,7 @@ from __future__ import annotations
 from sync_pipeline.settings.files import config_file, project_root
 from sync_pipeline.settings.given import Given, Origin
 from sync_pipeline.settings.loading import explained_settings, load_settings
-from sync_pipeline.settings.model import FIELDS, SECRETS, SWITCHES, Settings
+from sync_pipeline.settings.model import FIELDS, SECRETS, SWITCHES, Settings, meanings
 from sync_pipeline.settings.servers import GitLabServer, GitLabTable, SvnTable
 
 __all__ = [
@@ -29,5 +29,6 @@ __all__ = [
     "config_file",
     "explained_settings",
     "load_settings",
+    "meanings",
     "project_root",
 ]

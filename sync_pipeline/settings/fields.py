@@ -21,7 +21,6 @@ class Group(BaseModel):
         frozen=True,
         validate_default=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
     )
 
     @field_validator("*", mode="before")

@@ -21,7 +21,7 @@ from sync_pipeline.settings.given import (
     keys_of,
     variable_of,
 )
-from sync_pipeline.settings.model import FIELDS, Settings
+from sync_pipeline.settings.model import FIELDS, meanings
 
 _TOP = f"""\
 # Settings
@@ -48,12 +48,11 @@ def document() -> str:
 def _lines() -> Iterator[str]:
     yield _TOP
     yield from _profiles()
-    part = None
-    for name, (group, _, field) in FIELDS.items():
+    part, texts = None, meanings()
+    for name, (group, key, field) in FIELDS.items():
         if group != part:
             part = group
-            title = Settings.model_fields[group].description if group else "Installation"
-            yield from ("", f"## {title}", "")
+            yield from ("", f"## {texts.get(('', group), 'Installation')}", "")
             yield "| variable | also read from | keys of the file | type | default | meaning |"
             yield "|---|---|---|---|---|---|"
         variable = "only in the file" if name in ONLY_IN_FILE else f"`{variable_of(name)}`"
@@ -63,7 +62,7 @@ def _lines() -> Iterator[str]:
             _code(keys_of(name)),
             _type(field),
             _defaults(name, field),
-            " ".join(str(field.description).split()),
+            texts[group, key],
         ]
         yield f"| {' | '.join(cells)} |"
     yield from ("", "## Worker pools in the file", "")
