@@ -1,7 +1,7 @@
 """Resources: what Dagster hands to assets and sensors, each making a plain domain object.
 
 Belongs here: thin wrappers. Nothing behind them knows Dagster. They take the settings as a nested resource
-and show none of them: a resource's configuration can be read by everybody who sees the UI.
+and show none of them: every user of the UI can read the configuration of a resource.
 """
 
 # Dagster looks at the annotations of these classes while they are made, so they cannot be postponed.
@@ -33,7 +33,7 @@ class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     settings: dg.ResourceDependency[Settings]
 
     def readers(self, database: Database) -> Readers:
-        """What the engine makes its readers with; one for everything that a process does at a time.
+        """The maker of readers for the engine; one for all work that a process does at a time.
         ``database`` has the shared rate limits."""
         return Readers(self.settings, database)
 
@@ -63,7 +63,7 @@ class GitLabResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     settings: dg.ResourceDependency[Settings]
 
     def readers(self, database: Database) -> Readers:
-        """What the engine makes its clients with; one for everything that a process does at a time.
+        """The maker of clients for the engine; one for all work that a process does at a time.
         ``database`` has the shared rate limits."""
         return Readers(self.settings, database)
 
@@ -135,7 +135,7 @@ class WatermarkStore:
 
 
 class WatermarkStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """What is known to be complete."""
+    """The store of what is known to be complete."""
 
     postgres: dg.ResourceDependency[PostgresResource]
 

@@ -1,4 +1,4 @@
-"""The place this program runs in: the embedded PostgreSQL server, DAGSTER_HOME, and what a shell needs.
+"""What this program runs in: the embedded PostgreSQL server, DAGSTER_HOME, and what a shell needs.
 
 Belongs here: starting and stopping the embedded server, the URLs of the two sets of tables, the generated
 DAGSTER_HOME, and the variables behind ``scm-sync env``. Nothing here knows the schema; migrations are in
@@ -141,11 +141,7 @@ def dagster_url(url: str, schema: str = "") -> str:
 def embedded_url(state_dir: Path) -> str | None:
     """URL of the embedded server of ``state_dir``, running or not; None when there never was one."""
     root = _root_of(state_dir.resolve())
-    return (
-        None
-        if root is None
-        else _url(_Place(root, None if os.geteuid() else _unprivileged_account()), _DATABASE)
-    )
+    return None if root is None else _url(_Server(root, _server_account()), _DATABASE)
 
 
 def dagster_home(settings: Settings) -> Path:
@@ -212,13 +208,13 @@ def ensure_server(state_dir: Path, *, durable: bool = True) -> str:
     for speed. Raises ConfigurationError with the end of the server's log when it does not start.
     """
     with _locked(state_dir):
-        place = _place(state_dir)
-        if not (place.data / "PG_VERSION").exists():
-            _create_cluster(place, durable=durable)
-        if not _reachable(place):
-            _start(place, durable=durable)
-        migrations.create_database(_url(place, "postgres"), _DATABASE)
-        return _url(place, _DATABASE)
+        server = _server(state_dir)
+        if not (server.data / "PG_VERSION").exists():
+            _create_cluster(server, durable=durable)
+        if not _reachable(server):
+            _start(server, durable=durable)
+        migrations.create_database(_url(server, "postgres"), _DATABASE)
+        return _url(server, _DATABASE)
 
 
 def stop_server(state_dir: Path) -> None:
@@ -226,7 +222,7 @@ def stop_server(state_dir: Path) -> None:
     if not state_dir.is_dir():
         return
     with _locked(state_dir):
-        _stop(_place(state_dir))
+        _stop(_server(state_dir))
 
 
 def remove_server(state_dir: Path) -> None:
@@ -234,14 +230,14 @@ def remove_server(state_dir: Path) -> None:
     if not state_dir.is_dir():
         return
     with _locked(state_dir):
-        place = _place(state_dir)
-        _stop(place)
-        socket = _socket_folder(place)
-        if socket.parent != place.root:
+        server = _server(state_dir)
+        _stop(server)
+        socket = _socket_folder(server)
+        if socket.parent != server.root:
             shutil.rmtree(socket, ignore_errors=True)
-        shutil.rmtree(place.root)
-        if place.root.parent != state_dir.resolve():
-            _owner_file(place.root.name).unlink(missing_ok=True)
+        shutil.rmtree(server.root)
+        if server.root.parent != state_dir.resolve():
+            _owner_file(server.root.name).unlink(missing_ok=True)
 
 
 def postgresql_programs() -> Path:
@@ -257,7 +253,7 @@ def postgresql_programs() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Server:
     """Where one embedded server keeps its files and which account runs it; ``account`` is None for our
     own."""
 
@@ -298,25 +294,24 @@ def _unwritable(folder: Path, error: OSError) -> ConfigurationError:
     )
 
 
-def _place(state_dir: Path) -> _Place:
-    """The server's place, created on first use."""
+def _server(state_dir: Path) -> _Server:
+    """The files of the server of a state folder, made on first use."""
     state_dir = state_dir.resolve()
     root = _root_of(state_dir)
     if root is None:
         reachable = os.geteuid() != 0 or _open_to_everybody(state_dir)
         root = state_dir / "postgresql" if reachable else _root_home() / _server_id(state_dir)
+    account = _server_account()
     try:
         root.mkdir(mode=0o700, exist_ok=True)
-        if os.geteuid() != 0:
-            if root.stat().st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "it belongs to another account")
-            return _Place(root, None)
-        account = _unprivileged_account()
-        os.chown(root, account.pw_uid, account.pw_gid)
-        root.chmod(0o700)
+        if account is not None:
+            os.chown(root, account.pw_uid, account.pw_gid)
+            root.chmod(0o700)
+        elif root.stat().st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another account")
     except OSError as error:
         raise _unwritable(root, error) from None
-    return _Place(root, account)
+    return _Server(root, account)
 
 
 def _root_of(state_dir: Path) -> Path | None:
@@ -334,7 +329,10 @@ def _open_to_everybody(folder: Path) -> bool:
     return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents))
 
 
-def _unprivileged_account() -> pwd.struct_passwd:
+def _server_account() -> pwd.struct_passwd | None:
+    """The account that runs the server where we are root; None for our own."""
+    if os.geteuid() != 0:
+        return None
     for name in _ROOT_ACCOUNTS:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
@@ -378,7 +376,7 @@ def _server_id(state_dir: Path) -> str:
 def _note(state_dir: Path) -> str | None:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         name = (state_dir / "server.id").read_text().strip()
-        # It becomes part of a path, and the folder may belong to somebody less trusted than root.
+        # It becomes part of a path, and the folder may belong to a less trusted account.
         if re.fullmatch("[0-9a-f]{12}", name):
             return name
     return None
@@ -388,78 +386,80 @@ def _owner_file(name: str) -> Path:
     return _root_home() / f"{name}.owner"
 
 
-def _create_cluster(place: _Place, *, durable: bool) -> None:
+def _create_cluster(server: _Server, *, durable: bool) -> None:
     """Make the data folder. It appears under its name only when it is complete."""
-    fresh = place.root / "data.new"
+    fresh = server.root / "data.new"
     shutil.rmtree(fresh, ignore_errors=True)
-    shutil.rmtree(place.data, ignore_errors=True)
+    shutil.rmtree(server.data, ignore_errors=True)
     failed = _run(
-        place,
+        server,
         "initdb",
         *("-D", str(fresh), "--username=postgres", "--auth-local=trust", "--auth-host=reject"),
         *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
         *(() if durable else ("--no-sync",)),
     )
     if failed:
-        raise ConfigurationError(f"the embedded PostgreSQL cannot create its files in {place.root}: {failed}")
-    fresh.rename(place.data)
+        raise ConfigurationError(
+            f"the embedded PostgreSQL cannot create its files in {server.root}: {failed}"
+        )
+    fresh.rename(server.data)
 
 
-def _stop(place: _Place) -> None:
-    if _postmaster(place.data) is None:
+def _stop(server: _Server) -> None:
+    if _postmaster(server.data) is None:
         return
-    failed = _run(place, "pg_ctl", "stop", "--mode=fast", "--wait")
-    if failed and _postmaster(place.data) is not None:
-        raise ConfigurationError(f"the embedded PostgreSQL does not stop: {failed}; see {place.log}")
+    failed = _run(server, "pg_ctl", "stop", "--mode=fast", "--wait")
+    if failed and _postmaster(server.data) is not None:
+        raise ConfigurationError(f"the embedded PostgreSQL does not stop: {failed}; see {server.log}")
 
 
-def _start(place: _Place, *, durable: bool) -> None:
+def _start(server: _Server, *, durable: bool) -> None:
     """Start the server and wait until it answers. Nothing that a killed one left is in its way."""
-    _sweep(place)
+    _sweep(server)
     settings = {
         **_SERVER_SETTINGS,
         **({} if durable else _FLEETING_SETTINGS),
-        "unix_socket_directories": str(_socket_folder(place)),
+        "unix_socket_directories": str(_socket_folder(server)),
     }
     options = " ".join(shlex.quote(f"--{name}={value}") for name, value in settings.items())
-    seen = place.log.stat().st_size if place.log.exists() else 0
+    seen = server.log.stat().st_size if server.log.exists() else 0
     # pg_ctl builds a shell command from its arguments, so paths reach it in other ways: _run sets PGDATA and
     # the working folder.
     failed = _run(
-        place,
+        server,
         "pg_ctl",
-        *("start", "--wait", f"--timeout={_START_SECONDS}", "--silent", f"--log={place.log.name}"),
+        *("start", "--wait", f"--timeout={_START_SECONDS}", "--silent", f"--log={server.log.name}"),
         *("-o", options),
     )
     if failed:
-        reason = _last_complaint(place.log, seen) or failed
+        reason = _last_complaint(server.log, seen) or failed
         raise ConfigurationError(
-            f"the embedded PostgreSQL does not start: {reason}; see {place.log}", code="database_down"
+            f"the embedded PostgreSQL does not start: {reason}; see {server.log}", code="database_down"
         )
 
 
-def _sweep(place: _Place) -> None:
+def _sweep(server: _Server) -> None:
     """Clear away what a killed server left. Called when no server runs on the data."""
     # Its children go on with what they do until they next look for it.
-    children = [process for process in psutil.process_iter() if _serves(process, place.data)]
+    children = [process for process in psutil.process_iter() if _serves(process, server.data)]
     for process in children:
         with contextlib.suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(children, timeout=_LINGER_SECONDS)
-    # The server refuses to start while a process has the number in its files, be it a zombie or somebody
-    # else's. The rest of postmaster.pid stays: by it the server makes sure that no child is left.
+    # The server refuses to start while a process has the number in its files, be it a zombie or one
+    # of another program. The rest of postmaster.pid stays: by it the server makes sure that no child is left.
     with contextlib.suppress(FileNotFoundError):
-        pid_file = place.data / "postmaster.pid"
+        pid_file = server.data / "postmaster.pid"
         pid_file.write_text("\n".join([_NO_PROCESS, *pid_file.read_text().split("\n")[1:]]))
-    for leftover in _socket_folder(place).iterdir():
+    for leftover in _socket_folder(server).iterdir():
         leftover.unlink()
 
 
-def _reachable(place: _Place) -> bool:
+def _reachable(server: _Server) -> bool:
     """True once the running server answers; False when none runs. A server that is starting is waited for."""
     deadline = time.monotonic() + _START_SECONDS
-    url = _url(place, "postgres")
-    while _postmaster(place.data) is not None:
+    url = _url(server, "postgres")
+    while _postmaster(server.data) is not None:
         try:
             psycopg.connect(url, connect_timeout=5).close()
             return True
@@ -467,7 +467,7 @@ def _reachable(place: _Place) -> bool:
             # Wait only for a server that is starting, not for one that refuses for another reason.
             if time.monotonic() > deadline or not may_start(error):
                 raise ConfigurationError(
-                    f"the embedded PostgreSQL runs, but {explained(error, url)} ({place.log})",
+                    f"the embedded PostgreSQL runs, but {explained(error, url)} ({server.log})",
                     code="database_down",
                 ) from None
         time.sleep(0.1)
@@ -491,28 +491,27 @@ def _serves(process: psutil.Process, data: Path) -> bool:
     return False
 
 
-def _socket_folder(place: _Place) -> Path:
+def _socket_folder(server: _Server) -> Path:
     """Where the server's socket is: beside its data, or in ``/tmp`` where that path is too long or has a
     character that a connection URL or the server's list of folders would split at."""
-    folder = place.root / "socket"
+    folder = server.root / "socket"
     if len(os.fsencode(folder)) > _SOCKET_FOLDER_BYTES or any(mark in str(folder) for mark in ',":'):
-        digest = hashlib.sha256(os.fsencode(place.root)).hexdigest()[:16]
-        folder = Path("/tmp") / f"scm-{place.uid}-{digest}"
+        digest = hashlib.sha256(os.fsencode(server.root)).hexdigest()[:16]
+        folder = Path("/tmp") / f"scm-{server.uid}-{digest}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-        if place.account is not None:
-            os.chown(folder, place.account.pw_uid, place.account.pw_gid)
+        if server.account is not None:
+            os.chown(folder, server.account.pw_uid, server.account.pw_gid)
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != place.uid or stat.S_IMODE(found.st_mode) != 0o700:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != server.uid or stat.S_IMODE(found.st_mode) != 0o700:
         raise ConfigurationError(f"{folder} must be a folder of mode 0700 of the server's account; remove it")
     return folder
 
 
-def _run(place: _Place, program: str, *arguments: str) -> str:
+def _run(server: _Server, program: str, *arguments: str) -> str:
     """Run one of PostgreSQL's programs as the server's account, in the folder above its data; empty, or the
     last line of its complaint."""
-    command = [str(_programs(place.account) / program), *arguments]
-    identity = _identity(place.account)
+    command = [str(_programs(server.account) / program), *arguments]
     # The server would inherit a pipe and keep it open, so the answer goes to a file.
     with tempfile.TemporaryFile() as answer:
         done = subprocess.run(
@@ -520,8 +519,8 @@ def _run(place: _Place, program: str, *arguments: str) -> str:
             stdin=subprocess.DEVNULL,
             stdout=answer,
             stderr=subprocess.STDOUT,
-            cwd=place.root,
-            **{**identity, "env": {**identity["env"], "PGDATA": str(place.data)}},
+            cwd=server.root,
+            **_identity(server.account, PGDATA=str(server.data)),
         )
         if done.returncode == 0:
             return ""
@@ -530,18 +529,18 @@ def _run(place: _Place, program: str, *arguments: str) -> str:
         return lines[-1] if lines else f"{program} ended with {done.returncode}"
 
 
-def _identity(account: pwd.struct_passwd | None) -> dict[str, Any]:
+def _identity(account: pwd.struct_passwd | None, **variables: str) -> dict[str, Any]:
     """Arguments of subprocess that make a program of PostgreSQL run as ``account``, undisturbed by the user's
     settings and without our secrets."""
-    identity: dict[str, Any] = {"umask": 0o077, "env": child_environment(LC_ALL="C")}
-    if account is not None:
-        identity |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    return identity
+    identity = {"umask": 0o077, "env": child_environment(LC_ALL="C", **variables)}
+    if account is None:
+        return identity
+    return {**identity, "user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
 
 @functools.cache
 def _programs(account: pwd.struct_passwd | None) -> Path:
-    """The folder with ``initdb`` and ``pg_ctl``. An account that cannot enter the place where the package is
+    """The folder with ``initdb`` and ``pg_ctl``. An account that cannot enter the folder where the package is
     installed, such as a virtual environment below /root, gets a copy of it."""
     installed = postgresql_programs()
     if account is None or _runs(installed, account):
@@ -560,7 +559,7 @@ def _programs(account: pwd.struct_passwd | None) -> Path:
                 if not path.is_symlink():
                     path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
             shutil.rmtree(copy, ignore_errors=True)
-            with contextlib.suppress(OSError):  # somebody else was faster
+            with contextlib.suppress(OSError):  # another process was faster
                 fresh.rename(copy)
         if not _runs(programs, account):
             raise ConfigurationError(
@@ -588,5 +587,5 @@ def _last_complaint(log: Path, start: int) -> str:
     return ""
 
 
-def _url(place: _Place, database: str) -> str:
-    return f"postgresql://postgres@/{database}?host={quote(str(_socket_folder(place)), safe='/')}&port=5432"
+def _url(server: _Server, database: str) -> str:
+    return f"postgresql://postgres@/{database}?host={quote(str(_socket_folder(server)), safe='/')}&port=5432"

@@ -1,7 +1,7 @@
 """Where the value of a setting comes from: its names, the precedence, the profiles.
 
 Belongs here: every name by which a setting may be given, those that are refused with what to use instead, and
-putting command line, environment, file and profile together with a problem for each name that nobody knows.
+putting command line, environment, file and profile together with a problem for each unknown name.
 Does not belong here: types and ranges of values (:mod:`sync_pipeline.settings.model`).
 """
 
@@ -214,7 +214,7 @@ set."""
 
 
 class Origin(StrEnum):
-    """What gave a value, the highest first."""
+    """The sources of a value, the highest first."""
 
     COMMAND_LINE = "command line"
     ENVIRONMENT = "environment"
@@ -225,8 +225,8 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value as it was given, not judged yet. ``name`` is what the person wrote: an option, a variable, or
-    a key with its file."""
+    """A value as it was given, not validated yet. ``name`` is what the person wrote: an option, a variable,
+    or a key with its file."""
 
     value: object = field(repr=False)  # it may be a secret
     origin: Origin
@@ -247,18 +247,22 @@ def collect(
     content: Mapping[str, Any],
     overrides: Mapping[str, object],
 ) -> Collected:
-    """What is in force, each setting from the highest source that gives it.
+    """The values in force, each setting from the highest source that gives it.
 
     ``settings`` are the names of all. ``content`` is what stands in ``file``, ``overrides`` come from the
     command line.
     """
     problems: list[str] = []
-    variables = ALIASES | {variable_of(name): name for name in settings}
+    variables = {variable_of(name): name for name in settings} | ALIASES
     known = [key for name in settings for key in keys_of(name)]
     in_file = _from_file(_leaves(content, "", f" in {file}", problems), variables, known, file, problems)
-    above = _from_environment(variables, environ, problems) | dict(
-        _from_overrides(settings, overrides, problems)
-    )
+    above = _from_environment(variables, environ, problems)
+    for name, value in overrides.items():
+        if name in settings:
+            option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
+            above[name] = Given(value, Origin.COMMAND_LINE, option)
+        else:
+            problems.append(f"unknown setting {name}; {advice(name, settings)}")
     of_pool = _from_pool((in_file | above).get("worker_pool"), variables, content, file, problems)
     values = in_file | of_pool | above
     token = values.get("gitlab_token")
@@ -285,17 +289,6 @@ def _note_renamed(written: str, name: str) -> None:
     _log.warning("%s has a new name: %s, variable %s", written, name, variable_of(name))
 
 
-def _from_overrides(
-    settings: Collection[str], overrides: Mapping[str, object], problems: list[str]
-) -> Iterator[tuple[str, Given]]:
-    for name, value in overrides.items():
-        if name in settings:
-            option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
-            yield name, Given(value, Origin.COMMAND_LINE, option)
-        else:
-            problems.append(f"unknown setting {name}; {advice(name, settings)}")
-
-
 def _from_environment(
     variables: Mapping[str, str], environ: Mapping[str, str], problems: list[str]
 ) -> dict[str, Given]:
@@ -306,20 +299,18 @@ def _from_environment(
     if environ.get("SCM_DATABASE_URL") == environ.get("SCM_EMBEDDED_DATABASE_URL"):
         environ = {name: value for name, value in environ.items() if name != "SCM_DATABASE_URL"}
     found: dict[str, Given] = {}
-    for name in known:  # aliases first
+    for name in known:  # the name of a setting itself before the others
         setting = variables[name]
-        if name in ALIASES and environ.get(name):
-            current_name(name.removeprefix(PREFIX).lower(), name)
-            found.setdefault(setting, Given(environ[name], Origin.ENVIRONMENT, name))
-        elif setting in from_set and name in environ:
+        if setting in from_set and name == variable_of(setting) and name in environ:
             found[setting] = Given(environ[name], Origin.COMMAND_LINE, f"--set {setting}")
-        elif environ.get(name):
+        elif environ.get(name) and setting not in found:
+            current_name(name.removeprefix(PREFIX).lower(), name)
             found[setting] = Given(environ[name], Origin.ENVIRONMENT, name)
     for name in sorted(environ):
         if name in REFUSED and environ[name]:
             problems.append(f"{name}: {REFUSED[name]}")
         elif name.startswith(PREFIX) and name not in (*known, *OTHER_VARIABLES, *REFUSED):
-            # A name with a free prefix is refused only when it looks like a slip of the pen.
+            # A name with a free prefix is refused only where it is nearly the name of a setting.
             if name.startswith(_OTHER_PREFIXES) and not get_close_matches(name, known, n=1, cutoff=0.9):
                 continue
             near = advice(name, [*known, *OTHER_VARIABLES], cutoff=0.75)
@@ -380,7 +371,7 @@ def _from_pool(
     problems: list[str],
 ) -> dict[str, Given]:
     """The table of the pool that this process belongs to, which goes over ``[scm.worker]``. ``given`` is the
-    name of the pool. Those of other pools are judged too."""
+    name of the pool. The tables of other pools are checked too."""
     pools: Any = content
     for part in _POOLS.split("."):
         pools = pools.get(part, {}) if isinstance(pools, Mapping) else {}
@@ -404,7 +395,7 @@ def _from_pool(
 
 
 def advice(name: str, known: Collection[str], *, cutoff: float = 0.7) -> str:
-    """The nearest known name, by its current form, or the place of the list of all."""
+    """The nearest known name, by its current form, or a hint to the list of all."""
     near = get_close_matches(name, known, n=1, cutoff=cutoff)
     current = {variable_of(old): variable_of(new) for old, new in RENAMED.items()}
     return (

@@ -1,4 +1,4 @@
-"""What protects a source: circuit breaker, degradation, rate limits."""
+"""The protection of a source: circuit breaker, degradation, rate limits."""
 
 from __future__ import annotations
 

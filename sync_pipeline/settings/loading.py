@@ -74,7 +74,7 @@ def _validated(values: Mapping[str, Any]) -> tuple[Settings | None, list[ErrorDe
 def _line(
     name: str, place: list[int | str], error: ErrorDetails, given: Mapping[str, Given], file: Path | None
 ) -> str:
-    """What is wrong with a setting in itself."""
+    """The line about a setting that is wrong in itself."""
     problem = error["msg"].removeprefix("Value error, ")
     if name in ONLY_IN_FILE and not place:
         return f"{name} in {file}: write [[{name}]] and its keys below"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, FilePath, SecretStr
+from pydantic import BaseModel, BeforeValidator, Field, FilePath, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -204,8 +204,9 @@ FIELDS: dict[str, Setting] = {
 def meanings() -> dict[tuple[str, str], str]:
     """The text below each field, by group and key as in ``FIELDS``: the meaning of a setting, the title of a
     group. pydantic can keep these texts, but it would read them at every start, in 30 ms."""
+    models: dict[str, type[BaseModel]] = {"": Settings, **GROUPS}
     found = {}
-    for group, model in {"": Settings, **GROUPS}.items():
+    for group, model in models.items():
         definition = ast.parse(inspect.getsource(model)).body[0]
         assert isinstance(definition, ast.ClassDef)
         for field, text in pairwise(definition.body):

@@ -85,7 +85,7 @@ def _lines() -> Iterator[str]:
 def _profiles() -> Iterator[str]:
     yield from ("## Profiles", "")
     yield "`SCM_PROFILE` chooses defaults by the size of the installation: `small` is below 10 repositories,"
-    yield "`medium` up to 100, `large` above. What is set by any name goes over them."
+    yield "`medium` up to 100, `large` above. A value that is set by any name goes over them."
     yield from ("", f"| setting | {' | '.join(PROFILES)} | without |", f"|---|{'---|' * len(PROFILES)}---|")
     for name, one in FIELDS.items():
         if any(name in profile for profile in PROFILES.values()):

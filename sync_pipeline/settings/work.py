@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from sync_pipeline.settings.fields import (
     Count,
@@ -89,17 +89,11 @@ class Worker(Group, alias_generator="worker_{}".format):
     """Renewals of a claim in a row that fail before the job is given up."""
 
 
-def _reaper_policy(value: str) -> str:
-    if value not in ("failed", "pending"):
-        raise ValueError(f"{value!r} is neither failed nor pending")
-    return value
-
-
 class Reaper(Group, alias_generator="reaper_{}".format):
     """Ending abandoned work, and waiting jobs that are given up."""
 
     enabled: bool = True
-    """False: the reaper ends nothing. What starts a job still takes over an expired claim."""
+    """False: the reaper ends nothing. A starter still takes over an expired claim."""
     interval_seconds: int = Field(60, ge=1, le=86_400)
     """How often the reaper looks for abandoned work."""
     job_grace_seconds: SecondsOrZero = 60.0
@@ -108,7 +102,7 @@ class Reaper(Group, alias_generator="reaper_{}".format):
     """Seconds after the end of a lease before the reaper releases it and raises the fence."""
     run_max_seconds: Seconds = 3600.0
     """Longest time that a run without a live claim stays open, ours or Dagster's."""
-    policy: Annotated[str, AfterValidator(_reaper_policy)] = "failed"
+    policy: Literal["failed", "pending"] = "failed"
     """The new state of a job whose owner is gone: failed (waits before its next attempt) or pending (is due
     at once)."""
     job_expire_days: DaysOrZero = Field(30.0, alias="job_expire_days")

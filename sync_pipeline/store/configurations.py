@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from sync_pipeline import __version__
 from sync_pipeline.store.database import Connection
 
-# Each configuration once, by whoever uses it first.
+# Each configuration once, written by the first process that uses it.
 _KEEP = """
 INSERT INTO scm.configurations (config_hash, settings, code_version)
 VALUES (%(config_hash)s, %(settings)s, %(code_version)s)

@@ -32,7 +32,7 @@ _STARTING = (
     "terminating connection",
 )
 _FULL = ("too many", "connection slots", "no more connections")
-# What the server says in English when it refuses a connection, and what that means.
+# Words of a server that refuses a connection, in English, their meaning, and the remedy.
 _REFUSALS = (
     (
         ("startup parameter", "connection pooler"),
@@ -52,7 +52,7 @@ _REFUSALS = (
     (_STARTING, "is starting or stopping", "try again in a moment"),
     (("does not exist", "no such database"), "has no such database", "create it, or correct {}"),
 )
-# What libpq says in English when there is no server, and what that means.
+# Words of libpq where there is no server, in English, their meaning, and the remedy.
 _FAILURES = (
     (("certificate", "ssl"), "and this program do not agree on TLS", "correct sslmode and sslrootcert in {}"),
     (

@@ -46,7 +46,7 @@ def database_time(conn: Connection) -> datetime:
 
 FOREVER = datetime(9000, 1, 1, tzinfo=UTC)
 LONG_AGO = datetime(1000, 1, 1, tzinfo=UTC)
-"""What stands for moments that Python has no form for, such as PostgreSQL's infinity, which a person may have
+"""These stand for moments that Python has no form for, such as PostgreSQL's infinity, which a person may have
 written; there is room to add to them and to take from them."""
 
 
@@ -133,7 +133,7 @@ class Database:
         if self._pool.closed:
             self._pool.open()
         try:
-            # Right after a server gave none, the next one would wait in vain as long again.
+            # Fail fast for some seconds after a pool time-out.
             patience = 0.1 if time.monotonic() < self._failed_until else None
             conn = self._pool.getconn(patience)
         except PoolTimeout:

@@ -133,7 +133,7 @@ def migrate(url: str, environment: str) -> list[str]:
             if _patiently(url, backend, f"migration {migration.id}", _apply, migration)
         ]
         backend.connection.execute(
-            # The marker row; somebody else may have made it meanwhile.
+            # The marker row; another process may have made it meanwhile.
             "INSERT INTO scm.deployment (environment) VALUES (%(environment)s) ON CONFLICT DO NOTHING",
             {"environment": environment},
         )
@@ -176,7 +176,7 @@ def require(url: str, environment: str) -> None:
 
 def require_current(conn: Connection) -> None:
     """Raise ConfigurationError as :func:`require` does if the schema was migrated or rolled back since this
-    process began to work on it. One small query, for whoever is about to take another job."""
+    process began to work on it. One small query, asked before each job is taken."""
     try:
         applied = [row["migration_id"] for row in conn.execute(_APPLIED)]
     except psycopg.errors.UndefinedTable:
@@ -287,7 +287,7 @@ def _patiently(url: str, backend: Any, what: str, action: Callable[..., bool], *
                 raise _failed(f"{what} failed and was undone", error) from error
         if remaining:
             time.sleep(_PAUSE_SECONDS)
-    who = "; ".join(blockers) or "nobody knows which process"
+    who = "; ".join(blockers) or "the process is not known"
     raise ConfigurationError(
         f"{what} was undone, because another session keeps a lock that it needs: {who}; wait for it, or "
         "end it with SELECT pg_terminate_backend(<process>), then try again",
@@ -302,7 +302,7 @@ def _watch(url: str, pid: int) -> Iterator[list[str]]:
     stop = threading.Event()
 
     def look(conn: psycopg.Connection[Any]) -> None:
-        # Whoever is asked about may be waiting already at the first look.
+        # The session may be waiting already at the first look.
         while True:
             with suppress(psycopg.Error):
                 rows = conn.execute(_BLOCKERS, {"pid": pid}).fetchall()

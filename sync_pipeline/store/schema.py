@@ -1,4 +1,4 @@
-"""What the tables and columns mean, read back from the comments in the database.
+"""The meaning of the tables and columns, read back from the comments in the database.
 
 Belongs here: the query behind ``docs/schema.md``. The comments themselves are written in the migrations.
 
