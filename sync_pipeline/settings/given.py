@@ -178,7 +178,6 @@ PROFILES: Mapping[str, Mapping[str, object]] = {
         "scheduler_global_concurrency": 5,
         "scheduler_max_running": 3,
         "sensor_interval_seconds": 60,
-        "claim_seconds": 300.0,
         "parallel_repositories": 1,
         "cb_min_samples": 3,
     },
@@ -186,28 +185,21 @@ PROFILES: Mapping[str, Mapping[str, object]] = {
         "scheduler_global_concurrency": 20,
         "scheduler_max_running": 10,
         "scheduler_per_instance_concurrency": 5,
-        "sensor_interval_seconds": 30,
-        "claim_seconds": 300.0,
         "parallel_repositories": 2,
-        "cb_min_samples": 5,
-        "cb_window_count": 20,
     },
     "large": {
         "scheduler_global_concurrency": 50,
         "scheduler_max_running": 20,
         "scheduler_per_instance_concurrency": 10,
         "scheduler_per_tenant_concurrency": 5,
-        "scheduler_enable_tenant_fairness": True,
         "sensor_interval_seconds": 15,
         "claim_seconds": 600.0,
-        "parallel_repositories": 4,
         "cb_min_samples": 10,
-        "cb_enable_smoothing": True,
         "cb_smoothing_alpha": 0.3,
     },
 }
 """Sizes of an installation, below 10 repositories, up to 100, and above: defaults below everything that is
-set."""
+set, where they differ from the usual ones."""
 
 
 # Values ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -143,27 +143,22 @@ def _contradictions(settings: Settings) -> Iterator[Contradiction]:
 
 def _doubled_servers(settings: Settings) -> Iterator[Contradiction]:
     """Servers that are configured twice, and names that several servers have."""
-    urls: dict[str, list[str]] = defaultdict(list)
-    hosts: dict[str, list[str]] = defaultdict(list)
-    for server in settings.gitlab_servers():
-        hosts[urlsplit(server.url).netloc].append(server.url)
-        urls[server.name].append(server.url)
-    for host, found in hosts.items():
-        if len(found) > 1:
-            yield Contradiction(
-                frozenset({"gitlab_url", "gitlab"}),
-                f"{host} is configured as two GitLab servers; keep one of them",
-            )
-    instances: dict[str, list[str]] = defaultdict(list)
-    for table in settings.svn.tables:
-        instances[table.instance].append(table.url)
-        urls[table.name].append(table.url)
-    for host, found in instances.items():
-        if len(found) > 1:
-            yield Contradiction(frozenset({"svn"}), f"{host} has two [[svn]] tables; keep one of them")
-    for name, found in urls.items():
-        if name and len(found) > 1:
-            yield Contradiction(
-                frozenset({"gitlab_name", "gitlab", "svn"}),
-                f"{' and '.join(found)} have the same name {name!r}; give each server a name of its own",
-            )
+    gitlab, svn = settings.gitlab_servers(), settings.svn.tables
+    for host in _repeated((urlsplit(server.url).netloc, server.url) for server in gitlab):
+        problem = f"{host} is configured as two GitLab servers; keep one of them"
+        yield Contradiction(frozenset({"gitlab_url", "gitlab"}), problem)
+    for host in _repeated((table.instance, table.url) for table in svn):
+        yield Contradiction(frozenset({"svn"}), f"{host} has two [[svn]] tables; keep one of them")
+    for name, urls in _repeated(
+        (server.name, server.url) for server in (*gitlab, *svn) if server.name
+    ).items():
+        problem = f"{' and '.join(urls)} have the same name {name!r}; give each server a name of its own"
+        yield Contradiction(frozenset({"gitlab_name", "gitlab", "svn"}), problem)
+
+
+def _repeated(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The second items of ``pairs`` by the first, where there are several."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return {key: values for key, values in found.items() if len(values) > 1}
