@@ -35,12 +35,12 @@ SNAPSHOT_VERSION = 2
 _log = logging.getLogger(__name__)
 _DAMAGED = "damaged_snapshot"
 _DEFAULT_PORTS = {"svn": 3690, "svn+ssh": 22, "http": 80, "https": 443}
-# Characters that svn leaves unescaped in a path; all others are written %XX.
+# What svn leaves unescaped in a path; everything else is written %XX.
 _PATH_CHARACTERS = "!$&'()*+,-./:=@_~"
 _SLUG_LENGTH = 64
 _HOW = "write svn:<url>, gitlab:<id>, gitlab:<group>/<project> or gitlab:<url>"
 _HOW_ROOT = "write gitlab:group:<path or id> or gitlab:membership"
-# A segment of a path, by the rules of GitLab.
+# What GitLab allows as one segment of a path.
 _SEGMENT = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.][A-Za-z0-9_.-]*")
 
 
@@ -146,7 +146,7 @@ def parse_root(text: str) -> RootSpec:
 
 
 def below(address: str, base: str) -> str | None:
-    """The part of a GitLab URL below the server's ``base``: ``projects/<id>``, ``groups/<id>`` or a path;
+    """What of a GitLab URL is left below the server's ``base``: ``projects/<id>``, ``groups/<id>`` or a path;
     empty for the server itself. None where ``address`` is elsewhere."""
     if address.casefold() == base.casefold():
         return ""
@@ -230,7 +230,7 @@ def _authority(scheme: str, authority: str, shown: str, settings: str) -> str:
     """User, host and port of a URL; ``settings`` says where credentials belong instead."""
     user, at, place = authority.rpartition("@")
     if at and (":" in user or not scheme.startswith("svn+")):
-        # Only a tunnel takes a user name here, and none takes a password.
+        # Only a tunnel needs to be told a user name here, and never a password.
         raise ConfigurationError(f"URL {shown!r} holds credentials; leave them out and set {settings}")
     if scheme == "file":
         if place.lower() not in ("", "localhost"):
@@ -258,7 +258,7 @@ def _path(path: str, shown: str) -> str:
         raise ConfigurationError(f"URL {shown!r} has a % that starts no escape; write %25 for the character")
     kept: list[str] = []
     for segment in path.split("/"):
-        # svn reads an escaped slash as a separator.
+        # An escaped slash is part of a name for nobody; svn itself reads it as a separator.
         for part in unquote_to_bytes(segment).split(b"/"):
             if part == b"..":
                 if not kept:
@@ -272,7 +272,7 @@ def _path(path: str, shown: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """``text`` for a message: without the part before the last @, but for kind and scheme."""
+    """``text`` for a message: whatever stands before the last @ is gone, but for kind and scheme."""
     return re.sub(r"^((?:svn|gitlab):)?(\w[\w+]*://)?.*@", r"\1\2***@", text, flags=re.DOTALL | re.IGNORECASE)
 
 

@@ -96,7 +96,7 @@ class RowUnreadable(SyncError):
 
 
 class LeaseLost(SyncError):
-    """Another owner holds the right to write now, or ours ran out. Nothing of the batch was written."""
+    """Somebody else holds the right to write now, or ours ran out. Nothing of the batch was written."""
 
     code = "lease_lost"
 
@@ -114,12 +114,12 @@ class WatermarkSet(ClaimLost):
 
 
 class LeaseHeld(SyncError):
-    """The lease or the job is held by another owner, and waiting for it took longer than the limit."""
+    """The lease or the job is held by somebody else and waiting for it took longer than the limit."""
 
     code = "lease_held"
 
 
 class Cancelled(SyncError):
-    """A person or program asked to stop; everything committed so far stays."""
+    """Somebody asked to stop; everything committed so far stays."""
 
     code = "cancelled"

@@ -1,6 +1,7 @@
 """The exit codes of every command, which ``docs/commands.md`` lists.
 
-Belongs here: only they, so that the exit code of a process and an ``exit_code`` in a document mean the same.
+Belongs here: only they, so that whoever ends a process and whoever writes an ``exit_code`` into a document
+mean the same.
 """
 
 SUCCESS = 0

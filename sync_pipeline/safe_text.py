@@ -30,7 +30,7 @@ def one_line(text: str) -> str:
 
 
 def visible_json(document: str) -> str:
-    """The same JSON document, without a character that a terminal would obey. JSON itself escapes
+    """A JSON document that says the same, without a character that a terminal would obey. JSON itself escapes
     only those below U+0020."""
 
     def escape(match: re.Match[str]) -> str:

@@ -149,9 +149,8 @@ def _doubled_servers(settings: Settings) -> Iterator[Contradiction]:
         yield Contradiction(frozenset({"gitlab_url", "gitlab"}), problem)
     for host in _repeated((table.instance, table.url) for table in svn):
         yield Contradiction(frozenset({"svn"}), f"{host} has two [[svn]] tables; keep one of them")
-    for name, urls in _repeated(
-        (server.name, server.url) for server in (*gitlab, *svn) if server.name
-    ).items():
+    named = [(server.name, server.url) for server in gitlab if server.name]
+    for name, urls in _repeated(named + [(table.name, table.url) for table in svn]).items():
         problem = f"{' and '.join(urls)} have the same name {name!r}; give each server a name of its own"
         yield Contradiction(frozenset({"gitlab_name", "gitlab", "svn"}), problem)
 
