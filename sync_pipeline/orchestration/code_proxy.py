@@ -35,27 +35,29 @@ from typing import Any
 
 import grpc
 import psutil
-from dagster import DagsterInstance
-from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
-from dagster._core.remote_representation.grpc_server_registry import ServerRegistryEntry
-from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
-from dagster._core.utils import FuturesAwareThreadPoolExecutor
-from dagster._grpc.__generated__ import dagster_api_pb2
-from dagster._grpc.client import DEFAULT_GRPC_TIMEOUT, DagsterGrpcClient
-from dagster._grpc.proxy_server import DagsterProxyApiServicer
-from dagster._grpc.server import DagsterGrpcServer, GrpcServerProcess
-from dagster._grpc.types import (
-    CancelExecutionRequest,
-    CancelExecutionResult,
-    ListRepositoriesResponse,
-    StartRunResult,
-)
-from dagster._serdes import deserialize_value, serialize_value
-from dagster._utils.error import serializable_error_info_from_exc_info
-from dagster._utils.interrupts import setup_interrupt_handlers
-from dagster_shared.error import SerializableErrorInfo
+from dagster import DagsterInstance, deserialize_value, serialize_value
 
 from sync_pipeline.orchestration.code_server import LOCATION_NAME, one_line
+from sync_pipeline.orchestration.dagster_internals import (
+    DEFAULT_GRPC_TIMEOUT,
+    CancelExecutionRequest,
+    CancelExecutionResult,
+    DagsterGrpcClient,
+    DagsterGrpcServer,
+    DagsterProxyApiServicer,
+    DagsterUserCodeProcessError,
+    DagsterUserCodeUnreachableError,
+    FuturesAwareThreadPoolExecutor,
+    GrpcServerProcess,
+    ListRepositoriesResponse,
+    LoadableTargetOrigin,
+    SerializableErrorInfo,
+    ServerRegistryEntry,
+    StartRunResult,
+    dagster_api_pb2,
+    serializable_error_info_from_exc_info,
+    setup_interrupt_handlers,
+)
 from sync_pipeline.orchestration.processes import interrupt
 
 _MODULE = "sync_pipeline.definitions"

@@ -29,8 +29,11 @@ def reload(place: str) -> bool:
     where that still goes on after RELOAD_SECONDS. Raises SyncError with one line if they cannot be loaded,
     and then the former ones stay, or if it is away."""
     import grpc
-    from dagster._core.errors import DagsterUserCodeUnreachableError
-    from dagster._grpc.client import DagsterGrpcClient
+
+    from sync_pipeline.orchestration.dagster_internals import (
+        DagsterGrpcClient,
+        DagsterUserCodeUnreachableError,
+    )
 
     try:
         DagsterGrpcClient(socket=place).reload_code(timeout=RELOAD_SECONDS)
@@ -46,8 +49,10 @@ def reload(place: str) -> bool:
 def answers(place: Path) -> bool:
     """True once the process with the definitions answers through the socket; waits for it as long as Dagster
     waits for a call."""
-    from dagster._core.errors import DagsterUserCodeUnreachableError
-    from dagster._grpc.client import DagsterGrpcClient
+    from sync_pipeline.orchestration.dagster_internals import (
+        DagsterGrpcClient,
+        DagsterUserCodeUnreachableError,
+    )
 
     if not place.exists():
         return False

@@ -14,9 +14,9 @@ from typing import NoReturn
 
 import click
 import dagster as dg
-from dagster_shared.error import SerializableErrorInfo
 
 from sync_pipeline.exit_codes import CONFIGURATION
+from sync_pipeline.orchestration.dagster_internals import SerializableErrorInfo
 from sync_pipeline.safe_text import one_line
 
 _IN_PROCESS = ("job execute", "asset materialize")

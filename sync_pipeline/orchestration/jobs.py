@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from sync_pipeline.model import Repository
 from sync_pipeline.operations import pools
+from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from sync_pipeline.orchestration.failures import StepFailure
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.policy.families import Family

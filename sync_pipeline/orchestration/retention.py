@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES
-from dagster._core.storage.dagster_run import FINISHED_STATUSES, RunRecord
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.retention import AT_ONCE, RETENTION, Kind, RetentionReport, Until, retain
+from sync_pipeline.orchestration.dagster_internals import (
+    BULK_ACTION_TERMINAL_STATUSES,
+    UnresolvedAssetJobDefinition,
+)
 from sync_pipeline.orchestration.failures import StepFailure, refused
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.schedules import fleet_job, schedule_of
@@ -30,6 +31,7 @@ from sync_pipeline.store.database import Database
 
 _BACKFILL_TAG = "dagster/backfill"
 _MATERIALIZED = dg.DagsterEventType.ASSET_MATERIALIZATION
+_FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 _EVENTS_LOOKED_AT = 1000
 _TICKS_COUNTED = 100_000
 # It goes on next week, and ends before run monitoring ends it.
@@ -134,9 +136,7 @@ def retain_all(
 def _runs(instance: dg.DagsterInstance, report: RetentionReport, kind: Kind, until: Until) -> None:
     if not kind.days:
         return
-    old = dg.RunsFilter(
-        statuses=FINISHED_STATUSES, updated_before=datetime.now(UTC) - timedelta(days=kind.days)
-    )
+    old = dg.RunsFilter(statuses=_FINISHED, updated_before=datetime.now(UTC) - timedelta(days=kind.days))
     open_backfills: dict[str, bool] = {}
     last: str | None = None  # the place to go on at, a run that stays
     while records := instance.get_run_records(old, limit=AT_ONCE, cursor=last, ascending=True):
@@ -168,7 +168,7 @@ def _is_of_open_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun, known
     return known[backfill_id]
 
 
-def _holds_a_partition(instance: dg.DagsterInstance, record: RunRecord) -> bool:
+def _holds_a_partition(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
     """Whether the latest materialization of a partition is of this run, or that of an asset without them."""
     run_id, cursor, has_more = record.dagster_run.run_id, None, True
     while has_more:

@@ -11,11 +11,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from uuid import uuid4
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import RunFailureReason
-from dagster._core.utils import make_new_run_id
 
 from sync_pipeline.catalog import CatalogSnapshot
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
@@ -23,6 +21,7 @@ from sync_pipeline.model import Counts, JobReport, JobType, Kind, Mode, Revision
 from sync_pipeline.operations import pools
 from sync_pipeline.operations.environment import environment_variables
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
+from sync_pipeline.orchestration.dagster_internals import RunFailureReason
 from sync_pipeline.orchestration.failures import REFUSED
 from sync_pipeline.orchestration.jobs import console_at
 from sync_pipeline.orchestration.partitions import (
@@ -127,7 +126,7 @@ def execute(
             only="",
             resource_overrides={"observer": dg.ResourceDefinition.hardcoded_resource(observer)},
         )
-        run_id = make_new_run_id()
+        run_id = str(uuid4())
         tags = {
             MODE_TAG: str(mode),
             TRIGGER_TAG: str(trigger),
@@ -152,7 +151,7 @@ def execute(
                     run_config=console_at("CRITICAL"),
                     raise_on_error=False,
                 )
-        except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+        except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
             raise _stopped() from None
     if not result.success:
         if any(_was_interrupted(event) for event in result.all_events):

@@ -11,8 +11,8 @@ Dagster keeps the switch of a schedule by its name.
 from collections.abc import Callable
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings

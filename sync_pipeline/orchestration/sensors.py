@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import (
@@ -26,6 +25,7 @@ from sync_pipeline.model import (
     Trigger,
 )
 from sync_pipeline.operations import pools, scheduling
+from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from sync_pipeline.orchestration.health_checks import (
     CHECK_NAME,
     check_description,

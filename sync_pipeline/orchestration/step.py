@@ -23,8 +23,6 @@ from datetime import timedelta
 from uuid import uuid4
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import (
@@ -42,6 +40,7 @@ from sync_pipeline.model import (
 from sync_pipeline.operations.formatting import counted
 from sync_pipeline.orchestration.asset_page import OF_EVERY_PARTITION, AssetPages
 from sync_pipeline.orchestration.completed_partitions import finished_blocks, finished_days
+from sync_pipeline.orchestration.dagster_internals import DagsterEventBatchMetadata
 from sync_pipeline.orchestration.failures import StepFailure, failed
 from sync_pipeline.orchestration.health_checks import (
     CHECK_NAME,
@@ -324,7 +323,7 @@ class Step:
                 self.cancel.set()
                 threads.shutdown(wait=True, cancel_futures=True)
                 return
-            except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+            except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
                 continue
 
     def _record(self, piece: _RequestResult) -> None:
@@ -478,7 +477,7 @@ def _log_together(context: dg.AssetExecutionContext, events: Sequence[dg.AssetMa
     batch = str(uuid4())
     with _batches_on():
         for number, event in enumerate(events, 1):
-            DagsterEvent.asset_materialization(
+            dg.DagsterEvent.asset_materialization(
                 step, event, DagsterEventBatchMetadata(batch, is_end=number == len(events))
             )
 

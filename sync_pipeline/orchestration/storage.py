@@ -21,7 +21,7 @@ def storage_problem(error: BaseException) -> str | None:
     SQLAlchemy's text holds the whole statement with its values, so only the server's message is kept.
     """
     # Not needed to load a code location.
-    from dagster_postgres.utils import DagsterPostgresException
+    from sync_pipeline.orchestration.dagster_internals import DagsterPostgresException
 
     if isinstance(error, DagsterPostgresException):
         return "Dagster's database does not answer"

@@ -41,6 +41,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations import slowness
 from sync_pipeline.operations.environment import config_file, environment_variables, resolve_urls
 from sync_pipeline.orchestration import code_server
+from sync_pipeline.orchestration.dagster_internals import DAEMON_MODULE
 from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
 from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE
 from sync_pipeline.safe_text import one_line
@@ -126,10 +127,13 @@ def serve(
     address cannot be used."""
     import uvicorn
     from dagster import DagsterInstance
-    from dagster._core.workspace.context import WorkspaceProcessContext
-    from dagster._core.workspace.load_target import WorkspaceFileTarget
     from dagster_webserver.version import __version__
-    from dagster_webserver.webserver import DagsterWebserver
+
+    from sync_pipeline.orchestration.dagster_internals import (
+        DagsterWebserver,
+        WorkspaceFileTarget,
+        WorkspaceProcessContext,
+    )
 
     secret = token(settings)
     listener = _listen(host, port)
@@ -238,7 +242,7 @@ def _only_one(settings: Settings) -> Iterator[None]:
 
 def _daemon(workspace: Path) -> list[str]:
     return [
-        *(sys.executable, "-m", "dagster._daemon", "run", "-w", str(workspace)),
+        *(sys.executable, "-m", DAEMON_MODULE, "run", "-w", str(workspace)),
         *("--log-level", "warning"),
     ]
 
