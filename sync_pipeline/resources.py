@@ -20,7 +20,6 @@ from sync_pipeline.model import JobType, Repository, Visit, Window
 from sync_pipeline.operations.environment import resolve_urls
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.activity import Activity, newest_activity
-from sync_pipeline.sources.gitlab.transport import Instance
 from sync_pipeline.store import migrations, watermarks
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.limiter import gitlab_limiter, svn_limiter
@@ -53,13 +52,12 @@ class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     settings: dg.ResourceDependency[Settings]
 
     def readers(self, database: Database) -> Readers:
-        """What the engine makes its readers with; one for everything that a process does at a time.
-        ``database`` has the shared rate limits."""
+        """The readers of the engine, with the shared rate limits of ``database``. A process needs one."""
         return Readers(self.settings, database)
 
     def visit(self, database: Database, repository: Repository, *, timeout: float) -> Visit:
-        """A quick look at a repository's front door, of at most ``timeout`` seconds, a quarter of them for
-        the wait for its turn. Raises SyncError."""
+        """The root and HEAD of a repository, read within ``timeout`` seconds. A quarter of them is for the
+        wait for the rate limit. Raises SyncError."""
         patience = timeout * _SHARE_OF_WAITING
         settings = self.settings.model_copy(
             update={"svn_info_timeout": min(timeout - patience, self.settings.svn_info_timeout)}
@@ -110,34 +108,23 @@ class GitLabResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         self._opened.close()
 
     def readers(self, database: Database) -> Readers:
-        """What the engine makes its clients with; one for everything that a process does at a time.
-        ``database`` has the shared rate limits."""
+        """The clients of the engine, with the shared rate limits of ``database``. A process needs one."""
         return Readers(self.settings, database)
 
     def newest_activity(
         self, database: Database, instance: str, group_id: int | None, *, timeout: float
     ) -> Activity:
         """One page of the projects that were active last, within ``timeout`` seconds, a quarter of them for
-        the wait for its turn; see :func:`~sync_pipeline.sources.gitlab.activity.newest_activity`. Raises
-        SyncError."""
+        the wait for the rate limit; see :func:`~sync_pipeline.sources.gitlab.activity.newest_activity`.
+        Raises SyncError."""
         patience = timeout * _SHARE_OF_WAITING
-        for server in self.settings.gitlab_servers():
-            if instance_of(server.url) == instance:
-                quick = Instance(
-                    server.url,
-                    server.token,
-                    ca_file=server.ca_file,
-                    connect_timeout=timeout - patience,
-                    read_timeout=timeout - patience,
-                    total_timeout=timeout - patience,
-                    attempts=1,
-                    limiter=gitlab_limiter(database, self.settings, instance, max_wait=patience),
-                )
-                try:
-                    return newest_activity(quick.client(), group_id)
-                finally:
-                    quick.close()
-        raise ConfigurationError(f"no GitLab is configured for {instance}")
+        client = Readers(self.settings).gitlab(instance, patience=timeout - patience)
+        limiter = gitlab_limiter(database, self.settings, instance, max_wait=patience)
+        client.limiter = limiter or client.limiter
+        try:
+            return newest_activity(client, group_id)
+        finally:
+            client.instance.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from sync_pipeline.errors import SyncError
+from sync_pipeline.safe_text import one_line
 
 LOCATION_NAME = "sync_pipeline"
 """Name of the code location; Dagster keeps the state of sensors by it."""
@@ -42,7 +43,7 @@ def reload(place: str) -> bool:
         if isinstance(cause, grpc.Call) and cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return False
         told = cause.details() if isinstance(cause, grpc.Call) else None
-        raise SyncError(one_line(told or str(error))) from None
+        raise SyncError(one_line(told or str(error))[:500]) from None
     return True
 
 
@@ -61,8 +62,3 @@ def answers(place: Path) -> bool:
     except DagsterUserCodeUnreachableError:
         return False
     return True
-
-
-def one_line(text: str) -> str:
-    """``text`` as one line of a bearable length."""
-    return " ".join(text.split())[:500]

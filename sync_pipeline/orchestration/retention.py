@@ -15,16 +15,15 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.retention import AT_ONCE, RETENTION, Kind, RetentionReport, Until, retain
 from sync_pipeline.orchestration.dagster_internals import (
     BULK_ACTION_TERMINAL_STATUSES,
-    UnresolvedAssetJobDefinition,
 )
-from sync_pipeline.orchestration.failures import StepFailure, refused
+from sync_pipeline.orchestration.failures import StepFailure, refusing
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.schedules import fleet_job, schedule_of
 from sync_pipeline.orchestration.specs import fleet_key
+from sync_pipeline.orchestration.storage import records_problem
 from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
@@ -67,13 +66,9 @@ def retention_asset(settings: Settings) -> dg.AssetsDefinition:
         postgres: PostgresResource,
     ) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
         sign(context.instance, context.run)
-        try:
-            with postgres.database(max_size=2) as database:
-                report = retain_all(
-                    database, settings, context.instance, execute=True, until=Until(seconds=_LONGEST)
-                )
-        except ConfigurationError as error:
-            raise refused(error) from None
+        with refusing(), postgres.database(max_size=2) as database:
+            until = Until(seconds=_LONGEST)
+            report = retain_all(database, settings, context.instance, execute=True, until=until)
         context.log.info(report.summary())
         yield dg.MaterializeResult(
             asset_key=key,
@@ -89,23 +84,11 @@ def retention_asset(settings: Settings) -> dg.AssetsDefinition:
     return retention
 
 
-def retention_job(settings: Settings) -> UnresolvedAssetJobDefinition:
-    """The job that materializes the asset."""
-    return fleet_job(
-        RETENTION,
-        retention_key(settings),
-        "Delete records of finished work that are older than they are kept.",
-    )
-
-
-def retention_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
-    """The schedule that starts ``job`` on Sundays at 03:00 UTC."""
-    return schedule_of(
-        job,
-        cron="0 3 * * 0",
-        every=_WEEK,
-        description="Deletes records of finished work that are older than they are kept.",
-    )
+def retention_schedule(settings: Settings) -> dg.ScheduleDefinition:
+    """The schedule that starts the job of the asset on Sundays at 03:00 UTC."""
+    description = "Deletes records of finished work that are older than they are kept."
+    job = fleet_job(RETENTION, retention_key(settings), description)
+    return schedule_of(job, cron="0 3 * * 0", every=_WEEK, description=description)
 
 
 def retain_all(
@@ -127,9 +110,7 @@ def retain_all(
         _runs(instance, report, runs, until)
         _ticks(instance, report, ticks, until)
     except Exception as error:
-        # Dagster's storage may be away although our database answers.
-        line = (str(error).strip().splitlines() or [""])[0]
-        report.errors.append(f"Dagster's records: {type(error).__name__}: {line}")
+        report.errors.append(records_problem(error))
     return report
 
 

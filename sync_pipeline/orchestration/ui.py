@@ -188,6 +188,7 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
             "daemon": lambda: _daemon(workspace),
             "UI": lambda: _page(arguments),
         }
+        # Each command is made when it is needed: the port of the page is known after its first start.
         begin = {name: partial(_start, command, environment) for name, command in commands.items()}
         children = _Children(begin | {"daemon": partial(_start_daemon, settings, begin["daemon"])})
         answers = slowness.Answers(lambda: code_server.answers(place))
@@ -275,16 +276,13 @@ def _page(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _start(command: Callable[[], Sequence[str]], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return _child(command(), environment)
-
-
-def _child(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """A child in a process group of its own that does not outlive us, however we end. It writes to our
     stderr."""
+    arguments = list(command())
     if sys.platform == "linux":
-        command = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command]
+        arguments = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *arguments]
     return subprocess.Popen(
-        command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+        arguments, env=dict(environment), stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
     )
 
 

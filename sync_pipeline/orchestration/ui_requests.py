@@ -256,13 +256,9 @@ class UiRequests:
     def _of_run(self, run: dg.DagsterRun) -> Iterator[_Asked]:
         for repository in self._repositories:
             for family, job_types in by_family(pools.job_types_of(self._settings, repository)):
-                selected = run.asset_selection
-                chosen = tuple(
-                    job_type
-                    for job_type in job_types
-                    if (run.job_name == family.job_name if selected is None else False)
-                    or (selected is not None and asset_key(repository, job_type) in selected)
-                )
+                chosen = job_types if run.job_name == family.job_name else ()
+                if run.asset_selection is not None:
+                    chosen = tuple(j for j in job_types if asset_key(repository, j) in run.asset_selection)
                 if not chosen:
                     continue
                 try:
