@@ -85,7 +85,7 @@ def rediscovery_schedule(settings: Settings) -> dg.ScheduleDefinition:
         return False, "nothing is due"
 
     # How often it is asked; how often a root is visited is a setting.
-    is_rare = settings.rediscovery_interval >= _FIVE_MINUTES
+    is_rare = settings.discovery.interval_seconds >= _FIVE_MINUTES
     return schedule_of(
         _job(),
         cron="*/5 * * * *" if is_rare else "* * * * *",
@@ -98,12 +98,12 @@ def rediscovery_schedule(settings: Settings) -> dg.ScheduleDefinition:
 def _due(database: Database, settings: Settings, readers: Readers) -> list[Root]:
     """The roots of this pool's servers to visit now. A server that refuses our token is left alone until a
     probe is accepted."""
-    mine = settings.worker_instance_allowlist
+    mine = settings.worker.instance_allowlist
     with database.connection() as conn:
         stopped = credentials.in_force(conn, readers).stopped
         return [
             root
-            for root in discovery.due_roots(conn, settings.rediscovery_interval)
+            for root in discovery.due_roots(conn, settings.discovery.interval_seconds)
             if root.instance not in stopped and (not mine or root.instance in mine)
         ]
 
@@ -116,7 +116,7 @@ def _snapshot_is_old(database: Database, settings: Settings) -> bool:
     except ConfigurationError:
         return True
     with database.connection() as conn:
-        start = repos.history_start(conn, settings.history_floor)
+        start = repos.history_start(conn, settings.gitlab.history_floor)
         return start != snapshot.history_start or repos.list_all(conn) != list(snapshot.repositories)
 
 

@@ -73,7 +73,7 @@ def test_a_redirect_or_link_to_another_host_gets_neither_request_nor_token(
         with pytest.raises(SyncError, match="no request goes there"):
             client.http_get(f"{foreign.url}/api/v4/projects")
         assert foreign.asked == []
-    assert forge.site.settings.gitlab_token.get_secret_value() not in f"{caught.value!r} {client!r}"
+    assert forge.site.settings.gitlab.token.get_secret_value() not in f"{caught.value!r} {client!r}"
 
 
 def test_the_client_shares_the_rate_limit_of_the_server(forge: Forge, client: gitlab.Gitlab) -> None:
