@@ -1,16 +1,18 @@
 """Resources: what Dagster hands to assets and sensors, each making a plain domain object.
 
 Belongs here: thin wrappers. Nothing behind them knows Dagster. They take the settings as a nested resource
-and show none of them: every user of the UI can read the configuration of a resource.
+and show none of them: a resource's configuration can be read by everybody who sees the UI.
 """
 
 # Dagster looks at the annotations of these classes while they are made, so they cannot be postponed.
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import dagster as dg
+from pydantic import PrivateAttr
 
 from sync_pipeline.catalog import instance_of
 from sync_pipeline.errors import ConfigurationError
@@ -18,13 +20,30 @@ from sync_pipeline.model import JobType, Repository, Visit, Window
 from sync_pipeline.operations.environment import resolve_urls
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.activity import Activity, newest_activity
-from sync_pipeline.sources.gitlab.transport import Instance
 from sync_pipeline.store import migrations, watermarks
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.limiter import gitlab_limiter, svn_limiter
-from sync_pipeline.sync.readers import Readers, svn_reader
+from sync_pipeline.sync.readers import Readers, not_configured, svn_reader
+
+if TYPE_CHECKING:
+    import gitlab
 
 _SHARE_OF_WAITING = 0.25
+
+
+class PostgresResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The database with the facts and the ledger."""
+
+    settings: dg.ResourceDependency[Settings]
+
+    @contextmanager
+    def database(self, *, max_size: int = 4) -> Iterator[Database]:
+        """A pool of at most ``max_size`` connections, closed at the end of the block. Raises
+        ConfigurationError if the database is down, not migrated, or marked for another environment."""
+        url = self.settings.database_url or resolve_urls(self.settings).database_url
+        migrations.require(url, self.settings.environment)
+        with Database(url, max_size=max_size) as database:
+            yield database
 
 
 class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -33,13 +52,12 @@ class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     settings: dg.ResourceDependency[Settings]
 
     def readers(self, database: Database) -> Readers:
-        """The maker of readers for the engine; one for all work that a process does at a time.
-        ``database`` has the shared rate limits."""
+        """The readers of the engine, with the shared rate limits of ``database``. A process needs one."""
         return Readers(self.settings, database)
 
     def visit(self, database: Database, repository: Repository, *, timeout: float) -> Visit:
-        """A quick look at a repository's front door, of at most ``timeout`` seconds, a quarter of them for
-        the wait for its turn. Raises SyncError."""
+        """The root and HEAD of a repository, read within ``timeout`` seconds. A quarter of them is for the
+        wait for the rate limit. Raises SyncError."""
         patience = timeout * _SHARE_OF_WAITING
         settings = self.settings.model_copy(
             update={
@@ -58,54 +76,57 @@ class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 class GitLabResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Clients of the configured GitLab servers."""
+    """Clients of the configured GitLab servers, also for assets of your own (docs/dagster.md)."""
 
     settings: dg.ResourceDependency[Settings]
+    _opened: ExitStack = PrivateAttr(default_factory=ExitStack)
+    _readers: Readers | None = PrivateAttr(default=None)
+
+    def client(self, instance: str = "") -> "gitlab.Gitlab":
+        """python-gitlab for ``instance``, such as ``gitlab.example.com``; empty for the only server. Call it
+        in each thread that uses it.
+
+        It shares token, rate limit and retries with the syncing. Requests leave the server for no redirect or
+        link, changes are sent once, and answers are at most 32 MB. Requests raise the errors of
+        :mod:`sync_pipeline.errors` instead of python-gitlab's: SourceGone where there is nothing,
+        AccessDenied, Permanent, Transient. Raises ConfigurationError where no such server is configured
+        or the database of the rate limit is not ready.
+        """
+        known = [instance_of(server.url) for server in self.settings.gitlab_servers()]
+        if not instance and len(known) > 1:
+            raise ConfigurationError(f"several GitLab servers are configured; name one of {', '.join(known)}")
+        if not known:
+            raise ConfigurationError(not_configured(instance or "this code location"))
+        if self._readers is None:
+            postgres = PostgresResource(settings=self.settings)
+            self._readers = Readers(self.settings, self._opened.enter_context(postgres.database()))
+        client = self._readers.gitlab(instance or known[0])
+        client.only_reads_json = False
+        return client.api
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Close what :meth:`client` opened."""
+        self._readers = None
+        self._opened.close()
 
     def readers(self, database: Database) -> Readers:
-        """The maker of clients for the engine; one for all work that a process does at a time.
-        ``database`` has the shared rate limits."""
+        """The clients of the engine, with the shared rate limits of ``database``. A process needs one."""
         return Readers(self.settings, database)
 
     def newest_activity(
         self, database: Database, instance: str, group_id: int | None, *, timeout: float
     ) -> Activity:
         """One page of the projects that were active last, within ``timeout`` seconds, a quarter of them for
-        the wait for its turn; see :func:`~sync_pipeline.sources.gitlab.activity.newest_activity`. Raises
-        SyncError."""
+        the wait for the rate limit; see :func:`~sync_pipeline.sources.gitlab.activity.newest_activity`.
+        Raises SyncError."""
         patience = timeout * _SHARE_OF_WAITING
-        for server in self.settings.gitlab_servers():
-            if instance_of(server.url) == instance:
-                quick = Instance(
-                    server.url,
-                    server.token,
-                    ca_file=server.ca_file,
-                    connect_timeout=timeout - patience,
-                    read_timeout=timeout - patience,
-                    total_timeout=timeout - patience,
-                    attempts=1,
-                    limiter=gitlab_limiter(database, self.settings, instance, max_wait=patience),
-                )
-                try:
-                    return newest_activity(quick.client(), group_id)
-                finally:
-                    quick.close()
-        raise ConfigurationError(f"no GitLab is configured for {instance}")
-
-
-class PostgresResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The database with the facts and the ledger."""
-
-    settings: dg.ResourceDependency[Settings]
-
-    @contextmanager
-    def database(self, *, max_size: int = 4) -> Iterator[Database]:
-        """A pool of at most ``max_size`` connections, closed at the end of the block. Raises
-        ConfigurationError if the database is down, not migrated, or marked for another environment."""
-        url = self.settings.database_url or resolve_urls(self.settings).database_url
-        migrations.require(url, self.settings.environment)
-        with Database(url, max_size=max_size) as database:
-            yield database
+        client = Readers(self.settings).gitlab(instance, patience=timeout - patience)
+        limiter = gitlab_limiter(database, self.settings, instance, max_wait=patience)
+        client.limiter = limiter or client.limiter
+        try:
+            return newest_activity(client, group_id)
+        finally:
+            client.instance.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +156,7 @@ class WatermarkStore:
 
 
 class WatermarkStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The store of what is known to be complete."""
+    """What is known to be complete."""
 
     postgres: dg.ResourceDependency[PostgresResource]
 

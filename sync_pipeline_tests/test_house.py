@@ -16,7 +16,7 @@ import yaml
 
 from sync_pipeline import __version__
 from sync_pipeline.operations import environment
-from sync_pipeline.orchestration import code_server
+from sync_pipeline.orchestration import code_server, dagster_internals
 from sync_pipeline.settings import load_settings
 from sync_pipeline.store import migrations
 
@@ -112,6 +112,29 @@ def test_sql_is_only_in_the_store() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SQL.match(node.value):
                 offenders.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert offenders == []
+
+
+def test_private_names_of_dagster_are_imported_in_one_module() -> None:
+    """So that an upgrade of Dagster is checked in one place, which has the reason for each name."""
+    private = re.compile(r"dagster\w*\._|dagster_(shared|webserver\.webserver|postgres\.utils)")
+    users = set()
+    for path in (ROOT / "sync_pipeline").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if any(private.match(name) for name in names):
+                users.add(path.stem)
+    assert users == {"dagster_internals"}
+
+
+def test_every_private_name_of_dagster_that_is_loaded_later_is_there_and_used() -> None:
+    names = [name for names in dagster_internals._LOADED_AT_FIRST_USE.values() for name in names]
+    texts = [path.read_text() for path in (ROOT / "sync_pipeline").rglob("*.py")]
+    for name in names:
+        assert getattr(dagster_internals, name) is not None
+        assert sum(re.search(rf"\b{name}\b", text) is not None for text in texts) > 1, name
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        _ = dagster_internals.absent
 
 
 def test_every_child_process_gets_an_environment_of_its_own() -> None:

@@ -15,7 +15,13 @@ from typing import Any
 import dagster as dg
 
 from sync_pipeline.model import JobReport, JobType, Kind, Repository
-from sync_pipeline.orchestration.health_checks import moment_or_number
+from sync_pipeline.orchestration.health_checks import (
+    CHECK_NAME,
+    check_description,
+    check_metadata,
+    moment_or_number,
+    severity,
+)
 from sync_pipeline.orchestration.specs import link, source_page
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
@@ -62,6 +68,17 @@ class AssetPages:
                 rows = stored_rows.count(conn, *key)
             self._rows[key] = rows
         return {**asset_metadata(verdict, rows, changed_at), **run_metadata(repository, report)}
+
+
+def check_fields(verdict: health.HealthResult, spec: str) -> dict[str, Any]:
+    """What Dagster shows of a verdict of the repository ``spec``, as arguments of an event."""
+    return {
+        "check_name": CHECK_NAME,
+        "passed": verdict.health.passed,
+        "severity": severity(verdict.health),
+        "description": check_description(verdict, spec),
+        "metadata": check_metadata(verdict, spec),
+    }
 
 
 def asset_metadata(

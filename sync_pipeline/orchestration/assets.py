@@ -1,4 +1,7 @@
-"""Assets: every (repository, job type), built as one multi-asset per (instance, family).
+"""Assets: every (repository, job type), built as one multi-asset per (instance, family); a job per family.
+
+A job per asset would make the location slow to load. ``dagster job execute`` and the sensors call the jobs by
+their names.
 
 Belongs here: the definitions. What Dagster shows of each asset is in
 :mod:`sync_pipeline.orchestration.specs`, what a run of them does in :mod:`sync_pipeline.orchestration.step`.
@@ -8,13 +11,14 @@ Belongs here: the definitions. What Dagster shows of each asset is in
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 
-from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Repository
 from sync_pipeline.operations import pools, server_names
-from sync_pipeline.orchestration.failures import refused
+from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
+from sync_pipeline.orchestration.failures import StepFailure, refusing
 from sync_pipeline.orchestration.health_checks import CHECK_DESCRIPTION, CHECK_NAME
 from sync_pipeline.orchestration.partitions import partitions_of, svn_blocks
 from sync_pipeline.orchestration.processes import sign
@@ -117,7 +121,7 @@ def _multi_asset(
             if (wanted := tuple(j for j in job_types if asset_key(repository, j) in chosen))
         ]
         sign(context.instance, context.run, repository_tag([repository for repository, _ in selected]))
-        try:
+        with refusing():
             order = read_run_spec(context.run.tags, partitions_of(family, context.instance, days))
             with (
                 postgres.database(max_size=connections_for(settings.jobs.parallel_repositories)) as database,
@@ -135,7 +139,66 @@ def _multi_asset(
                     observer=observer,
                 )
                 yield from step.execute(selected)
-        except ConfigurationError as error:
-            raise refused(error) from None
 
     return sync
+
+
+# Jobs -------------------------------------------------------------------------------------------------
+
+_WHAT = {
+    Family.COMMITS: "GitLab commits",
+    Family.MERGE_REQUESTS: "GitLab merge requests and their reviews",
+    Family.REVISIONS: "SVN revisions",
+}
+
+
+def console_at(level: str) -> dict[str, Any]:
+    """Run configuration: what of a run's log a terminal gets; the event log has everything anyway."""
+    return {"loggers": {"console": {"config": {"log_level": level}}}}
+
+
+def family_jobs(
+    repositories: Sequence[Repository], settings: Settings
+) -> list[UnresolvedAssetJobDefinition | dg.JobDefinition]:
+    """The jobs of a code location, also of an empty one: a name that vanishes breaks its callers."""
+    return [_job(family, repositories, settings) for family in Family]
+
+
+def _job(
+    family: Family, repositories: Sequence[Repository], settings: Settings
+) -> UnresolvedAssetJobDefinition | dg.JobDefinition:
+    keys = [
+        asset_key(repository, job_type)
+        for repository in repositories
+        for job_type in pools.job_types_of(settings, repository)
+        if job_type in family.job_types
+    ]
+    if not keys:
+        return _nothing(family)
+    return dg.define_asset_job(
+        family.job_name,
+        selection=dg.AssetSelection.assets(*keys),
+        description=f"Sync {_WHAT[family]}. With a partition (or a range of them): that window of every "
+        "repository. Without: what is new since the watermark.",
+        executor_def=dg.in_process_executor,
+    )
+
+
+def _nothing(family: Family) -> dg.JobDefinition:
+    """The job of a family without assets. It fails, because doing nothing would look like success."""
+    line = (
+        f"no repository of this code location has {_WHAT[family]}: SCM_ONLY names one of another kind, "
+        "its pool takes none, or none is registered"
+    )
+
+    @dg.op(name=f"{family.job_name}_has_nothing")
+    def has_nothing() -> None:
+        raise StepFailure(line)
+
+    @dg.job(
+        name=family.job_name, description=f"Not possible here: {line}.", executor_def=dg.in_process_executor
+    )
+    def nothing() -> None:
+        has_nothing()
+
+    return nothing

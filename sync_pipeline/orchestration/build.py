@@ -22,9 +22,8 @@ from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration import console
-from sync_pipeline.orchestration.assets import family_assets
+from sync_pipeline.orchestration.assets import family_assets, family_jobs
 from sync_pipeline.orchestration.changes import changes_sensors
-from sync_pipeline.orchestration.jobs import family_jobs
 from sync_pipeline.orchestration.liveness import fleet_checks
 from sync_pipeline.orchestration.partitions import block_window, day_partitions, first_day, parse_day
 from sync_pipeline.orchestration.reaper import reaper_sensor
@@ -34,10 +33,10 @@ from sync_pipeline.orchestration.reconciliation import (
     reconciliation_key,
     reconciliation_schedule,
 )
-from sync_pipeline.orchestration.rediscovery import rediscovery_job, rediscovery_schedule
-from sync_pipeline.orchestration.resync import rereading_jobs, rereading_schedules
-from sync_pipeline.orchestration.retention import retention_asset, retention_job, retention_schedule
+from sync_pipeline.orchestration.rediscovery import rediscovery_schedule
+from sync_pipeline.orchestration.retention import retention_asset, retention_schedule
 from sync_pipeline.orchestration.run_spec import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG
+from sync_pipeline.orchestration.schedules import resync_schedules
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.policy.families import Family
@@ -158,10 +157,6 @@ def build_defs(
         # Assets that one run may carry have to share their partitions.
         days = day_partitions(first_day(snapshot, settings))
         jobs = family_jobs(repositories, taking)
-        rediscovery = rediscovery_job()
-        reconcile = reconciliation_job(settings)
-        retention = retention_job(settings)
-        rereading = rereading_jobs()
         postgres = PostgresResource(settings=given)
         return dg.Definitions(
             assets=[
@@ -170,12 +165,13 @@ def build_defs(
                 retention_asset(settings),
             ],
             asset_checks=fleet_checks(reconciliation_key(settings)),
-            jobs=[*jobs, rediscovery, reconcile, retention, *rereading.values()],
+            # Schedules bring their jobs along.
+            jobs=jobs,
             schedules=[
-                rediscovery_schedule(rediscovery, settings),
-                reconciliation_schedule(reconcile),
-                retention_schedule(retention),
-                *rereading_schedules(rereading),
+                rediscovery_schedule(settings),
+                reconciliation_schedule(reconciliation_job(settings)),
+                retention_schedule(settings),
+                *resync_schedules(),
             ],
             sensors=[
                 scheduler_sensor(repositories, days, jobs, settings, reconciliation_key(settings)),

@@ -35,28 +35,32 @@ from typing import Any
 
 import grpc
 import psutil
-from dagster import DagsterInstance
-from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
-from dagster._core.remote_representation.grpc_server_registry import ServerRegistryEntry
-from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
-from dagster._core.utils import FuturesAwareThreadPoolExecutor
-from dagster._grpc.__generated__ import dagster_api_pb2
-from dagster._grpc.client import DEFAULT_GRPC_TIMEOUT, DagsterGrpcClient
-from dagster._grpc.proxy_server import DagsterProxyApiServicer
-from dagster._grpc.server import DagsterGrpcServer, GrpcServerProcess
-from dagster._grpc.types import (
+from dagster import DagsterInstance, deserialize_value, serialize_value
+
+from sync_pipeline.orchestration.code_server import LOCATION_NAME
+from sync_pipeline.orchestration.console import cause_of
+from sync_pipeline.orchestration.dagster_internals import (
+    DEFAULT_GRPC_TIMEOUT,
     CancelExecutionRequest,
     CancelExecutionResult,
+    DagsterGrpcClient,
+    DagsterGrpcServer,
+    DagsterProxyApiServicer,
+    DagsterUserCodeProcessError,
+    DagsterUserCodeUnreachableError,
+    FuturesAwareThreadPoolExecutor,
+    GrpcServerProcess,
     ListRepositoriesResponse,
+    LoadableTargetOrigin,
+    SerializableErrorInfo,
+    ServerRegistryEntry,
     StartRunResult,
+    dagster_api_pb2,
+    serializable_error_info_from_exc_info,
+    setup_interrupt_handlers,
 )
-from dagster._serdes import deserialize_value, serialize_value
-from dagster._utils.error import serializable_error_info_from_exc_info
-from dagster._utils.interrupts import setup_interrupt_handlers
-from dagster_shared.error import SerializableErrorInfo
-
-from sync_pipeline.orchestration.code_server import LOCATION_NAME, one_line
 from sync_pipeline.orchestration.processes import interrupt
+from sync_pipeline.safe_text import one_line
 
 _MODULE = "sync_pipeline.definitions"
 # A process that loses its proxy ends after so many seconds, once its runs have ended. On a busy machine a
@@ -220,7 +224,7 @@ class CodeServer(DagsterProxyApiServicer):
             answer = deserialize_value(
                 client.list_repositories(), (ListRepositoriesResponse, SerializableErrorInfo)
             )
-            error = _plain(_cause(answer)) if isinstance(answer, SerializableErrorInfo) else None
+            error = _plain(cause_of(answer)) if isinstance(answer, SerializableErrorInfo) else None
             return _Loaded(process, client, client.get_server_id(), error)
         except Exception:
             threading.Thread(target=process.shutdown_server, daemon=True).start()
@@ -309,23 +313,16 @@ def _end(loaded: _Loaded) -> None:
     threading.Thread(target=loaded.process.shutdown_server, daemon=True).start()
 
 
-def _cause(error: SerializableErrorInfo) -> str:
-    """The text of the innermost cause; ours says everything."""
-    while error.cause is not None:
-        error = error.cause
-    return error.message
-
-
 def _why(error: Exception) -> str:
     """Why a process did not start, without the long command that Dagster adds."""
     infos = error.user_code_process_error_infos if isinstance(error, DagsterUserCodeProcessError) else []
-    text = _cause(infos[0]) if infos else str(error)
+    text = cause_of(infos[0]) if infos else str(error)
     return _plain(text.partition(" with the command: ")[0])
 
 
 def _plain(text: str) -> str:
     """One line, without the name of the class in front of the text of an error."""
-    return re.sub(r"^[A-Za-z_][\w.]*(Error|Exception): ", "", one_line(text))
+    return re.sub(r"^[A-Za-z_][\w.]*(Error|Exception): ", "", one_line(text)[:500])
 
 
 def _divert(log: Path) -> None:

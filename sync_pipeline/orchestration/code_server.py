@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from sync_pipeline.errors import SyncError
+from sync_pipeline.safe_text import one_line
 
 LOCATION_NAME = "sync_pipeline"
 """Name of the code location; Dagster keeps the state of sensors by it."""
@@ -29,8 +30,11 @@ def reload(place: str) -> bool:
     where that still goes on after RELOAD_SECONDS. Raises SyncError with one line if they cannot be loaded,
     and then the former ones stay, or if it is away."""
     import grpc
-    from dagster._core.errors import DagsterUserCodeUnreachableError
-    from dagster._grpc.client import DagsterGrpcClient
+
+    from sync_pipeline.orchestration.dagster_internals import (
+        DagsterGrpcClient,
+        DagsterUserCodeUnreachableError,
+    )
 
     try:
         DagsterGrpcClient(socket=place).reload_code(timeout=RELOAD_SECONDS)
@@ -39,15 +43,17 @@ def reload(place: str) -> bool:
         if isinstance(cause, grpc.Call) and cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return False
         told = cause.details() if isinstance(cause, grpc.Call) else None
-        raise SyncError(one_line(told or str(error))) from None
+        raise SyncError(one_line(told or str(error))[:500]) from None
     return True
 
 
 def answers(place: Path) -> bool:
     """True once the process with the definitions answers through the socket; waits for it as long as Dagster
     waits for a call."""
-    from dagster._core.errors import DagsterUserCodeUnreachableError
-    from dagster._grpc.client import DagsterGrpcClient
+    from sync_pipeline.orchestration.dagster_internals import (
+        DagsterGrpcClient,
+        DagsterUserCodeUnreachableError,
+    )
 
     if not place.exists():
         return False
@@ -56,8 +62,3 @@ def answers(place: Path) -> bool:
     except DagsterUserCodeUnreachableError:
         return False
     return True
-
-
-def one_line(text: str) -> str:
-    """``text`` as one line of a bearable length."""
-    return " ".join(text.split())[:500]

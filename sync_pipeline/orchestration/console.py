@@ -14,9 +14,9 @@ from typing import NoReturn
 
 import click
 import dagster as dg
-from dagster_shared.error import SerializableErrorInfo
 
 from sync_pipeline.exit_codes import CONFIGURATION
+from sync_pipeline.orchestration.dagster_internals import SerializableErrorInfo
 from sync_pipeline.safe_text import one_line
 
 _IN_PROCESS = ("job execute", "asset materialize")
@@ -75,7 +75,8 @@ def _shorten(record: logging.LogRecord) -> bool:
     elif event.is_job_failure:
         first = event.job_failure_data.first_step_failure_event
         if first is None:
-            _reasons.setdefault(_cause(event.job_failure_data.error, event.message or "the run failed"))
+            error = event.job_failure_data.error
+            _reasons.setdefault(cause_of(error) if error else event.message or "the run failed")
         elif _reason(first)[1]:
             record.msg = _without_stack(record)
     return True
@@ -92,11 +93,11 @@ def _reason(event: dg.DagsterEvent) -> tuple[str, bool]:
     told = data.user_failure_data
     if told is not None and told.description:
         return told.description, True
-    return _cause(data.error, event.message or "the step failed"), False
+    return cause_of(data.error) if data.error else event.message or "the step failed", False
 
 
-def _cause(error: SerializableErrorInfo | None, otherwise: str) -> str:
-    """The text of the exception that led to ``error``, or ``otherwise`` where there is none."""
-    while error is not None and error.cause is not None:
+def cause_of(error: SerializableErrorInfo) -> str:
+    """The text of the exception that led to ``error``."""
+    while error.cause is not None:
         error = error.cause
-    return otherwise if error is None else error.message
+    return error.message

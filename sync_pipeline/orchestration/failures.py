@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
-from dagster._core.errors import DagsterUserCodeProcessError
-from dagster_shared.error import SerializableErrorInfo
 
 from sync_pipeline.errors import ConfigurationError, SyncError
+from sync_pipeline.orchestration.dagster_internals import DagsterUserCodeProcessError, SerializableErrorInfo
 from sync_pipeline.quality.reasons import remedy
 
 REFUSED = "refused"

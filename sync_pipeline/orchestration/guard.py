@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from graphql import GraphQLError, OperationDefinitionNode, OperationType, parse
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOKEN_PARAMETER = "token"
 TOKEN_HEADER = "x-scm-token"
@@ -54,7 +51,7 @@ class Guard:
     """
 
     def __init__(
-        self, app: App, *, token: str, host: str, port: int, now: Callable[[], float] = time.time
+        self, app: ASGIApp, *, token: str, host: str, port: int, now: Callable[[], float] = time.time
     ) -> None:
         self._app = app
         self._token = token
@@ -69,7 +66,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        headers = _Headers(scope["headers"])
+        headers = Headers(scope=scope)
         websocket = scope["type"] == "websocket"
         method = "GET" if websocket else str(scope["method"])
         refused = self._refuse(scope, headers, method, websocket)
@@ -77,31 +74,28 @@ class Guard:
             status, line = refused
             if websocket:
                 await _close(receive, send)
-            elif status == _NO_TOKEN and "text/html" in ",".join(headers.all("accept")).lower():
-                await _answer(
-                    send, status, _HOW_TO_GET_IN, [("content-security-policy", "default-src 'none'")], "html"
-                )
+            elif status == _NO_TOKEN and "text/html" in ",".join(headers.getlist("accept")).lower():
+                policy = {"content-security-policy": "default-src 'none'"}
+                await _response(status, _HOW_TO_GET_IN, policy, "text/html")(scope, receive, send)
             else:
-                await _answer(send, status, line)
+                await _response(status, f"{line}\n")(scope, receive, send)
             return
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         if method == "GET" and not websocket and TOKEN_PARAMETER in given:
-            await self._welcome(scope, send)
+            await self._welcome(scope)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _refuse(
-        self, scope: Scope, headers: _Headers, method: str, websocket: bool
-    ) -> tuple[int, str] | None:
-        host = headers.one("host")
+    def _refuse(self, scope: Scope, headers: Headers, method: str, websocket: bool) -> tuple[int, str] | None:
+        host = _only(headers, "host")
         if host is None or (self._hosts is not None and host.lower() not in self._hosts):
             return 421, "this address is not served here"
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        origin = headers.one("origin")
+        origin = _only(headers, "origin")
         safe = method in _READING and not websocket
         if not safe and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             return 403, "this request comes from another page"
-        if headers.one("sec-fetch-site") in ("cross-site", "same-site") and not safe:
+        if _only(headers, "sec-fetch-site") in ("cross-site", "same-site") and not safe:
             return 403, "this request comes from another page"
         link = [value for name, value in query if name == TOKEN_PARAMETER]
         tokens = (*self._tokens(headers), *(link if safe else ()))
@@ -117,16 +111,16 @@ class Guard:
                 return 405, "a GET reads; send this with POST"
         return None
 
-    def _cookies(self, headers: _Headers) -> Iterable[str]:
-        for value in headers.all("cookie"):
+    def _cookies(self, headers: Headers) -> Iterable[str]:
+        for value in headers.getlist("cookie"):
             for part in value.split(";"):
                 name, _, content = part.strip().partition("=")
                 if name == self._cookie:
                     yield content
 
-    def _tokens(self, headers: _Headers) -> Iterable[str]:
-        yield from headers.all(TOKEN_HEADER)
-        for value in headers.all("authorization"):
+    def _tokens(self, headers: Headers) -> Iterable[str]:
+        yield from headers.getlist(TOKEN_HEADER)
+        for value in headers.getlist("authorization"):
             scheme, _, content = value.partition(" ")
             if scheme.lower() == "bearer":
                 yield content.strip()
@@ -148,7 +142,7 @@ class Guard:
             cookie.encode(), self._session(int(end)).encode()
         )
 
-    async def _welcome(self, scope: Scope, send: Send) -> None:
+    def _welcome(self, scope: Scope) -> Response:
         """The first visit: begin a session and take the token out of the address."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         rest = urlencode([(name, value) for name, value in query if name != TOKEN_PARAMETER])
@@ -156,25 +150,18 @@ class Guard:
         path = "/" + quote(str(scope["path"]).lstrip("/"), safe="/:@!$&'()*+,;=-._~")
         session = self._session(int(self._now()) + SESSION_SECONDS)
         cookie = f"{self._cookie}={session}; Path=/; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict"
-        headers = [
-            ("location", f"{path}?{rest}" if rest else path),
-            ("set-cookie", cookie),
-            ("referrer-policy", "no-referrer"),
-        ]
-        await _answer(send, 303, "", headers)
+        headers = {
+            "location": f"{path}?{rest}" if rest else path,
+            "set-cookie": cookie,
+            "referrer-policy": "no-referrer",
+        }
+        return _response(303, "", headers)
 
 
-class _Headers:
-    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self._raw = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw]
-
-    def all(self, name: str) -> list[str]:
-        return [value for key, value in self._raw if key == name]
-
-    def one(self, name: str) -> str | None:
-        """The header's only value; two that differ are none, since nobody knows which one counts."""
-        values = set(self.all(name))
-        return values.pop() if len(values) == 1 else None
+def _only(headers: Headers, name: str) -> str | None:
+    """The only value of a header; None where two of them differ, because it is unknown which one counts."""
+    values = set(headers.getlist(name))
+    return values.pop() if len(values) == 1 else None
 
 
 def _only_reads(text: str) -> bool:
@@ -192,19 +179,10 @@ def _only_reads(text: str) -> bool:
     )
 
 
-async def _answer(
-    send: Send, status: int, line: str, headers: Iterable[tuple[str, str]] = (), form: str = "plain"
-) -> None:
-    body = f"{line}\n".encode() if line else b""
-    given = [
-        ("content-type", f"text/{form}; charset=utf-8"),
-        ("content-length", str(len(body))),
-        ("cache-control", "no-store"),
-        *headers,
-    ]
-    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in given]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+def _response(
+    status: int, text: str, headers: Mapping[str, str] | None = None, kind: str = "text/plain"
+) -> Response:
+    return Response(text, status, {"cache-control": "no-store", **(headers or {})}, kind)
 
 
 async def _close(receive: Receive, send: Send) -> None:

@@ -72,10 +72,10 @@ class FleetVerdict:
 
 def fleet_verdicts(conn: Connection, tokens: Credentials, settings: Settings) -> list[FleetVerdict]:
     """The fleet-wide checks as of now, with the tokens and settings in force."""
-    return [_attendance(conn), _servers(conn, tokens), _held(conn, settings), _location(settings)]
+    return [read(conn, tokens, settings) for read in _CHECKS.values()]
 
 
-def _attendance(conn: Connection) -> FleetVerdict:
+def _attendance(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
     silent, unserved = heartbeats.silent(conn), pools.unserved(conn)
     return FleetVerdict(
         ATTENDANCE,
@@ -91,7 +91,7 @@ def _attendance(conn: Connection) -> FleetVerdict:
     )
 
 
-def _servers(conn: Connection, tokens: Credentials) -> FleetVerdict:
+def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
     wrong: list[str] = []
     metadata: dict[str, str | int] = {}
 
@@ -116,7 +116,7 @@ def _servers(conn: Connection, tokens: Credentials) -> FleetVerdict:
     return FleetVerdict(SERVERS, tuple(wrong), severity, counts | (metadata or {"servers": "all answer"}))
 
 
-def _held(conn: Connection, settings: Settings) -> FleetVerdict:
+def _held(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
     """What is switched off, the pauses in force, and the circuit breakers that are not closed."""
     wrong = list(settings.switched_off)
     metadata: dict[str, str | int] = {
@@ -143,7 +143,7 @@ def _held(conn: Connection, settings: Settings) -> FleetVerdict:
     return FleetVerdict(HELD, tuple(wrong), warn, counts | (metadata or {"held_back": "nothing"}))
 
 
-def _location(settings: Settings) -> FleetVerdict:
+def _location(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
     """Each run loads the settings and the snapshot anew, while the sensors go on with those of before."""
     wrong: tuple[str, ...] = ()
     try:
@@ -164,25 +164,27 @@ def _is_active(repository: Repository) -> bool:
     return repository.lifecycle is Lifecycle.ACTIVE
 
 
+_CHECKS: Mapping[str, Callable[[Connection, Credentials, Settings], FleetVerdict]] = {
+    ATTENDANCE: _attendance,
+    SERVERS: _servers,
+    HELD: _held,
+    LOCATION: _location,
+}
+
+
 def fleet_checks(asset: dg.AssetKey) -> list[dg.AssetChecksDefinition]:
     """The checks, shown at ``asset``."""
-    return [_check(asset, name) for name in _DESCRIPTIONS]
+    return [_check(asset, name) for name in _CHECKS]
 
 
 def _check(asset: dg.AssetKey, name: str) -> dg.AssetChecksDefinition:
-    read: Callable[[Connection, Credentials, Settings], FleetVerdict] = {
-        ATTENDANCE: lambda conn, *_: _attendance(conn),
-        SERVERS: lambda conn, tokens, _: _servers(conn, tokens),
-        HELD: lambda conn, _, settings: _held(conn, settings),
-        LOCATION: lambda _, __, settings: _location(settings),
-    }[name]
-
     @dg.asset_check(asset=asset, name=name, description=_DESCRIPTIONS[name])
     def check(
         settings: dg.ResourceParam[Settings], postgres: PostgresResource, gitlab: GitLabResource
     ) -> dg.AssetCheckResult:
         with postgres.database(max_size=1) as database, database.connection() as conn:
-            verdict = read(conn, credentials.in_force(conn, gitlab.readers(database)), settings)
+            tokens = credentials.in_force(conn, gitlab.readers(database))
+            verdict = _CHECKS[name](conn, tokens, settings)
         return dg.AssetCheckResult(
             passed=verdict.passed, severity=verdict.severity, metadata=dict(verdict.metadata)
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Protocol
+from typing import TypeAlias
 
 import dagster as dg
 
@@ -36,50 +36,6 @@ _BLOCK_KEY = re.compile(r"(\d{10})-(\d{10})")
 _REVISIONS = re.compile(r"(\d+)-(\d+)")
 # One statement per so many keys keeps far below the limit of bind parameters.
 _KEYS_PER_STATEMENT = 5000
-
-
-class Partitions(Protocol):
-    """The partitions of a family at this moment."""
-
-    @property
-    def newest(self) -> str:
-        """The key that carries an incremental."""
-        ...
-
-    def key(self, partition: Window) -> str:
-        """The key of a partition."""
-        ...
-
-    def between(self, first: str, last: str) -> tuple[Window, ...]:
-        """Every partition from one key to the other, oldest first. Raises ConfigurationError with one line
-        for a key that there is none of, and for a range that ends before it starts."""
-        ...
-
-    def touched(self, window: Window) -> tuple[Window, ...]:
-        """The partitions that share something with ``window``, oldest first."""
-        ...
-
-    def carriers(self, windows: Sequence[Window]) -> tuple[str, str]:
-        """First and last key of the range that a run of exactly these windows has in Dagster."""
-        ...
-
-    def parse(self, text: str) -> tuple[Window, ...]:
-        """The jobs that a window of the runner is cut into. Raises ConfigurationError."""
-        ...
-
-
-def windows_of(known: Partitions, keys: Iterable[str]) -> list[Window]:
-    """The windows of those of ``keys`` that there is a partition of, in the order of the keys."""
-    have = set(known.known) if isinstance(known, Blocks) else None
-    found: list[Window] = []
-    for key in keys:
-        if have is not None:
-            if key in have:
-                found.append(block_window(key))
-            continue
-        with suppress(ConfigurationError):
-            found += known.between(key, key)
-    return found
 
 
 def partitions_of(
@@ -107,13 +63,12 @@ class Blocks:
 
     @property
     def newest(self) -> str:
+        """The key that carries an incremental."""
         return self.known[-1]
 
-    def key(self, partition: Window) -> str:
-        assert isinstance(partition, RevisionWindow)
-        return block_key(partition)
-
     def between(self, first: str, last: str) -> tuple[Window, ...]:
+        """Every partition from one key to the other, oldest first. Raises ConfigurationError with one line
+        for an unknown key, and for a range that ends before it starts."""
         start, end = block_window(first), block_window(last)
         if end < start:
             raise _reversed(first, last)
@@ -126,15 +81,18 @@ class Blocks:
                 raise ConfigurationError(f"there is no partition {key}; {newest}", code="unknown_partition")
         return tuple(blocks_of(RevisionWindow(start.first, end.end)))
 
-    def touched(self, window: Window) -> tuple[Window, ...]:
+    def touched(self, window: Window) -> tuple[RevisionWindow, ...]:
+        """The partitions that share something with ``window``, oldest first."""
         assert isinstance(window, RevisionWindow)
         return tuple(blocks_of(window))
 
     def carriers(self, windows: Sequence[Window]) -> tuple[str, str]:
-        keys = [self.key(block) for window in windows for block in self.touched(window)]
+        """First and last key of the range that a run of exactly these windows has in Dagster."""
+        keys = [block_key(block) for window in windows for block in self.touched(window)]
         return min(keys), max(keys)
 
     def parse(self, text: str) -> tuple[Window, ...]:
+        """The jobs that a window of the runner is cut into. Raises ConfigurationError."""
         match = _REVISIONS.fullmatch(text)
         if match is None or int(match[2]) < int(match[1]) or int(match[1]) < 1:
             raise ConfigurationError(f"{text!r} is no window; write first-last, such as 5-300, from 1 on")
@@ -222,7 +180,7 @@ def clock() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """Days in UTC from ``first`` to ``today``, both included."""
+    """Days in UTC from ``first`` to ``today``, both included. The methods are those of :class:`Blocks`."""
 
     first: date
     today: date
@@ -240,10 +198,6 @@ class Days:
     def all(self) -> TimeWindow:
         """From the start of the first day to the end of today."""
         return TimeWindow(day_window(self.first).since, day_window(self.today).until)
-
-    def key(self, partition: Window) -> str:
-        assert isinstance(partition, TimeWindow)
-        return day_key(partition)
 
     def between(self, first: str, last: str) -> tuple[Window, ...]:
         start, end = parse_day(first), parse_day(last)
@@ -341,6 +295,24 @@ def is_done(day: TimeWindow, missing: Iterable[Window], today: date) -> bool:
         and gaps[0].since > day.since
         and gaps[0].until == day.until
     )
+
+
+Partitions: TypeAlias = Blocks | Days
+"""The partitions of a family at this moment."""
+
+
+def windows_of(known: Partitions, keys: Iterable[str]) -> list[Window]:
+    """The windows of those of ``keys`` that there is a partition of, in the order of the keys."""
+    have = set(known.known) if isinstance(known, Blocks) else None
+    found: list[Window] = []
+    for key in keys:
+        if have is not None:
+            if key in have:
+                found.append(block_window(key))
+            continue
+        with suppress(ConfigurationError):
+            found += known.between(key, key)
+    return found
 
 
 def windows_text(windows: Iterable[Window]) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dagster._serdes import ConfigurableClassData
 from dagster_postgres import DagsterPostgresStorage
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.orchestration.console import end_command, is_command
+from sync_pipeline.orchestration.dagster_internals import ConfigurableClassData
 from sync_pipeline.orchestration.storage import explained_storage
 
 _VARIABLE = "SCM_DAGSTER_STORAGE_URL"

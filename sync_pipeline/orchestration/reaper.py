@@ -17,11 +17,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import dagster as dg
-from dagster._core.execution.backfill import BulkActionStatus
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.reaper import AT_ONCE, REAPER, Item, ReapReport, reap, rules_of
+from sync_pipeline.orchestration.dagster_internals import BulkActionStatus
 from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of
+from sync_pipeline.orchestration.storage import records_problem
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.policy.reaping import Rules, RunInDagster, RunState, why_run_is_lost
 from sync_pipeline.resources import PostgresResource
@@ -104,9 +105,7 @@ def reap_all(
         except ConfigurationError:
             raise
         except Exception as error:
-            # Dagster's storage may be away although our database answers.
-            line = (str(error).strip().splitlines() or [""])[0]
-            report.errors.append(f"Dagster's records: {type(error).__name__}: {line}")
+            report.errors.append(records_problem(error))
     return report
 
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Repository
 from sync_pipeline.orchestration.asset_page import AssetPages
+from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from sync_pipeline.orchestration.failures import failed, refused
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.schedules import fleet_job, schedule_of

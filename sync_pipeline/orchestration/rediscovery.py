@@ -16,7 +16,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.discovery import Discovered, rediscover
 from sync_pipeline.orchestration.failures import failed, refusing
 from sync_pipeline.orchestration.processes import sign
-from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
+from sync_pipeline.orchestration.schedules import schedule_of
 from sync_pipeline.quality import credentials
 from sync_pipeline.resources import GitLabResource, PostgresResource
 from sync_pipeline.safe_text import visible
@@ -33,7 +33,7 @@ REDISCOVERY = "rediscovery"
 _FIVE_MINUTES = 300.0
 
 
-def rediscovery_job() -> dg.JobDefinition:
+def _job() -> dg.JobDefinition:
     """The job that visits every root that is due, and brings the snapshot up to date."""
 
     @dg.op(description="Visits every discovery root that is due; the catalog follows.")
@@ -75,40 +75,24 @@ def rediscovery_job() -> dg.JobDefinition:
     return rediscovery
 
 
-def rediscovery_schedule(job: dg.JobDefinition, settings: Settings) -> dg.ScheduleDefinition:
-    """The schedule that starts ``job`` when a root is due or the snapshot is older than the catalog."""
+def rediscovery_schedule(settings: Settings) -> dg.ScheduleDefinition:
+    """The schedule that starts the job when a root is due or the snapshot is older than the catalog."""
+
+    def look(database: Database, settings: Settings) -> tuple[bool, str]:
+        due = _due(database, settings, Readers(settings, database))
+        if due or _snapshot_is_old(database, settings):
+            return True, f"{len(due)} roots are due"
+        return False, "nothing is due"
 
     # How often it is asked; how often a root is visited is a setting.
-    every = _FIVE_MINUTES if settings.discovery.interval_seconds >= _FIVE_MINUTES else 60.0
-
-    @dg.schedule(
-        name=REDISCOVERY,
-        job=job,
-        cron_schedule="*/5 * * * *" if every == _FIVE_MINUTES else "* * * * *",
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
+    is_rare = settings.discovery.interval_seconds >= _FIVE_MINUTES
+    return schedule_of(
+        _job(),
+        cron="*/5 * * * *" if is_rare else "* * * * *",
+        every=_FIVE_MINUTES if is_rare else 60.0,
         description="Visits discovery roots that are due and exports the catalog when it changed.",
+        look=look,
     )
-    @skips_outages
-    def rediscovery(
-        context: dg.ScheduleEvaluationContext,
-        settings: dg.ResourceParam[Settings],
-        postgres: PostgresResource,
-        gitlab: GitLabResource,
-    ) -> dg.RunRequest | dg.SkipReason:
-        with postgres.database() as database, heartbeat(database, settings, REDISCOVERY, every=every) as say:
-            due = _due(database, settings, gitlab.readers(database))
-            if not due and not _snapshot_is_old(database, settings):
-                say("nothing is due")
-                return dg.SkipReason("nothing is due")
-            unfinished = dg.RunsFilter(job_name=REDISCOVERY, statuses=UNFINISHED)
-            if context.instance.get_runs_count(unfinished):
-                say("a run is at work")
-                return dg.SkipReason("a run is at work")
-            say(f"{len(due)} roots are due")
-        return dg.RunRequest()
-
-    return rediscovery
 
 
 def _due(database: Database, settings: Settings, readers: Readers) -> list[Root]:

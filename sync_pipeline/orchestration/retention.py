@@ -14,22 +14,23 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES
-from dagster._core.storage.dagster_run import FINISHED_STATUSES, RunRecord
 
-from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.retention import AT_ONCE, RETENTION, Kind, RetentionReport, Until, retain
-from sync_pipeline.orchestration.failures import StepFailure, refused
+from sync_pipeline.orchestration.dagster_internals import (
+    BULK_ACTION_TERMINAL_STATUSES,
+)
+from sync_pipeline.orchestration.failures import StepFailure, refusing
 from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.schedules import fleet_job, schedule_of
 from sync_pipeline.orchestration.specs import fleet_key
+from sync_pipeline.orchestration.storage import records_problem
 from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
 
 _BACKFILL_TAG = "dagster/backfill"
 _MATERIALIZED = dg.DagsterEventType.ASSET_MATERIALIZATION
+_FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 _EVENTS_LOOKED_AT = 1000
 _TICKS_COUNTED = 100_000
 # It goes on next week, and ends before run monitoring ends it.
@@ -65,13 +66,9 @@ def retention_asset(settings: Settings) -> dg.AssetsDefinition:
         postgres: PostgresResource,
     ) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
         sign(context.instance, context.run)
-        try:
-            with postgres.database(max_size=2) as database:
-                report = retain_all(
-                    database, settings, context.instance, execute=True, until=Until(seconds=_LONGEST)
-                )
-        except ConfigurationError as error:
-            raise refused(error) from None
+        with refusing(), postgres.database(max_size=2) as database:
+            until = Until(seconds=_LONGEST)
+            report = retain_all(database, settings, context.instance, execute=True, until=until)
         context.log.info(report.summary())
         yield dg.MaterializeResult(
             asset_key=key,
@@ -87,23 +84,11 @@ def retention_asset(settings: Settings) -> dg.AssetsDefinition:
     return retention
 
 
-def retention_job(settings: Settings) -> UnresolvedAssetJobDefinition:
-    """The job that materializes the asset."""
-    return fleet_job(
-        RETENTION,
-        retention_key(settings),
-        "Delete records of finished work that are older than they are kept.",
-    )
-
-
-def retention_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
-    """The schedule that starts ``job`` on Sundays at 03:00 UTC."""
-    return schedule_of(
-        job,
-        cron="0 3 * * 0",
-        every=_WEEK,
-        description="Deletes records of finished work that are older than they are kept.",
-    )
+def retention_schedule(settings: Settings) -> dg.ScheduleDefinition:
+    """The schedule that starts the job of the asset on Sundays at 03:00 UTC."""
+    description = "Deletes records of finished work that are older than they are kept."
+    job = fleet_job(RETENTION, retention_key(settings), description)
+    return schedule_of(job, cron="0 3 * * 0", every=_WEEK, description=description)
 
 
 def retain_all(
@@ -125,18 +110,14 @@ def retain_all(
         _runs(instance, report, runs, until)
         _ticks(instance, report, ticks, until)
     except Exception as error:
-        # Dagster's storage may be away although our database answers.
-        line = (str(error).strip().splitlines() or [""])[0]
-        report.errors.append(f"Dagster's records: {type(error).__name__}: {line}")
+        report.errors.append(records_problem(error))
     return report
 
 
 def _runs(instance: dg.DagsterInstance, report: RetentionReport, kind: Kind, until: Until) -> None:
     if not kind.days:
         return
-    old = dg.RunsFilter(
-        statuses=FINISHED_STATUSES, updated_before=datetime.now(UTC) - timedelta(days=kind.days)
-    )
+    old = dg.RunsFilter(statuses=_FINISHED, updated_before=datetime.now(UTC) - timedelta(days=kind.days))
     open_backfills: dict[str, bool] = {}
     last: str | None = None  # the place to go on at, a run that stays
     while records := instance.get_run_records(old, limit=AT_ONCE, cursor=last, ascending=True):
@@ -168,7 +149,7 @@ def _is_of_open_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun, known
     return known[backfill_id]
 
 
-def _holds_a_partition(instance: dg.DagsterInstance, record: RunRecord) -> bool:
+def _holds_a_partition(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
     """Whether the latest materialization of a partition is of this run, or that of an asset without them."""
     run_id, cursor, has_more = record.dagster_run.run_id, None, True
     while has_more:

@@ -11,42 +11,34 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from uuid import uuid4
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import RunFailureReason
-from dagster._core.utils import make_new_run_id
 
 from sync_pipeline.catalog import CatalogSnapshot
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import Counts, JobReport, JobType, Kind, Mode, RevisionWindow, Trigger, Window
 from sync_pipeline.operations import pools
 from sync_pipeline.operations.environment import environment_variables
+from sync_pipeline.orchestration.assets import console_at
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
+from sync_pipeline.orchestration.dagster_internals import RunFailureReason
 from sync_pipeline.orchestration.failures import REFUSED
-from sync_pipeline.orchestration.jobs import console_at
 from sync_pipeline.orchestration.partitions import (
-    Partitions,
     day_partitions,
     ensure_blocks,
     first_day,
     partitions_of,
-    windows_text,
 )
-from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of, signature
+from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of, signature, variables_set
 from sync_pipeline.orchestration.run_spec import (
-    ACTOR_TAG,
-    MODE_TAG,
     PARTITION_TAG,
     PROCESS_TAG,
-    RANGE_END_TAG,
-    RANGE_START_TAG,
-    REASON_TAG,
     TRIGGER_TAG,
     UPDATE_WATERMARK_TAG,
-    WINDOWS_TAG,
     names_of,
-    repository_tag,
+    run_tags,
+    window_tags,
 )
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.step import Observer
@@ -61,16 +53,8 @@ from sync_pipeline.store.database import Database
 def dagster_environment(settings: Settings) -> Iterator[Mapping[str, str]]:
     """The variables that Dagster reads, in force for the length of the block."""
     variables = environment_variables(settings)
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
+    with variables_set(variables):
         yield variables
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def execute(
@@ -118,7 +102,7 @@ def execute(
         if family.kind is Kind.SVN:
             revisions = [w for w in windows or () if isinstance(w, RevisionWindow)]
             ensure_blocks(instance, database, max((w.end - 1 for w in revisions), default=1))
-        partitions = partitions_of(family, instance, day_partitions(first_day(snapshot, settings)))
+        known = partitions_of(family, instance, day_partitions(first_day(snapshot, settings)))
         observer = Observer(_total(on_counts), ended)
         defs = build_defs(
             # What a person named is read whatever the pool of this shell takes.
@@ -127,16 +111,13 @@ def execute(
             only="",
             resource_overrides={"observer": dg.ResourceDefinition.hardcoded_resource(observer)},
         )
-        run_id = make_new_run_id()
+        run_id = str(uuid4())
+        carried = window_tags(known, windows, exact=True) if windows else {PARTITION_TAG: known.newest}
         tags = {
-            MODE_TAG: str(mode),
-            TRIGGER_TAG: str(trigger),
-            ACTOR_TAG: actor,
-            REASON_TAG: reason,
+            **run_tags(mode, trigger, actor, reason, chosen),
             UPDATE_WATERMARK_TAG: "true" if update_watermark else "false",
             PROCESS_TAG: signature(run_id),
-            **repository_tag(chosen),
-            **_partition_tags(partitions, windows or ()),
+            **carried,
         }
         _close_lost_runs(instance)
         job = defs.resolve_job_def(family.job_name)
@@ -152,7 +133,7 @@ def execute(
                     run_config=console_at("CRITICAL"),
                     raise_on_error=False,
                 )
-        except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+        except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
             raise _stopped() from None
     if not result.success:
         if any(_was_interrupted(event) for event in result.all_events):
@@ -170,13 +151,6 @@ def _close_lost_runs(instance: dg.DagsterInstance) -> None:
         for run in instance.get_runs(started, limit=100):
             if process_of(run) is Process.GONE:
                 end_lost_run(instance, run.run_id, "the process of this run is gone")
-
-
-def _partition_tags(partitions: Partitions, windows: Sequence[Window]) -> Mapping[str, str]:
-    if not windows:
-        return {PARTITION_TAG: partitions.newest}
-    first, last = partitions.carriers(windows)
-    return {RANGE_START_TAG: first, RANGE_END_TAG: last, WINDOWS_TAG: windows_text(windows)}
 
 
 def _total(

@@ -6,13 +6,13 @@ succeeds without doing anything. So everything is checked here."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Mode, Repository, Trigger, Window
-from sync_pipeline.orchestration.partitions import Partitions
+from sync_pipeline.orchestration.partitions import Partitions, windows_text
 from sync_pipeline.policy.windows import bounds
 from sync_pipeline.safe_text import visible
 
@@ -90,6 +90,25 @@ def repository_tag(repositories: Collection[Repository]) -> dict[str, str]:
     """The tag that names the repository of a run, where it is for one."""
     names = {catalog.path_of(repository) for repository in repositories}
     return {REPOSITORY_TAG: visible(names.pop())[:_MAX_TAG_LENGTH]} if len(names) == 1 else {}
+
+
+def run_tags(
+    mode: Mode, trigger: Trigger, actor: str, reason: str, repositories: Collection[Repository]
+) -> dict[str, str]:
+    """The tags of a run that we start, without its windows; :func:`read_run_spec` reads them."""
+    return {
+        MODE_TAG: str(mode),
+        TRIGGER_TAG: str(trigger),
+        ACTOR_TAG: actor,
+        REASON_TAG: reason,
+        **repository_tag(repositories),
+    }
+
+
+def window_tags(known: Partitions, windows: Sequence[Window], *, exact: bool) -> dict[str, str]:
+    """The tags of a run of these windows; ``exact`` where their edges need not be those of partitions."""
+    tags = dict(zip((RANGE_START_TAG, RANGE_END_TAG), known.carriers(windows), strict=True))
+    return {**tags, WINDOWS_TAG: windows_text(windows)} if exact else tags
 
 
 def read_run_spec(tags: Mapping[str, str], known: Partitions) -> RunSpec:

@@ -1,18 +1,26 @@
-"""What the schedules have in common: one run of their job at a time, a heartbeat, and a reason for each tick
-that starts nothing.
+"""The tick that all schedules share, and the schedules ``full_sync`` and ``repair_recent``.
 
-Belongs here: the tick of a schedule, and how a fleet-wide asset becomes a job. Does not belong here: what a
-job does, and when: that is with each of them. The names are fixed: people and CI call the jobs by them, and
+A tick starts at most one run of its job at a time, writes a heartbeat, and gives a reason where it starts
+nothing. ``full_sync`` and ``repair_recent`` queue jobs that read something again; the scheduler starts these
+within its caps, so a schedule that is off, late or duplicated is harmless.
+
+Belongs here: also how a fleet-wide asset becomes a job. Does not belong here: what is queued
+(:mod:`sync_pipeline.policy.resync`). The names are fixed: people and CI call the jobs by them, and
 Dagster keeps the switch of a schedule by its name.
 """
 
-# Dagster looks at the annotations of schedules itself, so they cannot be postponed here.
+# Dagster looks at the annotations of ops and schedules itself, so they cannot be postponed here.
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from sync_pipeline.model import Trigger
+from sync_pipeline.operations.resync import Queued, Resync, queue
+from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
+from sync_pipeline.orchestration.failures import refusing
+from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings
@@ -70,3 +78,55 @@ def schedule_of(
         return dg.RunRequest() if starts else dg.SkipReason(summary)
 
     return tick
+
+
+# What is read again by itself --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Timing:
+    cron: str
+    every: float
+    description: str
+
+
+_TIMINGS = {
+    Resync.FULL_SYNC: _Timing("0 2 * * *", 86_400.0, "Queue the last days (SVN: blocks) to be read again."),
+    Resync.REPAIR_RECENT: _Timing("37 * * * *", 3600.0, "Queue the recent window again after an outage."),
+}
+
+
+def resync_schedules() -> list[dg.ScheduleDefinition]:
+    """The schedules and their jobs. A job writes the ledger and reads no source."""
+    return [_schedule(what) for what in Resync]
+
+
+def _job(what: Resync) -> dg.JobDefinition:
+    @dg.op(name=f"queue_{what}", description=_TIMINGS[what].description)
+    def queue_again(
+        context: dg.OpExecutionContext, settings: dg.ResourceParam[Settings], postgres: PostgresResource
+    ) -> None:
+        sign(context.instance, context.run)
+        with refusing(), postgres.database(max_size=1) as database:
+            context.log.info(_queue(database, settings, what, execute=True).summary())
+
+    @dg.job(name=str(what), description=_TIMINGS[what].description, executor_def=dg.in_process_executor)
+    def resync() -> None:
+        queue_again()
+
+    return resync
+
+
+def _schedule(what: Resync) -> dg.ScheduleDefinition:
+    def look(database: Database, settings: Settings) -> tuple[bool, str]:
+        found = _queue(database, settings, what, execute=False)
+        return bool(found.pieces), found.summary()
+
+    timing = _TIMINGS[what]
+    return schedule_of(
+        _job(what), cron=timing.cron, every=timing.every, description=timing.description, look=look
+    )
+
+
+def _queue(database: Database, settings: Settings, what: Resync, *, execute: bool) -> Queued:
+    return queue(database, settings, what, execute=execute, actor=str(what), trigger=Trigger.SENSOR)

@@ -1,20 +1,23 @@
 """The scheduler: the sensor that starts what is due.
 
-Belongs here: its ticks. It decides by our database alone and calls no source. Its name is fixed: Dagster
-keeps cursors and on/off switches by name. What is due is decided in :mod:`sync_pipeline.policy.planning`;
-hints come from :mod:`sync_pipeline.orchestration.changes`.
+Belongs here: its ticks, and the grouping of decisions into runs. A run carries many repositories, because
+starting one costs seconds. The scheduler decides by our database alone and calls no source. Its name is
+fixed: Dagster keeps cursors and on/off switches by name. What is due is decided in
+:mod:`sync_pipeline.policy.planning`; hints come from :mod:`sync_pipeline.orchestration.changes`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from sync_pipeline.catalog import BLOCK_REVISIONS, block_of
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import (
     JobType,
@@ -24,35 +27,21 @@ from sync_pipeline.model import (
     RevisionWindow,
     TimeWindow,
     Trigger,
+    Window,
 )
 from sync_pipeline.operations import pools, scheduling
-from sync_pipeline.orchestration.health_checks import (
-    CHECK_NAME,
-    check_description,
-    check_metadata,
-    mark_reported,
-    severity,
-)
+from sync_pipeline.orchestration.asset_page import check_fields
+from sync_pipeline.orchestration.assets import BLOCKS_PER_RUN
+from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
+from sync_pipeline.orchestration.health_checks import mark_reported
 from sync_pipeline.orchestration.liveness import fleet_verdicts
-from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of, windows_text
-from sync_pipeline.orchestration.planning import Start, group
-from sync_pipeline.orchestration.run_spec import (
-    ACTOR_TAG,
-    MODE_TAG,
-    PRIORITY_TAG,
-    RANGE_END_TAG,
-    RANGE_START_TAG,
-    REASON_TAG,
-    TRIGGER_TAG,
-    WINDOWS_TAG,
-    read_run_spec,
-    repository_tag,
-)
+from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of
+from sync_pipeline.orchestration.run_spec import PRIORITY_TAG, read_run_spec, run_tags, window_tags
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat, skips_outages
 from sync_pipeline.orchestration.ui_requests import UiRequests
 from sync_pipeline.policy.families import FAMILY_OF, Family
-from sync_pipeline.policy.snapshot import InFlight
+from sync_pipeline.policy.snapshot import Decision, InFlight
 from sync_pipeline.policy.windows import hull
 from sync_pipeline.quality import credentials, health
 from sync_pipeline.quality.credentials import Credentials
@@ -165,19 +154,13 @@ def _run_request(
     by_id: Mapping[int, Repository],
 ) -> dg.RunRequest:
     partitions = partitions_of(start.family, instance, days)
-    tags = {
-        MODE_TAG: str(start.mode),
-        TRIGGER_TAG: str(Trigger.SENSOR),
-        ACTOR_TAG: SCHEDULER,
-        REASON_TAG: ", ".join(sorted({d.reason for d in start.decisions})),
-        PRIORITY_TAG: _RUN_PRIORITY[start.mode],
-    }
-    tags |= repository_tag([by_id[repo_id] for repo_id, _ in start.assets])
+    reason = ", ".join(sorted({d.reason for d in start.decisions}))
+    repositories = [by_id[repo_id] for repo_id, _ in start.assets]
+    tags = run_tags(start.mode, Trigger.SENSOR, SCHEDULER, reason, repositories)
+    tags[PRIORITY_TAG] = _RUN_PRIORITY[start.mode]
     if start.window is not None:
-        tags[RANGE_START_TAG], tags[RANGE_END_TAG] = partitions.carriers([start.window])
-        if isinstance(start.window, TimeWindow):
-            # Its edges need not be those of days, and it may lie in front of all of them.
-            tags[WINDOWS_TAG] = windows_text([start.window])
+        # A window of time may lie in front of all partitions; one of revisions is whole blocks.
+        tags |= window_tags(partitions, [start.window], exact=isinstance(start.window, TimeWindow))
     return dg.RunRequest(
         run_key=start.run_key(now, settings.jobs.claim_seconds),
         job_name=start.family.job_name,
@@ -238,11 +221,7 @@ def _changed_verdicts(
     return [
         dg.AssetCheckEvaluation(
             asset_key=asset_key(by_id[v.facts.repo_id], v.facts.job_type),
-            check_name=CHECK_NAME,
-            passed=v.health.passed,
-            severity=severity(v.health),
-            description=check_description(v, by_id[v.facts.repo_id].spec),
-            metadata=check_metadata(v, by_id[v.facts.repo_id].spec),
+            **check_fields(v, by_id[v.facts.repo_id].spec),
         )
         for v in news
     ]
@@ -278,3 +257,61 @@ def _changed_fleet_verdicts(
     now = {one.name: [today, *one.wrong] for one in verdicts}
     changed = [one.evaluation(fleet) for one in verdicts if shown.get(one.name) != now[one.name]]
     return changed, json.dumps({"version": 1, "shown": now})
+
+
+# From a plan to runs -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One Dagster run to start. ``window`` holds the windows of all its jobs: whole blocks, or just the one
+    window of time that they have in common; None for an incremental."""
+
+    family: Family
+    instance_slug: str
+    mode: Mode
+    window: Window | None
+    decisions: tuple[Decision, ...]
+
+    @property
+    def assets(self) -> tuple[tuple[int, JobType], ...]:
+        """The (repository, job type)s that the run carries."""
+        return tuple(sorted({(d.repo_id, d.job_type) for d in self.decisions}))
+
+    def run_key(self, moment: datetime, length: float) -> str:
+        """Name of this start. Dagster remembers it for ever, also of a run that failed: so it holds the
+        attempt, and the current ``length`` seconds for a run that died before it claimed anything."""
+        asset = f"{self.family} {self.instance_slug} {self.mode} {self.window}"
+        work = sorted(f"{d.repo_id} {d.job_type} {d.window} {d.job_id} {d.attempts}" for d in self.decisions)
+        text = "\n".join([asset, str(int(moment.timestamp() // length)), *work])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def group(decisions: Iterable[Decision]) -> list[Start]:
+    """The runs that do what was chosen, in the order of their most urgent job."""
+    groups: dict[tuple[Family, str, Mode, object], list[Decision]] = {}
+    for decision in decisions:
+        if decision.chosen:
+            key = FAMILY_OF[decision.job_type], decision.instance_slug, decision.mode, _part(decision.window)
+            groups.setdefault(key, []).append(decision)
+    return [
+        Start(family, instance_slug, mode, _range(members), tuple(members))
+        for (family, instance_slug, mode, _), members in groups.items()
+    ]
+
+
+def _part(window: Window | None) -> object:
+    """What the jobs of a run have in common: a range of so many blocks, or the same window of time."""
+    if isinstance(window, RevisionWindow):
+        return block_of(window.first).first // (BLOCK_REVISIONS * BLOCKS_PER_RUN)
+    return window
+
+
+def _range(members: Sequence[Decision]) -> Window | None:
+    windows = [d.window for d in members if d.window is not None]
+    blocks = [
+        RevisionWindow(block_of(w.first).first, block_of(w.end - 1).end)
+        for w in windows
+        if isinstance(w, RevisionWindow)
+    ]
+    return hull(blocks) or hull(windows)

@@ -15,16 +15,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.model import (
@@ -40,17 +38,13 @@ from sync_pipeline.model import (
     Window,
 )
 from sync_pipeline.operations.formatting import counted
-from sync_pipeline.orchestration.asset_page import OF_EVERY_PARTITION, AssetPages
+from sync_pipeline.orchestration.asset_page import OF_EVERY_PARTITION, AssetPages, check_fields
 from sync_pipeline.orchestration.completed_partitions import finished_blocks, finished_days
+from sync_pipeline.orchestration.dagster_internals import DagsterEventBatchMetadata
 from sync_pipeline.orchestration.failures import StepFailure, failed
-from sync_pipeline.orchestration.health_checks import (
-    CHECK_NAME,
-    check_description,
-    check_metadata,
-    mark_reported,
-    severity,
-)
+from sync_pipeline.orchestration.health_checks import mark_reported
 from sync_pipeline.orchestration.partitions import Days, block_key, day_key, ensure_blocks
+from sync_pipeline.orchestration.processes import variables_set
 from sync_pipeline.orchestration.requests import Requests
 from sync_pipeline.orchestration.run_spec import RunSpec
 from sync_pipeline.orchestration.specs import asset_key
@@ -280,7 +274,14 @@ class Step:
         """Ask the engine for pieces of one repository and one window."""
         try:
             pieces = [replace(piece, request=self.requests.judged(piece.request)) for piece in pieces]
-            reports = self._reports(syncer, [piece.request for piece in pieces])
+            first = pieces[0].request
+            reports = syncer.run_together(
+                [piece.request for piece in pieces],
+                cancel=self.cancel,
+                progress=lambda job_type, counts: self.observer.on_counts(
+                    first.repo_id, job_type, first.window, counts
+                ),
+            )
             return [
                 replace(piece, report=report, error=None if report.succeeded else report.error)
                 for piece, report in zip(pieces, reports, strict=True)
@@ -294,26 +295,6 @@ class Step:
             _log.exception("%s failed in an unforeseen way", pieces[0].name)
             return [replace(piece, error=f"{type(error).__name__}: {error}") for piece in pieces]
 
-    def _reports(self, syncer: Syncer, requests: Sequence[JobRequest]) -> Sequence[JobReport]:
-        first = requests[0]
-        if len(requests) == 1:
-            return [
-                syncer.run(
-                    first,
-                    cancel=self.cancel,
-                    progress=lambda counts: self.observer.on_counts(
-                        first.repo_id, first.job_type, first.window, counts
-                    ),
-                )
-            ]
-        return syncer.run_together(
-            requests,
-            cancel=self.cancel,
-            progress=lambda job_type, counts: self.observer.on_counts(
-                first.repo_id, job_type, first.window, counts
-            ),
-        )
-
     # -- in the main thread -----------------------------------------------------------------------------
 
     def _stop(self, threads: ThreadPoolExecutor) -> None:
@@ -324,7 +305,7 @@ class Step:
                 self.cancel.set()
                 threads.shutdown(wait=True, cancel_futures=True)
                 return
-            except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+            except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
                 continue
 
     def _record(self, piece: _RequestResult) -> None:
@@ -349,20 +330,12 @@ class Step:
                 self.context.log.error(self.errors[-1])
 
     def _materialize(self, repository: Repository, report: JobReport) -> None:
-        if self.family.kind is Kind.SVN:
-            keys = [block_key(block) for block in finished_blocks(report, self.watermarks)]
-            whole = self.pages.metadata(repository, report) if keys else {}
-            _log_together(
-                self.context,
-                [
-                    dg.AssetMaterialization(
-                        asset_key(repository, report.job_type), partition=key, metadata=whole
-                    )
-                    for key in keys
-                ],
-            )
+        if self.family.kind is not Kind.SVN:
+            materialize_days(self.context, repository, report, self.days, self.watermarks, self.pages)
             return
-        materialize_days(self.context, repository, report, self.days, self.watermarks, self.pages)
+        if keys := [block_key(block) for block in finished_blocks(report, self.watermarks)]:
+            whole = self.pages.metadata(repository, report)
+            _log_together(self.context, asset_key(repository, report.job_type), dict.fromkeys(keys, whole))
 
     def _checks(self, selected: Selected) -> Iterator[dg.AssetCheckResult]:
         """The health of what was selected with its checks. Sensor runs leave them to the scheduler."""
@@ -392,11 +365,7 @@ class Step:
         for verdict in verdicts:
             yield dg.AssetCheckResult(
                 asset_key=keys[verdict.facts.repo_id, verdict.facts.job_type],
-                check_name=CHECK_NAME,
-                passed=verdict.health.passed,
-                severity=severity(verdict.health),
-                description=check_description(verdict, specs[verdict.facts.repo_id]),
-                metadata=check_metadata(verdict, specs[verdict.facts.repo_id]),
+                **check_fields(verdict, specs[verdict.facts.repo_id]),
             )
 
     def _move_origins(self, todo: Sequence[_RepositoryWork]) -> None:
@@ -454,42 +423,26 @@ def materialize_days(
     whole = pages.metadata(repository, report)
     # The rest is told once, with the newest day: it is of the whole window.
     part = {name: whole[name] for name in OF_EVERY_PARTITION}
-    _log_together(
-        context,
-        [
-            dg.AssetMaterialization(
-                asset_key(repository, report.job_type),
-                partition=key,
-                metadata=whole if key == keys[-1] else part,
-            )
-            for key in keys
-        ],
-    )
+    shown = {key: whole if key == keys[-1] else part for key in keys}
+    _log_together(context, asset_key(repository, report.job_type), shown)
 
 
-def _log_together(context: dg.AssetExecutionContext, events: Sequence[dg.AssetMaterialization]) -> None:
-    """Log materializations of one asset. One by one each would cost several database sessions: a year of days
-    is written in a few statements."""
-    if len(events) < 2:
-        for event in events:
-            context.log_event(event)
+def _log_together(
+    context: dg.AssetExecutionContext, asset: dg.AssetKey, metadata: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Log a materialization of each of these partitions of an asset. One by one each would cost several
+    database sessions: a year of days is written in a few statements."""
+    events = [
+        dg.AssetMaterialization(asset, partition=key, metadata=shown) for key, shown in metadata.items()
+    ]
+    if len(events) == 1:
+        context.log_event(events[0])
         return
     step = context.get_step_execution_context()
     batch = str(uuid4())
-    with _batches_on():
+    # Dagster writes events in batches where this variable says so; the executor is in this process.
+    with variables_set({_BATCH_VARIABLE: os.environ.get(_BATCH_VARIABLE, "100")}):
         for number, event in enumerate(events, 1):
-            DagsterEvent.asset_materialization(
+            dg.DagsterEvent.asset_materialization(
                 step, event, DagsterEventBatchMetadata(batch, is_end=number == len(events))
             )
-
-
-@contextmanager
-def _batches_on() -> Iterator[None]:
-    """Dagster writes events in batches where this variable says so; the executor is in this process."""
-    before = os.environ.get(_BATCH_VARIABLE)
-    os.environ[_BATCH_VARIABLE] = before or "100"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_BATCH_VARIABLE]

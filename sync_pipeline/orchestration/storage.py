@@ -21,19 +21,30 @@ def storage_problem(error: BaseException) -> str | None:
     SQLAlchemy's text holds the whole statement with its values, so only the server's message is kept.
     """
     # Not needed to load a code location.
-    from dagster_postgres.utils import DagsterPostgresException
+    from sync_pipeline.orchestration.dagster_internals import DagsterPostgresException
 
     if isinstance(error, DagsterPostgresException):
         return "Dagster's database does not answer"
     if not isinstance(error, sqlalchemy.exc.DBAPIError):
         return None
-    message = (str(error.orig).strip().splitlines() or [""])[0]
+    message = first_line(error.orig) if error.orig is not None else ""
     state = getattr(error.orig, "pgcode", None) or ""
     if state.startswith("53"):
         return f"Dagster's database has no room: {message}; make room there, then try again"
     if state:
         return f"Dagster's database refused: {message}"
     return "Dagster's database does not answer"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def records_problem(error: Exception) -> str:
+    """One line about an error that kept us from Dagster's records, which may be away although our database
+    answers."""
+    return f"Dagster's records: {type(error).__name__}: {first_line(error)}"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import dagster as dg
 import psycopg
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.orchestration.storage import is_outage, storage_problem
+from sync_pipeline.orchestration.storage import first_line, is_outage, storage_problem
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import heartbeats
 from sync_pipeline.store.database import Database
@@ -48,17 +48,13 @@ def skips_outages(body: Callable[_P, _T]) -> Callable[_P, _T | dg.SkipReason]:
         except ConfigurationError as error:
             return dg.SkipReason("; ".join(error.problems))
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            return dg.SkipReason(f"the database went away: {_first_line(error)}")
+            return dg.SkipReason(f"the database went away: {first_line(error)}")
         except Exception as error:
             if not is_outage(error):
                 raise
             return dg.SkipReason(storage_problem(error))
 
     return tick
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager

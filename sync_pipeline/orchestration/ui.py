@@ -41,6 +41,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations import slowness
 from sync_pipeline.operations.environment import config_file, environment_variables, resolve_urls
 from sync_pipeline.orchestration import code_server
+from sync_pipeline.orchestration.dagster_internals import DAEMON_MODULE
 from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
 from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE
 from sync_pipeline.safe_text import one_line
@@ -126,10 +127,13 @@ def serve(
     address cannot be used."""
     import uvicorn
     from dagster import DagsterInstance
-    from dagster._core.workspace.context import WorkspaceProcessContext
-    from dagster._core.workspace.load_target import WorkspaceFileTarget
     from dagster_webserver.version import __version__
-    from dagster_webserver.webserver import DagsterWebserver
+
+    from sync_pipeline.orchestration.dagster_internals import (
+        DagsterWebserver,
+        WorkspaceFileTarget,
+        WorkspaceProcessContext,
+    )
 
     secret = token(settings)
     listener = _listen(host, port)
@@ -184,6 +188,7 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
             "daemon": lambda: _daemon(workspace),
             "UI": lambda: _page(arguments),
         }
+        # Each command is made when it is needed: the port of the page is known after its first start.
         begin = {name: partial(_start, command, environment) for name, command in commands.items()}
         children = _Children(begin | {"daemon": partial(_start_daemon, settings, begin["daemon"])})
         answers = slowness.Answers(lambda: code_server.answers(place))
@@ -238,7 +243,7 @@ def _only_one(settings: Settings) -> Iterator[None]:
 
 def _daemon(workspace: Path) -> list[str]:
     return [
-        *(sys.executable, "-m", "dagster._daemon", "run", "-w", str(workspace)),
+        *(sys.executable, "-m", DAEMON_MODULE, "run", "-w", str(workspace)),
         *("--log-level", "warning"),
     ]
 
@@ -271,16 +276,13 @@ def _page(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _start(command: Callable[[], Sequence[str]], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return _child(command(), environment)
-
-
-def _child(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """A child in a process group of its own that does not outlive us, however we end. It writes to our
     stderr."""
+    arguments = list(command())
     if sys.platform == "linux":
-        command = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command]
+        arguments = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *arguments]
     return subprocess.Popen(
-        command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+        arguments, env=dict(environment), stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
     )
 
 

@@ -19,18 +19,17 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 import psycopg
-from dagster._core.definitions.partitions.context import partition_loading_context
-from dagster._core.execution.backfill import (
-    BULK_ACTION_TERMINAL_STATUSES,
-    BulkActionsFilter,
-    BulkActionStatus,
-    PartitionBackfill,
-)
 
 from sync_pipeline.errors import ConfigurationError, LeaseHeld
 from sync_pipeline.model import JobType, Kind, Lifecycle, Mode, Repository, Trigger, Window
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.assets import BLOCKS_PER_RUN, DAYS_PER_RUN
+from sync_pipeline.orchestration.dagster_internals import (
+    BULK_ACTION_TERMINAL_STATUSES,
+    BulkActionsFilter,
+    BulkActionStatus,
+    PartitionBackfill,
+)
 from sync_pipeline.orchestration.partitions import Partitions, partitions_of, windows_of
 from sync_pipeline.orchestration.requests import Requests
 from sync_pipeline.orchestration.run_spec import RunSpec, read_run_spec
@@ -204,7 +203,7 @@ class UiRequests:
             # Written by a Dagster before 1.13, which needs the graph of that time.
             raise ValueError("the form of this backfill is not known")
         # Some forms of a subset ask the instance which partitions there are.
-        with partition_loading_context(dynamic_partitions_store=self._instance):
+        with dg.partition_loading_context(dynamic_partitions_store=self._instance):
             by_key = {
                 key: tuple(subset.get_partition_keys())
                 for key, subset in data.target_subset.partitions_subsets_by_asset_key.items()
@@ -257,13 +256,9 @@ class UiRequests:
     def _of_run(self, run: dg.DagsterRun) -> Iterator[_Asked]:
         for repository in self._repositories:
             for family, job_types in by_family(pools.job_types_of(self._settings, repository)):
-                selected = run.asset_selection
-                chosen = tuple(
-                    job_type
-                    for job_type in job_types
-                    if (run.job_name == family.job_name if selected is None else False)
-                    or (selected is not None and asset_key(repository, job_type) in selected)
-                )
+                chosen = job_types if run.job_name == family.job_name else ()
+                if run.asset_selection is not None:
+                    chosen = tuple(j for j in job_types if asset_key(repository, j) in run.asset_selection)
                 if not chosen:
                     continue
                 try:

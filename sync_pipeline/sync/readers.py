@@ -15,7 +15,7 @@ from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Repository
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.transport import Client, Instance, RateLimiter
-from sync_pipeline.sources.svn import make_client
+from sync_pipeline.sources.svn import Client as SvnClient
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline.store.database import Database
 from sync_pipeline.sync.limiter import TenantLimiter, gitlab_limiter, svn_limiter
@@ -114,7 +114,7 @@ def svn_reader(
 ) -> SvnReader:
     """The reader of everything below ``prefix`` of the repository at ``root_url``. It asks a server that
     cannot be reached ``attempts`` times, and ``limiter`` before each command."""
-    client = make_client(
+    client = SvnClient(
         username=settings.svn.username,
         password=settings.svn.password.get_secret_value(),
         ca_file=settings.ca_file,

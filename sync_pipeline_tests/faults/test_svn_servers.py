@@ -37,7 +37,7 @@ from sync_pipeline.model import (
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.sandbox.svn_samples import growing
 from sync_pipeline.settings import Settings
-from sync_pipeline.sources.svn import make_client
+from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline.store import integrity_checks, watermarks
 from sync_pipeline.store.database import Connection, Database
@@ -72,7 +72,7 @@ def syncer(database: Database, settings: Settings) -> Syncer:
 
 
 def reader_of(url: str, **client: str | Path | list[str]) -> SvnReader:
-    return SvnReader(make_client(**client), url, "", log_timeout=20, info_timeout=20, attempts=1)  # type: ignore[arg-type]
+    return SvnReader(Client(**client), url, "", log_timeout=20, info_timeout=20, attempts=1)  # type: ignore[arg-type]
 
 
 def rows_of(reader: SvnReader, end: int) -> list[RevisionRow]:
@@ -223,7 +223,7 @@ def test_where_the_raw_log_cannot_be_had_the_doubt_is_flagged(
 
 
 def test_the_login_for_the_raw_log_goes_nowhere_else(apache: Apache) -> None:
-    client = make_client(username=USER, password=PASSWORD)
+    client = Client(username=USER, password=PASSWORD)
     secret = base64.b64encode(f"{USER}:{PASSWORD}".encode())
     with _Server(None) as other, _Server(f"http://127.0.0.1:{other.port}/x", asks=False) as front:
         for url in (f"http://localhost:{front.port}/x", apache.url("moved/x")):
@@ -674,7 +674,7 @@ def test_a_server_that_is_full_costs_no_revision(
 ) -> None:
     command = fake_svn(f"echo '<log>'; echo \"svn: {reason}\" >&2; exit 1")
     url = create_repository(tmp_path / "repository").load(growing(2)).url
-    reader = SvnReader(make_client(svn_command=command), url, "", log_timeout=9, info_timeout=9, attempts=1)
+    reader = SvnReader(Client(svn_command=command), url, "", log_timeout=9, info_timeout=9, attempts=1)
     for ask in (lambda: list(reader.read(RevisionWindow(1, 3))), lambda: reader.read_single(1)):
         with pytest.raises(Transient) as caught:
             ask()

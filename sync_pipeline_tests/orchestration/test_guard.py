@@ -12,9 +12,10 @@ from urllib.parse import quote
 
 import pytest
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from sync_pipeline.orchestration import ui
-from sync_pipeline.orchestration.guard import SESSION_SECONDS, Guard, Receive, Scope, Send
+from sync_pipeline.orchestration.guard import SESSION_SECONDS, Guard
 from sync_pipeline.settings import Settings
 
 TOKEN = "correct-horse"

@@ -9,7 +9,14 @@ import pytest
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import BEGINNING, Mode, RevisionWindow, TimeWindow, Trigger
 from sync_pipeline.orchestration import run_spec
-from sync_pipeline.orchestration.partitions import Blocks, Days, block_key, block_window, windows_text
+from sync_pipeline.orchestration.partitions import (
+    Blocks,
+    Days,
+    block_key,
+    block_window,
+    day_window,
+    windows_text,
+)
 from sync_pipeline.orchestration.run_spec import read_run_spec
 
 KEYS = [f"{first:010d}-{first + 999:010d}" for first in range(1, 5000, 1000)]
@@ -33,7 +40,7 @@ def test_one_partition_is_a_backfill_of_its_window() -> None:
 
 def test_a_range_is_every_block_in_it() -> None:
     found = read_run_spec({run_spec.RANGE_START_TAG: KEYS[1], run_spec.RANGE_END_TAG: KEYS[3]}, BLOCKS)
-    assert [BLOCKS.key(window) for window in found.windows] == KEYS[1:4]
+    assert found.windows == tuple(map(block_window, KEYS[1:4]))
 
 
 def test_an_incremental_only_rides_on_its_partition() -> None:
@@ -120,7 +127,9 @@ def test_a_range_of_days_is_every_day_in_it_and_today_exists() -> None:
     found = read_run_spec(
         {run_spec.RANGE_START_TAG: "2024-02-28", run_spec.RANGE_END_TAG: "2024-03-01"}, DAYS
     )
-    assert [DAYS.key(window) for window in found.windows] == ["2024-02-28", "2024-02-29", "2024-03-01"]
+    assert found.windows == tuple(
+        day_window(date(2024, month, number)) for month, number in [(2, 28), (2, 29), (3, 1)]
+    )
     assert (found.mode, found.exact) == (Mode.BACKFILL, False)
     assert read_run_spec({run_spec.PARTITION_TAG: "2024-03-10"}, DAYS).windows == (
         TimeWindow(day("2024-03-10"), day("2024-03-11")),

@@ -18,7 +18,7 @@ _PARENT = """import os, signal, sys
 from sync_pipeline.orchestration import ui
 os.register_at_fork(before=lambda: os._exit(7))
 program = "import time; print('begun', flush=True); time.sleep(600)"
-child = ui._child([sys.executable, "-c", program], os.environ)
+child = ui._start(lambda: [sys.executable, "-c", program], os.environ)
 print(child.pid, flush=True)
 sys.stdin.readline()
 os.kill(os.getpid(), signal.SIGKILL)

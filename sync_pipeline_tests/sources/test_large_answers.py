@@ -13,7 +13,7 @@ from sync_pipeline.model import RevisionWindow
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.sources.gitlab.responses import redact
 from sync_pipeline.sources.gitlab.reviews import told_once
-from sync_pipeline.sources.svn import make_client
+from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline_tests.store.gitlab_facts import START, event
 from sync_pipeline_tests.svn_fixtures import SvnRepository
@@ -26,9 +26,7 @@ def test_a_message_full_of_control_characters_is_read(svn_repository: Callable[.
     writer = DumpWriter().revision("before", "dev", DATE).node("a", text="x")
     writer.revision(message, "dev", DATE).node("b", text="x")
     writer.revision("after", "dev", DATE).node("c", text="x")
-    reader = SvnReader(
-        make_client(), svn_repository(dump=writer.dump()).url, "", log_timeout=60, info_timeout=60
-    )
+    reader = SvnReader(Client(), svn_repository(dump=writer.dump()).url, "", log_timeout=60, info_timeout=60)
     (batch,) = reader.read(RevisionWindow(1, 4))
     rows = list(batch.rows)
     assert [row.message for row in rows] == ["before", message, "after"]

@@ -15,7 +15,7 @@ import sync_pipeline.sources.svn.client as pysvn
 from sync_pipeline.errors import ConfigurationError, WindowTooHard
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.sandbox.svn_samples import growing
-from sync_pipeline.sources.svn import make_client
+from sync_pipeline.sources.svn import Client
 from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers
 
 Factory = Callable[..., SvnRepository]
@@ -251,7 +251,7 @@ def test_the_command_sees_no_secret_no_terminal_and_its_own_world(
         f"case \"$*\" in *--force-interactive*) cat '{tmp_path}/question' >&2; read -r told; esac\n"
         'echo "stdin:$told"\n'
     )
-    client = make_client(svn_command=command, username="ann", password="hunter2 secret")
+    client = Client(svn_command=command, username="ann", password="hunter2 secret")
     seen = client.cat("https://svn.example.org/r/f").decode()
     head, _, given = seen.partition("stdin:")
     assert "hunter2" not in head
@@ -266,7 +266,7 @@ def test_the_command_sees_no_secret_no_terminal_and_its_own_world(
     for line in ("LC_ALL=C.UTF-8\n", "LANGUAGE=\n", "SSH_ASKPASS_REQUIRE=never\n", "SVN_SSH=false\n"):
         assert line in head
     assert "hunter2" not in repr(client)
-    plain = make_client(svn_command=command).cat("svn+ssh://svn.example.org/r/f").decode()
+    plain = Client(svn_command=command).cat("svn+ssh://svn.example.org/r/f").decode()
     assert "stdin:\n" in plain
     assert "--non-interactive" in plain
     assert "SVN_SSH=ssh -p 22 -o BatchMode=yes\n" in plain
@@ -274,7 +274,7 @@ def test_the_command_sees_no_secret_no_terminal_and_its_own_world(
 
 
 def test_no_secret_is_in_the_process_list_of_a_real_command(silent_server: int) -> None:
-    client = make_client(username="ann", password="hunter2", timeout=20)
+    client = Client(username="ann", password="hunter2", timeout=20)
     url = f"svn://ann:hunter2@127.0.0.1:{silent_server}/r"
     seen: list[str] = []
 
@@ -291,7 +291,7 @@ def test_no_secret_is_in_the_process_list_of_a_real_command(silent_server: int) 
 
 def test_the_private_configuration_goes_with_the_client(repository: SvnRepository, tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
-    client = make_client(ca_file=authority)
+    client = Client(ca_file=authority)
     client.info2(repository.url, recurse=False)
     folder = Path(client._configuration(repository.url))
     assert f"ssl-authority-files = {authority}" in (folder / "servers").read_text()

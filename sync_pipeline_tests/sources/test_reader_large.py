@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from sync_pipeline.model import RevisionWindow
-from sync_pipeline.sources.svn import make_client
+from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline_tests.svn_fixtures import SvnRepository, large_repository
 
@@ -21,7 +21,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> SvnRepository:
 
 
 def reader_of(repository: SvnRepository, prefix: str = "") -> SvnReader:
-    return SvnReader(make_client(), repository.url, prefix, log_timeout=300, info_timeout=60)
+    return SvnReader(Client(), repository.url, prefix, log_timeout=300, info_timeout=60)
 
 
 def test_many_revisions_and_a_huge_one_arrive_whole_in_flat_memory(repository: SvnRepository) -> None:

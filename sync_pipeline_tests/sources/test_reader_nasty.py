@@ -22,7 +22,7 @@ from sync_pipeline.errors import (
 from sync_pipeline.model import Batch, PathChange, RevisionRow, RevisionWindow, Visibility
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.sandbox.svn_samples import growing
-from sync_pipeline.sources.svn import make_client
+from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline_tests.sources.truth import assert_equal
 from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, free_port
@@ -33,7 +33,7 @@ DATE = "2020-01-02T03:04:05.678901Z"
 
 def reader_of(url: str, prefix: str = "", **client: str | float) -> SvnReader:
     return SvnReader(
-        make_client(**client),  # type: ignore[arg-type]
+        Client(**client),  # type: ignore[arg-type]
         url,
         prefix,
         log_timeout=60,
@@ -325,7 +325,7 @@ def test_a_path_below_a_repository_that_is_not_there_is_gone(
 
 def test_a_server_that_never_answers_ends_at_the_limit(silent_server: int) -> None:
     url = f"svn://127.0.0.1:{silent_server}/r"
-    reader = SvnReader(make_client(), url, "", log_timeout=0.3, info_timeout=0.3)
+    reader = SvnReader(Client(), url, "", log_timeout=0.3, info_timeout=0.3)
     with pytest.raises(Transient) as info:
         reader.visit()
     assert info.value.code == "timeout"
@@ -346,7 +346,7 @@ def test_a_revision_beyond_head_is_transient(svn_repository: Factory) -> None:
 
 
 def test_cancel_becomes_cancelled(silent_server: int) -> None:
-    client = make_client()
+    client = Client()
     client.callback_cancel = lambda: True
     with pytest.raises(Cancelled):
         SvnReader(client, f"svn://127.0.0.1:{silent_server}/r", "", log_timeout=60, info_timeout=60).visit()
@@ -483,7 +483,7 @@ def test_no_revision_is_asked_for_an_empty_window(svn_repository: Factory) -> No
 def test_a_lost_connection_is_tried_again_within_seconds_and_then_given_up(svn_repository: Factory) -> None:
     waits: list[float] = []
     refused = f"svn://127.0.0.1:{free_port()}/r"
-    reader = SvnReader(make_client(), refused, "", log_timeout=60, info_timeout=60, sleep=waits.append)
+    reader = SvnReader(Client(), refused, "", log_timeout=60, info_timeout=60, sleep=waits.append)
     with pytest.raises(Transient, match="cannot reach"):
         reader.visit()
     assert reader.calls == 3
@@ -500,6 +500,6 @@ def test_a_server_that_comes_back_in_between_is_read(svn_repository: Factory, sv
     def restart(_: float) -> None:
         svnserve.restart(server)
 
-    reader = SvnReader(make_client(), url, "", log_timeout=60, info_timeout=60, sleep=restart)
+    reader = SvnReader(Client(), url, "", log_timeout=60, info_timeout=60, sleep=restart)
     assert reader.visit().head == 3
     assert reader.calls == 2

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from sync_pipeline.model import RevisionRow, RevisionWindow, Visibility
-from sync_pipeline.sources.svn import make_client
+from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline_tests.sources.truth import assert_equal
 from sync_pipeline_tests.svn_fixtures import SAMPLE_DUMPS, SvnRepository, SvnServers
 
 
 def read_all(url: str, head: int) -> list[RevisionRow]:
-    reader = SvnReader(make_client(), url, "", log_timeout=60, info_timeout=60)
+    reader = SvnReader(Client(), url, "", log_timeout=60, info_timeout=60)
     (batch,) = reader.read(RevisionWindow(1, head + 1))
     assert batch.covered == batch.window
     assert not batch.quarantined
@@ -41,6 +41,6 @@ def test_every_revision_alone_reads_the_same(
     dump: Path, svn_repository: Callable[..., SvnRepository]
 ) -> None:
     repository = svn_repository(dump=dump)
-    reader = SvnReader(make_client(), repository.url, "", log_timeout=60, info_timeout=60)
+    reader = SvnReader(Client(), repository.url, "", log_timeout=60, info_timeout=60)
     rows = [row for number in range(1, repository.youngest + 1) for row in reader.read_single(number).rows]
     assert_equal(rows, repository)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.sources.svn import configuration, make_client
+from sync_pipeline.sources.svn import Client, configuration
 from sync_pipeline.sources.svn.client import ClientError
 from sync_pipeline_tests.sources.gitlab.servers import overheard
 
@@ -74,7 +74,7 @@ def test_a_folder_that_was_just_made_or_has_no_lock_is_left_alone(place: Path) -
 
 
 def test_a_client_leaves_nothing_behind(place: Path, fake_svn: Callable[[str], str]) -> None:
-    client = make_client(svn_command=fake_svn("exit 1"))
+    client = Client(svn_command=fake_svn("exit 1"))
     with pytest.raises(ClientError):
         client.info2("http://svn.example.test/x")
     assert len(list(place.glob("svn-config-*"))) == 1
@@ -89,7 +89,7 @@ def test_a_web_server_is_reached_through_the_proxy_of_the_environment(
     with overheard() as (port, heard):
         monkeypatch.setenv("HTTP_PROXY", f"http://jo:s3cret@127.0.0.1:{port}")
         monkeypatch.setenv("NO_PROXY", "other.example.test")
-        client = make_client(timeout=20)
+        client = Client(timeout=20)
         with pytest.raises(ClientError):
             client.info2("http://svn.example.test/repo")
         assert heard[0].startswith(b"OPTIONS http://svn.example.test/repo HTTP/1.1")
@@ -106,7 +106,7 @@ def test_the_login_of_a_proxy_is_on_no_command_line(
     monkeypatch.setenv("HTTPS_PROXY", "http://jo:s3%20cret@proxy.example.test:3128")
     command = fake_svn(f'echo "$@" > {said}; env >> {said}; cat "$3/servers" > {place}/servers; exit 1')
     with pytest.raises(ClientError):
-        make_client(svn_command=command).info2("https://svn.example.test/x")
+        Client(svn_command=command).info2("https://svn.example.test/x")
     assert "s3" not in said.read_text().replace("svn.example", "")
     assert (place / "servers").read_text().splitlines()[-4:] == [
         "http-proxy-host = proxy.example.test",
@@ -122,7 +122,7 @@ def test_a_proxy_that_svn_cannot_use_is_an_error_without_its_login(
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", proxy)
     with pytest.raises(ConfigurationError) as caught:
-        make_client().info2("http://svn.example.test/x")
+        Client().info2("http://svn.example.test/x")
     assert "HTTP_PROXY" in str(caught.value)
     assert proxy not in str(caught.value)
 

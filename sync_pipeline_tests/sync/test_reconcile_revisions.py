@@ -14,7 +14,7 @@ from psycopg import sql
 from sync_pipeline.model import Depth, JobReport, JobType, Mode, Repository, RevisionWindow
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.settings import Settings
-from sync_pipeline.sources.svn import make_client
+from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline.store import integrity_checks, watermarks
 from sync_pipeline.store.database import Connection, Database
@@ -63,7 +63,7 @@ class Impatient(Readers):
         self._command = command
 
     def svn(self, repo: Repository, cancelled: Callable[[], bool]) -> SvnReader:
-        client = make_client(svn_command=self._command)
+        client = Client(svn_command=self._command)
         root = repo.svn_root or repo.url
         return SvnReader(client, root, repo.svn_prefix, log_timeout=20, info_timeout=20, attempts=1)
 

@@ -262,7 +262,8 @@ class Client:
     """Sends the requests of one job. May be used by several threads at once. ``per_page`` is how many rows of
     a list that is read by time are asked for at once: a multiple of ten, 100 at most, which is GitLab's own
     limit. ``max_rows`` is 100, and 10 or 1 after an answer with more rows stalled. ``limiter`` is that of the
-    instance until another one is set."""
+    instance until another one is set. Without ``only_reads_json`` a request that changes something is sent
+    once, and answers may be files or empty."""
 
     def __init__(
         self, instance: Instance, cancelled: Callable[[], bool], patience: float | None = None
@@ -275,6 +276,7 @@ class Client:
         self.per_page = 100
         self.limiter = instance.limiter
         self.max_rows = 100
+        self.only_reads_json = True
         self.stats = Stats()
         self._cancelled = cancelled
         self._local = threading.local()
@@ -429,10 +431,13 @@ class _Session(requests.Session):
         self.headers["Accept-Encoding"] = bodies.ENCODINGS
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
-        """Send ``request`` and whatever follows from it; a JSON answer with status 2xx comes back."""
+        """Send ``request`` and whatever follows from it; an answer with status 2xx comes back."""
         clock = self._instance.monotonic
         started = clock()
         failures = 0
+        # A change whose answer got lost may have happened.
+        is_change = not self._client.only_reads_json and request.method not in ("GET", "HEAD")
+        attempts = 1 if is_change else self._client.attempts
 
         def is_over(state: tenacity.RetryCallState) -> bool:
             nonlocal failures
@@ -441,7 +446,7 @@ class _Session(requests.Session):
                 # A server that says each time when to come back is no failure, as long as that is soon.
                 return state.idle_for >= _REFUSED_AT_MOST
             failures += 1
-            return failures >= self._client.attempts
+            return failures >= attempts
 
         def log_retry(state: tenacity.RetryCallState) -> None:
             nonlocal started
@@ -637,7 +642,12 @@ class _Session(requests.Session):
     def _judged(
         self, request: requests.PreparedRequest, response: requests.Response, body: bytes
     ) -> requests.Response:
-        """``response`` with its body, if that is whole JSON."""
+        """``response`` with its body, if that is whole JSON or the client takes files."""
+        kind = response.headers.get("Content-Type", "").lower()
+        if not self._client.only_reads_json and "json" not in kind and "html" not in kind:
+            response._content = body
+            response._content_consumed = True  # type: ignore[attr-defined]
+            return response
         if not responses.is_json(response.headers):
             raise responses.not_json(
                 _shown(request), response.headers, response.status_code, _shown_proxy(request)

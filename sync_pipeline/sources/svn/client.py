@@ -39,6 +39,7 @@ from sync_pipeline.sources.svn.types import (
     depth,
     diff_summarize_kind,
     epoch,
+    kind_of,
     node_kind,
     number,
     opt_revision_kind,
@@ -87,6 +88,7 @@ class Client:
 
     ``config_dir``: Subversion's configuration folder; empty for a private one, removed with the client. With
     a private one web servers are reached through the proxies of HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+    ``password`` is kept in memory only.
     ``timeout``: wall clock limit of one command in seconds, unless a method takes its own.
     ``max_answer_bytes``: the largest answer of one command. ``ca_file``: PEM file with certificate
     authorities. ``trust_failures``: certificate failures to accept, as svn names them, separated by commas.
@@ -103,6 +105,8 @@ class Client:
         self,
         config_dir: str = "",
         *,
+        username: str = "",
+        password: str = "",
         svn_command: str = "svn",
         timeout: float = 120.0,
         max_answer_bytes: int = 2 * 1024**3,
@@ -132,8 +136,8 @@ class Client:
         self._folders: dict[str | None, PrivateFolder] = {}
         self._ca_file = ca_file
         self._trust = trust_failures
-        self._username = ""
-        self._password: str | None = None
+        self._username = username
+        self._password = password or None
         self._keep_login = False
         self._busy = threading.Lock()
 
@@ -173,63 +177,17 @@ class Client:
 
     # Reading
 
-    def log(
-        self,
-        url_or_path: str,
-        revision_start: Revision = HEAD,
-        revision_end: Revision = FIRST,
-        discover_changed_paths: bool = False,
-        strict_node_history: bool = True,
-        limit: int = 0,
-        peg_revision: Revision = UNSPECIFIED,
-        include_merged_revisions: bool = False,
-        revprops: Sequence[str] | None = None,
-    ) -> list[PysvnLog]:
-        """The log entries from ``revision_start`` to ``revision_end``, in that order."""
-        return list(
-            self.iter_log(
-                url_or_path,
-                revision_start,
-                revision_end,
-                discover_changed_paths,
-                strict_node_history,
-                limit,
-                peg_revision,
-                include_merged_revisions,
-                revprops,
-            )
-        )
+    def log(self, url_or_path: str, *arguments: Any, **named: Any) -> list[PysvnLog]:
+        """The log entries from ``revision_start`` to ``revision_end``, in that order. The arguments are
+        those of :meth:`log_answer`."""
+        return list(self.iter_log(url_or_path, *arguments, **named))
 
-    def iter_log(
-        self,
-        url_or_path: str,
-        revision_start: Revision = HEAD,
-        revision_end: Revision = FIRST,
-        discover_changed_paths: bool = False,
-        strict_node_history: bool = True,
-        limit: int = 0,
-        peg_revision: Revision = UNSPECIFIED,
-        include_merged_revisions: bool = False,
-        revprops: Sequence[str] | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> Iterator[PysvnLog]:
+    def iter_log(self, url_or_path: str, *arguments: Any, **named: Any) -> Iterator[PysvnLog]:
         """What ``log`` returns, one by one. The whole answer is judged before the first entry is yielded;
         one that fails raises WindowTooHard."""
-        answer = self.log_answer(
-            url_or_path,
-            revision_start,
-            revision_end,
-            discover_changed_paths,
-            strict_node_history,
-            limit,
-            peg_revision,
-            include_merged_revisions,
-            revprops,
-            timeout=timeout,
-        )
-        judged = JudgedLog(answer, nested=include_merged_revisions)
-        for entry in judged.entries(PysvnLogChangedPath):
+        answer = self.log_answer(url_or_path, *arguments, **named)
+        nested = bool(named.get("include_merged_revisions", any(arguments[6:7])))
+        for entry in JudgedLog(answer, nested=nested).entries(PysvnLogChangedPath):
             yield PysvnLog(*entry)
 
     def log_answer(
@@ -322,7 +280,7 @@ class Client:
                     PysvnList(
                         path=f"{base}/{quote(name)}",
                         repos_path=f"{inside.rstrip('/')}/{name}",
-                        kind=_kind(entry.get("kind")),
+                        kind=kind_of(entry.get("kind")),
                         size=int(entry.findtext("size", "0")),
                         created_rev=_number_of(commit),
                         time=epoch(_find_text(commit, "date")),
@@ -422,7 +380,7 @@ class Client:
                 path=_relative(path.text or "", base),
                 summarize_kind=kinds.get(path.get("item", ""), diff_summarize_kind.normal),
                 prop_changed=path.get("props") not in (None, "none"),
-                node_kind=_kind(path.get("kind")),
+                node_kind=kind_of(path.get("kind")),
             )
             for path in _xml(self._run(arguments)).iterfind("paths/path")
         ]
@@ -659,12 +617,6 @@ def _text_or_bytes(value: bytes) -> str | bytes:
         return value
 
 
-def _kind(name: str | None) -> node_kind:
-    return {"file": node_kind.file, "dir": node_kind.dir, "none": node_kind.none}.get(
-        name or "", node_kind.unknown
-    )
-
-
 def _find_text(element: Any, name: str) -> str | None:
     found = None if element is None else element.findtext(name)
     return None if found is None else str(found)
@@ -692,7 +644,7 @@ def _info(entry: Any) -> PysvnInfo:
     return PysvnInfo(
         URL=entry.findtext("url", ""),
         rev=number(int(entry.get("revision", "0"))),
-        kind=_kind(entry.get("kind")),
+        kind=kind_of(entry.get("kind")),
         repos_root_URL=entry.findtext("repository/root", ""),
         repos_UUID=entry.findtext("repository/uuid", ""),
         last_changed_rev=_number_of(commit),

@@ -179,63 +179,58 @@ def _to(target: str) -> str:
     return f" to {_CONTROL.sub('?', place(target))[:200]}" if target else ""
 
 
+_CONSEQUENCES: dict[Meaning, tuple[type[SyncError], str]] = {
+    Meaning.CANCELLED: (Cancelled, "reading {where} was cancelled"),
+    Meaning.NO_ROOM: (
+        Transient,
+        "svn ran out of room while it read {where} ({codes}); make room for temporary files, open files or "
+        "memory on this machine or on the server, or raise SCM_SVN_MAX_MEMORY_BYTES",
+    ),
+    Meaning.CERTIFICATE: (
+        Permanent,
+        "the certificate of {where} is not trusted ({codes}); set SCM_CA_FILE to the PEM file of its "
+        "authority",
+    ),
+    Meaning.DENIED: (
+        AccessDenied,
+        "{where} refuses access ({codes}); check SCM_SVN_USERNAME and SCM_SVN_PASSWORD, and that this user "
+        "may read the repository root",
+    ),
+    Meaning.REDIRECTED: (
+        Transient,
+        "{where} redirects elsewhere{target} ({codes}); is there a login or maintenance page in front of it?",
+    ),
+    Meaning.NO_SUCH_REVISION: (
+        Transient,
+        "{where} does not have the revision that was asked for ({codes}); look at the repository again",
+    ),
+    Meaning.NOT_FOUND: (SourceGone, "there is no repository at {where} ({codes}); check the URL"),
+    Meaning.CORRUPT: (Permanent, "{where} is damaged ({codes}); run svnadmin verify on the server"),
+    Meaning.MALFORMED: (
+        Transient,
+        "{where} answers something that is not Subversion's ({codes}); is there a proxy or a login page in "
+        "front of it?",
+    ),
+    Meaning.BAD_URL: (ConfigurationError, "{where} is not a URL that svn can read ({codes}); check the URL"),
+    Meaning.CONNECTION: (Transient, "cannot reach {where} ({codes}); check host, port and network"),
+    Meaning.UNKNOWN: (Transient, "svn failed on {where} ({codes})"),
+}
+# These errors keep the code of their class.
+_PLAIN = (Meaning.CANCELLED, Meaning.DENIED, Meaning.NOT_FOUND, Meaning.BAD_URL)
+
+
+def codes_of(error: ClientError) -> str:
+    """The codes of an error for a person, such as ``E170013/E120171``."""
+    return "/".join(f"E{code:06d}" for _, code in error.args[1])
+
+
 def consequence(error: ClientError, url: str) -> SyncError:
     """The exception that one who reads ``url`` has to raise. Its message is one line without secrets."""
     what = meaning(error.codes)
-    shown = "/".join(f"E{code:06d}" for _, code in error.args[1]) or "no code"
-    where = place(url)
-    if what is Meaning.CANCELLED:
-        return Cancelled(f"reading {where} was cancelled")
-    if what is Meaning.NO_ROOM:
-        return Transient(
-            f"svn ran out of room while it read {where} ({shown}); make room for temporary files, open files "
-            "or memory on this machine or on the server, or raise SCM_SVN_MAX_MEMORY_BYTES",
-            code=what.value,
-        )
-    if what is Meaning.CERTIFICATE:
-        return Permanent(
-            f"the certificate of {where} is not trusted ({shown}); set SCM_CA_FILE to the PEM "
-            "file of its authority",
-            code="certificate",
-        )
-    if what is Meaning.DENIED:
-        return AccessDenied(
-            f"{where} refuses access ({shown}); check SCM_SVN_USERNAME and SCM_SVN_PASSWORD, and that "
-            "this user may read the repository root"
-        )
     if what is Meaning.MOVED:
         return moved(url, error.target)
-    if what is Meaning.REDIRECTED:
-        return Transient(
-            f"{where} redirects elsewhere{_to(error.target)} ({shown}); is there a login or maintenance page "
-            "in front of it?",
-            code=what.value,
-        )
-    if what is Meaning.NO_SUCH_REVISION:
-        return Transient(
-            f"{where} does not have the revision that was asked for ({shown}); look at the repository again",
-            code=what.value,
-        )
-    if what is Meaning.NOT_FOUND:
-        return SourceGone(f"there is no repository at {where} ({shown}); check the URL")
-    if what is Meaning.CORRUPT:
-        return Permanent(f"{where} is damaged ({shown}); run svnadmin verify on the server", code="corrupt")
-    if what is Meaning.MALFORMED:
-        return Transient(
-            f"{where} answers something that is not Subversion's ({shown}); is there a proxy or a login page "
-            "in front of it?",
-            code=what.value,
-        )
-    if what is Meaning.BAD_URL:
-        return ConfigurationError(f"{where} is not a URL that svn can read ({shown}); check the URL")
-    if NO_SUBVERSION in error.codes:
-        return Transient(
-            f"there is no Subversion server at {where} ({shown}); check the URL",
-            code=Meaning.CONNECTION.value,
-        )
-    if what is Meaning.CONNECTION:
-        return Transient(
-            f"cannot reach {where} ({shown}); check host, port and network",
-            code=what.value,
-        )
-    return Transient(f"svn failed on {where} ({shown})", code=what.value)
+    kind, text = _CONSEQUENCES[what]
+    if what is Meaning.CONNECTION and NO_SUBVERSION in error.codes:
+        text = "there is no Subversion server at {where} ({codes}); check the URL"
+    line = text.format(where=place(url), codes=codes_of(error) or "no code", target=_to(error.target))
+    return kind(line, code=None if what in _PLAIN else what.value)

@@ -32,7 +32,7 @@ from sync_pipeline.model import (
     Visit,
 )
 from sync_pipeline.sources.svn.client import Client
-from sync_pipeline.sources.svn.codes import Meaning, consequence, meaning, moved, place
+from sync_pipeline.sources.svn.codes import Meaning, codes_of, consequence, meaning, moved, place
 from sync_pipeline.sources.svn.process import OutputFile
 from sync_pipeline.sources.svn.prompts import server_of
 from sync_pipeline.sources.svn.raw_log import Altered
@@ -240,11 +240,11 @@ class SvnReader:
             # Of damage svn is sure. Everything else may be the fault of whatever stands between us and the
             # server, so a window is blamed only while another revision can be asked for.
             if what is Meaning.CORRUPT or (_may_be_hard(error) and self._answers_logs(window.first)):
-                raise _Hard(f"svn log failed on {window}: {_codes(error)}", what) from None
+                raise _Hard(f"svn log failed on {window}: {codes_of(error)}", what) from None
             if what is Meaning.NOT_FOUND:
                 # The front door was open a moment ago; the next look there tells whether it is gone.
                 raise Transient(
-                    f"{place(self._root)} answers, but not to the question for its log ({_codes(error)})",
+                    f"{place(self._root)} answers, but not to the question for its log ({codes_of(error)})",
                     code=what.value,
                 ) from None
             raise consequence(error, self._root) from None
@@ -398,7 +398,7 @@ class SvnReader:
             exact = self._second_look(entry)
         except ClientError as error:
             if meaning(error.codes) not in (Meaning.CORRUPT, Meaning.UNKNOWN):
-                owed.append(DeferredFetch(str(window.first), "message", _codes(error)))
+                owed.append(DeferredFetch(str(window.first), "message", codes_of(error)))
         except WindowTooHard as error:
             owed.append(DeferredFetch(str(window.first), "message", f"{error.code}: {error}"))
         altered = self._unaltered(window)
@@ -575,7 +575,3 @@ def _path_of(url: str) -> str:
 
 def _lost_connection(error: BaseException) -> bool:
     return isinstance(error, ClientError) and meaning(error.codes) is Meaning.CONNECTION
-
-
-def _codes(error: ClientError) -> str:
-    return "/".join(f"E{code:06d}" for _, code in error.args[1])

@@ -49,7 +49,7 @@ _PATH = re.compile(r"<path\s([^>]*)>([^<]*)</path>")
 _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 _ENTITY = re.compile(r"&(?:#([0-9]+)|#x([0-9a-fA-F]+)|(\w+));")
 _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
-_TRUTH = {"true": True, "false": False}
+_TRUTH: Mapping[str | None, bool] = {"true": True, "false": False}
 
 
 class LogEntry(NamedTuple, Generic[T]):
@@ -183,22 +183,14 @@ class JudgedLog:
     def _large(
         self, start: int, end: int, make: MakePath[T], attributes: dict[str, tuple[Any, ...]]
     ) -> LogEntry[T]:
-        opening = self._find(b"<paths>", start, end)
-        closing = self._find(b"</paths>", opening, end) if opening >= 0 else -1
-        if closing < 0:
+        opening, closing = _outside(self._file, start, end)
+        if not opening < closing < end:
             text = self._file.read(start, end).decode("utf-8")
             return next(iter(_parse_group(text, make, attributes, nested=False)))
         head = self._file.read(start, opening + len(b"<paths>"))
         tail = self._file.read(closing, end)
         (entry,) = _parse_group((head + tail).decode("utf-8"), make, attributes, nested=False)
         return entry._replace(paths=PathsView(self._file, opening + len(b"<paths>"), closing, make))
-
-    def _find(self, mark: bytes, start: int, end: int) -> int:
-        for position, block in self._file.blocks(start, end, BLOCK, b">"):
-            at = block.find(mark)
-            if at >= 0:
-                return position + at
-        return -1
 
 
 class PathsView(Generic[T]):
@@ -286,15 +278,21 @@ def _parse_paths(text: str, make: MakePath[T], attributes: dict[str, tuple[Any, 
 
 
 def _attributes(text: str) -> tuple[Any, ...]:
-    found = dict(_ATTRIBUTE.findall(text))
-    revision = found.get("copyfrom-rev")
+    found: dict[str, str | None] = dict(_ATTRIBUTE.findall(text))
+    found["copyfrom-path"] = _plain(found.get("copyfrom-path"))
+    return _values(found.get)
+
+
+def _values(get: Callable[[str], str | None]) -> tuple[Any, ...]:
+    """The arguments of a changed path behind its name, from its attributes."""
+    revision = get("copyfrom-rev")
     return (
-        found.get("action", ""),
-        _plain(found.get("copyfrom-path")),
+        get("action") or "",
+        get("copyfrom-path"),
         int(revision) if revision else None,
-        found.get("kind") or None,
-        _TRUTH.get(found.get("text-mods", "")),
-        _TRUTH.get(found.get("prop-mods", "")),
+        get("kind") or None,
+        _TRUTH.get(get("text-mods")),
+        _TRUTH.get(get("prop-mods")),
     )
 
 
@@ -330,23 +328,10 @@ def _parse_general(text: str, make: MakePath[T], *, nested: bool) -> Iterator[Lo
             [
                 make(path.text or "", action, kind, from_path, from_rev, text_mods, prop_mods)
                 for path in element.iterfind("paths/path")
-                for action, from_path, from_rev, kind, text_mods, prop_mods in [_element_values(path)]
+                for action, from_path, from_rev, kind, text_mods, prop_mods in [_values(path.get)]
             ],
             {} if properties is None else {p.get("name", ""): property_value(p) for p in properties},
         )
-
-
-def _element_values(element: Any) -> tuple[Any, ...]:
-    get = element.get
-    revision = get("copyfrom-rev")
-    return (
-        get("action") or "",
-        get("copyfrom-path"),
-        int(revision) if revision else None,
-        get("kind") or None,
-        _TRUTH.get(get("text-mods")),
-        _TRUTH.get(get("prop-mods")),
-    )
 
 
 def _text(element: Any) -> str | None:

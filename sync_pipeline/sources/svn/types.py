@@ -36,6 +36,11 @@ class node_kind(_NamedKind):
     unknown = 3
 
 
+def kind_of(name: str | None) -> node_kind:
+    """The kind with this name in an answer of svn; ``unknown`` for every other name."""
+    return getattr(node_kind, name) if name in ("file", "dir", "none") else node_kind.unknown
+
+
 class diff_summarize_kind(_NamedKind):
     """What a difference did to a path."""
 
@@ -104,8 +109,8 @@ class ByKey:
     _names: ClassVar[tuple[str, ...]] = ()
 
     def keys(self) -> tuple[str, ...]:
-        """The names that can be read."""
-        return self._names
+        """The names that can be read: ``_names``, or the fields of a dataclass."""
+        return self._names or tuple(getattr(self, "__dataclass_fields__", ()))
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.keys():
@@ -150,7 +155,7 @@ class PysvnLogChangedPath(ByKey):
         "text_mods",
         "prop_mods",
     )
-    __slots__ = ("action", "copyfrom_path", "copyfrom_revision", "kind", "path", "prop_mods", "text_mods")
+    __slots__ = _names
 
     def __init__(
         self,
@@ -164,7 +169,7 @@ class PysvnLogChangedPath(ByKey):
     ) -> None:
         self.path = path
         self.action = action
-        self.kind = {"file": node_kind.file, "dir": node_kind.dir}.get(kind or "", node_kind.unknown)
+        self.kind = kind_of(kind)
         self.copyfrom_path = copyfrom_path
         self.copyfrom_revision = None if copyfrom_rev is None else number(copyfrom_rev)
         self.text_mods = text_mods
@@ -219,8 +224,6 @@ class PysvnLock(ByKey):
     creation_date: float | None
     expiration_date: float | None
 
-    _names: ClassVar[tuple[str, ...]] = ("token", "owner", "comment", "creation_date", "expiration_date")
-
 
 @dataclass(frozen=True, repr=False)
 class PysvnInfo(ByKey):
@@ -237,19 +240,6 @@ class PysvnInfo(ByKey):
     lock: PysvnLock | None
     size: int | None
 
-    _names: ClassVar[tuple[str, ...]] = (
-        "URL",
-        "rev",
-        "kind",
-        "repos_root_URL",
-        "repos_UUID",
-        "last_changed_rev",
-        "last_changed_date",
-        "last_changed_author",
-        "lock",
-        "size",
-    )
-
 
 @dataclass(frozen=True, repr=False)
 class PysvnList(ByKey):
@@ -265,17 +255,6 @@ class PysvnList(ByKey):
     last_author: str | None
     has_props: bool | None
 
-    _names: ClassVar[tuple[str, ...]] = (
-        "path",
-        "repos_path",
-        "kind",
-        "size",
-        "created_rev",
-        "time",
-        "last_author",
-        "has_props",
-    )
-
 
 @dataclass(frozen=True, repr=False)
 class PysvnDiffSummary(ByKey):
@@ -285,8 +264,6 @@ class PysvnDiffSummary(ByKey):
     summarize_kind: diff_summarize_kind
     prop_changed: bool
     node_kind: node_kind
-
-    _names: ClassVar[tuple[str, ...]] = ("path", "summarize_kind", "prop_changed", "node_kind")
 
 
 class ClientError(Exception):
