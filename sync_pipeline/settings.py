@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import field as part
-from datetime import UTC, date, datetime
+from datetime import date
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -43,7 +43,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from sync_pipeline import settings_page
+from sync_pipeline import clock, settings_page
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import FLEET, JobType, Kind
 from sync_pipeline.settings_sources import (
@@ -987,7 +987,7 @@ class Settings(BaseSettings):
     @field_validator("history_floor")
     @classmethod
     def _past(cls, value: date) -> date:
-        if not date(1970, 1, 1) <= value <= datetime.now(UTC).date():
+        if not date(1970, 1, 1) <= value <= clock.now().date():
             raise ValueError("write a day from 1970-01-01 to today")
         return value
 
