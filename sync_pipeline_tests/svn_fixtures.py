@@ -257,7 +257,7 @@ SAMPLE_DUMPS = [pytest.param(path, id=path.stem) for path in sample_dumps()] or 
 
 
 def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port), 1)):
             return True

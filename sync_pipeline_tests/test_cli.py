@@ -1029,7 +1029,7 @@ def test_sigterm_ends_everybody_who_waits_for_a_silent_svn_server(
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-    assert not psutil.wait_procs(svn, timeout=10)[1]
+    assert not psutil.wait_procs(svn, timeout=60)[1]
 
 
 def _svn_below(pid: int) -> list[psutil.Process]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -56,6 +57,12 @@ _SQL = re.compile(
 )
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    """The module at ``path``, parsed once for all tests of this file."""
+    return ast.parse(path.read_text())
+
+
 def test_every_table_column_and_function_has_a_comment(database_url: str) -> None:
     with psycopg.connect(database_url) as conn:
         silent = conn.execute(_UNCOMMENTED).fetchall() + conn.execute(_UNCOMMENTED_OTHERS).fetchall()
@@ -96,7 +103,7 @@ def test_every_module_says_what_belongs_in_it() -> None:
     """Lists every module whose docstring is missing, too short or no sentence."""
     offenders = []
     for path in MODULES:
-        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        text = ast.get_docstring(tree(path)) or ""
         if len(text.split()) < 4 or not text.rstrip().endswith("."):
             offenders.append(str(path.relative_to(ROOT)))
     assert len(MODULES) > 300
@@ -108,7 +115,7 @@ def test_sql_is_only_in_the_store() -> None:
     for path in (ROOT / "sync_pipeline").rglob("*.py"):
         if (ROOT / "sync_pipeline" / "store") in path.parents:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SQL.match(node.value):
                 offenders.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert offenders == []
@@ -144,11 +151,23 @@ def test_every_child_process_gets_an_environment_of_its_own() -> None:
     for path in (ROOT / "sync_pipeline").rglob("*.py"):
         if path.name == "ui.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Call) and starts.search(ast.unparse(node.func)):
                 given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
                 if "os.environ" in given.get("env", "os.environ") and None not in given:
                     offenders.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert offenders == []
+
+
+def test_only_the_clock_asks_the_machine_for_the_time() -> None:
+    """A test can then hold the clock, and nothing depends on the hour in which the tests run."""
+    asks = re.compile(r"(datetime\.(now|utcnow|today)|date\.today|time\.(time|time_ns|localtime|gmtime))\Z")
+    offenders = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "sync_pipeline").rglob("*.py")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and asks.search(ast.unparse(node.func)) and path.name != "clock.py"
+    ]
     assert offenders == []
 
 

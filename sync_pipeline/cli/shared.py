@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
+from sync_pipeline import clock
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import SUCCESS
 from sync_pipeline.safe_text import one_line, visible, visible_json
@@ -189,7 +190,7 @@ def actor() -> str:
 
 def now() -> datetime:
     """This moment, in UTC."""
-    return datetime.now(UTC)
+    return clock.now()
 
 
 def length_of(option: str, text: str) -> float:

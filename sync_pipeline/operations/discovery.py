@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
-from sync_pipeline import catalog
+from sync_pipeline import catalog, clock
 from sync_pipeline.catalog import RootSpec
 from sync_pipeline.errors import Cancelled, ConfigurationError, SourceGone, SyncError
 from sync_pipeline.model import Kind, Lifecycle, Repository
@@ -305,7 +304,7 @@ def _register(
                 settings,
                 client.instance.url,
                 look,
-                origin=projects.origin_of(look.date or datetime.now(UTC), settings),
+                origin=projects.origin_of(look.date or clock.now(), settings),
                 oldest=look.created_at,
                 tenant=root.tenant,
                 root_id=root.root_id,

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from sync_pipeline import catalog
+from sync_pipeline import catalog, clock
 from sync_pipeline.catalog import RepositorySpec
 from sync_pipeline.errors import ConfigurationError, Permanent, SyncError
 from sync_pipeline.model import (
@@ -209,7 +209,7 @@ def _add_project(
     look = projects.look(client, named)
     if known := _active(database, instance, look.project_id):
         return Registered(spec, created=False, dry_run=dry_run, repository=known, path=look.path)
-    origin = projects.origin_of(look.date or datetime.now(UTC), settings)
+    origin = projects.origin_of(look.date or clock.now(), settings)
     with projects.refusals(client):
         ages = (look.created_at, projects.oldest_merge_request(client, look.project_id))
         oldest = min((age for age in ages if age), default=None)
@@ -337,7 +337,7 @@ def export_catalog(database: Database, settings: Settings) -> catalog.CatalogSna
             settings.catalog_file,
             repos.list_all(conn),
             head_rev=repos.head_revision(conn),
-            written_at=datetime.now(UTC),
+            written_at=clock.now(),
             history_start=repos.history_start(conn, settings.gitlab.history_floor),
         )
 

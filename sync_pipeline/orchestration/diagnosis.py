@@ -8,12 +8,12 @@ there yet are not made by looking. Does not belong here: any other check; those 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dagster as dg
 
+from sync_pipeline import clock
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations import environment, run_starts
 from sync_pipeline.operations.doctor import Finding, failed, ok, skipped, warning
@@ -120,7 +120,7 @@ def _daemon(instance: dg.DagsterInstance) -> Finding:
     needed = [beats[kind] for kind in instance.get_required_daemon_types() if kind in beats]
     if not needed:
         return skipped(name, "none has run on this storage yet")
-    silent = {beat.daemon_type: time.time() - beat.timestamp for beat in needed}
+    silent = {beat.daemon_type: clock.now().timestamp() - beat.timestamp for beat in needed}
     if min(silent.values()) > _SILENT_SECONDS:
         minutes = min(silent.values()) / 60
         return warning(

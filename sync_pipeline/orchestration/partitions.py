@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import dagster as dg
 
-from sync_pipeline import catalog
+from sync_pipeline import catalog, clock
 from sync_pipeline.catalog import BLOCK_REVISIONS, CatalogSnapshot, block_of
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, RevisionWindow, TimeWindow, Window
@@ -173,11 +173,6 @@ def day_partitions(start: date) -> dg.DailyPartitionsDefinition:
     )
 
 
-def clock() -> datetime:
-    """The time that tells which day is today. Tests hold it."""
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class Days:
     """Days in UTC from ``first`` to ``today``, both included. The methods are those of :class:`Blocks`."""
@@ -188,7 +183,7 @@ class Days:
     @classmethod
     def of(cls, definition: dg.DailyPartitionsDefinition, now: datetime | None = None) -> Days:
         """The days of ``definition`` at ``now``, by default at this moment."""
-        return cls(day_of(definition.start), day_of(now or clock()))
+        return cls(day_of(definition.start), day_of(now or clock.now()))
 
     @property
     def newest(self) -> str:

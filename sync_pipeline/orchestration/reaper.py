@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from functools import partial
 
 import dagster as dg
 
+from sync_pipeline import clock
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.reaper import AT_ONCE, REAPER, Item, ReapReport, reap, rules_of
 from sync_pipeline.orchestration.dagster_internals import BulkActionStatus
@@ -144,7 +145,7 @@ def _free_slots(_: Database, instance: dg.DagsterInstance, report: ReapReport, r
         return
     records = instance.get_run_records(dg.RunsFilter(run_ids=sorted(holders)))
     known = {record.dagster_run.run_id: record for record in records}
-    ended_before = (datetime.now(UTC) - _SLOT_GRACE).timestamp()
+    ended_before = (clock.now() - _SLOT_GRACE).timestamp()
     for run_id in sorted(holders):
         record = known.get(run_id)
         if record is not None and not (
@@ -181,7 +182,7 @@ def _name_backfills(_: Database, instance: dg.DagsterInstance, report: ReapRepor
             )
             if not latest:
                 continue
-            quiet = datetime.now(UTC) - latest[0].update_timestamp.astimezone(UTC)
+            quiet = clock.now() - latest[0].update_timestamp.astimezone(UTC)
             if quiet > _BACKFILL_GRACE:
                 hours = quiet / timedelta(hours=1)
                 line = (

@@ -11,10 +11,11 @@ ledger and not Dagster what was done, so a run that is gone is not started again
 # Dagster looks at the annotations of assets and schedules itself, so they cannot be postponed here.
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import dagster as dg
 
+from sync_pipeline import clock
 from sync_pipeline.operations.retention import AT_ONCE, RETENTION, Kind, RetentionReport, Until, retain
 from sync_pipeline.orchestration.dagster_internals import (
     BULK_ACTION_TERMINAL_STATUSES,
@@ -117,7 +118,7 @@ def retain_all(
 def _runs(instance: dg.DagsterInstance, report: RetentionReport, kind: Kind, until: Until) -> None:
     if not kind.days:
         return
-    old = dg.RunsFilter(statuses=_FINISHED, updated_before=datetime.now(UTC) - timedelta(days=kind.days))
+    old = dg.RunsFilter(statuses=_FINISHED, updated_before=clock.now() - timedelta(days=kind.days))
     open_backfills: dict[str, bool] = {}
     last: str | None = None  # the place to go on at, a run that stays
     while records := instance.get_run_records(old, limit=AT_ONCE, cursor=last, ascending=True):
@@ -180,7 +181,7 @@ def _has_latest(instance: dg.DagsterInstance, key: dg.AssetKey, numbers: Mapping
 def _ticks(instance: dg.DagsterInstance, report: RetentionReport, kind: Kind, until: Until) -> None:
     if not kind.days or instance.schedule_storage is None:
         return
-    before = (datetime.now(UTC) - timedelta(days=kind.days)).timestamp()
+    before = (clock.now() - timedelta(days=kind.days)).timestamp()
     for state in instance.all_instigator_state():
         if until.over():
             report.stopped = True

@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import psycopg
 
+from sync_pipeline import clock
 from sync_pipeline.errors import ConfigurationError, LeaseHeld
 from sync_pipeline.model import JobType, Kind, Lifecycle, Mode, Repository, Trigger, Window
 from sync_pipeline.operations import pools
@@ -93,7 +94,7 @@ class UiRequests:
         self._known: dict[Family, Partitions] = {}
         self._failures = 0
         self._deadline = time.monotonic() + _SECONDS
-        self._now = datetime.now(UTC)
+        self._now = clock.now()
 
     def take_over(self) -> tuple[int, int]:
         """Make jobs for everything that is new, and settle what Dagster is done with. Returns the number of

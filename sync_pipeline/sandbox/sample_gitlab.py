@@ -18,9 +18,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from sync_pipeline import clock
 from sync_pipeline.errors import ConfigurationError, SyncError
 from sync_pipeline.sandbox.gitlab import GitLab, Server, serve
 from sync_pipeline.sandbox.sample_activity import Activity
@@ -103,7 +104,7 @@ def choose_place(folder: Path, now: datetime | None = None) -> Place:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         # What happens after the anchor takes less than the hour that is left.
-        hour = (now or datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
+        hour = (now or clock.now()).replace(minute=0, second=0, microsecond=0)
         fresh = Place(port, f"glpat-{secrets.token_hex(10)}", hour - _CHANGES_TAKE)
         _write(folder, fresh)
         return fresh

@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field as part
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, SecretStr, model_validator
 
+from sync_pipeline import clock
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import FLEET
 from sync_pipeline.settings.fields import Group, Seconds, SecondsOrZero, Servers, SmallCount
@@ -87,7 +88,7 @@ def _trust_failures(value: str) -> str:
 
 
 def _past(value: date) -> date:
-    if not date(1970, 1, 1) <= value <= datetime.now(UTC).date():
+    if not date(1970, 1, 1) <= value <= clock.now().date():
         raise ValueError("write a day from 1970-01-01 to today")
     return value
 

@@ -7,6 +7,7 @@ started once for all tests of a process that need them.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import secrets
@@ -28,6 +29,7 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from sync_pipeline import cli
 from sync_pipeline.cli.shared import visitor_for
 from sync_pipeline.operations import registration
 from sync_pipeline.orchestration.build import quiet_dagster
@@ -164,13 +166,25 @@ class Installation:
         }
 
     def run(self, *command: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-        """``scm-sync`` with these arguments."""
-        done = self.warm.run("sync_pipeline.cli", *command, env=self.environment, cwd=self.folder)
-        assert done.returncode == expect, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        """``scm-sync`` with these arguments, in this process; :meth:`start` is for what needs one of its
+        own."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            patch.setattr(os, "environ", os.environ.copy())
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            code = cli.run(command)
+        done = subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+        assert code == expect, f"{command}: {code}\n{done.stdout}\n{done.stderr}"
         return done
 
     def start(self, *command: str) -> Process:
-        """``scm-sync`` that goes on meanwhile."""
+        """``scm-sync`` as a process that goes on meanwhile."""
         return self.warm.start("sync_pipeline.cli", *command, env=self.environment, cwd=self.folder)
 
     def dagster_environment(self) -> dict[str, str]:

@@ -164,9 +164,9 @@ def test_an_interrupted_runner_stops_between_batches_and_says_so(shared: Install
 # GitLab -----------------------------------------------------------------------------------------------------
 
 
-def ago(days: int) -> str:
+def ago(now: datetime, days: int) -> str:
     """A partition key."""
-    return (midnight(datetime.now(UTC)) - timedelta(days=days)).date().isoformat()
+    return (midnight(now) - timedelta(days=days)).date().isoformat()
 
 
 def materialized(made: Installation, *path: str) -> list[str]:
@@ -211,7 +211,7 @@ def test_the_runner_reads_all_of_a_project_and_backfills_what_is_named(shared: I
     assert [one["job"] for one in found["jobs"]] == ["commits", "merge_requests", "reviews"]
     assert found["jobs"][0]["inserted"] == 2
     backfill = ["runner", "backfill", "--repo", spec]
-    since, until = ago(401), ago(390)
+    since, until = ago(now, 401), ago(now, 390)
     plan = json.loads(shared.run(*backfill, "--since", since, "--until", until, "--dry-run", "--json").stdout)
     assert [one["missing_days"] for one in plan["jobs"]] == [0.0, 11.0, 11.0]
     done = json.loads(shared.run(*backfill, "--since", since, "--until", until, "--json").stdout)

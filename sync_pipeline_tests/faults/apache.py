@@ -190,7 +190,7 @@ def _start(program: str, folder: Path, root: Path) -> Apache:
 
 
 def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return True
@@ -235,7 +235,7 @@ class Middleman:
         for one in self._sockets:
             _close(one)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def _go(self, work: object, *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]

@@ -242,7 +242,7 @@ class Worker:
         return None if row is None else row[0]
 
     def _until(self, ask: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             if (found := ask()) is not None:
                 return found
@@ -311,7 +311,7 @@ def gate(tmp_path: Path) -> Iterator[Path]:
 
 
 def reached(gate: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (gate / "reached").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -70,7 +70,7 @@ def crash(state: Path) -> None:
     (pid_file,) = state.rglob("postmaster.pid")
     server = psutil.Process(int(pid_file.read_text().splitlines()[0]))
     server.send_signal(signal.SIGQUIT)
-    psutil.wait_procs([server], timeout=30)
+    psutil.wait_procs([server], timeout=120)
 
 
 # Stopped --------------------------------------------------------------------------------------------------

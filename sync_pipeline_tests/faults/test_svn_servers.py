@@ -479,7 +479,7 @@ class _Server:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(10)
+        self._thread.join(60)
 
     def _serve(self) -> None:
         while True:

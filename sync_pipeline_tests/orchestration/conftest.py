@@ -16,9 +16,8 @@ import pytest
 from dagster._core.test_utils import freeze_time
 from pydantic import SecretStr
 
-from sync_pipeline import catalog
+from sync_pipeline import catalog, clock
 from sync_pipeline.model import JobReport, JobType, Kind, Repository
-from sync_pipeline.orchestration import partitions
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
 from sync_pipeline.orchestration.run import dagster_environment
 from sync_pipeline.orchestration.specs import asset_key
@@ -257,10 +256,10 @@ def seconds(date: str) -> str:
 
 @pytest.fixture
 def noon(monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
-    """Noon of yesterday in UTC, which is the time of the partitions, of Dagster and of a server whose clock a
-    test sets to it. A test that looks at days goes on right over midnight."""
-    moment = midnight(datetime.now(UTC)) - timedelta(hours=12)
-    monkeypatch.setattr(partitions, "clock", lambda: moment)
+    """Noon of yesterday in UTC, which is the time of this program and of Dagster. A test that looks at days
+    runs right over midnight with it. It sets the clocks of its servers itself."""
+    moment = midnight(clock.now()) - timedelta(hours=12)
+    monkeypatch.setattr(clock, "now", lambda: moment)
     with freeze_time(moment):
         yield moment
 

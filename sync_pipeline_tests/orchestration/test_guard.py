@@ -51,7 +51,7 @@ class Site:
 
     def ask(self, method: str, path: str, **headers: str) -> http.client.HTTPResponse:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.putrequest(method, path, skip_host="Host" in given)
         for name, value in given.items():
             connection.putheader(name, value)
@@ -110,7 +110,7 @@ def test_nobody_gets_in_without_the_token(site: Site, method: str, path: str) ->
 
 
 def test_a_bookmark_without_the_cookie_says_how_to_get_in(site: Site) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=60)
     connection.request("GET", "/runs/1", headers={"Accept": "text/html,*/*;q=0.8"})
     answer = connection.getresponse()
     assert (answer.status, answer.getheader("content-type")) == (401, "text/html; charset=utf-8")

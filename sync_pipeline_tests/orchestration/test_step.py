@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import pytest
 
+from sync_pipeline import clock
 from sync_pipeline.model import BEGINNING, JobRequest, JobType, Mode, TimeWindow, Trigger
-from sync_pipeline.orchestration import completed_partitions, partitions, run_spec
+from sync_pipeline.orchestration import completed_partitions, run_spec
 from sync_pipeline.orchestration.partitions import day_key, days_of, windows_text
 from sync_pipeline.sandbox.gitlab import faults
 from sync_pipeline.store import jobs, watermarks
@@ -28,7 +29,7 @@ def forge(forge: Forge, noon: datetime) -> Forge:
 
 
 def today() -> datetime:
-    return midnight(partitions.clock())
+    return midnight(clock.now())
 
 
 def ago(days: int) -> str:
@@ -57,7 +58,7 @@ def lists(forge: Forge) -> int:
 
 
 def test_an_incremental_reads_both_once_and_materializes_up_to_now(forge: Forge) -> None:
-    now = partitions.clock()
+    now = clock.now()
     repo_id = forge.large_project("app", 8, now - timedelta(days=3))
     forge.gitlab.clock.fixed = now - timedelta(minutes=10)
     found = forge.site.run(PAIR)

@@ -201,7 +201,7 @@ def _killed(demo: Demo, moment: Callable[[], Any], what: str) -> None:
         assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    process.wait(30)
+    process.wait(120)
 
 
 def _free_port() -> int:

@@ -291,7 +291,7 @@ def test_a_password_is_used_and_a_wrong_or_missing_one_denied(
         started = time.monotonic()
         with pytest.raises(AccessDenied) as caught:
             reader_of(url, **login).visit()
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 60
         assert "hunter2" not in str(caught.value)
         assert "\n" not in str(caught.value)
 

@@ -488,14 +488,14 @@ def test_a_dead_workers_job_is_taken_over_and_its_late_write_is_refused(
     def obstacle(window: RevisionWindow) -> None:
         if window.first == 11:
             reached.set()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
 
     with database.connection() as conn:
         repo = add(conn, place)
         stopped = Syncer(database, settings, hindered(obstacle))
         thread = threading.Thread(target=lambda: late.append(stopped.run(request(repo))))
         thread.start()
-        assert reached.wait(30)
+        assert reached.wait(120)
         # What a process that was stopped for longer than its claim and its lease looks like from outside.
         conn.execute("UPDATE scm.sync_jobs SET claim_expires_at = clock_timestamp() - interval '1 second'")
         conn.execute("UPDATE scm.sync_locks SET expires_at = clock_timestamp() - interval '1 second'")
@@ -504,7 +504,7 @@ def test_a_dead_workers_job_is_taken_over_and_its_late_write_is_refused(
         assert report.counts.inserted == 35
         stored = facts_of(conn)
         go_on.set()
-        thread.join(30)
+        thread.join(120)
         assert late[0].error_code in ("claim_lost", "lease_lost")
         assert "nothing of this batch was written" in (late[0].error or "")
         assert facts_of(conn) == stored
@@ -522,7 +522,7 @@ def test_a_reread_that_meets_a_running_job_of_the_same_window_is_done_after_it(
     def obstacle(window: RevisionWindow) -> None:
         if window.first == 31:
             reached.set()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
 
     def read_again() -> None:
         asked = request(repo, Mode.BACKFILL, window=(1, 46), reread=True)
@@ -536,14 +536,14 @@ def test_a_reread_that_meets_a_running_job_of_the_same_window_is_done_after_it(
             target=lambda: plain.append(slow.run(request(repo, Mode.BACKFILL, window=(1, 46))))
         )
         first.start()
-        assert reached.wait(30)
+        assert reached.wait(120)
         second = threading.Thread(target=read_again)
         second.start()
         while not one(conn, "SELECT count(*) FROM scm.sync_jobs WHERE reread_requested"):
             assert second.is_alive()
         go_on.set()
-        first.join(60)
-        second.join(60)
+        first.join(120)
+        second.join(120)
         assert (plain[0].counts.read, reread[0].counts.read) == (15, 45)
         assert plain[0].job_id == reread[0].job_id
         assert one(conn, "SELECT status FROM scm.sync_jobs WHERE reread") == "completed"

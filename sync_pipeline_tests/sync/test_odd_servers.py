@@ -24,7 +24,7 @@ def test_a_server_that_does_not_tell_its_time_covers_nothing(forge: Forge) -> No
     headers = {"PRIVATE-TOKEN": forge.settings.gitlab.token.get_secret_value()}
     at = f"{forge.server.api}/projects/{forge.project.id}"
     for path in ("", "/repository/branches", "/repository/tags"):
-        body = requests.get(at + path, headers=headers, timeout=10).content
+        body = requests.get(at + path, headers=headers, timeout=60).content
         undated = faults.CannedResponse(200, body, headers={"Date": "soon"})
         forge.gitlab.faults.add(rf"projects/{forge.project.id}{path}(\?|$)", undated, times=None)
     for report in (*forge.both(), forge.commits()):

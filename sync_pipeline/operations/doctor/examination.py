@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from sync_pipeline import __version__
+from sync_pipeline import __version__, clock
 from sync_pipeline.catalog import instance_of, read_snapshot
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Lifecycle, Repository
@@ -223,7 +223,7 @@ def document(findings: Sequence[Finding]) -> dict[str, Any]:
     counted = Counter(finding.state for finding in findings)
     return {
         "version": __version__,
-        "generated_at": datetime.now(UTC).isoformat(),
+        "generated_at": clock.now().isoformat(),
         "exit_code": exit_code(findings),
         "counts": {str(state): counted[state] for state in State},
         "checks": [

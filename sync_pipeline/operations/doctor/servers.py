@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import requests
 
+from sync_pipeline import clock
 from sync_pipeline.errors import AccessDenied, ConfigurationError, SourceGone, SyncError
 from sync_pipeline.model import Repository
 from sync_pipeline.operations.doctor.findings import Finding, State, error_text, failed, ok, skipped, warning
@@ -80,7 +81,7 @@ class GitLabLook:
         server: GitLabServer,
         stop: Stop | None,
         hindered: Sequence[Mapping[str, Any]] = (),
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = clock.now,
     ) -> None:
         self._subject = instance
         self._server = server
@@ -326,7 +327,7 @@ def certificate(
     ca_file: Path | None,
     system: bool = False,
     accepted: str = "",
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    now: Callable[[], datetime] = clock.now,
 ) -> list[Finding]:
     """The certificate of the server of ``url``. ``ca_file`` are the authorities to trust, with ``system``
     beside those of the machine, as svn does; ``accepted`` are failures that the settings accept. Plain HTTP

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any
 
+from sync_pipeline import clock
 from sync_pipeline.sandbox.gitlab.git import GitRepository
 
 Row = dict[str, Any]
@@ -201,7 +202,7 @@ class Clock:
     """The server's time. Set ``fixed`` to hold it still; tests move it instead of waiting."""
 
     fixed: datetime | None = None
-    system: Callable[[], datetime] = lambda: datetime.now(UTC)
+    system: Callable[[], datetime] = clock.now
 
     def now(self) -> datetime:
         """Now, in UTC."""

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,6 +32,7 @@ import requests
 import tenacity
 import urllib3
 
+from sync_pipeline import clock
 from sync_pipeline.catalog import without_credentials
 from sync_pipeline.errors import (
     AccessDenied,
@@ -183,7 +184,7 @@ class Instance:
         limiter: RateLimiter | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = clock.now,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.url = base_url(url)
@@ -432,8 +433,8 @@ class _Session(requests.Session):
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
         """Send ``request`` and whatever follows from it; an answer with status 2xx comes back."""
-        clock = self._instance.monotonic
-        started = clock()
+        monotonic = self._instance.monotonic
+        started = monotonic()
         failures = 0
         # A change whose answer got lost may have happened.
         is_change = not self._client.only_reads_json and request.method not in ("GET", "HEAD")
@@ -452,16 +453,16 @@ class _Session(requests.Session):
             nonlocal started
             error = state.outcome.exception() if state.outcome else None
             # Long tries are warnings, for a person who waits; quick ones are not.
-            level = logging.WARNING if clock() - started >= _LONG_TRY else logging.INFO
+            level = logging.WARNING if monotonic() - started >= _LONG_TRY else logging.INFO
             _log.log(
                 level,
                 "%s; try %d after %.0f s, the next one in %.0f s",
                 error,
                 state.attempt_number,
-                clock() - started,
+                monotonic() - started,
                 state.upcoming_sleep,
             )
-            started = clock() + state.upcoming_sleep
+            started = monotonic() + state.upcoming_sleep
 
         retrying = tenacity.Retrying(
             stop=is_over,

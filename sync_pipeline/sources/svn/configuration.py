@@ -12,11 +12,11 @@ import re
 import shutil
 import tempfile
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from sync_pipeline import clock
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.sources.proxies import VARIABLES, proxy_for
 
@@ -70,7 +70,7 @@ def _remove_abandoned(place: Path) -> None:
     for folder in place.glob(f"{_PREFIX}*"):
         # Another process may remove it at the same time, and it may be another user's.
         with suppress(OSError):
-            if time.time() - folder.stat().st_mtime < _NEW_SECONDS:
+            if clock.now().timestamp() - folder.stat().st_mtime < _NEW_SECONDS:
                 continue
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:

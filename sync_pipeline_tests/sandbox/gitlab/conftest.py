@@ -42,7 +42,7 @@ class Site:
         if token is not None:
             sent["PRIVATE-TOKEN"] = token or self.token.secret
         url = f"{self.server.api}{path}"
-        return self.http.get(url, params=parameters, headers=sent, allow_redirects=False, timeout=20)
+        return self.http.get(url, params=parameters, headers=sent, allow_redirects=False, timeout=120)
 
     def rows(self, path: str, **parameters: Any) -> Any:
         """The body of a good answer."""

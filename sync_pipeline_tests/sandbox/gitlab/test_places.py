@@ -111,14 +111,14 @@ def test_last_activity_is_a_filter_and_an_order(site: Site) -> None:
 def test_an_instance_under_a_path(site: Site) -> None:
     with serve(site.gitlab, prefix="/gitlab") as below:
         sent = {"PRIVATE-TOKEN": site.token.secret}
-        answer = requests.get(f"{below.api}{site.at}/merge_requests", headers=sent, timeout=20)
+        answer = requests.get(f"{below.api}{site.at}/merge_requests", headers=sent, timeout=120)
         assert f"<{below.url}/api/v4/projects/" in answer.headers["Link"]
-        row = requests.get(f"{below.api}{site.at}", headers=sent, timeout=20).json()
+        row = requests.get(f"{below.api}{site.at}", headers=sent, timeout=120).json()
         assert row["web_url"] == f"{below.url}/team1/app1"
         root = below.url.removesuffix("/gitlab")
-        outside = requests.get(f"{root}/api/v4/version", headers=sent, timeout=20)
+        outside = requests.get(f"{root}/api/v4/version", headers=sent, timeout=120)
         assert (outside.status_code, outside.headers["Content-Type"][:9]) == (404, "text/html")
-        page = requests.get(f"{below.url}/team1/app1", timeout=20)
+        page = requests.get(f"{below.url}/team1/app1", timeout=120)
         assert (page.status_code, page.headers["Content-Type"][:9]) == (200, "text/html")
 
 
@@ -134,5 +134,5 @@ def test_large_ids_stay_exact() -> None:
     project = gitlab.project("app", group=gitlab.group("team"))
     with serve(gitlab) as server:
         sent = {"PRIVATE-TOKEN": gitlab.token(user).secret}
-        row = requests.get(f"{server.api}/projects/{project.id}", headers=sent, timeout=20).json()
+        row = requests.get(f"{server.api}/projects/{project.id}", headers=sent, timeout=120).json()
         assert row["id"] == 2**53 + 1

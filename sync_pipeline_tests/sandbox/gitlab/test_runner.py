@@ -30,13 +30,13 @@ def test_it_serves_a_repository_until_it_is_ended(tmp_path: Path) -> None:
             match = re.fullmatch(r"API (\S+)  token (\S+)\n", lines[2])
             assert match is not None, lines
             sent = {"PRIVATE-TOKEN": match[2]}
-            rows = requests.get(f"{match[1]}/projects", headers=sent, timeout=20).json()
+            rows = requests.get(f"{match[1]}/projects", headers=sent, timeout=120).json()
             assert {row["path_with_namespace"] for row in rows} == {"team1/large", "team1/app"}
             at = f"{match[1]}/projects/team1%2Fapp/repository/commits"
-            assert requests.get(at, headers=sent, timeout=20).json()[0]["title"] == "First"
+            assert requests.get(at, headers=sent, timeout=120).json()[0]["title"] == "First"
         finally:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
 
 
 def test_it_serves_with_a_certificate_that_signs_itself(tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_it_serves_with_a_certificate_that_signs_itself(tmp_path: Path) -> None:
     with Server(gitlab, certificate=certificate, key=key) as server:
         assert server.url.startswith("https://")
         with pytest.raises(requests.exceptions.SSLError):
-            requests.get(f"{server.api}/version", headers=sent, timeout=20)
-        answer = requests.get(f"{server.api}/version", headers=sent, timeout=20, verify=certificate)
+            requests.get(f"{server.api}/version", headers=sent, timeout=120)
+        answer = requests.get(f"{server.api}/version", headers=sent, timeout=120, verify=certificate)
         assert answer.status_code == 200
 
 

@@ -107,7 +107,7 @@ def scripted(*answers: bytes, certificate: tuple[str, str] | None = None) -> Ite
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(60)
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ def overheard(port: int = 0, host: str = "127.0.0.1") -> Iterator[tuple[int, lis
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(60)
 
 
 @contextlib.contextmanager
@@ -176,7 +176,7 @@ def kept_alive(
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(60)
 
 
 @contextlib.contextmanager
@@ -227,7 +227,7 @@ def serving(app: ASGIApp) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         listener.close()
 
 
