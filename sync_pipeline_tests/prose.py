@@ -281,7 +281,7 @@ def old_names(path: Path) -> Iterator[Violation]:
             yield Violation(path, 1, "old name", path.stem)
         found: Iterable[tuple[int, str]] = [(1, path.stem), *_identifiers(ast.parse(path.read_text()))]
     else:
-        pattern = r"(?:TABLE|VIEW|COLUMN|INDEX|FUNCTION|TO)\s+(?:IF NOT EXISTS\s+)?(?:scm\.)?(\w+)"
+        pattern = r"(?:CREATE (?:OR REPLACE )?(?:TABLE|VIEW)|ADD COLUMN|RENAME .*TO)\s+(?:scm\.)?(\w+)"
         text = path.read_text()
         found = [(text.count("\n", 0, m.start()) + 1, m[1]) for m in re.finditer(pattern, text)]
     yield from (Violation(path, line, "old name", name) for line, name in found if is_refused(name))
@@ -303,7 +303,7 @@ def all_files(paths: Iterable[Path]) -> list[Path]:
         path
         for path in found
         if path.suffix in (".md", ".py", ".sql")
-        and not (path.parent.name == "migrations" and path.name < "0012")
+        and not (path.parent.name == "migrations" and (path.name < "0012" or "rollback" in path.name))
         and "fixtures" not in path.parts
     )
 

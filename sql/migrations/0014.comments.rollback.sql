@@ -10,6 +10,8 @@ COMMENT ON COLUMN scm.breakers.failure_rate IS
     'Share of finished runs that failed, smoothed, when it was last judged.';
 COMMENT ON COLUMN scm.breakers.rate_limit_rate IS
     'Share of finished runs that were told to slow down, smoothed.';
+COMMENT ON COLUMN scm.breakers.timeout_rate IS
+    'Share of finished runs with time-outs, smoothed.';
 COMMENT ON COLUMN scm.breakers.samples IS
     'Finished runs that were judged.';
 COMMENT ON COLUMN scm.breakers.judged_upto IS

@@ -13,6 +13,8 @@ COMMENT ON COLUMN scm.breakers.failure_rate IS
     'Smoothed share of finished runs that failed, at the last evaluation.';
 COMMENT ON COLUMN scm.breakers.rate_limit_rate IS
     'Smoothed share of requests that the server refused with 429.';
+COMMENT ON COLUMN scm.breakers.timeout_rate IS
+    'Smoothed share of requests that timed out.';
 COMMENT ON COLUMN scm.breakers.samples IS
     'Finished runs at the last evaluation.';
 COMMENT ON COLUMN scm.breakers.judged_upto IS
