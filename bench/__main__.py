@@ -81,7 +81,7 @@ def page(found: list[Figure], options: Options) -> str:
     lines = [
         "# Benchmark results",
         "",
-        "`./dev bench --write` writes this page. A ratio compares two measurements of one run on one machine.",
+        "`./dev bench --write` writes this page. A ratio compares two measurements of one run.",
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.machine()}, "
         f"Python {platform.python_version()}; {options.revisions:,} revisions with 8 paths, "

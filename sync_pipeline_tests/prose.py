@@ -303,7 +303,7 @@ def all_files(paths: Iterable[Path]) -> list[Path]:
         path
         for path in found
         if path.suffix in (".md", ".py", ".sql")
-        and not (path.parent.name == "migrations" and (path.name < "0012" or "rollback" in path.name))
+        and not (path.parent.name == "migrations" and re.match(r"00(0|1[01])|.*rollback", path.name))
         and "fixtures" not in path.parts
     )
 
