@@ -33,7 +33,7 @@ PENDING_AREAS = frozenset(_WORDS["pending_areas"])
 
 _SQL = re.compile(r"(\s|--.*\n)*(SELECT|WITH|INSERT|DELETE|UPDATE|CREATE|ALTER|COPY|TRUNCATE|LOCK|SET)\s")
 _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|vs|cf|approx)\.", re.I)
-_SENTENCE_END = re.compile(r"(?<=[.!?])[)\"'*]*\s+(?=[A-Z0-9`\"'(“\[*]|CODE\b|scm-sync|gitlab\.com)")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[)\"'*]*\s+(?=[A-Z0-9`\"'(“\[*]|CODE\b|scm-sync|docs/|gitlab\.com)")
 _WORD = re.compile(r"[^\W_]")
 
 

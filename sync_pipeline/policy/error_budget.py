@@ -20,7 +20,7 @@ _HALF_LIFE = timedelta(minutes=15)
 
 
 def failure_rate(samples: Iterable[Sample], now: datetime) -> float:
-    """Share of the newest runs that failed, from 0 to 1. The weight of a run halves every quarter of an hour."""
+    """Share of the newest runs that failed, from 0 to 1. A run's weight halves every quarter of an hour."""
     counted = _counted(samples)
     weights = [0.5 ** ((now - s.finished_at) / _HALF_LIFE) for s in counted]
     failed = sum(w for w, s in zip(weights, counted, strict=True) if s.outcome is RunOutcome.FAILURE)

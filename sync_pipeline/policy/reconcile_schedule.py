@@ -1,12 +1,12 @@
-"""Which windows are compared with their source next, unattended, and with how many requests.
+"""What is compared with its source next, unattended, and how many requests that may take.
 
-Belongs here: pure decisions over one snapshot: the due windows of each asset, their order, and the split of
-the requests of an hour. Does not belong here: reading the snapshot (:mod:`sync_pipeline.store.sweeps`),
-executing tasks (:mod:`sync_pipeline.quality.reconcile_schedule`), and the consequences of a difference
-(:mod:`sync_pipeline.policy.reconciliation`).
+Belongs here: pure decisions over one snapshot: which windows of which (repository, job type) have their turn,
+in which order, and who gets the requests of the hour. Does not belong here: reading the snapshot
+(:mod:`sync_pipeline.store.sweeps`), carrying turns out (:mod:`sync_pipeline.quality.reconcile_schedule`), and
+what follows from a difference (:mod:`sync_pipeline.policy.reconciliation`).
 
-Every asset has up to three tasks an hour, one for each :class:`TaskReason`. Within a reason the asset whose
-latest task is the longest ago goes first, whatever its result, so that none starves.
+Every (repository, job type) has up to three turns an hour, one of each :class:`TaskReason`. Within a kind the
+one whose latest turn of that kind is the longest ago goes first, whatever came of it, so that nobody starves.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ REVISIONS_RECENT = 1000
 """The newest part of revisions, which have no time."""
 
 WINDOWS_OF_A_TURN = 10
-"""Windows around open differences that one task compares."""
+"""Windows around places of open differences that one turn compares."""
 
 _LEAST_ROWS = 20
 _LEAST_REVISIONS = 1000
-# Positions this close together are one window, which costs no more than two.
+# What lies so close together is compared as one window, which costs no more than two.
 _CLOSE = timedelta(hours=1)
 _STEP = timedelta(milliseconds=1)
 _HOUR = timedelta(hours=1)
 _AFTER_A_DEAD_REPAIR = timedelta(days=1)
 
-# Estimated requests of a comparison that finds nothing, and of each row with its details.
+# Requests of a comparison that finds nothing, about, and of each row with its details.
 _CALLS = {JobType.COMMITS: 8, JobType.MERGE_REQUESTS: 4, JobType.REVIEWS: 4, JobType.REVISIONS: 4}
 _CALLS_PER_ROW = {
     JobType.COMMITS: 0.02,
@@ -54,13 +54,12 @@ _CALLS_PER_ROW = {
 _NO_ACCESS = frozenset({Access.DENIED, Access.GONE, Access.DISABLED})
 
 Mark = int | datetime
-"""A revision, or a time of the source."""
+"""A revision, or a moment of a source's time."""
 
 
 class TaskReason(StrEnum):
-    """The reason of a task, most urgent first. ``places`` are open differences whose repair ended or whose
-    deletion has to be confirmed. ``recent`` is the newest part, ``history`` the next share of everything.
-    """
+    """What a turn is for, the most urgent first: ``places`` of open differences whose repair ended or whose
+    deletion has to be seen again, the ``recent`` part, or the next share of all ``history``."""
 
     PLACES = "places"
     RECENT = "recent"
@@ -68,7 +67,7 @@ class TaskReason(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why an asset is not compared."""
+    """Why nothing of a (repository, job type) is compared."""
 
     RETIRED = "retired"
     NOT_CONFIGURED = "not_configured"
@@ -82,19 +81,16 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReconcileAsset:
-    """One asset as the plan sees it. Times are UTC by the database's clock, except marks.
+    """One (repository, job type) as the plan sees it. Times are UTC by the database's clock, except marks.
 
-    ``watermark`` is the end of the complete range, ``covered_from`` the start of everything covered.
-    ``credential``: the token in force is rejected. ``configured`` is False if the settings have no such
-    server. ``probed``: a probe of it runs.
-
-    ``places`` of open differences are due, with ``anywhere`` also some without a position. ``open`` are all
-    differences, and ``escalated`` of them wait for a person. ``repairing``: a job of repair waits or runs;
-    ``repair_died_at`` is when the latest died.
-
-    ``places_at``, ``recent_at`` and ``history_at`` are the times of the latest task of each reason. ``next``
-    is the position of the round, None at its beginning. ``round_rows`` were stored when it began, and
-    ``round_done`` of them are before ``next``. Both are unused for revisions, whose numbers count instead.
+    ``watermark`` is the end of what is complete, ``covered_from`` the start of all that is covered.
+    ``credential``: the token in force is refused; ``configured`` is False where the settings have no such
+    server. ``probed``: a probe of it runs. ``places`` of open differences are due, with ``anywhere`` also
+    some without a place; ``open`` are all differences, of which ``escalated`` wait for a person.
+    ``repairing``: a job of repair waits or runs; ``repair_died_at`` is when the latest died. ``places_at``,
+    ``recent_at`` and ``history_at`` are when the latest turn of each kind was. ``next`` is where the round
+    goes on, None at its beginning; ``round_rows`` were stored when it began and ``round_done`` of them lie
+    before ``next``; neither counts for revisions, whose numbers do.
     """
 
     repo_id: int
@@ -124,7 +120,7 @@ class ReconcileAsset:
 
     @property
     def key(self) -> tuple[int, JobType]:
-        """Its identity."""
+        """What it is told by."""
         return self.repo_id, self.job_type
 
     @property
@@ -136,9 +132,8 @@ class ReconcileAsset:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileLimits:
-    """``requests`` are per instance and clock hour. ``recent`` is the length of the newest part. ``round`` is
-    the time in which everything is compared once.
-    """
+    """``requests`` are those of one instance in an hour of the clock, ``recent`` is the newest part of time,
+    ``round`` the time in which everything is compared once."""
 
     requests: int
     recent: timedelta
@@ -147,11 +142,11 @@ class ReconcileLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileTask:
-    """One comparison of one asset.
+    """What one (repository, job type) compares in one go.
 
-    ``windows`` are compared one after the other. A share of history has no windows yet: it goes from
-    ``start`` over ``rows`` stored rows, or to the watermark if there are fewer. ``begins``: it starts a new
-    round. ``calls`` is the estimated number of requests.
+    ``windows`` are compared one after the other. A share of history has none yet: it goes from ``start`` over
+    ``rows`` stored rows, or to the watermark if there are no more; ``begins`` a round or goes on with one.
+    ``calls`` is how many requests it takes, about.
     """
 
     repo_id: int
@@ -167,14 +162,14 @@ class ReconcileTask:
 
     @property
     def key(self) -> tuple[int, JobType]:
-        """The identity of its asset."""
+        """Whose turn it is."""
         return self.repo_id, self.job_type
 
 
 def plan(
     assets: Iterable[ReconcileAsset], limits: ReconcileLimits, now: datetime
 ) -> tuple[list[ReconcileTask], dict[tuple[int, JobType], SkipReason]]:
-    """The due tasks, in their order, and the skipped assets."""
+    """The turns that are due, in their order, and what is left out altogether."""
     left_out: dict[tuple[int, JobType], SkipReason] = {}
     found: list[tuple[tuple[int, datetime, int, JobType], ReconcileTask]] = []
     order = list(TaskReason)
@@ -196,7 +191,7 @@ def plan(
 
 
 def skip_reason(asset: ReconcileAsset) -> SkipReason | None:
-    """Why ``asset`` is not compared; None if it is."""
+    """Why nothing of ``asset`` is compared; None where it is."""
     if asset.lifecycle is Lifecycle.RETIRED:
         return SkipReason.RETIRED
     if not asset.configured:
@@ -215,10 +210,8 @@ def skip_reason(asset: ReconcileAsset) -> SkipReason | None:
 
 
 def is_repair_due(asset: ReconcileAsset, now: datetime) -> bool:
-    """True if a repair of the open differences may be queued.
-
-    That is so if none waits, runs or died lately, and the result of the earlier one has been compared.
-    """
+    """True if a repair may be queued for what is open: none is under way or died a short while ago, and what
+    an earlier one did has been looked at."""
     if skip_reason(asset) is not None or asset.open <= asset.escalated:
         return False
     if asset.repairing or asset.places or asset.anywhere:
@@ -227,9 +220,8 @@ def is_repair_due(asset: ReconcileAsset, now: datetime) -> bool:
 
 
 def sent_before(now: int, last_hour: int, limits: ReconcileLimits) -> int:
-    """Requests that count against this hour: those sent in it, and the excess of the last hour. A started
-    page is always finished, so it may exceed its hour.
-    """
+    """Requests that count against this hour: those sent in it, and those of the last hour that were too many,
+    as a piece that has begun is finished."""
     return now + max(0, last_hour - limits.requests)
 
 
@@ -239,7 +231,7 @@ def sent_before(now: int, last_hour: int, limits: ReconcileLimits) -> int:
 def _of_places(asset: ReconcileAsset) -> ReconcileTask | None:
     windows = around(asset.places)[:WINDOWS_OF_A_TURN]
     if not windows and asset.anywhere:
-        # Every comparison looks for differences without a position, so a tiny window is enough.
+        # What has no place is looked for by every comparison, so the window may hold as good as nothing.
         windows = [_almost_empty(asset)]
     if not windows:
         return None
@@ -255,7 +247,7 @@ def _of_places(asset: ReconcileAsset) -> ReconcileTask | None:
 
 
 def around(places: Iterable[Window]) -> list[Window]:
-    """A few small windows around ``places``, which are of one kind, in order."""
+    """Few small windows that hold ``places``, which are of one kind, in order."""
     found: list[Window] = []
     for place in sorted(places, key=bounds):
         if found and _is_close(found[-1], place):
@@ -277,7 +269,7 @@ def _is_close(before: Window, after: Window) -> bool:
 
 def _almost_empty(asset: ReconcileAsset) -> Window:
     if isinstance(asset.watermark, datetime):
-        # Not the last moment: rows with a date in the future belong to it.
+        # Not the very last moment: to that belongs whatever has a date in the future.
         return TimeWindow(asset.watermark - 2 * _STEP, asset.watermark - _STEP)
     assert asset.watermark is not None
     return RevisionWindow(asset.watermark - 1, asset.watermark)
@@ -337,7 +329,7 @@ def _of_history(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime) -
 
 
 def rows_of_round(asset: ReconcileAsset) -> int:
-    """The number of rows in the round of ``asset``."""
+    """How many rows the round of ``asset`` goes over."""
     if isinstance(asset.watermark, int):
         assert isinstance(asset.covered_from, int)
         return asset.watermark - asset.covered_from
@@ -345,7 +337,7 @@ def rows_of_round(asset: ReconcileAsset) -> int:
 
 
 def rows_done(asset: ReconcileAsset) -> int:
-    """How many of them the current round has compared."""
+    """How many of them have been compared in the round that is under way."""
     if not asset.is_under_way:
         return 0
     if isinstance(asset.next, int):
@@ -355,7 +347,7 @@ def rows_done(asset: ReconcileAsset) -> int:
 
 
 def share_compared(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime) -> float:
-    """The share of the rows that was compared within the time of a round, from 0 to 1."""
+    """Which share of the rows was compared within the time of a round, from 0 to 1."""
     if asset.round_began_at is None:
         return 0.0
     if not asset.is_under_way:
@@ -365,13 +357,13 @@ def share_compared(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime
     passed = (now - asset.round_began_at) / limits.round
     rows = rows_of_round(asset)
     done = rows_done(asset) / rows if rows else 1.0
-    # The previous round compared the rest, at the same distance from its beginning.
+    # What this round has not come to yet was compared in the one before, as long after its beginning.
     before = max(0.0, 1.0 - max(done, passed)) if asset.round_ended_at is not None else 0.0
     return min(1.0, done + before)
 
 
 def calls_for(job_type: JobType, rows: int) -> int:
-    """The estimated number of requests to compare ``rows`` with their details."""
+    """How many requests comparing ``rows`` with their details takes, about."""
     return _CALLS[job_type] + ceil(rows * _CALLS_PER_ROW[job_type])
 
 
@@ -381,7 +373,7 @@ def _affordable(job_type: JobType, limits: ReconcileLimits) -> int:
 
 
 def hour_of(moment: datetime) -> datetime:
-    """The start of its clock hour, by which requests are counted."""
+    """The start of its hour; requests are counted by hours of the clock."""
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
@@ -390,9 +382,8 @@ def hour_of(moment: datetime) -> datetime:
 
 @dataclass
 class _Spent:
-    """Requests of one instance: sent by this run for each reason, reserved by running tasks, and sent in this
-    hour before.
-    """
+    """Requests of one instance: those of this run by kind, those that the running turn of a repository may
+    still send, and what had been sent in this hour before."""
 
     before: int
     by_why: dict[TaskReason, int] = field(default_factory=lambda: dict.fromkeys(TaskReason, 0))
@@ -407,11 +398,11 @@ class _Spent:
 
 
 class RequestBudget:
-    """The requests of an hour, split over tasks.
+    """The requests of an hour, handed out to turns.
 
-    Each reason has a third at every instance, so that none starves. Unused requests go to the other reasons
-    afterwards, in their order. The requests of a running task are reserved until it ends. ``sent`` is what
-    was sent to each instance in this hour before.
+    Each kind of turn has a third of its own at every instance, so that none starves however long another one
+    is. What a kind does not need goes to the others afterwards, in their order. What a running turn may send
+    is set aside until it ends. ``sent`` is what was sent to each instance in this hour before.
     """
 
     def __init__(
@@ -423,9 +414,8 @@ class RequestBudget:
         self._spent = {task.instance: _Spent(sent.get(task.instance, 0)) for task in tasks}
 
     def next(self) -> tuple[ReconcileTask, int] | None:
-        """The next task and its number of requests; None if none can start now. Call :meth:`ended` at its
-        end, then ask again.
-        """
+        """The next turn, and how many requests it may send; None where there is none at this moment. Tell
+        :meth:`ended` when it is over, and ask again."""
         for whole in (False, True):
             left = {
                 (instance, why): self._left(spent, why, whole=whole)
@@ -445,26 +435,26 @@ class RequestBudget:
     def _left(self, spent: _Spent, why: TaskReason, *, whole: bool) -> int:
         left = self._all - spent.total
         if whole:
-            # The rest is distributed when the unused part is known.
+            # The rest is handed out when it is known what is left.
             return 0 if spent.reserved else left
         return min(left, self._third - spent.of(why))
 
     def _allowance(self, task: ReconcileTask, left: int) -> int:
-        """About twice the estimate, so that other tasks can run beside it; at least half of what is left."""
+        """Twice what it takes, about, so that others can go on beside it; at least half of what is left."""
         return min(left, max(2 * task.calls, left // 2))
 
     def ended(self, task: ReconcileTask, calls: int) -> None:
-        """Record that ``task`` ended after ``calls`` requests."""
+        """``task`` is over and has sent ``calls`` requests."""
         spent = self._spent[task.instance]
         spent.reserved.pop(task.repo_id)
         spent.by_why[task.why] += calls
 
     def drop(self, unwanted: Iterable[tuple[int, JobType]] = (), instance: str | None = None) -> None:
-        """Start no more tasks of these, or of ``instance``."""
+        """Hand out nothing more to these, or to anything of ``instance``."""
         keys = set(unwanted)
         self._waiting = [t for t in self._waiting if t.key not in keys and t.instance != instance]
 
     @property
     def waiting(self) -> tuple[ReconcileTask, ...]:
-        """Tasks that did not start, in their order."""
+        """Turns that had none, in their order."""
         return tuple(self._waiting)

@@ -59,7 +59,7 @@ NEUTRAL_CODES = frozenset(
     }
 )
 """Error codes that are no evidence about the source. Examples are a held lease, a rejected token, our own
-rate limit, a watermark set by a person, and a failure of our database, process or disk.
+rate limit, and a failure of our database or disk.
 """
 
 ANSWER_CODES = frozenset(
