@@ -1,7 +1,7 @@
 """``python -m bench``: run the benchmarks and print, with ``--write`` also keep, a table of ratios.
 
-Belongs here: the choice of benchmarks, the table, the results file. What is measured is in the modules
-beside this one. Absolute seconds differ from machine to machine; the ratios should hold.
+Belongs here: the choice of benchmarks, the table, the results file. The modules beside this one measure.
+Absolute seconds differ from machine to machine; the ratios should hold.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def page(found: list[Figure], options: Options) -> str:
     lines = [
         "# Benchmark results",
         "",
-        "Written by `./dev bench --write`: ratios of two measurements in one run, seconds of one machine.",
+        "`./dev bench --write` writes this page. A ratio compares two measurements of one run.",
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.machine()}, "
         f"Python {platform.python_version()}; {options.revisions:,} revisions with 8 paths, "
-        f"one revision with {options.wide_paths:,} paths, {options.repositories:,} repositories; "
-        f"a GitLab that takes {gitlab_sync.LATENCY * 1000:.0f} ms for every answer.",
+        f"one revision with {options.wide_paths:,} paths, {options.repositories:,} repositories. "
+        f"The GitLab takes {gitlab_sync.LATENCY * 1000:.0f} ms for every response.",
         "",
         "| what | against | ours | theirs | ratio | budget |",
         "|---|---|---|---|---|---|",

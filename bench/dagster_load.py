@@ -1,4 +1,4 @@
-"""What the catalog costs Dagster: loading the code location, and a run that finds nothing new.
+"""Costs of the catalog in Dagster: loading the code location, and a run that finds nothing new.
 
 Belongs here: an empty location against one with many repositories of either kind, and our idle run against a
 Dagster job that does nothing. Each is a process of its own, as a run is.

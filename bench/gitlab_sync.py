@@ -1,7 +1,7 @@
 """GitLab into PostgreSQL against the least that could do it: the same requests, parsed and thrown away.
 
-Belongs here: time, memory and number of requests of the engine over a small GitLab in a process of its own
-that takes 50 ms for every answer, on the embedded server.
+Belongs here: time, memory and number of requests of the engine on the embedded server. The small GitLab runs
+in its own process and takes 50 ms for every response.
 """
 
 from __future__ import annotations

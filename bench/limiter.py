@@ -1,6 +1,6 @@
-"""What the shared rate limit costs a request.
+"""Costs of the shared rate limit per request.
 
-Belongs here: the time of one permit, of one who asks and of many who ask for the same server, on the embedded
+Belongs here: the time of one token on the embedded server, with one process and with many threads at one
 server.
 """
 

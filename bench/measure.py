@@ -1,6 +1,6 @@
-"""How something is measured: seconds of wall clock, memory of a process of its own.
+"""Measurements: seconds of wall clock, and memory of a separate process.
 
-Belongs here: the shape of a figure and the stopwatch. What is measured is in the modules beside this one.
+Belongs here: the shape of a figure and the stopwatch. The modules beside this one choose the subjects.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which repositories exist: how people name them, what follows from an address, and the snapshot file.
+"""The catalog: names of repositories, properties that follow from an address, and the snapshot file.
 
-Belongs here: repository specifications, URL normalisation, slugs and defaults derived from an address, the
-grid of revision blocks, the file that the code location loads and its narrowing by ``SCM_ONLY``. Does not
-belong here: the catalog's rows (:mod:`sync_pipeline.store.repos`), visiting a source and registering
-(:mod:`sync_pipeline.operations.registration`), Dagster.
+Belongs here: repository specifications, URL normalisation, slugs and other properties derived from an
+address, and the grid of revision blocks. Also the file that the code location loads, narrowed by
+``SCM_ONLY``. Does not belong here: the catalog's rows (:mod:`sync_pipeline.store.repos`), visiting a source
+and registering (:mod:`sync_pipeline.operations.registration`), Dagster.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SNAPSHOT_VERSION = 2
 _log = logging.getLogger(__name__)
 _DAMAGED = "damaged_snapshot"
 _DEFAULT_PORTS = {"svn": 3690, "svn+ssh": 22, "http": 80, "https": 443}
-# What svn leaves unescaped in a path; everything else is written %XX.
+# Characters that svn leaves unescaped in a path; all others are written %XX.
 _PATH_CHARACTERS = "!$&'()*+,-./:=@_~"
 _SLUG_LENGTH = 64
 _HOW = "write svn:<url>, gitlab:<id>, gitlab:<group>/<project> or gitlab:<url>"
 _HOW_ROOT = "write gitlab:group:<path or id> or gitlab:membership"
-# What GitLab allows as one segment of a path.
+# A segment of a path that GitLab allows.
 _SEGMENT = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.][A-Za-z0-9_.-]*")
 
 
@@ -67,9 +67,10 @@ def blocks(window: RevisionWindow) -> Iterator[RevisionWindow]:
 
 @dataclass(frozen=True, slots=True)
 class RepositorySpec:
-    """How a person names a repository. ``address`` is the normalised URL for SVN; for GitLab the project id
-    (digits), the path, or a URL: ``<server>/<path>`` or ``<server>/projects/<id>``. Its text is
-    ``svn:<url>`` or ``gitlab:<address>``."""
+    """The name of a repository in commands. ``address`` is the normalised URL for SVN. For GitLab it is the
+    project id (digits), the path, or a URL: ``<server>/<path>`` or ``<server>/projects/<id>``. Its text is
+    ``svn:<url>`` or ``gitlab:<address>``.
+    """
 
     kind: Kind
     address: str
@@ -80,10 +81,11 @@ class RepositorySpec:
 
 @dataclass(frozen=True, slots=True)
 class RootSpec:
-    """How a person names a discovery root: a group with its subgroups, or the membership of the token's user.
+    """The name of a discovery root in commands: a group with its subgroups, or the membership of the token's
+    user.
 
     ``address`` is the id (digits) or path of the group, or its URL: ``<server>/<path>`` or
-    ``<server>/groups/<id>``; for a membership the URL of the server, or nothing where there is only one.
+    ``<server>/groups/<id>``. For a membership it is the URL of the server, or empty if there is only one.
     """
 
     scope: str
@@ -146,8 +148,9 @@ def parse_root(text: str) -> RootSpec:
 
 
 def below(address: str, base: str) -> str | None:
-    """What of a GitLab URL is left below the server's ``base``: ``projects/<id>``, ``groups/<id>`` or a path;
-    empty for the server itself. None where ``address`` is elsewhere."""
+    """The part of a GitLab URL below the server's ``base``: ``projects/<id>``, ``groups/<id>`` or a path;
+    empty for the server itself. None if ``address`` is elsewhere.
+    """
     if address.casefold() == base.casefold():
         return ""
     start = f"{base}/"
@@ -178,7 +181,7 @@ def _project(address: str) -> str:
 
 
 def _number(text: str) -> str | None:
-    """``text`` as the number of a project or group, None where it is none."""
+    """``text`` as the number of a project or group, None if it is none."""
     return str(int(text)) if text.isascii() and text.isdigit() and int(text) > 0 else None
 
 
@@ -187,8 +190,9 @@ def _is_path(parts: Sequence[str]) -> bool:
 
 
 def _gitlab_url(url: str) -> str:
-    """A URL on a GitLab as it is stored and compared: what people copy from the address bar, from the clone
-    button or from the API."""
+    """A GitLab URL as it is stored and compared. The text may come from the address bar, the clone button or
+    the API.
+    """
     shown = without_credentials(url)
     scheme, _, rest = url.strip().partition("://")
     scheme = scheme.lower()
@@ -206,9 +210,10 @@ def _gitlab_url(url: str) -> str:
 
 
 def normalise_url(url: str) -> str:
-    """``url`` as it is stored and compared: scheme and host in lower case, no default port, no ``.``, ``..``,
-    doubled or trailing slashes, escapes as svn writes them. Raises ConfigurationError for what is no SVN URL
-    and for credentials."""
+    """``url`` as it is stored and compared. Scheme and host are in lower case, and escapes as svn writes
+    them. There is no default port, no ``.`` or ``..``, and no doubled or trailing slash. Raises
+    ConfigurationError for credentials and for anything but an SVN URL.
+    """
     shown = without_credentials(url)
     if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in url):
         raise ConfigurationError(f"URL {shown!r} has control characters; write it without")
@@ -227,7 +232,7 @@ def normalise_url(url: str) -> str:
 
 
 def _authority(scheme: str, authority: str, shown: str, settings: str) -> str:
-    """User, host and port of a URL; ``settings`` says where credentials belong instead."""
+    """User, host and port of a URL; ``settings`` names the right settings for credentials."""
     user, at, place = authority.rpartition("@")
     if at and (":" in user or not scheme.startswith("svn+")):
         # Only a tunnel needs to be told a user name here, and never a password.
@@ -272,11 +277,11 @@ def _path(path: str, shown: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """``text`` for a message: whatever stands before the last @ is gone, but for kind and scheme."""
+    """``text`` for a message: everything before the last @ is removed, except kind and scheme."""
     return re.sub(r"^((?:svn|gitlab):)?(\w[\w+]*://)?.*@", r"\1\2***@", text, flags=re.DOTALL | re.IGNORECASE)
 
 
-# What follows from an address ---------------------------------------------------------------------------
+# Properties of an address -----------------------------------------------------------------------------------
 
 
 LOCAL = "local"
@@ -284,17 +289,19 @@ LOCAL = "local"
 
 
 def instance_of(url: str) -> str:
-    """Key of the server: host with the port where it is not the default; ``local`` for file URLs."""
+    """Key of the server: host with the port if it is not the default; ``local`` for file URLs."""
     if url.startswith("file://"):
         return LOCAL
     return url.partition("://")[2].partition("/")[0].rpartition("@")[2]
 
 
 def aliases_for(kind: Kind, instance: str) -> Iterator[str]:
-    """Aliases for a server, the best one first; the first that no other server has becomes the first part of
-    the keys of its assets. Short ones come first: the first label of the host (of this machine: the kind),
-    then with the port, with the kind, with more labels; at last all of it with a number. ``instance`` is the
-    server as :func:`instance_of` names it."""
+    """Aliases for a server, best first. The first that no other server has becomes the first part of the keys
+    of its assets.
+
+    Short ones come first: the first label of the host, or the kind on this machine. Then follow the port, the
+    kind, more labels, and at last a number. ``instance`` is the server as :func:`instance_of` names it.
+    """
     host, port = _host_and_port(instance)
     labels = [label for part in host.split(".") if (label := _plain(part))] or [str(kind)]
     if re.fullmatch(r"localhost|127(\.\d+){3}|\[::1\]", host):
@@ -337,8 +344,9 @@ def slug_of(address: str, prefix: str = "") -> str:
 
 
 def slugs_for(slug: str, *numbers: int) -> Iterator[str]:
-    """``slug``, then with the first number, with the first two, and so on, then with a counter: the first of
-    them that no other repository has is taken."""
+    """Slugs in the order in which they are tried: ``slug``, then with the first number, with the first two,
+    and so on. At last a counter follows. The first slug that no other repository has is used.
+    """
     yield slug
     for number in numbers:
         slug = f"{slug}_{number}"
@@ -353,15 +361,18 @@ def _plain(text: str) -> str:
 
 
 def tenant_of(address: str) -> str:
-    """Default owner: the first segment of a project's path; of a Subversion repository (a URL) the server.
-    The folders of such a server (``repos``, ``srv``, ``tmp``) are no owners."""
+    """Default owner: the first segment of a project's path, or the server of a Subversion repository (a URL).
+    The folders of such a server (``repos``, ``srv``, ``tmp``) are no owners.
+    """
     return instance_of(address) if "://" in address else address.partition("/")[0]
 
 
 def path_of(repository: Repository) -> str:
     """The name of the repository in lists of the UI: the path of the project or of the SVN URL.
-    They cut a long text at its end, where the name is. A ``file://`` URL also loses the folders above the
-    repository."""
+
+    The UI cuts a long text at its end, where the name is. A ``file://`` URL also loses the folders above the
+    repository.
+    """
     if repository.kind is not Kind.SVN:
         return repository.name
     path = _path_of(repository.url)
@@ -378,7 +389,7 @@ def _path_of(address: str) -> str:
 
 
 def web_url_of(repository: Repository) -> str:
-    """Where people look at a repository: the page of a GitLab project by its latest path, else the URL."""
+    """The page of a repository: that of a GitLab project by its latest path, else the URL."""
     if repository.kind is Kind.SVN or not repository.project_path:
         return repository.url
     return f"{repository.url.removesuffix(f'/projects/{repository.project_id}')}/{repository.project_path}"
@@ -465,8 +476,9 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def load_snapshot(path: Path) -> CatalogSnapshot:
-    """As :func:`read_snapshot`, but where the file is damaged, what its copy has, with a line in the log.
-    Every run reads the file, so a damaged one would stop all of them."""
+    """As :func:`read_snapshot`. If the file is damaged, it returns the content of the copy and logs a line.
+    Every run reads the file, so a damaged one would stop all of them.
+    """
     try:
         return read_snapshot(path)
     except ConfigurationError as error:
@@ -505,7 +517,8 @@ def read_snapshot(path: Path) -> CatalogSnapshot:
 
 def find(repositories: Iterable[Repository], spec: RepositorySpec) -> Repository | None:
     """The repository that ``spec`` names: the active one, else the one retired last. Raises
-    ConfigurationError that lists the URLs where several servers have such a project."""
+    ConfigurationError that lists the URLs if several servers have such a project.
+    """
     found = [repository for repository in repositories if _is_named(repository, spec)]
     active = [repository for repository in found if repository.lifecycle is Lifecycle.ACTIVE]
     found = active or found

@@ -1,10 +1,11 @@
 """The environment of the programs that we start.
 
 Belongs here: which variables a child process gets. Does not belong here: starting it. A child gets only the
-variables that it needs, because everybody who may look at a process may read its environment. Passwords,
-tokens and connection URLs are not passed on. The code server, the daemon, the UI and the runs of ``scm-sync
-up`` are no such children: they are this program again and need its configuration
-(:mod:`sync_pipeline.orchestration.ui`).
+variables that it needs, because other accounts may be able to read its environment. Passwords, tokens and
+connection URLs are not passed on.
+
+The code server, the daemon, the UI and the runs of ``scm-sync up`` are exceptions. They are this program
+again and need its configuration (:mod:`sync_pipeline.orchestration.ui`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every exception of the project, grouped by what the one who catches it has to do.
+"""Every exception of the project, grouped by the consequence for its caller.
 
-Belongs here: the classes. The message is one line for a person: what is wrong and what to do. It never holds
-a secret. ``code`` is a low-cardinality word that is stored, counted and matched on instead of the text.
+Belongs here: the classes. The message is one line for a person: what happened and what to do. It never holds
+a secret. ``code`` is a low-cardinality word that is stored, counted and matched instead of the text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from sync_pipeline.safe_text import visible
 
 
 class SyncError(Exception):
-    """Something of ours went wrong; see the subclasses for what follows."""
+    """The base class of our errors; the subclasses have the consequences."""
 
     code = "unknown"
 
@@ -23,7 +23,8 @@ class SyncError(Exception):
 
 class ConfigurationError(SyncError):
     """The user or the installation has to change something before anything can work. Exit code 3. There may
-    be several ``problems``, each a line of its own."""
+    be several ``problems``, one line each.
+    """
 
     code = "configuration"
 
@@ -33,8 +34,9 @@ class ConfigurationError(SyncError):
 
 
 class Permanent(SyncError):
-    """A retry within seconds cannot help. The job is tried again after minutes, because a proxy in between
-    may have refused; then it is dead."""
+    """A retry within seconds cannot help. The job is retried after minutes, because a proxy may have refused;
+    then it is dead.
+    """
 
     code = "permanent"
 
@@ -46,13 +48,14 @@ class AccessDenied(Permanent):
 
     @property
     def is_of_the_token(self) -> bool:
-        """True if it is the token that is refused or may not do what we need: then everything is refused that
-        is asked with it, not only what was asked for."""
+        """True if the token is rejected or lacks a right that everything needs. Then all requests with it
+        fail, not only this one.
+        """
         return self.code in ("credential", "scope")
 
 
 class SourceGone(Permanent):
-    """There is nothing at the address any more, or never was."""
+    """There is nothing at the address."""
 
     code = "not_found"
 
@@ -64,7 +67,7 @@ class SourceReplaced(Permanent):
 
 
 class Transient(SyncError):
-    """A retry may help. ``retry_after`` is the shortest wait in seconds that the source asked for."""
+    """A retry may help. ``retry_after`` is the shortest wait in seconds that the source requested."""
 
     code = "transient"
 
@@ -74,13 +77,13 @@ class Transient(SyncError):
 
 
 class AnswerStalled(Transient):
-    """An answer began and then nothing more of it came. A shorter answer may arrive."""
+    """A response began and then stalled. A shorter response may arrive."""
 
     code = "timeout"
 
 
 class WindowTooHard(Transient):
-    """The answer for a window was unusable or too slow; a smaller one may work. Nothing was stored."""
+    """The response for a window was unusable or too slow; a smaller window may work. Nothing was stored."""
 
     code = "window_too_hard"
 
@@ -96,7 +99,7 @@ class RowUnreadable(SyncError):
 
 
 class LeaseLost(SyncError):
-    """Somebody else holds the right to write now, or ours ran out. Nothing of the batch was written."""
+    """Another process has the right to write now, or ours expired. Nothing of the batch was written."""
 
     code = "lease_lost"
 
@@ -114,12 +117,12 @@ class WatermarkSet(ClaimLost):
 
 
 class LeaseHeld(SyncError):
-    """The lease or the job is held by somebody else and waiting for it took longer than the limit."""
+    """Another process holds the lease or the job, and waiting for it took longer than the limit."""
 
     code = "lease_held"
 
 
 class Cancelled(SyncError):
-    """Somebody asked to stop; everything committed so far stays."""
+    """A person or a signal asked to stop; everything committed so far stays."""
 
     code = "cancelled"

@@ -31,7 +31,7 @@ class Person:
 
 
 class RefKind(StrEnum):
-    """What kind of ref."""
+    """The kind of a ref."""
 
     BRANCH = "branch"
     TAG = "tag"
@@ -115,7 +115,7 @@ class CommitBatch:
 
 @dataclass(frozen=True, slots=True)
 class MergeRequestVersion:
-    """What one push made of a merge request. ``size`` is a text: ``1000+`` at the cap."""
+    """The state of a merge request after one push. ``size`` is a text: ``1000+`` at the cap."""
 
     version_id: int
     head_sha: str | None
@@ -251,11 +251,11 @@ class ReviewerRow:
 class ReviewSet:
     """Everything of one merge request's review that could be read.
 
-    ``whole`` names the origins that were read to their end: a stored event of such an origin that is not in
-    ``events`` is missing at the source. ``approvals`` and ``reviewers`` are the sets in force, None where
-    they could not be read. ``notes_counted`` is how many comments the server counts, also those that it does
-    not show. ``mr_id`` is the number of the merge request within the instance, None where it is
-    not known."""
+    ``whole`` are the origins that were read to their end. A stored event of such an origin is missing at the
+    source if ``events`` lacks it. ``approvals`` and ``reviewers`` are the current sets, None if they could
+    not be read. ``notes_counted`` is how many comments the server counts, including hidden ones. ``mr_id`` is
+    the number of the merge request within the instance, None if it is not known.
+    """
 
     mr_iid: int
     events: tuple[ReviewEventRow, ...]
@@ -269,7 +269,7 @@ class ReviewSet:
 
     @property
     def notes_hidden(self) -> int | None:
-        """How many comments the server counts and does not show; None where it does not say."""
+        """How many comments the server counts but does not show; None if it does not say."""
         if self.notes_counted is None or Origin.NOTE not in self.whole:
             return None
         came = sum(event.origin is Origin.NOTE and not event.is_system for event in self.events)

@@ -1,8 +1,8 @@
-"""Texts of others, made harmless for where they are shown: a terminal, a JSON document, a Markdown page.
+"""Texts of others, made harmless for a terminal, a JSON document or a Markdown page.
 
-Belongs here: the one filter for each of these places. A source controls project paths, branch and user names,
-messages and its error texts. A terminal would execute an escape sequence in them, and a page would show a
-bracket as a link. Stored texts stay as they were received.
+Belongs here: the one filter for each of these outputs. A source controls project paths, branch and user
+names, messages and its error texts. A terminal would execute an escape sequence in them, and a page would
+show a bracket as a link. Stored texts stay as they were received.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def one_line(text: str) -> str:
 
 
 def visible_json(document: str) -> str:
-    """A JSON document that says the same, without a character that a terminal would obey. JSON itself escapes
-    only those below U+0020."""
+    """An equal JSON document without characters that a terminal would obey. JSON itself escapes only those
+    below U+0020.
+    """
 
     def escape(match: re.Match[str]) -> str:
         return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
@@ -40,7 +41,7 @@ def visible_json(document: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """``text`` for a page: as it is where Markdown shows it so, else as :func:`code`."""
+    """``text`` for a page: unchanged if Markdown shows it so, else as :func:`code`."""
     # No sign of a link, a list or an emphasis, for which an underscore has to stand at the edge of a word.
     plain = re.fullmatch(r"[A-Za-z](?:[A-Za-z0-9./-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])|:(?=//))*", text)
     return text if plain else code(text)

@@ -1,4 +1,4 @@
--- Merge requests whose versions and commits are not the sets that they say they have. Empty when all is well.
+-- Merge requests whose versions and commits differ from the sets that they count. Empty if the records agree.
 WITH versions AS (
     SELECT repo_id, mr_iid AS iid, count(*) AS number FROM scm.mr_versions
      WHERE replaced_id = 0 GROUP BY repo_id, mr_iid
@@ -22,6 +22,6 @@ SELECT m.repo_id, m.iid, p.problem
        ('children of a head that were never read',
         m.children_head IS NOT NULL AND (m.versions_hash IS NULL OR m.commits_hash IS NULL))
        ) AS p (problem, holds)
-   -- Nobody can read again those of a tombstone.
+   -- The children of a tombstone cannot be read again.
  WHERE p.holds AND m.deleted_at IS NULL
  ORDER BY m.repo_id, m.iid;

@@ -1,4 +1,4 @@
--- Runs whose counters are not the sum of their batches. Empty when all is well.
+-- Runs whose counters are not the sum of their batches. Empty if the records agree.
 SELECT r.run_id, r.repo_id, r.job_type,
        r.batches, count(b.batch_id) AS counted_batches,
        r.rows_read, coalesce(sum(b.rows_read), 0) AS counted_rows

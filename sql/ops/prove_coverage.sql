@@ -1,4 +1,4 @@
--- Coverage, origin and generation that are not what their events say. Empty when all is well.
+-- Coverage, origin and generation that differ from their events. Empty if the records agree.
 WITH base AS (
     SELECT DISTINCT ON (repo_id, job_type) repo_id, job_type, event_id, covered_revs, covered_time
       FROM scm.sync_watermark_events

@@ -1,5 +1,5 @@
--- Parents and tips that a complete walk or a covered ref claims to be stored and that are not, except where the
--- row is in quarantine. Empty when all is well.
+-- Missing parents and tips that a complete walk or a covered ref claims to be stored, unless they are in quarantine.
+-- Empty if the records agree.
 WITH claimed AS (
     SELECT c.repo_id, 'parent of ' || c.commit_sha AS claim, p.sha
       FROM scm.ref_walks AS w

@@ -1,6 +1,5 @@
--- Jobs that are not what their attempts say: a completed one has an attempt that succeeded, or lost its worker when its
--- window was covered already; a running one has exactly one attempt that runs, any other has none. Empty when all is
--- well.
+-- Jobs that contradict their attempts. A completed job has a successful attempt, or lost its worker after its window was
+-- covered. A running job has exactly one running attempt, any other job none. Empty if the records agree.
 WITH runs AS (
     SELECT job_id, count(*) FILTER (WHERE status = 'running') AS running,
            count(*) FILTER (WHERE status IN ('completed', 'no_data')) AS succeeded,

@@ -1,5 +1,5 @@
--- Leases in force that no running job has, and batches that were written after the fence was raised. Empty when all is
--- well.
+-- Valid leases without a running job, and batches that were written after the fence was raised. Empty if the records
+-- agree.
 SELECT l.repo_id, l.job_type, l.fence, 'held by ' || l.locked_by || ', who has no running job' AS problem
   FROM scm.sync_locks AS l
   LEFT JOIN scm.sync_jobs AS j

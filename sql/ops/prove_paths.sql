@@ -1,5 +1,5 @@
--- Changed paths whose revision is not stored, and revisions whose number of paths is not what they say, but for
--- tombstones. Empty when all is well.
+-- Changed paths without their revision, and revisions with a wrong number of paths, except tombstones. Empty if the
+-- records agree.
 SELECT repo_id, rev_num, count(p.path_no) AS stored_paths, r.path_count
   FROM scm.svn_changed_paths AS p
   FULL JOIN scm.svn_revisions AS r USING (repo_id, rev_num)

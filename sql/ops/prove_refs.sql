@@ -1,4 +1,4 @@
--- Branches and tags that are not what their events say. Empty when all is well.
+-- Branches and tags that differ from their events. Empty if the records agree.
 WITH latest AS (
     SELECT DISTINCT ON (repo_id, kind, name) repo_id, kind, name, event, new_tip
       FROM scm.ref_events

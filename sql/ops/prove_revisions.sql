@@ -1,5 +1,5 @@
--- Windows of whole repositories that count as complete, not by a person's word, and lack revisions that are not in
--- quarantine either. Empty when all is well.
+-- Covered windows of whole repositories that lack revisions, unless those are in quarantine or a person set the
+-- coverage. Empty if the records agree.
 WITH base AS (
     SELECT DISTINCT ON (repo_id, job_type) repo_id, job_type, covered_revs
       FROM scm.sync_watermark_events

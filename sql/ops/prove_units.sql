@@ -1,5 +1,5 @@
--- Repositories without a watermark for one of their job types, and watermarks without such a repository. Empty when all
--- is well.
+-- Repositories without a watermark for one of their job types, and watermarks without such a repository. Empty if the
+-- records agree.
 WITH expected AS (
     SELECT r.repo_id, t.job_type
       FROM scm.repos AS r

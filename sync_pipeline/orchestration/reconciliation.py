@@ -55,8 +55,8 @@ def reconciliation_asset(
                 group_name="fleet",
                 kinds={"postgres"},
                 description="Health of the installation: see its checks (docs/health.md). Its runs compare "
-                "what is stored with the sources, a share at a time (docs/sweeps.md). Jobs of the scheduler "
-                "repair differences.",
+                "stored rows with the sources, a share at a time (docs/reconciliation.md). "
+                "Jobs of the scheduler repair differences.",
                 owners=settings.asset_owners,
                 metadata={TABLE_NAME: "scm.reconciliations"},
             )

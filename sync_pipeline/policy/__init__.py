@@ -1,1 +1,1 @@
-"""Decisions as pure functions: when, how much, how long to wait. No I/O and no clock of their own."""
+"""Decisions as pure functions: when, how much, and how long to wait. They do no I/O and read no clock."""

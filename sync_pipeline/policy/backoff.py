@@ -1,6 +1,6 @@
-"""How long a failed job waits before its next attempt, and a dead or refused asset before its next look.
+"""Waits before the next attempt of a failed job, and before the next visit of a dead or denied asset.
 
-Belongs here: the table of base waits, the growth, and which errors no further attempt can mend. Does not
+Belongs here: the table of base waits, the growth, and the errors that no further attempt can fix. Does not
 belong here: the seconds that a client waits inside one call.
 """
 
@@ -26,7 +26,8 @@ BASE_SECONDS = {
     "database_full": 300.0,
 }
 """Base wait per error code (seed 000, section 1.9); every other code waits 60 s. ``throttled`` comes with the
-time at which our own limit has room."""
+time at which our own limit has room.
+"""
 
 LONGEST_SECONDS = 3600.0
 
@@ -34,17 +35,19 @@ LONGEST_SECONDS = 3600.0
 def seconds_until_retry(code: str, attempt: int, retry_after: float | None = None) -> float:
     """Seconds from the end of attempt number ``attempt`` (from 1) to the next one.
 
-    Doubles with every attempt, an hour at most. What the source asked for (``retry_after``) wins where it is
-    longer, under the same cap: a source cannot stop us for ever.
+    The wait doubles with every attempt, up to an hour. A longer ``retry_after`` of the source replaces it,
+    under the same cap, so that a source cannot stop us for ever.
     """
     grown = BASE_SECONDS.get(code, 60.0) * 2.0 ** (max(attempt, 1) - 1)
     return min(max(grown, retry_after or 0.0), LONGEST_SECONDS)
 
 
 def ends_the_job(error: SyncError, mode: Mode) -> bool:
-    """True if the job is dead at once: a person has to decide, or live syncing is denied, which is a state
-    that is looked at again. Any other refusal (400, 405, 413, a certificate) may be that of a proxy for a
-    minute, so the job has its attempts; and history that is denied waits for the state to end."""
+    """True if the job is dead at once, because a person has to decide or live syncing is denied.
+
+    Any other refusal (400, 405, 413, a certificate) may come from a proxy for a minute, so the job has its
+    attempts. Denied history waits for the end of that state.
+    """
     denied = isinstance(error, AccessDenied) and mode is Mode.INCREMENTAL
     return denied or isinstance(error, SourceReplaced)
 
@@ -52,6 +55,7 @@ def ends_the_job(error: SyncError, mode: Mode) -> bool:
 def wait_before_next_look(
     troubled_since: timedelta | None, shortest: timedelta, longest: timedelta
 ) -> timedelta:
-    """The wait after the last try of something that fails. It is as long as the failure has lasted by then,
-    so that it doubles from ``shortest`` to ``longest``. If that time is unknown, it is ``longest``."""
+    """The wait after the last failed try. It equals the time since the first failure, so that it doubles from
+    ``shortest`` to ``longest``. If that time is unknown, it is ``longest``.
+    """
     return longest if troubled_since is None else min(max(troubled_since, shortest), longest)

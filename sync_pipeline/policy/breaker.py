@@ -1,9 +1,8 @@
 """The circuit breaker of a scope: closed, open, half open.
 
-Belongs here: how its state follows from finished runs and the clock. Pure: the state is stored at every
-change (:mod:`sync_pipeline.store.breakers`), so that a restart forgets nothing. What may start in which state
-is decided in :mod:`sync_pipeline.policy.gates`. A person who wants to stop something makes a pause, which has
-an end of its own and is nothing of this.
+Belongs here: how its state follows from finished runs and the clock. Pure: every change of state is stored
+(:mod:`sync_pipeline.store.breakers`), so a restart keeps it. :mod:`sync_pipeline.policy.gates` decides what
+may start in each state. A person's stop is a pause, not a breaker.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _NO_RATES = Rates()
 
 
 class BreakerState(StrEnum):
-    """``closed``: everything runs. ``open``: nothing does, for a while. ``half_open``: single probes."""
+    """``closed``: everything runs. ``open``: nothing starts for a while. ``half_open``: single probes run."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -28,7 +27,7 @@ class BreakerState(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a breaker is about. Several apply to each job; any open one blocks."""
+    """The scope of a breaker. Several apply to each job; any open one blocks it."""
 
     GLOBAL = "global"
     INSTANCE = "instance"
@@ -38,9 +37,10 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """A breaker as it was last stored. ``since`` is when it came into its state: runs that began before it
-    are no evidence. ``judged_upto`` is the end of the last run that was judged. ``successes`` are the probes
-    that the server answered since it became half open. Times are UTC."""
+    """A breaker as it was last stored. ``since`` is the start of its state: earlier runs are no evidence.
+    ``judged_upto`` is the end of the latest evaluated run. ``successes`` are the probes that the server
+    answered since it became half open. Times are UTC.
+    """
 
     scope: Scope
     key: str
@@ -56,9 +56,10 @@ class Breaker:
 @dataclass(frozen=True, slots=True)
 class BreakerLimits:
     """When a breaker opens and closes (seed 000, section 1.11). Rates are shares from 0 to 1, see
-    :class:`~sync_pipeline.policy.samples.Rates`; ``alpha`` is the weight of the newest rates, 1 without
-    smoothing. The newest ``window_count`` runs of the last ``window`` are judged. Without ``enabled`` no
-    breaker is judged, and none holds anything back."""
+    :class:`~sync_pipeline.policy.samples.Rates`. ``alpha`` is the weight of the newest rates, 1 without
+    smoothing. The newest ``window_count`` runs of the last ``window`` count. Without ``enabled`` no breaker
+    is evaluated, and none stops anything.
+    """
 
     failure_rate: float
     rate_limit_rate: float
@@ -74,9 +75,9 @@ class BreakerLimits:
 
 
 def evaluate(breaker: Breaker, samples: Sequence[Sample], now: datetime, limits: BreakerLimits) -> Breaker:
-    """The breaker after the runs of its scope so far; the very same object if nothing changed.
+    """The breaker after the runs of its scope so far; the same object if nothing changed.
 
-    ``samples`` are in any order and may hold runs that were judged before.
+    ``samples`` are in any order and may contain runs that were evaluated before.
     """
     if breaker.state is BreakerState.OPEN:
         assert breaker.opened_at is not None
@@ -91,7 +92,7 @@ def evaluate(breaker: Breaker, samples: Sequence[Sample], now: datetime, limits:
         )
     since = sorted((s for s in samples if s.started_at >= breaker.since), key=lambda s: s.finished_at)
     if breaker.state is BreakerState.HALF_OPEN:
-        # A probe asks whether the server answers: that it says no about a repository is an answer.
+        # A probe tests whether the server responds: a refusal of a repository is a response.
         probes = [s for s in since if s.is_answer or s.outcome_of_server is RunOutcome.FAILURE]
         return _judge_probes(breaker, probes, now, limits)
     runs = [s for s in since if s.outcome_of_server is not RunOutcome.NEUTRAL]
@@ -126,7 +127,7 @@ def _judge_probes(
 
 def _judge_runs(breaker: Breaker, runs: Sequence[Sample], now: datetime, limits: BreakerLimits) -> Breaker:
     judged = [s for s in runs if s.finished_at > now - limits.window][-limits.window_count :]
-    # Without news the smoothed rates stay: looking twice at the same runs is no more evidence.
+    # Without new runs the smoothed rates stay: the same runs are no new evidence.
     if not judged or (breaker.judged_upto is not None and judged[-1].finished_at <= breaker.judged_upto):
         return breaker
     rates = _smoothed(breaker, rates_of_server(judged), limits.alpha)

@@ -1,6 +1,6 @@
-"""How much may be started, and who goes first.
+"""How much may start, and in which order.
 
-Belongs here: the order between tenants, between live syncing and history, and the caps, each refusal with its
+Belongs here: the order between tenants, between live syncing and history, and the caps. Each refusal has its
 reason. Every cap is checked before anything is counted, so that a refusal uses up nothing. Pure.
 """
 
@@ -16,14 +16,14 @@ from sync_pipeline.model import Mode
 from sync_pipeline.policy.gates import AT_WORK, ActivityKey, activity_key
 from sync_pipeline.policy.snapshot import Caps, Decision, PlanningLimits, Reason, Usage
 
-# Of so many places the last one is history's, while live syncing wants all of them.
+# The last of this many slots is history's, while live syncing wants all of them.
 _PLACES = 4
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class _Activity:
-    """What is read together, and so starts together or not at all."""
+    """Decisions of assets that are read together, and so start together or not at all."""
 
     key: ActivityKey
     members: tuple[Decision, ...]
@@ -38,7 +38,7 @@ class _Activity:
 
 
 class _Ledger:
-    """What is going on and what this plan adds."""
+    """Running and queued activities, with those that this plan adds."""
 
     def __init__(self, caps: Caps, decisions: Iterable[Decision]) -> None:
         self.caps = caps
@@ -101,10 +101,11 @@ class _Ledger:
 
 
 class _Turns:
-    """Activities by rank; with fairness by tenants in the order of ``turn``, a few of each in every round.
+    """Activities by rank. With fairness, tenants come in the order of ``turn``, a few activities of each per
+    round.
 
-    What there is no room for costs its tenant nothing: the next of the same tenant comes, until
-    :meth:`end_turn` says that one was started.
+    An activity without room costs its tenant nothing: the next one of the tenant comes, until
+    :meth:`end_turn` reports a start.
     """
 
     def __init__(
@@ -123,14 +124,14 @@ class _Turns:
         return any(self._queues)
 
     def take(self) -> _Activity:
-        """The next one."""
+        """The next activity."""
         while not self._queues[0]:
             self._queues.popleft()
             self._left = self._per_round
         return self._queues[0].popleft()
 
     def end_turn(self) -> None:
-        """The one that was taken last is started."""
+        """Record that the activity taken last was started."""
         self._left -= 1
         if self._left <= 0:
             self._queues.rotate(-1)
@@ -138,19 +139,19 @@ class _Turns:
 
 
 def half(cap: int) -> int:
-    """What history may take of a cap."""
+    """The share of a cap for history."""
     return max(1, cap // 2)
 
 
 def select(
     decisions: Sequence[Decision], limits: PlanningLimits, served: Mapping[str, datetime], now: datetime
 ) -> tuple[list[Decision], Usage]:
-    """The decisions in the order to start them, chosen ones first; those for which there is no room say so.
+    """The decisions in the order to start them, chosen ones first. A decision without room has that reason.
 
-    ``served`` is when live syncing of each tenant was last started: the one that has waited longest goes
-    first. The moment draws whose history does, because what a tenant gets of the one must not cost it the
-    other. Live syncing and history take turns as well, see :func:`_first_place`; what there is no room for
-    costs neither of them its turn.
+    ``served`` is when live syncing of each tenant was last started: the tenant that waited longest goes
+    first. The time of the plan draws whose history goes first, so that live syncing of a tenant costs it no
+    history. Live syncing and history take turns as well, see :func:`_first_place`. A decision without room
+    uses up no turn.
     """
     activities: dict[ActivityKey, list[Decision]] = defaultdict(list)
     for decision in decisions:
@@ -180,23 +181,24 @@ def select(
 
 
 def _first_place(now: datetime) -> int:
-    """The place that a plan of this moment begins with, from 0; the last one is history's.
+    """The slot that a plan of this time begins with, from 0; the last slot is history's.
 
-    Where fewer places than that are free at every plan, one that always began with the first would never come
-    to history. What is at work does not say whose turn it is where there is a single place. The moment does:
-    over many plans each place is the first one equally often, whatever the time between two of them.
+    If fewer slots are free at every plan, a plan that always began with slot 0 would never reach history.
+    Running work does not show whose turn it is if there is a single slot. So the time of the plan decides:
+    over many plans each slot is first equally often, whatever the time between two plans.
     """
     return _number(now) % _PLACES
 
 
 def _number(now: datetime, name: str = "") -> int:
-    """A number that the moment draws for ``name``: the same whenever the plan of this moment is made."""
+    """A number for ``name``, drawn from the time of the plan: equal for every plan of this time."""
     return int.from_bytes(hashlib.sha256(f"{now.timestamp():.6f} {name}".encode()).digest()[:4])
 
 
 def rank(decision: Decision) -> tuple[int, datetime, int, str, str]:
-    """Where a decision stands among those of its tenant; total, so that the same snapshot gives the same
-    plan."""
+    """The position of a decision among those of its tenant. The order is total, so equal snapshots give equal
+    plans.
+    """
     return (
         decision.rank,
         decision.since,

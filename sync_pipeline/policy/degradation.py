@@ -1,7 +1,7 @@
-"""Smaller pieces for a source that has trouble with the usual ones.
+"""Smaller requests for a source that fails with the usual ones.
 
-Belongs here: how the suggested sizes follow from the last runs. They cost speed and nothing else: what is
-read in the end is the same. ``diff_mode`` is for the diffs, which nothing reads yet.
+Belongs here: how the suggested sizes follow from the last runs. They cost speed and nothing else: the rows
+that are read in the end are the same. ``diff_mode`` is for diffs, which nothing reads yet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sync_pipeline.policy.samples import RunOutcome, Sample
 
 
 class DiffMode(StrEnum):
-    """Whether diffs are fetched beside the rest."""
+    """Whether diffs are fetched too."""
 
     BEST_EFFORT = "best_effort"
     NONE = "none"
@@ -23,7 +23,8 @@ class DiffMode(StrEnum):
 @dataclass(frozen=True, slots=True)
 class DegradationLimits:
     """Sizes and counts (seed 000, section 1.13). Batches are rows of a page, windows are seconds; the counts
-    are of runs in a row. Without ``enabled`` sizes are the usual ones, whatever happened."""
+    are of runs in a row. Without ``enabled`` sizes are always the usual ones.
+    """
 
     min_batch: int
     default_batch: int
@@ -44,9 +45,10 @@ class DegradationLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the next run should work with. ``share`` is the batch as a share of the usual one, at most 1.
-    ``window`` is the length in seconds of the first step in which a list by time is read, None where it is
-    read as one; ``wait`` is how many seconds to leave the source alone first."""
+    """Sizes for the next run. ``share`` is the batch as a share of the usual one, at most 1. ``window`` is
+    the length in seconds of the first step through a list by time, None without steps. ``wait`` is how many
+    seconds the source rests first.
+    """
 
     batch: int
     window: float | None
@@ -57,7 +59,7 @@ class Sizes:
 
 
 def suggest(samples: Iterable[Sample], limits: DegradationLimits) -> Sizes:
-    """Sizes after these runs of one (repository, job type), which are in any order."""
+    """Sizes after these runs of one asset, which are in any order."""
     batch, window = float(limits.default_batch), limits.default_window
     limited = slow = large = good = 0
     diff_mode = DiffMode.BEST_EFFORT
@@ -93,8 +95,9 @@ def suggest(samples: Iterable[Sample], limits: DegradationLimits) -> Sizes:
 
 
 def reduced(sizes: Sizes, *, batch: int, window: float, limits: DegradationLimits, reason: str) -> Sizes:
-    """At most ``batch`` rows and ``window`` seconds and no diffs, because of ``reason``: of several
-    suggestions the smallest counts."""
+    """``sizes`` with at most ``batch`` rows and ``window`` seconds and no diffs, because of ``reason``. The
+    smallest of several suggestions counts.
+    """
     least = min(batch, sizes.batch)
     return Sizes(
         least,

@@ -1,7 +1,7 @@
-"""The error budget of a (repository, job type): what fails too often is left alone for a while.
+"""The error budget of an asset: one that fails too often is paused for a while.
 
-Belongs here: the failure rate with its decay, and until when nothing is started. It can never become a block
-for ever: after each pause one run finds out whether it still fails, and the first success ends it.
+Belongs here: the failure rate with its decay, and the end of the pause. It can never block for ever: after
+each pause one run tests whether the asset still fails, and the first success ends it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ RUNS = 10
 """The newest runs that count (seed 000, section 1.6)."""
 
 _MIN_SAMPLES = 3
-# Half of the weight after so long: what failed an hour ago says little about now.
+# Half-life of the weight: a failure of an hour ago is weak evidence.
 _HALF_LIFE = timedelta(minutes=15)
 
 
 def failure_rate(samples: Iterable[Sample], now: datetime) -> float:
-    """Share of the newest runs that failed, from 0 to 1; a run weighs half as much every quarter of an
-    hour."""
+    """Share of the newest runs that failed, from 0 to 1. A run's weight halves every quarter of an hour."""
     counted = _counted(samples)
     weights = [0.5 ** ((now - s.finished_at) / _HALF_LIFE) for s in counted]
     failed = sum(w for w, s in zip(weights, counted, strict=True) if s.outcome is RunOutcome.FAILURE)
@@ -29,7 +28,7 @@ def failure_rate(samples: Iterable[Sample], now: datetime) -> float:
 
 
 def rate_limit_rate(samples: Iterable[Sample]) -> float:
-    """Share of the newest runs that were told to slow down, from 0 to 1."""
+    """Share of the newest runs with a 429, from 0 to 1."""
     counted = _counted(samples)
     return sum(s.is_rate_limited for s in counted) / len(counted) if counted else 0.0
 
@@ -37,8 +36,9 @@ def rate_limit_rate(samples: Iterable[Sample]) -> float:
 def paused_until(
     samples: Iterable[Sample], now: datetime, *, threshold: float, pause: timedelta
 ) -> datetime | None:
-    """Until when nothing is started because the budget is used up; in the past when it is time to probe, None
-    while there is budget left."""
+    """The end of the pause of a used-up budget. It is in the past when a probe is due, and None while there
+    is budget left.
+    """
     counted = _counted(samples)
     if len(counted) < _MIN_SAMPLES or counted[-1].outcome is not RunOutcome.FAILURE:
         return None
@@ -48,6 +48,6 @@ def paused_until(
 
 
 def _counted(samples: Iterable[Sample]) -> Sequence[Sample]:
-    """The newest runs that say something, in the order of their end."""
+    """The newest runs that are evidence, in the order of their end."""
     decisive = [s for s in samples if s.outcome is not RunOutcome.NEUTRAL]
     return sorted(decisive, key=lambda s: s.finished_at)[-RUNS:]

@@ -12,8 +12,10 @@ _LONGEST = timedelta(hours=1)
 
 
 def is_worth_an_event(watermark: object, until: datetime) -> bool:
-    """True if coverage that ends at ``watermark`` is extended to ``until`` although no row changed: the first
-    time, once an hour, and when a day (UTC) closes. Both are the source's clock."""
+    """True if coverage that ends at ``watermark`` is extended to ``until`` although no row changed.
+
+    That is so the first time, once an hour, and when a day (UTC) closes. Both times are the source's clock.
+    """
     if not isinstance(watermark, datetime):
         return True
     return until - watermark >= _LONGEST or (until > watermark and until.date() != watermark.date())

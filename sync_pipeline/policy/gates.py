@@ -1,9 +1,9 @@
-"""Whether what is due may start now.
+"""Whether due work may start now.
 
-Belongs here: pauses, stopped tokens, paused rate limits, breakers, error budgets and the rest that a slow
-source is given, in this fixed order; the first that holds something back is its reason. Each lets something
-through from time to time that finds out whether it still has to hold, so that nothing stays stopped by
-itself. Pure. Does not belong here: room (:mod:`~sync_pipeline.policy.caps`).
+Belongs here: pauses, rejected tokens, paused rate limits, breakers, error budgets and rests after time-outs,
+in this fixed order. The first gate that refuses gives the reason. Each gate lets a probe through periodically
+to test whether it can reopen, so nothing stays stopped by itself. Pure. Does not belong here: room
+(:mod:`~sync_pipeline.policy.caps`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ Key = tuple[int, JobType]
 _OF_ALL_SERVERS = frozenset({Scope.GLOBAL, Scope.POOL})
 
 AT_WORK = frozenset({Reason.RUNNING, Reason.IN_FLIGHT})
-"""Reasons of what is under way."""
+"""Reasons of work in progress."""
 
 
 def activity_key(decision: Decision) -> ActivityKey:
-    """What is read together: merge requests and reviews of a project are one activity."""
+    """The key of the activity: merge requests and reviews of a project are read together and are one
+    activity.
+    """
     return decision.repo_id, str(FAMILY_OF[decision.job_type]), decision.mode, decision.window
 
 
 def scopes_of(one: Decision | Sample) -> tuple[tuple[Scope, str], ...]:
-    """The scopes whose breakers apply to something."""
+    """The scopes whose breakers apply to the asset."""
     return (
         (Scope.GLOBAL, ""),
         (Scope.INSTANCE, one.instance),
@@ -53,7 +55,7 @@ def apply_gates(
     samples: Mapping[Key, Sequence[Sample]],
     now: datetime,
 ) -> list[Decision]:
-    """``decisions``, in the order to start them, with those held back that may not start now."""
+    """``decisions``, in the order to start them; those that may not start now have their gate as reason."""
     limits = snapshot.limits
     assets = {(u.repo_id, u.job_type): u for u in snapshot.assets}
     found = [
@@ -76,7 +78,7 @@ def _refuse(
     return replace(decision, chosen=False, reason=reason, until=until, detail=detail)
 
 
-# What people said -----------------------------------------------------------------------------------------
+# Pauses by people -----------------------------------------------------------------------------------------
 
 
 def _manual_gate(decision: Decision, asset: AssetState, snapshot: Snapshot, now: datetime) -> Decision:
@@ -88,19 +90,20 @@ def _manual_gate(decision: Decision, asset: AssetState, snapshot: Snapshot, now:
     pauses = [p for p in snapshot.pauses if p.holds(asset, now)]
     if not pauses:
         return decision
-    # The one that ends last is the one that counts.
+    # The pause that ends last counts.
     last = max(pauses, key=lambda p: (p.until is None, p.until or now))
     return _refuse(decision, Reason.PAUSED, last.until, f"{last.reason} ({last.actor})")
 
 
-# What the server said -------------------------------------------------------------------------------------
+# The server's rate limit and token ------------------------------------------------------------------------
 
 
 def _credential(
     decisions: Sequence[Decision], instance: str, until: datetime, now: datetime
 ) -> list[Decision]:
-    """Start nothing on an instance that refuses our token, but from ``until`` on a single incremental that
-    finds out whether it still does."""
+    """Start nothing on an instance that rejects our token. From ``until`` on, start a single incremental that
+    tests whether it still does.
+    """
     mine = [d for d in decisions if d.instance == instance]
     busy = any(
         d.reason in AT_WORK or (d.reason is Reason.WAITS_FOR_RETRY and d.mode is Mode.INCREMENTAL)
@@ -108,7 +111,7 @@ def _credential(
     )
     probe: Decision | None = None
     if until <= now and not busy:
-        # A job that exists goes first: it may be the probe before, which did not get an answer.
+        # An existing job goes first: it may be the earlier probe, which got no response.
         live = sorted(
             (d for d in mine if d.chosen and d.mode is Mode.INCREMENTAL), key=lambda d: d.job_id is None
         )
@@ -130,13 +133,14 @@ def _rate_limit(decision: Decision, snapshot: Snapshot, now: datetime) -> Decisi
     return _refuse(decision, Reason.RATE_LIMITED, bucket.paused_until)
 
 
-# What the last runs said ----------------------------------------------------------------------------------
+# Evidence of the last runs --------------------------------------------------------------------------------
 
 
 @dataclass
 class _Allowance:
-    """What one breaker that is not closed still lets through in this plan; with ``one_each`` one of each
-    server: where everything is asked about, one server that is down must not take all probes."""
+    """How much one breaker that is not closed still allows in this plan. With ``one_each`` it allows one of
+    each server, so that one failing server does not use all probes of the breaker for everything.
+    """
 
     left: int
     job_types: frozenset[JobType]
@@ -200,17 +204,17 @@ def _through_breakers(
 
 
 def _asked(decision: Decision, stopped: Mapping[tuple[Scope, str], Breaker]) -> list[tuple[Scope, str]]:
-    """The breakers that have to let ``decision`` through, all in the same state."""
+    """The breakers that have to allow ``decision``, all in the same state."""
     mine = [key for key in scopes_of(decision) if key in stopped]
     if are_open := [key for key in mine if stopped[key].state is BreakerState.OPEN]:
         return are_open
-    # What probes a server says nothing about its tenant, nor about all, while that server fails.
+    # A probe of a failing server is no evidence about its tenant or about everything.
     instance = Scope.INSTANCE, decision.instance
     return [instance] if instance in mine else mine
 
 
 def _may_find_out(decision: Decision, breaker: Breaker) -> bool:
-    """True if it is of the mode that ``breaker`` lets through a little of."""
+    """True if ``breaker`` allows some work of its mode."""
     wanted = Mode.BACKFILL if breaker.state is BreakerState.OPEN else Mode.INCREMENTAL
     return decision.chosen and decision.mode is wanted
 
@@ -230,14 +234,14 @@ def _allowance(
     snapshot: Snapshot,
     now: datetime,
 ) -> _Allowance:
-    """``there`` are the job types of what might find out now how ``breaker`` should be."""
+    """The allowance of ``breaker``; ``there`` are the job types that could probe it now."""
     limits = snapshot.limits
     mine = [d for d in decisions if (breaker.scope, breaker.key) in scopes_of(d)]
     at_work = {activity_key(d) for d in mine if d.reason in AT_WORK}
     if breaker.state is BreakerState.OPEN:
         assert breaker.opened_at is not None
         until = breaker.opened_at + limits.breaker.open_for
-        # A little history goes on: it has no hurry, and it shows what the server does meanwhile.
+        # A little history continues: it is not urgent, and it shows how the server behaves.
         spacing = limits.open_backfill
         lately = [
             s.started_at
@@ -248,7 +252,7 @@ def _allowance(
         free = spacing is not None and not at_work and now >= begun + spacing
         return _Allowance(int(free), frozenset(), until)
     left = min(limits.probes_per_scan, limits.breaker.half_open_requests - len(at_work))
-    # Where there are none of the job types that are to probe, whatever there is may.
+    # If there are none of the job types for probes, any job type may probe.
     return _Allowance(left, limits.probe_job_types & there, None, one_each=breaker.scope in _OF_ALL_SERVERS)
 
 
@@ -258,7 +262,7 @@ def _through_budgets(
     limits: PlanningLimits,
     now: datetime,
 ) -> list[Decision]:
-    """Leave alone what failed too often; after the pause a single run of it finds out."""
+    """Pause assets that failed too often; after the pause a single run tests each."""
     busy = {(d.repo_id, d.job_type) for d in decisions if d.reason in AT_WORK}
     until: dict[Key, datetime | None] = {}
     probed: set[Key] = set()
@@ -293,7 +297,7 @@ def _backoff_gate(
 def _rests_until(
     decision: Decision, samples: Mapping[Key, Sequence[Sample]], limits: PlanningLimits, now: datetime
 ) -> datetime | None:
-    """What timed out again and again is held back, for a little longer each time; None if it may go on."""
+    """The end of the rest after repeated time-outs, which grows each time; None if it may start."""
     mine = samples.get((decision.repo_id, decision.job_type), ())
     wait = suggest(mine, limits.degradation).wait if mine else 0.0
     if not wait:
@@ -303,7 +307,7 @@ def _rests_until(
 
 
 def by_unit(samples: Sequence[Sample]) -> Mapping[Key, Sequence[Sample]]:
-    """The runs of each (repository, job type)."""
+    """The runs of each asset."""
     found: dict[Key, list[Sample]] = defaultdict(list)
     for sample in samples:
         found[sample.repo_id, sample.job_type].append(sample)

@@ -1,12 +1,12 @@
-"""How the shared rate limit of a server changes: what flows in, what a request takes, what an answer does.
+"""The token bucket of a server: refill, requests, and the effect of responses.
 
-Belongs here: pure functions from a bucket, the limits of the settings and a moment to the next bucket. Does
-not belong here: the clock, the table (:mod:`sync_pipeline.store.rate_limits` takes in one statement what
-:func:`take` says) and the waiting (:mod:`sync_pipeline.sync.limiter`).
+Belongs here: pure functions from a bucket, the limits of the settings and a time to the next bucket. Does not
+belong here: the clock, the table and the waiting (:mod:`sync_pipeline.sync.limiter`).
+:mod:`sync_pipeline.store.rate_limits` has :func:`take` as one statement.
 
-A request that finds no token gets a place in the queue: the bucket goes below zero, and the request waits
-until its token has flowed in. So whoever asks first is served first, nobody polls, and what is sent never
-exceeds ``burst + rate x time``, whoever sends it. A pause ends all places given before it, see
+A request that finds no token gets a position in the queue. The bucket goes below zero, and the request waits
+until its token has been refilled. So the queue is first come, first served, without polling. All processes
+together never send more than ``burst + rate x time``. A pause voids all earlier positions, see
 :func:`is_valid`.
 """
 
@@ -18,14 +18,14 @@ from datetime import datetime, timedelta
 from sync_pipeline.model import Bucket
 
 RAISED_PER_MINUTE = 0.05
-"""Share of the setting by which a lowered rate grows in a minute without a 429."""
+"""Share of the setting by which a lowered rate rises in a minute without a 429."""
 
 LONGEST_PAUSE = 3600.0
-"""Seconds: a server that asks for more is asked again after this."""
+"""Seconds: a server that requests a longer pause is tried again after this."""
 
 _LOWEST_SHARE = 0.1
 _LOWEST_RATE = 0.1
-# Seconds: answers that come closer together are of requests that were under way at the same time.
+# Seconds: responses that are closer together belong to requests that were sent together.
 _ONE_STORM = 2.0
 _LONGEST_GUESS = 60.0
 _NEARLY_NOTHING = 0.1
@@ -33,7 +33,7 @@ _NEARLY_NOTHING = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """What the settings allow: ``rate`` requests a second, ``burst`` at once after a quiet time."""
+    """The limits of the settings: ``rate`` requests a second, ``burst`` at once after a quiet time."""
 
     rate: float
     burst: float
@@ -41,9 +41,10 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What an answer says about the load. ``status`` is None where none came; ``seconds`` is how long ago
-    the request was sent, ``retry_after`` what the server asked us to wait; ``remaining`` of ``limit``
-    requests are left to us for ``reset`` seconds."""
+    """The load that a response shows. ``status`` is None without a response; ``seconds`` is the age of the
+    request. ``retry_after`` is the wait that the server requested. ``remaining`` of ``limit`` requests are
+    left for ``reset`` seconds.
+    """
 
     status: int | None
     seconds: float = 0.0
@@ -54,33 +55,34 @@ class Signal:
 
     @property
     def is_refusal(self) -> bool:
-        """The server tells us to slow down."""
+        """The server asks us to slow down."""
         if self.status == 503:
             return self.retry_after is not None
         return self.status == 429 or (self.status == 403 and self.remaining == 0)
 
     @property
     def is_of_its_kind(self) -> bool:
-        """The refusal is of a limit for this kind of request: of the whole there is something left, or the
-        server says nothing of a whole. GitLab's limits of single endpoints come without any header."""
+        """The refusal is of a limit for this kind of request: the whole limit has requests left, or the
+        server names none. GitLab's limits of single endpoints come without any header.
+        """
         says_nothing = self.remaining is None and self.limit is None and self.retry_after is None
         return self.status == 429 and (bool(self.remaining) or says_nothing)
 
     @property
     def is_nearly_out(self) -> bool:
-        """Little of what the server allows is left for some time."""
+        """Few of the allowed requests are left for some time."""
         if self.remaining is None or not self.reset:
             return False
         return self.remaining <= _NEARLY_NOTHING * (self.limit or 0)
 
 
 def full(limits: RateLimits, now: datetime) -> Bucket:
-    """The bucket of a server that was not asked before."""
+    """The bucket of a server without earlier requests."""
     return Bucket(tokens=limits.burst, rate=limits.rate, refilled_at=now)
 
 
 def at(bucket: Bucket, limits: RateLimits, now: datetime) -> Bucket:
-    """``bucket`` as it is at ``now``: what has flowed in, and the rate. In a pause nothing flows in."""
+    """``bucket`` at ``now``: its tokens and its rate. In a pause nothing is refilled."""
     since = _seconds(bucket.refilled_at, now)
     tokens = min(limits.burst, bucket.tokens + bucket.rate * since)
     rate, changed_at = limits.rate, bucket.changed_at
@@ -93,21 +95,22 @@ def at(bucket: Bucket, limits: RateLimits, now: datetime) -> Bucket:
 
 
 def _with_rate(bucket: Bucket, rate: float) -> Bucket:
-    """The queue keeps its length in seconds: nobody gets a place before one that was given already."""
+    """The queue keeps its length in seconds, so no request overtakes an earlier one."""
     tokens = bucket.tokens * rate / bucket.rate if bucket.tokens < 0 else bucket.tokens
     return replace(bucket, tokens=tokens, rate=rate)
 
 
 def take(bucket: Bucket, limits: RateLimits, now: datetime, longest: float) -> tuple[Bucket, float]:
-    """The bucket after one request asked at ``now``, and how many seconds that request has to wait. Nothing
-    is taken where that is longer than ``longest``."""
+    """The bucket after one request at ``now``, and the seconds that the request has to wait. Nothing is taken
+    if that is longer than ``longest``.
+    """
     bucket = at(bucket, limits, now)
     wait = _seconds(now, bucket.refilled_at) + max(0.0, 1.0 - bucket.tokens) / bucket.rate
     return (replace(bucket, tokens=bucket.tokens - 1) if wait <= longest else bucket), wait
 
 
 def is_valid(bucket: Bucket, given_at: datetime) -> bool:
-    """True if a place in the queue that was given at ``given_at`` still counts."""
+    """True if a position in the queue that was given at ``given_at`` still counts."""
     return bucket.paused_at is None or bucket.paused_at < given_at
 
 
@@ -117,7 +120,7 @@ def is_paused(bucket: Bucket, now: datetime) -> bool:
 
 
 def after_answer(bucket: Bucket, limits: RateLimits, signal: Signal, now: datetime) -> Bucket:
-    """The bucket after an answer that came at ``now``."""
+    """The bucket after a response that came at ``now``."""
     bucket = at(bucket, limits, now)
     if signal.limit is not None and signal.remaining is not None:
         bucket = replace(bucket, server_limit=signal.limit, server_remaining=signal.remaining)
@@ -138,8 +141,9 @@ def after_answer(bucket: Bucket, limits: RateLimits, signal: Signal, now: dateti
 
 
 def _slowed(bucket: Bucket, limits: RateLimits, signal: Signal, now: datetime) -> Bucket:
-    """After a refusal: a pause as long as the server asked for, and longer where it goes on refusing; and
-    half the rate, once for everything that was under way together."""
+    """The bucket after a refusal: paused as long as the server requested, longer after several refusals, and
+    with half the rate. Refusals of requests that were sent together halve it once.
+    """
     sent_at = now - timedelta(seconds=signal.seconds)
     last = bucket.last_429_at
     if last is None or sent_at > last + timedelta(seconds=_ONE_STORM):
@@ -155,13 +159,14 @@ def _slowed(bucket: Bucket, limits: RateLimits, signal: Signal, now: datetime) -
     asked = "asked for a pause" if signal.retry_after else "did not say for how long"
     reason = f"status {signal.status}: too many requests; the server {asked}"
     bucket = paused(bucket, now, now + timedelta(seconds=seconds), reason)
-    # Raised again from the end of the pause on.
+    # The rate rises again from the end of the pause.
     return replace(bucket, changed_at=max(bucket.changed_at or now, bucket.paused_until or now))
 
 
 def paused(bucket: Bucket, now: datetime, until: datetime, reason: str) -> Bucket:
-    """No request before ``until``; a pause that lasts longer stays as it is. Behind it requests go one by
-    one: nothing was saved up."""
+    """The bucket without requests before ``until``; a longer pause stays as it is. After the pause requests
+    go one by one, without a burst.
+    """
     if bucket.paused_until is not None and bucket.paused_until >= max(until, now):
         return bucket
     return replace(
@@ -170,18 +175,18 @@ def paused(bucket: Bucket, now: datetime, until: datetime, reason: str) -> Bucke
 
 
 def resumed(bucket: Bucket, now: datetime, reason: str) -> Bucket:
-    """Without a pause from ``now`` on; ``reason`` says who lifted it and why."""
+    """The bucket without a pause from ``now`` on; ``reason`` says who lifted it and why."""
     if not is_paused(bucket, now):
         return bucket
     return replace(bucket, tokens=0.0, refilled_at=now, paused_until=None, paused_at=now, pause_reason=reason)
 
 
 def restored(bucket: Bucket, limits: RateLimits, now: datetime, reason: str) -> Bucket:
-    """Without a pause and at the rate of the settings, as if the server had never refused."""
+    """The bucket without a pause and at the rate of the settings."""
     bucket = _with_rate(resumed(at(bucket, limits, now), now, reason), limits.rate)
     return replace(bucket, changed_at=None, consecutive_429=0, pause_reason=reason)
 
 
 def _seconds(start: datetime, end: datetime) -> float:
-    """From ``start`` to ``end``; none where that is backwards."""
+    """From ``start`` to ``end``; 0 if ``end`` is earlier."""
     return max(0.0, (end - start).total_seconds())

@@ -1,10 +1,10 @@
-"""What becomes of work that nobody does any more: jobs of lost owners, open runs, leases, waiting jobs.
+"""Decisions about abandoned work: jobs of lost owners, open runs, leases, waiting jobs.
 
-Belongs here: the decision about each of them, from facts and a moment. Does not belong here: how the facts
-are found and how a decision is carried out (:mod:`sync_pipeline.store.reaping`), and who asks.
+Belongs here: the decision about each of them, from facts and a time. Does not belong here: how the facts are
+found and how a decision is executed (:mod:`sync_pipeline.store.reaping`).
 
-A live claim is never touched, however long it has lived, except where its process is known to be gone. All
-moments are the database's clock.
+A live claim is never touched, however old it is, unless its process is known to be gone. All times are the
+database's clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from sync_pipeline.model import JobStatus
 from sync_pipeline.policy.backoff import seconds_until_retry
 
 WORKER_LOST = "worker_lost"
-"""Code of an attempt whose owner is gone. A job is dead with it when its attempts are used up."""
+"""Code of an attempt whose owner is gone. Its job is dead if its attempts are used up. ==
+sync_pipeline/policy/reaping.py::(CANCELLED, SUPERSEDED, EXPIRED) Codes of waiting jobs that were given up.
+They are dead, and need no person.
+"""
 
 CANCELLED, SUPERSEDED, EXPIRED = "cancelled", "superseded", "expired"
 """Codes of waiting jobs that were given up. They are dead, and need no person."""
@@ -25,17 +28,17 @@ CANCELLED, SUPERSEDED, EXPIRED = "cancelled", "superseded", "expired"
 PERMANENT = frozenset(
     {"denied", "disabled", "credential", "scope", "blocked", "replaced", "moved", "permanent"}
 )
-"""Codes of failures that another attempt meets again."""
+"""Codes of failures that another attempt would meet again."""
 
 LONGEST_BACKOFF = 1800.0
-"""Seconds: longest wait of a job whose owner was lost, however often that happened."""
+"""Seconds: longest wait of a job that lost its owner, however often that happened."""
 
 ONE_OFF_AGE = timedelta(days=1)
-"""Age at which a waiting job that only its asker can take up is given up."""
+"""Age at which a waiting job that only its starter can take is given up."""
 
 
 class RunState(StrEnum):
-    """What Dagster says of a run: it does not know it, or it lives, or it ended."""
+    """The state of a run in Dagster: unknown, alive, or ended."""
 
     UNKNOWN = "unknown"
     LIVES = "lives"
@@ -44,9 +47,10 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Graces after the end of a claim and of a lease, and the longest time that a run stays open without a
-    live claim. ``retry_as`` is what a job becomes that is tried again: failed or pending. ``expire_after`` is
-    None where waiting jobs do not age."""
+    """Grace periods after the end of a claim and of a lease, and the longest time that a run stays open
+    without a live claim. ``retry_as`` is the status of a job that is retried: failed or pending.
+    ``expire_after`` is None if waiting jobs do not expire.
+    """
 
     job_grace: timedelta
     lease_grace: timedelta
@@ -57,10 +61,11 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that somebody has claimed. ``failures`` is how many attempts before this one failed, and
-    ``last_error_code`` that of the last; ``got_on``: this one has stored something new.
-    ``covered``: its window is complete, and that was all it was for. ``process_gone`` is True only if the
-    owner is known to be dead; ``dagster`` is the state of the run that it works in."""
+    """A claimed job. ``failures`` is how many attempts before this one failed, and ``last_error_code`` is
+    that of the last. ``got_on``: this attempt has stored something new. ``covered``: its window is complete,
+    and it had no other purpose. ``process_gone`` is True only if the owner is known to be dead. ``dagster``
+    is the state of its run.
+    """
 
     attempts: int
     max_attempts: int
@@ -76,9 +81,10 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """A job that nobody works on. ``retired``: its repository is, and it would have to ask the source.
-    ``covered`` as above. ``one_off``: only whoever asked for it can take it up. ``needed``: something is
-    missing that nobody else is going to read. ``touched_at`` is when the row last changed."""
+    """A job without a worker. ``retired``: its repository is retired, and the job needs the source.
+    ``covered`` as above. ``one_off``: only its starter can take it. ``needed``: without it something stays
+    missing. ``touched_at`` is when the row last changed.
+    """
 
     retired: bool
     covered: bool
@@ -89,7 +95,7 @@ class WaitingJob:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a job becomes, with the code and one line about why; ``backoff`` is in seconds."""
+    """The new status of a job, with the code and one line about the reason; ``backoff`` is in seconds."""
 
     status: JobStatus
     code: str | None = None
@@ -98,11 +104,11 @@ class Ending:
 
 
 def evaluate_running(job: RunningJob, now: datetime, rules: Rules) -> Ending | None:
-    """How the attempt of a lost owner ends; None while it is somebody's.
+    """How the attempt of a lost owner ends; None while it has an owner.
 
-    At once if the owner's process is gone, and at the end of the claim if its Dagster run ended. Else after
-    the grace: a process that was stopped may still be there, and is refused by the fence when it goes on.
-    Long work whose workers are lost again and again ends by itself, as long as it gets on: it is not dead.
+    It ends at once if the owner's process is gone, and at the end of the claim if its Dagster run ended.
+    Otherwise it ends after the grace period: a stopped process may still exist, and the fence refuses it when
+    it continues. A long job whose workers are lost repeatedly is not dead as long as it makes progress.
     """
     if not job.process_gone and not _is_lost(job, now, rules):
         return None
@@ -134,9 +140,9 @@ def _is_lost(job: RunningJob, now: datetime, rules: Rules) -> bool:
 
 
 def evaluate_waiting(job: WaitingJob, now: datetime, rules: Rules) -> Ending | None:
-    """Why a waiting job is given up; None if it goes on waiting.
+    """Why a waiting job is given up; None if it keeps waiting.
 
-    A job without which something would stay missing waits for ever: history is read when its turn comes.
+    A job without which something would stay missing waits for ever.
     """
     age = now - job.touched_at
     if age <= rules.job_grace:
@@ -154,21 +160,21 @@ def evaluate_waiting(job: WaitingJob, now: datetime, rules: Rules) -> Ending | N
 
 
 def run_is_lost(started_at: datetime, now: datetime, rules: Rules) -> bool:
-    """Whether an open run that its job knows nothing of is closed."""
+    """Whether an open run that its job does not know is closed."""
     return now > started_at + rules.job_grace
 
 
 def lease_is_lost(expires_at: datetime, now: datetime, rules: Rules) -> bool:
-    """Whether a lease is released, or a wish for one forgotten, that ended at ``expires_at``."""
+    """Whether a lease, or a request for one, that expired at ``expires_at`` is released."""
     return now > expires_at + rules.lease_grace
 
 
 @dataclass(frozen=True, slots=True)
 class RunInDagster:
-    """A run that Dagster believes to be at work. Of its process it may be known that it lives, or that it is
-    gone. ``claims_live``: it holds a claim now. ``last_sign`` is when one of its attempts last began, or
-    ended by itself; ``lost_at`` when the claim of one was last taken from it. Both are None where the ledger
-    knows of none."""
+    """A run that Dagster reports as running. Its process may be known to be alive or gone. ``claims_live``:
+    it holds a claim now. ``last_sign`` is when one of its attempts last began, or ended by itself.
+    ``lost_at`` is when the claim of one was last taken. Both are None if the ledger has no attempt of it.
+    """
 
     process_gone: bool
     process_lives: bool
@@ -178,11 +184,11 @@ class RunInDagster:
 
 
 def why_run_is_lost(run: RunInDagster, now: datetime, rules: Rules) -> str | None:
-    """Why a run is ended in Dagster, in one line; None if it goes on.
+    """Why a run is ended in Dagster, in one line; None if it continues.
 
-    One whose claim was taken from it, and that did nothing since, hangs or was stopped: while Dagster has it
-    at work, nobody starts what it was to do. Where the ledger knows of no attempt, nothing shows that it is
-    lost, and Dagster's own limits end it.
+    A run whose claim was taken, and that did nothing since, hangs or was stopped. While Dagster reports it as
+    running, its work does not start again. Without an attempt in the ledger nothing shows that it is lost,
+    and Dagster's own limits end it.
     """
     if run.process_gone:
         return "the process of this run is gone"

@@ -1,10 +1,9 @@
-"""What is read again by itself, although it is covered: the last days every night, and what an outage may
-have cost.
+"""Scheduled rereads of covered windows: the last days every night, and the recent window after an outage.
 
-Belongs here: the pure decision which windows of one (repository, job type) are queued now. They are jobs like
-any other: whether one may start, and when, is decided in :mod:`sync_pipeline.policy.planning`. Does not
-belong here: comparing with the source (:mod:`sync_pipeline.policy.reconcile_schedule`), which is cheaper and
-goes further back."""
+Belongs here: the pure decision which windows of an asset are queued now. They are jobs like any other:
+:mod:`sync_pipeline.policy.planning` decides whether and when one may start. Does not belong here: comparing
+with the source (:mod:`sync_pipeline.policy.reconcile_schedule`), which is cheaper and goes further back.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +15,22 @@ from sync_pipeline.catalog import BLOCK_REVISIONS, block_of, blocks
 from sync_pipeline.model import JobType, RevisionWindow, TimeWindow, Window
 
 FULL_SYNC_PRIORITY = 800
-"""Priority of the nightly rereading: after what somebody waits for, before the history of a registration."""
+"""Priority of the nightly reread: after work that a person waits for, before the history of a registration.
+"""
 
 REPAIR_PRIORITY = 150
-"""Priority of the rereading after an outage: 50 behind live syncing."""
+"""Priority of the reread after an outage: 50 behind live syncing."""
 
 _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ResyncAsset:
-    """One (repository, job type) that may be read. ``watermark`` is the first revision that is not complete,
-    or the end of the complete time; None where nothing is. ``queued_at`` is when its latest job of this kind
-    of rereading was made, ``open`` whether one still waits or runs. ``failed_at`` and ``succeeded_at`` are
-    the ends of its latest incremental runs that did. Times are UTC."""
+    """One asset that may be read. ``watermark`` is the first incomplete revision, or the end of the complete
+    time; None if nothing is complete. ``queued_at`` is when its latest job of this resync was made, and
+    ``open`` whether one still waits or runs. ``failed_at`` and ``succeeded_at`` are the ends of its latest
+    failed and successful incremental runs. Times are UTC.
+    """
 
     repo_id: int
     job_type: JobType
@@ -43,9 +44,10 @@ class ResyncAsset:
 
 
 def full_sync(asset: ResyncAsset, now: datetime, *, days: int, longest: timedelta) -> Sequence[Window]:
-    """The last ``days`` whole days before ``now``, in pieces of whole days and at most ``longest``; of SVN so
-    many blocks up to the watermark. Nothing while those of an earlier night are open, nor a second time in a
-    night (UTC), nor where nothing is complete yet."""
+    """The last ``days`` whole days before ``now``, in pieces of whole days of at most ``longest``; for SVN as
+    many blocks before the watermark. There are none while those of an earlier night are open, nor twice in a
+    night (UTC), nor without coverage.
+    """
     night = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if asset.open or asset.watermark is None or (asset.queued_at is not None and asset.queued_at >= night):
         return ()
@@ -56,9 +58,12 @@ def full_sync(asset: ResyncAsset, now: datetime, *, days: int, longest: timedelt
 
 
 def repair(asset: ResyncAsset, now: datetime, *, window: timedelta) -> Sequence[Window]:
-    """The last ``window`` before the watermark in pieces of a day, of SVN the last 1,000 revisions, once
-    after each outage: an incremental failed within that time and has succeeded since, and nothing was queued
-    since it failed."""
+    """The last ``window`` before the watermark in pieces of a day, for SVN the last 1,000 revisions, once
+    after each outage.
+
+    An outage is over if an incremental failed within that time, one has succeeded since, and nothing was
+    queued since the failure.
+    """
     failed = asset.failed_at
     if (
         asset.open
@@ -72,7 +77,7 @@ def repair(asset: ResyncAsset, now: datetime, *, window: timedelta) -> Sequence[
         return ()
     if isinstance(asset.watermark, int):
         return tuple(blocks(_revisions(asset.watermark - BLOCK_REVISIONS, asset.watermark)))
-    # What is read together has nearly the same watermark; the same window is read once.
+    # Assets that are read together have nearly the same watermark; the same window is read once.
     end = asset.watermark.replace(second=0, microsecond=0)
     return _pieces(end - window, end, min(window, _DAY))
 

@@ -1,8 +1,8 @@
-"""Finished runs as evidence: what each says about its source, and how much of it was trouble.
+"""Finished runs as evidence about their source.
 
-Belongs here: the sample, what counts as a failure of whom, and rates. What follows from them is decided by
+Belongs here: the sample, which failures count for which scope, and rates.
 :mod:`~sync_pipeline.policy.breaker`, :mod:`~sync_pipeline.policy.error_budget` and
-:mod:`~sync_pipeline.policy.degradation`.
+:mod:`~sync_pipeline.policy.degradation` draw the conclusions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SERVER_CODES = frozenset(
         "window_too_hard",
     }
 )
-"""Error codes that say something about the server, whichever repository was asked for."""
+"""Error codes that are evidence about the server, for every repository."""
 
 NEUTRAL_CODES = frozenset(
     {
@@ -58,8 +58,9 @@ NEUTRAL_CODES = frozenset(
         "worker_lost",
     }
 )
-"""Error codes that say nothing about the source: somebody else held the lease, a token is stopped as a whole,
-our own limit held a request back, a person set the watermark, our database, process or disk failed."""
+"""Error codes that are no evidence about the source. Examples are a held lease, a rejected token, our own
+rate limit, and a failure of our database or disk.
+"""
 
 ANSWER_CODES = frozenset(
     {
@@ -75,15 +76,16 @@ ANSWER_CODES = frozenset(
         "replaced",
     }
 )
-"""Error codes with which a server says no about a repository. They are no failures of the server, and no work
-that it did for us either; but one that says so is there and answers."""
+"""Error codes with which a server refuses a repository. They are neither failures of the server nor work that
+it did. But such a server is there and responds.
+"""
 
 _TOO_LARGE = frozenset({"content_too_large", "window_too_hard"})
 _TIMEOUTS = frozenset({"timeout", "server_error", "connection", "network"})
 
 
 class RunOutcome(StrEnum):
-    """What a run says. A neutral one is neither success nor failure (seed 000, invariant 5a)."""
+    """The evidence of a run. A neutral one is neither success nor failure (seed 000, invariant 5a)."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -92,9 +94,10 @@ class RunOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished run. Times are UTC by the database's clock. ``requests`` are those sent to the source,
-    ``rate_limited`` the answers to them that told us to slow down, ``timeouts`` those that timed out.
-    ``pool`` is the worker pool whose scheduler started it; empty where none did."""
+    """One finished run. Times are UTC by the database's clock. ``requests`` are those sent to the source.
+    ``rate_limited`` of them were refused with 429, and ``timeouts`` timed out. ``pool`` is the worker pool
+    whose scheduler started it, empty if none did.
+    """
 
     repo_id: int
     job_type: JobType
@@ -112,7 +115,7 @@ class Sample:
 
     @property
     def outcome(self) -> RunOutcome:
-        """What it says about its repository."""
+        """Its evidence about the repository."""
         if self.status in (RunStatus.COMPLETED, RunStatus.NO_DATA):
             return RunOutcome.SUCCESS
         if self.status is not RunStatus.FAILED or self.code in NEUTRAL_CODES:
@@ -121,21 +124,22 @@ class Sample:
 
     @property
     def outcome_of_server(self) -> RunOutcome:
-        """What it says about the server, among others: a repository that is denied or gone says nothing about
-        how the server does its work."""
+        """Its evidence about the server. A repository that is denied or gone is no evidence about how the
+        server works.
+        """
         if self.outcome is RunOutcome.FAILURE and self.code not in SERVER_CODES:
             return RunOutcome.NEUTRAL
         return self.outcome
 
     @property
     def is_answer(self) -> bool:
-        """True if the server answered as a well one does, be it with a no."""
+        """True if the server gave a proper response, even a refusal."""
         refused = self.status is RunStatus.FAILED and self.code in ANSWER_CODES
         return refused or self.outcome is RunOutcome.SUCCESS
 
     @property
     def is_rate_limited(self) -> bool:
-        """True if the server told it to slow down."""
+        """True if the server asked it to slow down."""
         return self.rate_limited > 0 or self.code == "rate_limit"
 
     @property
@@ -145,14 +149,15 @@ class Sample:
 
     @property
     def is_too_large(self) -> bool:
-        """True if an answer was too large, or too hard to make."""
+        """True if a response was too large, or too costly for the server."""
         return self.code in _TOO_LARGE
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Shares from 0 to 1. ``failure`` is of finished runs, neutral ones left out; ``rate_limit`` and
-    ``timeout`` are of requests. ``samples`` is the number of runs."""
+    """Shares from 0 to 1. ``failure`` is of finished runs, without neutral ones; ``rate_limit`` and
+    ``timeout`` are of requests. ``samples`` is the number of runs.
+    """
 
     failure: float = 0.0
     rate_limit: float = 0.0
@@ -161,12 +166,12 @@ class Rates:
 
 
 def rates_of_server(samples: Iterable[Sample]) -> Rates:
-    """What these runs say about the server that they asked."""
+    """The rates of these runs as evidence about their server."""
     counted = [s for s in samples if s.outcome_of_server is not RunOutcome.NEUTRAL]
     if not counted:
         return Rates()
     failed = sum(s.outcome_of_server is RunOutcome.FAILURE for s in counted)
-    # A run that ended with a code and counted nothing had at least that one answer.
+    # A run that ended with a code and counted nothing had at least that one response.
     limited = sum(max(s.rate_limited, s.code == "rate_limit") for s in counted)
     timeouts = sum(max(s.timeouts, s.code == "timeout") for s in counted)
     requests = max(sum(max(s.requests, 1) for s in counted), limited, timeouts)

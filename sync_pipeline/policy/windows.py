@@ -1,7 +1,7 @@
-"""Arithmetic on windows that does not care whether they are of revisions or of time.
+"""Arithmetic on windows, of revisions or of time.
 
-Belongs here: pure functions over windows of one kind. What a single window is, is in
-:mod:`sync_pipeline.model`; windows as PostgreSQL ranges are in :mod:`sync_pipeline.store.windows`.
+Belongs here: pure functions over windows of one kind. :mod:`sync_pipeline.model` defines a window, and
+:mod:`sync_pipeline.store.windows` has windows as PostgreSQL ranges.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def bounds(window: Window) -> tuple[Any, Any]:
 
 
 def hull(windows: Iterable[W]) -> W | None:
-    """The smallest window that holds all of ``windows``, which are of one kind; None if there is none."""
+    """The smallest window that contains all of ``windows``, which are of one kind; None if there is none."""
     found = list(windows)
     if not found:
         return None
@@ -42,7 +42,7 @@ def holds(outer: Window, inner: Window) -> bool:
 
 
 def overlap(one: W, other: W) -> W | None:
-    """What both windows hold; None if that is nothing."""
+    """The common part of both windows; None if there is none."""
     start = max(bounds(one)[0], bounds(other)[0])
     end = min(bounds(one)[1], bounds(other)[1])
     return _like(one, start, end) if start < end else None
@@ -51,8 +51,9 @@ def overlap(one: W, other: W) -> W | None:
 def newest_piece(
     window: TimeWindow, longest: timedelta, beginning: datetime
 ) -> tuple[TimeWindow, TimeWindow | None]:
-    """The newest part of ``window`` that is at most ``longest``, and what is left of it; None where that is
-    nothing. Time before ``beginning``, where nothing is known to have happened, does not count."""
+    """The newest part of ``window`` that is at most ``longest``, and the rest or None. Time before
+    ``beginning``, which is expected to be empty, does not count.
+    """
     since = window.until - longest
     if since <= max(window.since, beginning):
         return window, None
@@ -74,7 +75,7 @@ def merged(windows: Iterable[W]) -> tuple[W, ...]:
 
 
 def without(window: W, others: Iterable[W]) -> tuple[W, ...]:
-    """The parts of ``window`` that none of ``others`` holds, in order."""
+    """The parts of ``window`` that none of ``others`` contains, in order."""
     start, end = bounds(window)
     found: list[W] = []
     for other in merged(others):
@@ -87,7 +88,7 @@ def without(window: W, others: Iterable[W]) -> tuple[W, ...]:
 
 
 def span(times: Iterable[datetime]) -> tuple[TimeWindow, ...]:
-    """The window that holds all of ``times``, to the second; none where there are none."""
+    """The window that contains all of ``times``, to the second; None without times."""
     found = sorted(min(time, _LATEST) for time in times)
     return (TimeWindow(found[0], found[-1] + timedelta(seconds=1)),) if found else ()
 

@@ -1,2 +1,3 @@
-"""Sample sources that run anywhere: for the demo, the benchmarks and the tests. Nothing here is imported by
-the product itself."""
+"""Sample sources for the demo, the benchmarks and the tests. They run anywhere, and the product does not
+import them.
+"""

@@ -1,9 +1,8 @@
-"""The demo: sample repositories, registered and synced through the asset job, and a table that compares.
+"""The demo: sample repositories, registered and synced through the asset jobs, and a table that compares.
 
-Belongs here: the walk through the product that ``./dev demo`` shows. It syncs, lets the sources change, and
-syncs again, so that force pushes, deleted notes and edited messages are in the tables. It uses the same
-functions as the command line. A second demo, and one after a demo that was killed, end with the same rows:
-what is there is kept and checked again.
+Belongs here: the steps of ``./dev demo``. It syncs, lets the sources change, and syncs again, so that force
+pushes, deleted notes and edited messages are in the tables. It uses the same functions as the command line. A
+second demo, or one after a killed demo, ends with the same rows: existing data is kept and checked again.
 """
 
 from __future__ import annotations
@@ -69,8 +68,9 @@ _DENIED = "denied"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of the table: what the source has against what is stored. ``repository`` is the slug, ``name``
-    the path of the project or of the SVN repository."""
+    """One row of the table: rows at the source and stored rows. ``repository`` is the slug, ``name`` the path
+    of the project or of the SVN repository.
+    """
 
     repository: str
     name: str
@@ -84,8 +84,9 @@ class Line:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; 0 if everything registered is covered, 1 if not, 2 if it could not run, 3 if something
-    has to be set right first."""
+    """Run the demo. The exit code is 0 if everything registered is covered, 1 if not, 2 if it could not run.
+    It is 3 if the configuration is wrong.
+    """
     parser = argparse.ArgumentParser(prog="dev demo", description="Sync sample repositories and compare.")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     options = parser.parse_args(arguments)
@@ -116,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(settings: Settings, console: Console, now: datetime | None = None) -> list[Line]:
-    """Everything up to the table. The samples end at ``now`` (UTC) where they are not there yet."""
+    """Everything up to the table. New samples end at ``now`` (UTC)."""
     console.print("demo: PostgreSQL and its tables", style="dim")
     url = environment_variables(settings)["SCM_DATABASE_URL"]
     migrations.migrate(url, settings.environment)
@@ -193,11 +194,11 @@ class Sync:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing failed but what the token may not read."""
+        """Whether nothing failed except denied projects."""
         return all(one.succeeded or one.error_code == _DENIED for one in self.reports)
 
     def revisions(self, heads: Mapping[Repository, int]) -> None:
-        """Everything that SVN has and that is missing."""
+        """Read all missing revisions."""
         gaps: list[Window] = []
         with self.database.connection() as conn:
             for repository, head in heads.items():
@@ -209,13 +210,14 @@ class Sync:
             self._run(list(heads), [JobType.REVISIONS], sum(heads.values()), [whole])
 
     def edited_revisions(self, heads: Mapping[Repository, int]) -> None:
-        """What is new in SVN, which reads the newest revisions again."""
+        """Run an SVN incremental, which reads the newest revisions again."""
         self.console.print("demo: the asset job of SVN, what is new or edited", style="dim")
         self._run(list(heads), [JobType.REVISIONS], None)
 
     def projects(self, gitlab: Mapping[Repository, str], projects: Mapping[str, Project]) -> None:
-        """What is new in GitLab, after the history before it that is still missing. Projects that the token
-        may not read have runs of their own, which fail."""
+        """Run GitLab incrementals, after the history that is still missing. Denied projects have separate
+        runs, which fail.
+        """
         readable = [r for r, path in gitlab.items() if path in sample_activity.READABLE]
         denied = [r for r in gitlab if r not in readable]
         for job_types in _FAMILIES:
@@ -231,8 +233,9 @@ class Sync:
     def _without_history(
         self, repositories: Sequence[Repository], job_type: JobType
     ) -> Mapping[datetime, Sequence[Repository]]:
-        """Those that lack history before their origin, by origin: a window from the beginning to the origin
-        is the job that their registration queued. Commits have none: each visit reads all of them."""
+        """Assets that lack history before their origin, by origin. Their registration queued a job from the
+        beginning to the origin. Commits have none, because each visit reads all of them.
+        """
         found: dict[datetime, list[Repository]] = {}
         if job_type is JobType.COMMITS:
             return found
@@ -248,7 +251,7 @@ class Sync:
         return found
 
     def _is_denied(self, repositories: Sequence[Repository], job_type: JobType) -> bool:
-        """Whether this demo has just been refused."""
+        """Whether a run of this demo has just been denied."""
         ids = {one.repo_id for one in repositories}
         return any(one.repo_id in ids and one.job_type is job_type for one in self.reports)
 
@@ -259,7 +262,7 @@ class Sync:
         rows: int | None,
         windows: Sequence[Window] | None = None,
     ) -> None:
-        """One run: of the windows, or of what is new."""
+        """One run: of the windows, or an incremental."""
         with progress_bar(self.console, " and ".join(job_types).replace("_", " "), rows) as told:
             self.reports += execute(
                 self.settings,
@@ -288,13 +291,13 @@ def register(settings: Settings, database: Database, text: str) -> Repository:
 
 
 def youngest(address: str) -> int:
-    """How many revisions the source has, asked of the repository itself and not through our reader."""
+    """How many revisions the source has, read from the repository itself and not through our reader."""
     path = Path(unquote(address.removeprefix("file://")))
     return _number_said_by(["svnlook", "youngest", str(path)])
 
 
 def held(project: Project, job_type: JobType) -> int:
-    """How many rows the source has, asked of git and of the server itself, not through our reader."""
+    """How many rows the source has, read from git and from the server itself, not through our reader."""
     requests = project.merge_requests.values()
     if job_type is JobType.MERGE_REQUESTS:
         return len(requests)
@@ -324,7 +327,7 @@ _COUNT: dict[JobType, Callable[[Connection, int], int]] = {
 def line(
     database: Database, repository: Repository, job_type: JobType, source: int, reports: Sequence[JobReport]
 ) -> Line:
-    """Compare one (repository, job type) with what is stored of it."""
+    """Compare the source of one asset with its stored rows."""
     mine = [r for r in reports if (r.repo_id, r.job_type) == (repository.repo_id, job_type)]
     counts = sum((r.counts for r in mine), Counts())
     with database.connection() as conn:
@@ -358,8 +361,9 @@ _COLOURS = {"complete": "green", _DENIED: "yellow"}
 
 
 def show(lines: Sequence[Line], width: int | None = None) -> None:
-    """Print the table, with fewer columns where ``width`` (that of the terminal) is small. A repository is
-    named in its first line only."""
+    """Print the table, with fewer columns if ``width`` (that of the terminal) is small. Only the first line
+    of a repository has its name.
+    """
     console = Console()
     # A pipe has no width of its own; a cut cell would be worse than a long line.
     width = width or (console.width if console.is_terminal else max(console.width, 110))
@@ -380,13 +384,13 @@ def show(lines: Sequence[Line], width: int | None = None) -> None:
             f"[{_COLOURS.get(row.status, 'red')}]{escape(row.status)}[/]",
         )
         before = row.repository
-    print("What the sources have and what is stored:\n")
+    print("Rows at the sources, and stored rows:\n")
     Console(width=width).print(table)
 
 
 @contextmanager
 def progress_bar(console: Console, what: str, total: int | None) -> Iterator[Callable[[Counts], None]]:
-    """A bar over all rows (None: nobody knows how many), on a terminal only."""
+    """A bar over all rows (None: unknown number), on a terminal only."""
     columns = (TextColumn(f"demo: {what}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(what, total=total)

@@ -1,9 +1,9 @@
-"""What the people of the demo do in its GitLab: the same at every start, for one time of the first start.
+"""The activity of people in the demo's GitLab: the same at every start, for one time of the first start.
 
 Belongs here: projects, branches, merge requests and reviews, each with its time. Each merge request is a
-generator that yields the time of its next step, so that they overlap as they do in a real project. What
-happens after :attr:`Activity.anchor` is what the second sync of the demo finds. Where the server listens is
-:mod:`sync_pipeline.sandbox.sample_gitlab`'s.
+generator that yields the time of its next step, so that they overlap as in a real project. The second sync of
+the demo finds everything after :attr:`Activity.anchor`. :mod:`sync_pipeline.sandbox.sample_gitlab` has the
+address of the server.
 """
 
 from __future__ import annotations
@@ -288,14 +288,14 @@ class Activity:
 
 @dataclass
 class _Work:
-    """One project and what people do there, at the time of the server's clock."""
+    """One project and the actions of people in it, at the time of the server's clock."""
 
     gitlab: GitLab
     project: Project
     people: Mapping[str, Row]
     tips: dict[str, str] = field(default_factory=dict)
     _files: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What each branch changes."""
+    """The changed files of each branch."""
 
     def push(
         self,

@@ -1,7 +1,7 @@
 """The Subversion repositories of the demo: two with the history of a team, one with everything odd.
 
-Belongs here: which repositories there are, their histories, and the message that somebody edits after the
-first sync. How a history becomes a repository is :mod:`sync_pipeline.sandbox.svn_samples`'s.
+Belongs here: the repositories, their histories, and the message that is edited after the first sync.
+:mod:`sync_pipeline.sandbox.svn_samples` makes a repository from a history.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ _PEOPLE = ("ada", "björn", "chen", "dmitri", "esi")
 def create(path: Path, dump: bytes | None = None) -> str:
     """Make a repository at ``path``, with the history of ``dump``, and return its ``file://`` URL.
 
-    Loading makes several files a revision, so it happens in memory where the machine has ``/dev/shm``; the
-    packed result is then moved (measured: 30 ms a revision on a slow disk, 3 to 5 ms in memory).
+    Loading makes several files a revision, so it happens in ``/dev/shm`` if the machine has that. The packed
+    result is then moved. (Measured: 30 ms a revision on a slow disk, 3 to 5 ms in memory.)
     """
     memory = Path("/dev/shm")
     workshop = str(memory) if os.access(memory, os.W_OK) else None
@@ -41,8 +41,9 @@ def create(path: Path, dump: bytes | None = None) -> str:
 
 
 def large(path: Path, revisions: int, paths: int = 8, *, huge: int = 0) -> str:
-    """Make a repository of ``revisions`` revisions that each touch ``paths`` files, and return its URL; with
-    ``huge`` the last of them adds that many files instead. Takes half a millisecond a revision."""
+    """Make a repository of ``revisions`` revisions that each touch ``paths`` files, and return its URL. With
+    ``huge`` the last revision adds that many files instead. Takes half a millisecond a revision.
+    """
     few = [f"trunk/f{index}.txt" for index in range(paths)]
     many = [f"big-{index // 1000:03d}/file-{index:06d}.txt" for index in range(huge)]
     return write(
@@ -96,8 +97,9 @@ def growing(revisions: int, paths: int = 8) -> bytes:
 
 
 def odd() -> bytes:
-    """The dump of a small history with what real ones hold: copies, replacements, property changes, empty
-    revisions, missing properties, dates that go backwards, names in many scripts."""
+    """The dump of a small history with odd revisions. It has copies, replacements, property changes, empty
+    revisions, missing properties, dates that go backwards, and names in many scripts.
+    """
     writer = DumpWriter()
     writer.revision("Layout", "ada", "2015-03-02T09:00:00.000000Z")
     for name in ("trunk", "branches", "tags"):

@@ -1,6 +1,6 @@
-"""What ``./dev up`` runs: ``scm-sync up``, with the GitLab of the demo beside it where the demo ran.
+"""Runs ``scm-sync up`` for ``./dev up``, with the demo's GitLab beside it if the demo has run.
 
-Belongs here: only that. Somebody who configured a GitLab gets ``scm-sync up`` as it is.
+Belongs here: only that. With a configured GitLab ``scm-sync up`` runs unchanged.
 """
 
 from __future__ import annotations

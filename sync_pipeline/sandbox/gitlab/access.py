@@ -1,6 +1,6 @@
-"""Who asks, and what they may see.
+"""The user of a request, and their rights.
 
-Belongs here: tokens, scopes, roles and features, and the refusal that each lack of them gives.
+Belongs here: tokens, scopes, roles and features, and the refusal for each missing one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Answers other than data: the error bodies of the API, letter by letter, and the redirect of moved projects.
+"""Responses other than data: the error bodies of the API, letter by letter, and the redirect of moved
+projects.
 
-Belongs here: one exception per kind of refusal. Who is refused is decided elsewhere.
+Belongs here: one exception per kind of refusal. Other modules decide when to refuse.
 """
 
 from __future__ import annotations

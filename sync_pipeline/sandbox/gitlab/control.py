@@ -96,8 +96,9 @@ class GitLab(Places):
         bump: bool = True,
         **commit: Any,
     ) -> str:
-        """Commit to a branch (see :meth:`GitRepository.commit` for the rest) and do what GitLab does on a
-        push: a version, new head and note for each open merge request from it, and an event.
+        """Commit to a branch (see :meth:`GitRepository.commit` for the rest) with the effects of a push in
+        GitLab. Each open merge request from the branch gets a version, a new head and a note, and the push is
+        an event.
 
         ``bump`` False leaves ``updated_at`` as it is, as some servers do.
         """
@@ -579,8 +580,9 @@ def blank_merge_request(
     source_project: Project | None = None,
     draft: bool = False,
 ) -> Row:
-    """The row of a merge request that nobody has done anything with. Times, and what depends on the place,
-    are filled in when it is shown."""
+    """The row of an untouched merge request. Times and fields that depend on the project are filled in when
+    it is shown.
+    """
     row: Row = {
         "id": number,
         "iid": iid,
@@ -644,7 +646,7 @@ def blank_merge_request(
 
 
 def blank_detail() -> Row:
-    """What the single read adds before the diff exists."""
+    """The extra fields of a single read before the diff exists."""
     return {
         "subscribed": False,
         "changes_count": None,

@@ -1,7 +1,7 @@
-"""One request on its way: from the path and query to a project, and from rows to an answer.
+"""One request: from the path and query to a project, and from rows to a response.
 
-Belongs here: what all routes share, that is the token, the parameters, finding the project, group or merge
-request that a path names with the right refusal, and writing JSON. The routes themselves are in the modules
+Belongs here: the parts that all routes share. They are the token, the parameters, finding the project, group
+or merge request of a path with the right refusal, and writing JSON. The routes are in the modules
 ``routes_*``.
 """
 

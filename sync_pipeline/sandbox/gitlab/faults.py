@@ -1,7 +1,7 @@
-"""Switches for trouble: what goes wrong, on which requests, how often.
+"""Switches for faults: which fault, on which requests, how often.
 
-Belongs here: the kinds of fault and the rules that choose one for a request. That they happen is the doing of
-:mod:`sync_pipeline.sandbox.gitlab.front`.
+Belongs here: the kinds of fault and the rules that choose one for a request.
+:mod:`sync_pipeline.sandbox.gitlab.front` applies them.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class Do:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """Fail with status 500 where the true body matches a regular expression: a row that the server cannot
-    give spoils every page that it is on."""
+    """Fail with status 500 if the real body matches a regular expression. It is a row that fails on every
+    page.
+    """
 
     pattern: bytes
 
@@ -105,8 +106,9 @@ Fault = (
 
 @dataclass(slots=True)
 class Rule:
-    """A fault for requests whose path with query matches a regular expression: the first ``skip`` are spared,
-    the next ``times`` are struck (None: all from then on)."""
+    """A fault for requests whose path with query matches a regular expression. The first ``skip`` requests
+    are spared, the next ``times`` fail (None: all from then on).
+    """
 
     pattern: str
     fault: Fault

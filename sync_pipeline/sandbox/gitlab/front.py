@@ -1,7 +1,7 @@
-"""What stands before the routes: the journal, the throttle, the switches for trouble, the server's own clock.
+"""The layer before the routes: the journal, the throttle, the faults, the server's own clock.
 
-Belongs here: everything that happens to a request or an answer whatever the route, as nginx and Rack do it
-for GitLab. Faults that cut or reset the connection need uvicorn, whose transport they take hold of.
+Belongs here: everything that happens to a request or a response on every route, as nginx and Rack do it for
+GitLab. Faults that cut or reset the connection need uvicorn, because they use its transport.
 """
 
 from __future__ import annotations

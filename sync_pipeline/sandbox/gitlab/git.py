@@ -43,8 +43,9 @@ class GitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A branch or tag: its name without prefix, the object it points at, the commit that leads to (None for a
-    tag of a tree or blob), and for an annotated tag its message and time."""
+    """A branch or tag: its name without prefix, the object it points at, and its commit (None for a tag of a
+    tree or blob). An annotated tag also has its message and time.
+    """
 
     name: str
     target: str
@@ -104,8 +105,9 @@ class GitRepository:
     def shas(
         self, revisions: Sequence[str], options: Sequence[str] = (), *, path: str | None = None
     ) -> list[str]:
-        """What ``git rev-list`` says, in its order; ``--all`` alone stands for every ref. Raises GitError for
-        a name that means nothing."""
+        """The output of ``git rev-list``, in its order; ``--all`` alone means every ref. Raises GitError for
+        an unknown name.
+        """
         chosen = ["--all"] if list(revisions) == ["--all"] else ["--end-of-options", *revisions]
         return self._run("rev-list", *options, *chosen, "--", *([path] if path else [])).decode().split()
 
@@ -313,8 +315,9 @@ class GitRepository:
         return refs
 
     def _run(self, *arguments: str, stdin: bytes | None = None) -> bytes:
-        """What git says. A program that only reads, and a repository that only this object changes, is not
-        asked the same twice: starting git takes more time than all else in a request."""
+        """The output of git. It is cached for commands that only read, in repositories that only this object
+        changes: starting git takes most of the time of a request.
+        """
         if arguments[0] not in _READING:
             self._writes += 1
             try:
@@ -337,7 +340,7 @@ class GitRepository:
         return answer
 
     def _state(self) -> tuple[int, ...]:
-        """What differs after a change: by this object, or of HEAD and refs by the ``git`` command."""
+        """A value that changes with every change, by this object or by a ``git`` command on HEAD and refs."""
         places = (self.path / name for name in _CHANGING)
         return (self._writes, *(place.stat().st_mtime_ns if place.exists() else 0 for place in places))
 

@@ -1,6 +1,6 @@
-"""What was asked of the small GitLab: one entry per request, in order, with counts for tests.
+"""The requests to the mock GitLab: one entry per request, in order, with counts for tests.
 
-Belongs here: the record of requests and of where secrets showed up. It never keeps a token, only its name.
+Belongs here: the record of requests and of the positions of secrets. It never keeps a token, only its name.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from datetime import datetime
 
 @dataclass(slots=True)
 class LoggedRequest:
-    """One request. ``route`` is the template it matched, such as ``/projects/{id}/merge_requests`` (None when
-    none did), ``token`` the name of the known token it carried, ``sent_secret`` whether it carried any."""
+    """One request. ``route`` is the matched template, such as ``/projects/{id}/merge_requests``, or None.
+    ``token`` is the name of its known token, ``sent_secret`` whether it had any.
+    """
 
     at: datetime
     method: str

@@ -1,7 +1,7 @@
-"""Query parameters: which a route knows, what is valid, what the defaults are.
+"""Query parameters: the known ones of a route, valid values, and defaults.
 
 Belongs here: reading a query string into values and writing them back for links. Unknown parameters are
-ignored, as GitLab does. What a parameter means is the route's business.
+ignored, as GitLab does. The routes define the meaning of a parameter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Groups, projects, people and tokens of the small GitLab, and what may happen to them.
+"""Groups, projects, people and tokens of the mock GitLab, and their changes.
 
-Belongs here: the registries, how things are found by id, path or old path, and the changes that a test or a
-demo makes to places: renamed, moved, archived, switched off, deleted, a token revoked. Merge requests are
-:mod:`sync_pipeline.sandbox.gitlab.control`'s.
+Belongs here: the registries, and finding objects by id, path or old path. Also the changes that a test or
+demo makes: rename, move, archive, disable, delete, and revoke a token. Merge requests are in
+:mod:`sync_pipeline.sandbox.gitlab.control`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What the small GitLab knows: groups, projects, people's tokens, merge requests, and how the server behaves.
+"""The data of the mock GitLab: groups, projects, tokens, merge requests, and the behaviour of the server.
 
 Belongs here: plain records that the control object changes and the routes show. Merge requests, notes and
-people are kept as the JSON they are shown as (a *row*), so that recorded data arrives whole; only what the
-API shows less precisely than the database has it (times) is kept beside the row. No rule about who may read
-what.
+people are kept as their JSON (a *row*), so that recorded data is complete. Times, which the API shows less
+precisely than the database, are beside the row. No rules about access.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ _ORDER: dict[str, Callable[[MergeRequest], Any]] = {
     "title": lambda request: request.row["title"],
     "merged_at": lambda request: request.row["merged_at"] or "",
 }
-"""What lists are ordered by; the other orders are taken for the creation."""
+"""Orders of lists; any other order means the creation."""
 
 
 # --- Lists ----------------------------------------------------------------------------------------------

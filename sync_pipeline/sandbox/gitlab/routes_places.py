@@ -1,7 +1,7 @@
 """Routes for the instance, people, groups and projects.
 
-Belongs here: which of them a reader gets, in which order and page. How they look is
-:mod:`sync_pipeline.sandbox.gitlab.shapes`'s.
+Belongs here: which of them a reader gets, in which order and page. :mod:`sync_pipeline.sandbox.gitlab.shapes`
+makes their JSON.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _group_projects(ask: Ask) -> Page:
 
 
 def _filtered(ask: Ask, projects: list[Project]) -> list[Project]:
-    """What the filters of both lists leave, in the order asked for."""
+    """The projects that pass the filters of both lists, in the requested order."""
     values, gitlab, user = ask.values, ask.gitlab, ask.user
     least = 50 if values["owned"] else values["min_access_level"] or 0
     found = [

@@ -104,8 +104,11 @@ class Server:
 
 
 async def serve_to_the_end(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Serve until ``should_exit`` is set, and finish every connection before the loop ends. uvicorn leaves
-    those behind that came or went at the last moment, and Python complains about them much later."""
+    """Serve until ``should_exit`` is set, and finish every connection before the loop ends.
+
+    uvicorn leaves connections that came or went at the last moment, and Python complains about them much
+    later.
+    """
     transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
     protocol = server.config
 

@@ -1,6 +1,6 @@
-"""How things look in answers: groups, projects, merge requests, notes, tokens, commits.
+"""The JSON of groups, projects, merge requests, notes, tokens and commits.
 
-Belongs here: building rows to send from what the server knows. Which rows are sent is the routes' business.
+Belongs here: building rows from the data of the server. The routes decide which rows are sent.
 """
 
 from __future__ import annotations

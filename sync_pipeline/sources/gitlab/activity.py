@@ -1,7 +1,7 @@
-"""The newest activity of many projects in one page: a hint where something may be new.
+"""The newest activity of many projects in one page: a hint where something may have changed.
 
-Belongs here: the one question that change detection asks. The server's ``last_activity_at`` may lag an hour
-and leaves out some kinds of change, so that it never proves that nothing happened.
+Belongs here: the one request of change detection. The server's ``last_activity_at`` may lag an hour and
+misses some kinds of change, so it never proves that nothing happened.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from sync_pipeline.sources.gitlab.transport import Client
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """When projects were last active, by their number. Whatever is not among them was not active after
-    ``down_to``, in the server's time; None: there are no others."""
+    """Time of the last activity of projects, by their number. Other projects were not active after
+    ``down_to``, in the server's time; None: there are no others.
+    """
 
     projects: Mapping[int, datetime]
     down_to: datetime | None
 
 
 def newest_activity(client: Client, group_id: int | None) -> Activity:
-    """The projects of a group and all groups below it that were active last; with None those of which the
-    token's user is a member. Raises as the transport does."""
+    """The most recently active projects of a group and its subgroups; with None those of the token's user.
+    Raises as the transport does.
+    """
     path, query = projects_of(group_id)
     newest = {"order_by": "last_activity_at", "sort": "desc", "simple": "true", "per_page": str(PER_PAGE)}
     answer = client.get(path, query | newest)

@@ -1,7 +1,7 @@
-"""The body of an answer: all of it, unpacked, and no longer than allowed.
+"""The body of a response: complete, unpacked, and no longer than allowed.
 
-Belongs here: reading and unpacking in small steps, so that neither an endless body nor a small one that
-unpacks to a huge one takes memory. Does not belong here: what the body means
+Belongs here: reading and unpacking in small steps. So memory stays small for an endless body, and for one
+that unpacks to a huge one. Does not belong here: the meaning of the body
 (:mod:`sync_pipeline.sources.gitlab.responses`).
 """
 
@@ -12,7 +12,7 @@ import zlib
 import urllib3
 
 ENCODINGS = "gzip"
-"""The packing that requests accept; this module unpacks no other."""
+"""The content encodings that requests accept; this module unpacks no other."""
 
 _READ_BYTES = 64 * 1024
 # zlib reads both the gzip and the zlib format.
@@ -24,8 +24,9 @@ class TooLong(Exception):
 
 
 def read(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
-    """The unpacked body. Raises TooLong where it is longer than ``most`` bytes, and as urllib3 does where it
-    is cut off or cannot be unpacked; then no exception keeps the body in memory."""
+    """The unpacked body. Raises TooLong if it is longer than ``most`` bytes. Raises as urllib3 does if it is
+    truncated or cannot be unpacked. No exception keeps the body in memory.
+    """
     encoding = response.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise urllib3.exceptions.DecodeError(f"packed as {encoding[:60]!r}, which was not accepted")
@@ -55,7 +56,7 @@ class _Unpacker:
         self._is_over = False
 
     def add(self, packed: bytes, body: bytearray, most: int) -> None:
-        """Append what ``packed`` unpacks to, a little more than ``most`` bytes in total at the most."""
+        """Append the unpacked ``packed``, up to a little more than ``most`` bytes in total."""
         while packed and not self._is_over and len(body) <= most:
             if self._stream.eof:
                 # Another member may follow; anything else behind the end is ignored.
@@ -70,6 +71,6 @@ class _Unpacker:
             packed = self._stream.unused_data if self._stream.eof else self._stream.unconsumed_tail
 
     def check_end(self) -> None:
-        """Raises DecodeError where the packed data is cut off."""
+        """Raises DecodeError if the packed data is truncated."""
         if self._begun and not self._is_over and not self._stream.eof:
             raise urllib3.exceptions.DecodeError("the packed data is cut off")

@@ -1,9 +1,9 @@
-"""Connections that ask again and again, while they wait for the network, whether to go on.
+"""Connections that check repeatedly, while they wait for the network, whether to continue.
 
-Belongs here: the adapter for requests and what it needs below it. A time-out of the network is for one wait;
-a server that sends a byte a second, in its headers or between two chunks, never meets it. And a process that
-is asked to stop has seconds, not the minute that one wait may take. Does not belong here: how long an answer
-may take (:mod:`sync_pipeline.sources.gitlab.transport`).
+Belongs here: the adapter for requests and its parts. A network time-out limits one wait; a server that sends
+a byte a second, in its headers or between two chunks, never reaches it. A process that has to stop has
+seconds, not the minute of one wait. Does not belong here: the time limit of a response
+(:mod:`sync_pipeline.sources.gitlab.transport`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-# Seconds between two questions whether to go on. A connection that is begun anew sends its first packet
-# again, so it gets longer.
+# Seconds between two checks whether to continue. A new connection attempt sends its first packet again, so it
+# gets longer.
 _READ_SLICE = 0.5
 _CONNECT_SLICE = 3.0
 
@@ -32,8 +32,9 @@ _asked = threading.local()
 
 @contextmanager
 def asking(go_on: Callable[[], None]) -> Iterator[None]:
-    """While this thread waits for the network in the block, it calls ``go_on`` again and again, which raises
-    to stop it; a TimeoutError counts as one of the network."""
+    """Call ``go_on`` repeatedly while this thread waits for the network in the block. ``go_on`` raises to
+    stop the wait; a TimeoutError counts as one of the network.
+    """
     before = getattr(_asked, "go_on", None)
     _asked.go_on = go_on
     try:
@@ -58,7 +59,7 @@ class AskingAdapter(HTTPAdapter):
 
 
 class _Reading(io.RawIOBase):
-    """The bytes of one answer. ``raw`` keeps the socket open until the answer is closed."""
+    """The bytes of one response. ``raw`` keeps the socket open until the response is closed."""
 
     def __init__(self, sock: Any, raw: io.RawIOBase, go_on: Callable[[], None]) -> None:
         self._socket = sock
@@ -69,7 +70,7 @@ class _Reading(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int | None:
-        """As its parent. Raises TimeoutError where nothing comes for as long as the socket may wait."""
+        """As its parent. Raises TimeoutError if nothing comes within the time-out of the socket."""
         longest: float | None = self._socket.gettimeout()
         started = time.monotonic()
         try:

@@ -1,7 +1,8 @@
-"""From the JSON of GitLab to typed values: one object at a time, with what had to be mended as flags.
+"""From the JSON of GitLab to typed values: one object at a time, with repairs as flags.
 
 Belongs here: reading a field, a person, a date, a commit. Does not belong here: which objects there are and
-how they are asked for."""
+how they are requested.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from sync_pipeline.model import QuarantinedRow
 from sync_pipeline.sources.gitlab.responses import redact
 
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-# Python also takes forms that are no times of a server, and offsets such as +13:75.
+# Python also accepts forms that no server sends, and offsets such as +13:75.
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]| UTC| ?[+-]\d\d:?[0-5]\d)")
 _LONGEST_KEY = 500
 _LARGEST = 2**63 - 1
@@ -25,12 +26,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def moment(text: object) -> datetime | None:
-    """An ISO 8601 time with an offset, in UTC; None for anything else, also where UTC would leave the years
-    1 to 9999."""
+    """An ISO 8601 time with an offset, in UTC; None for anything else, and for times outside the years 1 to
+    9999.
+    """
     if not isinstance(text, str) or not _TIME.fullmatch(text):
         return None
     try:
-        # A blank before the zone, and UTC for its name, are in Ruby's own form.
+        # Ruby's own form has a blank before the zone, and UTC as its name.
         day, clock = text[:10], text[11:].upper().replace("UTC", "Z").replace(" ", "")
         return datetime.fromisoformat(f"{day}T{clock}").astimezone(UTC)
     except (ValueError, OverflowError):
@@ -44,7 +46,8 @@ def is_sha(text: object) -> bool:
 
 class Fields:
     """Reads the fields of one object. A field of another type than expected reads as None and leaves the flag
-    ``bad_type``; only what a row cannot be without raises RowUnreadable."""
+    ``bad_type``. RowUnreadable is raised only for fields that the row needs.
+    """
 
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict):
@@ -62,21 +65,21 @@ class Fields:
         return value
 
     def text(self, name: str) -> str | None:
-        """A text as received, flagged where PostgreSQL cannot hold it."""
+        """A text as received, with a flag if PostgreSQL cannot store it."""
         value: str | None = self._typed(name, str)
         if value is not None:
             self.note_text(value)
         return value
 
     def note_text(self, value: str) -> None:
-        """Flag what PostgreSQL cannot hold."""
+        """Flag a text that PostgreSQL cannot store."""
         if "\x00" in value:
             self.flags.add("control_characters")
         if _SURROGATE.search(value):
             self.flags.add("invalid_unicode")
 
     def integer(self, name: str) -> int | None:
-        """A whole number that fits into 64 bits; another one is flagged."""
+        """A whole number of at most 64 bits; any other value is flagged."""
         value: int | None = self._typed(name, int)
         if value is not None and not -_LARGEST - 1 <= value <= _LARGEST:
             self.flags.add("bad_type")
@@ -99,7 +102,7 @@ class Fields:
         return str(value)
 
     def moment(self, name: str) -> datetime | None:
-        """A time; one that is none is flagged."""
+        """A time; any other value is flagged."""
         value = self.data.get(name)
         found = moment(value)
         if found is None and value is not None:
@@ -107,7 +110,7 @@ class Fields:
         return found
 
     def items(self, name: str) -> list[Any]:
-        """A list; empty where there is none."""
+        """A list; empty if there is none."""
         found: list[Any] | None = self._typed(name, list)
         return found or []
 
@@ -125,7 +128,7 @@ class Fields:
         return tuple(found for found in map(person, self.items(name)) if found is not None)
 
     def required(self, name: str) -> int:
-        """A whole number that the row cannot be without."""
+        """A whole number that the row needs."""
         value = self.integer(name)
         if value is None:
             found = "no" if self.data.get(name) is None else "no usable"
@@ -138,7 +141,7 @@ class Fields:
 
 
 def person(data: Any) -> Person | None:
-    """An account; None where there is no object or one that names nobody."""
+    """An account; None without an object, or without a name in it."""
     if not isinstance(data, dict):
         return None
     fields = Fields(data)
@@ -147,7 +150,7 @@ def person(data: Any) -> Person | None:
 
 
 def commit(data: Any) -> CommitRow:
-    """A commit. Raises RowUnreadable where it has no name."""
+    """A commit. Raises RowUnreadable if it has no name."""
     fields = Fields(data)
     sha = fields.sha("id")
     if sha is None:
@@ -157,7 +160,7 @@ def commit(data: Any) -> CommitRow:
     if isinstance(listed, list) and all(map(is_sha, listed)):
         parents = tuple(listed)
     elif listed is not None:
-        # One that cannot be read leaves the others without their place.
+        # An unreadable one leaves the others without their position.
         fields.flags.add("bad_type")
     stats = Fields(fields.object("stats") or {})
     row = {
@@ -190,10 +193,10 @@ def payload(data: Any) -> bytes:
 
 
 def quarantine_key(natural_key: str) -> str:
-    """``natural_key`` as any database takes it."""
+    """``natural_key`` in a form that any database stores."""
     return natural_key.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:_LONGEST_KEY]
 
 
 def quarantined(natural_key: str, error: RowUnreadable) -> QuarantinedRow:
-    """The row that ``error`` is about, set aside under its :func:`quarantine_key`."""
+    """The row of ``error`` for quarantine, with its :func:`quarantine_key`."""
     return QuarantinedRow(quarantine_key(natural_key), error.code, str(error), error.payload)

@@ -1,7 +1,8 @@
-"""Branches and tags: one complete listing of where every ref leads.
+"""Branches and tags: one complete listing of every ref and its commit.
 
-Belongs here: asking for both lists in a way that no ref is missed while they change. Does not belong here:
-what moved since the last time, which needs the stored refs."""
+Belongs here: reading both lists so that no ref is missed while they change. Does not belong here: which refs
+moved since the last time, because that needs the stored refs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from sync_pipeline.sources.gitlab.page_bisect import UNLISTED, UnreadableRow, is
 from sync_pipeline.sources.gitlab.paging import pages, rows
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
-# By name, and where the server can by keyset: then a ref that goes away hides no other one.
+# By name, and by keyset if the server can: then a deleted ref hides no other one.
 _LISTS: Mapping[RefKind, tuple[str, Mapping[str, str]]] = {
     RefKind.BRANCH: ("branches", {"sort": "name_asc"}),
     RefKind.TAG: ("tags", {"order_by": "name", "sort": "asc"}),
@@ -30,7 +31,7 @@ _LONGEST_NAME = 2000
 
 @dataclass
 class _Pass:
-    """What one reading of the list of one kind of ref has shown."""
+    """The result of one pass over the list of one kind of ref."""
 
     rows: dict[str, RefRow] = field(default_factory=dict)
     aside: list[QuarantinedRow] = field(default_factory=list)
@@ -49,7 +50,8 @@ class RefReader:
 
     def listing(self) -> RefListing:
         """All branches and tags. A project without a repository has none. Raises as the transport does, and
-        Transient where the lists change too fast to be read as a whole."""
+        Transient if the lists change too fast for two equal passes.
+        """
         found = {kind: self._whole(kind) for kind in RefKind}
         dates = [one.date for one in found.values() if one.date is not None]
         return RefListing(
@@ -60,7 +62,7 @@ class RefReader:
         )
 
     def is_there(self, kind: RefKind, name: str) -> bool:
-        """Whether the server has this ref, asked for by its name. Raises as the transport does."""
+        """Whether the server has this ref, requested by name. Raises as the transport does."""
         path = project_path(self._project_id, "repository", _LISTS[kind][0], name)
         try:
             self._client.get(path)
@@ -71,14 +73,15 @@ class RefReader:
         return True
 
     def leads_to(self, tip: str, other: str) -> bool:
-        """Whether everything that the commit ``other`` reaches is reached from the commit ``tip``; not where
-        the server does not have one of them. Raises as the transport does."""
+        """Whether the commit ``tip`` reaches everything that the commit ``other`` reaches; False if the
+        server lacks one of them. Raises as the transport does.
+        """
         path = project_path(self._project_id, "repository", "commits")
         try:
             answer = self._client.get(path, {"ref_name": f"{tip}..{other}", "per_page": 1})
             if rows(answer, path):
                 return False
-            # A range with a commit that was cleaned away may be empty as well.
+            # A range with a deleted commit may be empty as well.
             self._client.get(f"{path}/{other}")
         except (SourceGone, Permanent) as error:
             if error.code not in ("no_object", "bad_request"):
@@ -87,8 +90,9 @@ class RefReader:
         return True
 
     def _whole(self, kind: RefKind) -> _Pass:
-        """One kind of ref. Pages by number shift when a ref goes away, so they are read until two passes
-        agree."""
+        """One kind of ref. Page numbers shift when a ref is deleted, so the pages are read until two passes
+        agree.
+        """
         before: list[tuple[str, str]] | None = None
         for _ in range(_MAX_PASSES):
             found = self._pass(kind)
@@ -105,8 +109,8 @@ class RefReader:
             try:
                 return self._read(kind, path, {**order, "pagination": "keyset"})
             except (Permanent, Transient) as error:
-                # Servers that know keyset paging for other lists only refuse it; and a ref that the server
-                # cannot list can be passed by number only.
+                # Servers that support keyset paging for other lists only refuse it. A ref that the server
+                # cannot list can be skipped by page number only.
                 if error.code != "bad_request" and not is_splittable(error):
                     raise
                 return self._read(kind, path, order)
@@ -120,7 +124,7 @@ class RefReader:
         by_number = by_keyset = False
         for number, page in enumerate(pages(self._client, path, params, empty_ends=True, holes=found.holes)):
             found.date = found.date or page.date
-            # The first page announces a second one even where there is none: only a second with rows counts.
+            # The first page announces a second one even if there is none: only a second with rows counts.
             by_number = by_number or (number > 0 and bool(page.data))
             by_keyset = by_keyset or "page_token" in (page.next_query or {})
             for data in page.data:

@@ -1,4 +1,4 @@
-"""What an answer of GitLab means: waits, error bodies, the consequence of a status.
+"""The meaning of a GitLab response: waits, error bodies, the consequence of a status.
 
 Belongs here: pure functions from status, headers and body to seconds, texts and exceptions, and the removal
 of secrets from texts. Does not belong here: sending anything (:mod:`sync_pipeline.sources.gitlab.transport`).
@@ -18,9 +18,9 @@ from sync_pipeline.errors import AccessDenied, ConfigurationError, Permanent, So
 from sync_pipeline.sources.proxies import VARIABLES
 
 LONGEST_RETRY_AFTER = 3600.0
-"""Seconds: a server that asks for more is asked again after this."""
+"""Seconds: a server that requests a longer wait is tried again after this."""
 
-# After one of these words of a path comes an identifier, which is no part of the endpoint class.
+# An identifier follows these words of a path; it is not part of the endpoint class.
 _COLLECTIONS = frozenset(
     {
         "projects",
@@ -51,13 +51,14 @@ _SECRETS = (
     ),
 )
 
-# What neither a terminal nor a database takes.
+# Characters that terminals and databases do not accept.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def redact(text: str, *secrets: str) -> str:
     """``text`` without the given secrets and without everything that looks like a token, a password or the
-    credentials of a URL."""
+    credentials of a URL.
+    """
     for secret in secrets:
         if secret:
             text = text.replace(secret, "[redacted]")
@@ -68,8 +69,9 @@ def redact(text: str, *secrets: str) -> str:
 
 
 def endpoint_class(path: str) -> str:
-    """The words of an API path without identifiers, such as ``projects/merge_requests/notes``: what a budget
-    is kept for. ``path`` begins after the API's base."""
+    """The words of an API path without identifiers, such as ``projects/merge_requests/notes``: the unit of a
+    rate limit. ``path`` begins after the API's base.
+    """
     words: list[str] = []
     identifier = False
     for segment in path.strip("/").split("/"):
@@ -82,7 +84,7 @@ def endpoint_class(path: str) -> str:
 
 
 def http_date(text: str | None) -> datetime | None:
-    """A date of an HTTP header in UTC; None where it is missing or no such date."""
+    """A date of an HTTP header in UTC; None if it is missing or invalid."""
     if not text:
         return None
     try:
@@ -93,10 +95,10 @@ def http_date(text: str | None) -> datetime | None:
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
-    """How long the server asks us to wait, in seconds from 0 to an hour; None where it does not say.
+    """The wait that the server requests, in seconds from 0 to an hour; None if it requests none.
 
-    ``Retry-After`` comes as seconds, whole or not, or as a date; without it the end of the rate limit's
-    window counts. Dates are compared with the answer's own ``Date``, ``now`` is for answers without one.
+    ``Retry-After`` is a number of seconds or a date. Without it the end of the rate limit's window counts.
+    Dates are compared with the response's own ``Date``; ``now`` is for responses without one.
     """
     now = http_date(headers.get("Date")) or now
     asked = headers.get("Retry-After", "").strip()
@@ -109,12 +111,13 @@ def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | No
 
 
 def reset_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
-    """How long what is left of the rate limit has to last, in seconds from 0 to an hour; None where the
-    server does not say. ``now`` as in :func:`retry_after_seconds`."""
+    """Seconds until the rate limit is reset, from 0 to an hour; None if the server does not say. ``now`` as
+    in :func:`retry_after_seconds`.
+    """
     now = http_date(headers.get("Date")) or now
     seconds = _number(headers.get("RateLimit-Reset", ""))
     if seconds is not None:
-        # GitLab sends a time since the epoch, other gateways milliseconds of it or a number of seconds.
+        # GitLab sends seconds since the epoch, other gateways milliseconds since it or a number of seconds.
         seconds = seconds / 1000 if seconds > 1e11 else seconds
         seconds = seconds - now.timestamp() if seconds > 1e8 else seconds
     elif until := http_date(headers.get("RateLimit-ResetTime")):
@@ -131,7 +134,7 @@ def _number(text: str) -> float | None:
 
 
 def whole(text: str | None) -> int | None:
-    """A header as a whole number; None where it is none."""
+    """A header as a whole number; None if it is none."""
     try:
         return int(text) if text else None
     except ValueError:
@@ -139,8 +142,9 @@ def whole(text: str | None) -> int | None:
 
 
 def parsed(body: bytes) -> Any:
-    """``body`` as JSON. Bytes that are no UTF-8 become lone surrogates, numbers with thousands of digits
-    infinite, so that they spoil their own value only. Raises ValueError where it is no JSON."""
+    """``body`` as JSON. Invalid UTF-8 becomes lone surrogates, and numbers with thousands of digits become
+    infinite, so that they affect only their own value. Raises ValueError if it is no JSON.
+    """
     try:
         try:
             return json.loads(body)
@@ -161,13 +165,13 @@ def _integer(digits: str) -> int | float:
 
 
 def is_json(headers: Mapping[str, str]) -> bool:
-    """Whether the answer says that it is JSON."""
+    """Whether the content type of the response is JSON."""
     kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or kind.endswith("+json")
 
 
 def error_message(body: bytes) -> str:
-    """What an error body says, as one short line; empty where it is no JSON or says nothing."""
+    """The message of an error body, as one short line; empty if there is none."""
     try:
         data = parsed(body)
     except ValueError:
@@ -198,9 +202,10 @@ def error_from(
     *secrets: str,
     proxy: str | None = None,
 ) -> SyncError:
-    """The exception that an answer with status 300 or more stands for. ``where`` names the request without
-    its query, ``secrets`` are removed from what the server said. ``proxy`` is what the request went through:
-    an answer that is not JSON may be its own."""
+    """The exception for a response with status 300 or more. ``where`` is the request without its query.
+    ``secrets`` are removed from the server's message. ``proxy`` is the proxy of the request, which may have
+    sent a response that is not JSON.
+    """
     words = redact(error_message(body), *secrets)
     known = bool(words)
     tail = f" ({words})" if known else ""
@@ -247,7 +252,7 @@ def error_from(
             code="denied",
         )
     if status == 404 and known:
-        # Which of "does not exist" and "may not be seen" it is, GitLab does not say.
+        # GitLab does not distinguish "does not exist" from "may not be seen".
         code = {
             "404 project not found": "not_found",
             "404 group not found": "not_found",
@@ -283,11 +288,12 @@ def _behind(proxy: str | None) -> str:
 
 
 def not_json(where: str, headers: Mapping[str, str], status: int, proxy: str | None = None) -> Transient:
-    """The answer is a page for people, such as a proxy's login or a maintenance page; ``proxy`` as for
-    :func:`error_from`."""
+    """The error for a page for people, such as a proxy's login or a maintenance page; ``proxy`` as for
+    :func:`error_from`.
+    """
     kind = headers.get("Content-Type", "").partition(";")[0].strip()[:60] or "no content type"
     return Transient(
-        f"{where}: status {status} with {kind} instead of JSON: this is no GitLab API, or a login or error "
-        f"page of a proxy; check the URL and the proxy{_behind(proxy)}",
+        f"{where}: status {status} with {kind} instead of JSON. This is no GitLab API, or a login or error "
+        f"page of a proxy. Check the URL and the proxy{_behind(proxy)}",
         code="not_json",
     )
