@@ -42,7 +42,9 @@ class SvnResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         the wait for its turn. Raises SyncError."""
         patience = timeout * _SHARE_OF_WAITING
         settings = self.settings.model_copy(
-            update={"svn_info_timeout": min(timeout - patience, self.settings.svn_info_timeout)}
+            update={
+                "svn_info_timeout_seconds": min(timeout - patience, self.settings.svn.info_timeout_seconds)
+            }
         )
         reader = svn_reader(
             settings,

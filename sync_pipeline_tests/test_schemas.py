@@ -124,7 +124,7 @@ def test_the_document_of_the_settings(
     )
     monkeypatch.setenv("SCM_DATABASE_URL", f"postgresql://u:{secret}@h/d")
     monkeypatch.setenv("SVN_PASSWORD", secret)
-    assert cli.run(["--set", "profile=large", "--set", "safety_lag=7", "settings", "--json"]) == 0
+    assert cli.run(["--set", "profile=large", "--set", "safety_lag_seconds=7", "settings", "--json"]) == 0
     out = capsys.readouterr().out
     document = json.loads(out)
     validate(document, "settings.json")
@@ -132,26 +132,28 @@ def test_the_document_of_the_settings(
     assert set(document) <= set(SCHEMAS["settings.json"]["properties"])
     assert all(set(one) <= set(described) for one in document["settings"])
     found = {one["name"]: (one["value"], one["origin"], one["given_by"]) for one in document["settings"]}
-    assert [found[name] for name in ("safety_lag", "svn_password", "database_url", "gitlab_token")] == [
-        (7, "command line", "--set safety_lag"),
+    assert [
+        found[name] for name in ("safety_lag_seconds", "svn_password", "database_url", "gitlab_token")
+    ] == [
+        (7, "command line", "--set safety_lag_seconds"),
         ("set", "environment", "SVN_PASSWORD"),
         ("set", "environment", "SCM_DATABASE_URL"),
         ("not set", "default", None),
     ]
     assert found["scheduler_max_running"] == (7, "file", f"scm.scheduler.max_running in {file}")
-    assert found["claim_length"] == (600, "profile", "the profile large")
+    assert found["claim_seconds"] == (600, "profile", "the profile large")
     assert found["gitlab"][0][0]["token"] == "set"
     assert cli.run(["settings"]) == 0
     text = capsys.readouterr().out
     assert "svn_password\tset\tenvironment: SVN_PASSWORD\n" in text
     assert secret not in out + text
-    monkeypatch.setenv("SCM_STALE_AFTER", "soon")
-    monkeypatch.setenv("SCM_OVERLAP", "-1")
+    monkeypatch.setenv("SCM_STALE_AFTER_SECONDS", "soon")
+    monkeypatch.setenv("SCM_OVERLAP_SECONDS", "-1")
     assert cli.run(["settings", "--json"]) == 3
     done = capsys.readouterr()
-    assert (done.out, [line.partition(": ")[2][:15] for line in done.err.splitlines()]) == (
+    assert (done.out, [line.partition(": ")[2].partition(":")[0] for line in done.err.splitlines()]) == (
         "",
-        ["SCM_OVERLAP: in", "SCM_STALE_AFTER"],
+        ["SCM_OVERLAP_SECONDS", "SCM_STALE_AFTER_SECONDS"],
     )
 
 

@@ -244,7 +244,7 @@ def test_after_an_upgrade_nothing_is_read_as_changed_and_what_was_missing_arrive
         for url, repo_id in rows_of(upgraded, "SELECT url, repo_id FROM scm.repos")
     }
     before = contents(upgraded.url)
-    syncer = Syncer(upgraded, Settings(sweep_interval=0.001))
+    syncer = Syncer(upgraded, Settings(sweep_interval_seconds=0.001))
     for name in ACTIVE:
         report = syncer.run(request(repos[name]))
         assert report.succeeded, report.error

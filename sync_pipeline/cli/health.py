@@ -73,7 +73,7 @@ def health_command(
         print_json(
             {
                 "for": part,
-                "pool": settings.worker_pool,
+                "pool": settings.worker.pool,
                 "ready": found.ready,
                 "alive": found.alive,
                 "age_seconds": None if found.age is None else round(found.age, 3),

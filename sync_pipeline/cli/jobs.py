@@ -244,7 +244,7 @@ def _handle(
     if sum((named, filtered, everything)) != 1:
         also = "" if action is jobs.RELEASE else " or --all"
         raise ConfigurationError(f"give ids, or options that choose jobs{also}; one of these, not several")
-    attempts = read_settings().job_max_attempts
+    attempts = read_settings().jobs.max_attempts
     document = jobs.handle(database, action, filters, By(actor(), reason), attempts=attempts, dry_run=dry_run)
     code = PARTIAL if document["left"] else SUCCESS
     if as_json:

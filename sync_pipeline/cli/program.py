@@ -235,12 +235,12 @@ def _global(
         name = name.strip().lower().replace("-", "_")
         if not separator or not re.fullmatch(r"[a-z0-9_]+", name):
             raise ConfigurationError("--set: write NAME=VALUE, such as --set chunk_revisions=500")
-        from sync_pipeline.settings import SECRETS, Settings
-        from sync_pipeline.settings_sources import ALIASES, ONLY_IN_FILE, advice
+        from sync_pipeline.settings import FIELDS, SECRETS
+        from sync_pipeline.settings.given import ONLY_IN_FILE, advice, current_name
 
-        name = ALIASES.get(f"SCM_{name.upper()}", name)
-        if name not in Settings.model_fields or name in ONLY_IN_FILE:
-            hint = advice(name.removeprefix("scm_"), Settings.model_fields)
+        name = current_name(name, f"--set {name}")
+        if name not in FIELDS or name in ONLY_IN_FILE:
+            hint = advice(name.removeprefix("scm_"), FIELDS)
             raise ConfigurationError(f"--set {name}: there is no such setting; {hint}")
         if name in SECRETS or re.search(r"://[^/\s:@]*:[^\s@]+@", value):
             raise ConfigurationError(

@@ -86,11 +86,11 @@ def reaper_command(
                 code = max(
                     code,
                     print_message(
-                        f"{failure}; trying again in {settings.reaper_interval_seconds} s", PARTIAL
+                        f"{failure}; trying again in {settings.reaper.interval_seconds} s", PARTIAL
                     ),
                 )
             passes += 1
-            stop.wait(settings.reaper_interval_seconds)
+            stop.wait(settings.reaper.interval_seconds)
         print_message(f"stopped after {counted(passes, 'pass', 'passes')}")
         return code
 
@@ -111,10 +111,10 @@ def _pass(database: Database, settings: Settings, dry_run: bool, *, once: bool) 
         with database.connection() as conn:
             heartbeats.beat(
                 conn,
-                heartbeats.named(LOOP, settings.worker_pool),
+                heartbeats.named(LOOP, settings.worker.pool),
                 seconds=time.monotonic() - started,
                 outcome=report.summary(),
-                every=None if once else settings.reaper_interval_seconds,
+                every=None if once else settings.reaper.interval_seconds,
             )
     return report
 

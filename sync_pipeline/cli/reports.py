@@ -318,8 +318,8 @@ def status_obstacles(document: Mapping[str, Any]) -> Iterator[str]:
         )
     if not due["interval_kept"]:
         yield (
-            f"sync_interval ({age(due['interval_seconds'])}) is not kept, although nothing holds most visits "
-            "back; docs/playbooks.md says what helps against a backlog"
+            f"sync_interval_seconds ({age(due['interval_seconds'])}) is not kept, although nothing holds "
+            "most visits back; docs/playbooks.md says what helps against a backlog"
         )
 
 

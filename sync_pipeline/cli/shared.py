@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from sync_pipeline.operations.registration import ReaderFactory, Visitor
-    from sync_pipeline.settings import Settings
-    from sync_pipeline.settings_sources import Given
+    from sync_pipeline.settings import Given, Settings
     from sync_pipeline.store.database import Database
 
 Row = Mapping[str, object]
@@ -137,7 +136,7 @@ def open_database(settings: Settings) -> Iterator[Database]:
 
     url = environment.resolve_urls(settings).database_url
     migrations.require(url, settings.environment)
-    with Database(url, max_size=connections_for(settings.parallel_repositories)) as database:
+    with Database(url, max_size=connections_for(settings.jobs.parallel_repositories)) as database:
         yield database
 
 

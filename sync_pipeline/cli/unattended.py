@@ -74,7 +74,7 @@ def scheduler_command(
     from sync_pipeline.sync.attempt import database_error
 
     _one_of(once, loop)
-    settings = load_settings(sensor_interval=interval)
+    settings = load_settings(sensor_interval_seconds=interval)
     with open_database(settings) as database, stopped_politely() as stop:
         if not loop:
             found = _round(database, settings, dry_run, once=True)
@@ -89,9 +89,11 @@ def scheduler_command(
                 failure = database_error(error)
                 if not rounds and isinstance(failure, ConfigurationError):
                     raise failure from None
-                code = print_message(f"{failure}; trying again in {settings.sensor_interval} s", PARTIAL)
+                code = print_message(
+                    f"{failure}; trying again in {settings.sensors.interval_seconds} s", PARTIAL
+                )
             rounds += 1
-            stop.wait(settings.sensor_interval)
+            stop.wait(settings.sensors.interval_seconds)
         print_message(f"stopped after {rounds} rounds")
         return code
 
@@ -125,7 +127,7 @@ def worker_command(
             min=1,
             max=31_536_000,
             metavar="N",
-            help="Length of the claim on a job; default: claim_length.",
+            help="Length of the claim on a job; default: claim_seconds.",
         ),
     ] = None,
     worker_id: Annotated[
@@ -147,7 +149,7 @@ def worker_command(
     if worker_id is not None and not re.fullmatch(r"\S{1,100}", worker_id):
         raise ConfigurationError("--worker-id: write a name of 1 to 100 characters without blanks")
     settings = load_settings(
-        worker_poll_interval=interval, worker_job_type_allowlist=job_types, claim_length=lease
+        worker_poll_interval=interval, worker_job_type_allowlist=job_types, claim_seconds=lease
     )
     with open_database(settings) as database:
         if dry_run:
@@ -167,7 +169,7 @@ def worker_command(
         with stopped_politely() as stop:
             done, failed = Worker(database, settings, print_report=print_report).run(stop, once=not loop)
     if as_json and not done:
-        print_json({"dry_run": False, "pool": settings.worker_pool, "jobs": []}, in_line=True)
+        print_json({"dry_run": False, "pool": settings.worker.pool, "jobs": []}, in_line=True)
     print_message(f"{counted(done, 'job')}, {failed} of them failed")
     return SUCCESS if not failed else FAILED if failed == done else PARTIAL
 
@@ -194,10 +196,10 @@ def _round(database: Database, settings: Settings, dry_run: bool, *, once: bool)
         with database.connection() as conn:
             heartbeats.beat(
                 conn,
-                heartbeats.named(LOOP, settings.worker_pool),
+                heartbeats.named(LOOP, settings.worker.pool),
                 seconds=time.monotonic() - started,
                 outcome=found.summary()[:500],
-                every=None if once else settings.sensor_interval,
+                every=None if once else settings.sensors.interval_seconds,
             )
     return found
 
@@ -238,9 +240,9 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
     with database.connection() as conn:
         requests = planning.mark_dispatched(
             conn,
-            instances=settings.worker_instance_allowlist,
-            tenants=settings.worker_tenant_allowlist,
-            job_types=settings.worker_job_type_allowlist,
+            instances=settings.worker.instance_allowlist,
+            tenants=settings.worker.tenant_allowlist,
+            job_types=settings.worker.job_type_allowlist,
             gitlabs=[instance_of(server.url) for server in settings.gitlab_servers()],
             limit=1000,
         )
@@ -255,7 +257,7 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
         for r in requests
     ]
     if as_json:
-        print_json({"dry_run": True, "pool": settings.worker_pool, "jobs": rows})
+        print_json({"dry_run": True, "pool": settings.worker.pool, "jobs": rows})
         return SUCCESS
     print_rows(rows)
     say(f"{counted(len(rows), 'job')} handed out to this pool")

@@ -36,7 +36,7 @@ _LATE = 2
 def breaker_documents(conn: Connection, settings: Settings) -> list[Document]:
     """The breakers that are not closed, the reason with what most runs failed of; none where breakers are
     switched off, as they hold nothing back then."""
-    if not settings.cb_enabled:
+    if not settings.breaker.enabled:
         return []
     return [
         {
@@ -143,13 +143,13 @@ def due_document(
     ages = [_age(asset, now) for asset in waiting]
     free = [asset for asset in assets if asset["lifecycle"] == Lifecycle.ACTIVE and not _stopped(asset)]
     free_ages = [_age(asset, now) for asset in waiting if not _stopped(asset)]
-    late = bool(free_ages) and median(free_ages) > _LATE * settings.sync_interval
+    late = bool(free_ages) and median(free_ages) > _LATE * settings.scheduler.sync_interval_seconds
     return {
         "count": len(waiting),
         "never_visited": sum(asset["visited_at"] is None for asset in waiting),
         "held_back": sum(_stopped(asset) for asset in waiting),
         "longest_seconds": round(max(ages), 3) if ages else None,
-        "interval_seconds": settings.sync_interval,
+        "interval_seconds": settings.scheduler.sync_interval_seconds,
         "interval_kept": not (late and 2 * len(free_ages) >= len(free)),
     }
 

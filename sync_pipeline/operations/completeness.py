@@ -78,7 +78,7 @@ def completeness(database: Database, settings: Settings) -> Document:
             for text in asset.unreadable
         ],
         # All history is compared once in so many days; what was within two rounds counts as verified.
-        **statement(assets, now - timedelta(days=2 * settings.sweep_days)),
+        **statement(assets, now - timedelta(days=2 * settings.reconcile.days)),
     }
 
 
@@ -128,7 +128,7 @@ def _verdicts(conn: Connection, settings: Settings, active: Mapping[int, Any]) -
     refused = {stop.instance: stop for stop in credentials.unanswered(conn)}
     instances = frozenset(repository.instance for repository in active.values())
     tokens = Credentials(instances, refused, {})
-    return health.read(conn, timedelta(seconds=settings.stale_after), tokens, list(active))
+    return health.read(conn, timedelta(seconds=settings.scheduler.stale_after_seconds), tokens, list(active))
 
 
 def statement(assets: Sequence[AssetCounts], since: datetime) -> Document:

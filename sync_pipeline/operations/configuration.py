@@ -16,8 +16,17 @@ from pydantic import SecretStr
 
 from sync_pipeline.catalog import LOCAL, instance_of
 from sync_pipeline.model import Kind
-from sync_pipeline.settings import GitLabTable, Settings, SvnTable, config_file
-from sync_pipeline.settings_sources import ONLY_IN_FILE, Given, Origin, variable_of
+from sync_pipeline.settings import (
+    FIELDS,
+    GitLabTable,
+    Given,
+    Origin,
+    Settings,
+    SvnTable,
+    config_file,
+    meanings,
+)
+from sync_pipeline.settings.given import ONLY_IN_FILE, variable_of
 
 # URLs that may hold a password.
 _HIDDEN = frozenset({"database_url", "dagster_database_url"})
@@ -26,7 +35,7 @@ _HIDDEN = frozenset({"database_url", "dagster_database_url"})
 def document(settings: Settings, given: Mapping[str, Given]) -> dict[str, Any]:
     """Every setting with its value, what gave it, and its default; of a secret only whether it is set.
     ``given`` is what :func:`sync_pipeline.settings.explained_settings` says of them."""
-    file = config_file()
+    file, values, meaning = config_file(), settings.by_name(), meanings()
     return {
         "file": None if file is None else str(file),
         "profile": settings.profile,
@@ -34,13 +43,13 @@ def document(settings: Settings, given: Mapping[str, Given]) -> dict[str, Any]:
             {
                 "name": name,
                 "variable": None if name in ONLY_IN_FILE else variable_of(name),
-                "value": _shown(name, getattr(settings, name)),
+                "value": _shown(name, values[name]),
                 "origin": str(given[name].origin if name in given else Origin.DEFAULT),
                 "given_by": given[name].name if name in given else None,
-                "default": _shown(name, one.default),
-                "meaning": one.description,
+                "default": _shown(name, one.info.default),
+                "meaning": meaning[one.group, one.key],
             }
-            for name, one in Settings.model_fields.items()
+            for name, one in FIELDS.items()
         ],
     }
 
@@ -65,10 +74,10 @@ def credential_sources(settings: Settings, given: Mapping[str, Given]) -> Creden
     gitlab = {}
     if "gitlab_token_file" in given:
         name = given["gitlab_token_file"].name
-        gitlab[instance_of(settings.gitlab_url)] = f"{settings.gitlab_token_file} ({name})"
+        gitlab[instance_of(settings.gitlab.url)] = f"{settings.gitlab.token_file} ({name})"
     elif "gitlab_token" in given:
-        gitlab[instance_of(settings.gitlab_url)] = given["gitlab_token"].name
-    for table in settings.gitlab:
+        gitlab[instance_of(settings.gitlab.url)] = given["gitlab_token"].name
+    for table in settings.gitlab.tables:
         key = f"[[gitlab]] in {config_file()}"
         if table.token_file is not None:
             gitlab[instance_of(table.url)] = f"{table.token_file} (token_file of {key})"

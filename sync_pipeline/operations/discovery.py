@@ -189,7 +189,7 @@ def rediscover(
     the others. Whoever calls exports the snapshot and reloads where a result says ``changed``."""
     if roots is None:
         with database.connection() as conn:
-            roots = store.due_roots(conn, settings.rediscovery_interval)
+            roots = store.due_roots(conn, settings.discovery.interval_seconds)
     done: list[Discovered] = []
     for root in roots:
         if cancelled():
@@ -269,7 +269,10 @@ def _apply(
         for repo_id in store.record_seen(conn, plan.seen):
             repos.record_event(conn, repo_id, "returned", actor=actor)
         missed = store.record_missed(
-            conn, list(plan.missed), looks=settings.vanished_looks, after=settings.vanished_after
+            conn,
+            list(plan.missed),
+            looks=settings.discovery.missing_confirmations,
+            after=settings.discovery.missing_after_seconds,
         )
         news = [one.repo_id for one in missed if one.is_news]
         for repo_id in news:

@@ -70,7 +70,7 @@ def look(settings: Settings, part: Part | None, max_age: float | None = None) ->
         return Liveness(False, None, None, f"the database does not answer: {type(error).__name__}")
     if part is None:
         return Liveness(True, None, None, "the database answers and is migrated")
-    name = heartbeats.named(HEARTBEATS[part], settings.worker_pool)
+    name = heartbeats.named(HEARTBEATS[part], settings.worker.pool)
     beat = beats.get(name)
     if beat is None:
         return Liveness(True, False, None, f"{name} has not ticked yet")

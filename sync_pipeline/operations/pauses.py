@@ -92,7 +92,7 @@ def breaker_listing(database: Database, settings: Settings) -> dict[str, Any]:
     limits = limits_of(settings).breaker
     with database.connection() as conn:
         return {
-            "enabled": settings.cb_enabled,
+            "enabled": settings.breaker.enabled,
             "opens_at": {
                 "failure_rate": limits.failure_rate,
                 "rate_limit_rate": limits.rate_limit_rate,

@@ -112,12 +112,12 @@ def plan(
         if repository.kind is Kind.SVN:
             rows = sum(len(gap) for gap in missing if isinstance(gap, RevisionWindow))
             seconds = None if seconds_per_row is None else rows * seconds_per_row
-            expected = Expected(rows, commands_for(missing, settings.chunk_revisions), seconds)
+            expected = Expected(rows, commands_for(missing, settings.chunks.revisions), seconds)
         else:
             key = job_type is JobType.COMMITS, missing
             if key not in counted:
                 counted[key] = _ask(database, settings, repository, job_type, missing)
-            expected = _expected(job_type, counted[key], seconds_per_row, settings.gitlab_parallel)
+            expected = _expected(job_type, counted[key], seconds_per_row, settings.gitlab.parallel)
         found.append(ReadPlan(repository, job_type, mode, whole, head, chunks, expected))
     return tuple(found)
 

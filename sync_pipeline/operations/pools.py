@@ -41,10 +41,10 @@ def heartbeat(conn: Connection, settings: Settings) -> None:
         return  # it has one repository, and takes nothing of the others
     pools.seen(
         conn,
-        settings.worker_pool,
-        instances=settings.worker_instance_allowlist,
-        tenants=settings.worker_tenant_allowlist,
-        job_types=settings.worker_job_type_allowlist,
+        settings.worker.pool,
+        instances=settings.worker.instance_allowlist,
+        tenants=settings.worker.tenant_allowlist,
+        job_types=settings.worker.job_type_allowlist,
     )
 
 

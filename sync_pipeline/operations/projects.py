@@ -253,7 +253,7 @@ def count_commits(client: Client, project_id: int) -> int | None:
 
 def origin_of(now: datetime, settings: Settings) -> datetime:
     """Where live syncing of a project begins that is registered ``now``: midnight UTC, some days before."""
-    day = now.astimezone(UTC) - timedelta(days=settings.origin_days)
+    day = now.astimezone(UTC) - timedelta(days=settings.gitlab.origin_days)
     return day.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
@@ -275,7 +275,7 @@ def history_before(origin: datetime, oldest: datetime | None, settings: Settings
 
 
 def _oldest_year(origin: datetime, oldest: datetime | None, settings: Settings) -> int:
-    return max(min(oldest or origin, origin).year, settings.history_floor.year)
+    return max(min(oldest or origin, origin).year, settings.gitlab.history_floor.year)
 
 
 def register(
@@ -340,7 +340,7 @@ def register(
             reason=reason,
         )
     if known := [moment for moment in (oldest, project.created_at) if moment is not None]:
-        repos.begin_history(conn, min(known).date(), settings.history_floor)
+        repos.begin_history(conn, min(known).date(), settings.gitlab.history_floor)
     history = _queue_history(conn, settings, repository, oldest, actor, f"history before it was {reason}")
     return NewProject(repos.get(conn, repository.repo_id), again, history)
 
@@ -380,6 +380,6 @@ def _queue_history(
                     window=window,
                     priority=jobs.HISTORY_PRIORITY + min(age, _MOST_YEARS_APART),
                 ),
-                max_attempts=settings.job_max_attempts,
+                max_attempts=settings.jobs.max_attempts,
             )
     return max(queued, key=len)

@@ -136,11 +136,13 @@ class ReapReport:
 def rules_of(settings: Settings) -> Rules:
     """The graces and limits in force."""
     return Rules(
-        job_grace=timedelta(seconds=settings.reaper_job_grace_seconds),
-        lease_grace=timedelta(seconds=settings.reaper_lock_grace_seconds),
-        run_max=timedelta(seconds=settings.reaper_run_max_seconds),
-        retry_as=JobStatus(settings.reaper_policy),
-        expire_after=timedelta(days=settings.job_expire_days) if settings.job_expire_days else None,
+        job_grace=timedelta(seconds=settings.reaper.job_grace_seconds),
+        lease_grace=timedelta(seconds=settings.reaper.lock_grace_seconds),
+        run_max=timedelta(seconds=settings.reaper.run_max_seconds),
+        retry_as=JobStatus(settings.reaper.policy),
+        expire_after=timedelta(days=settings.reaper.job_expire_days)
+        if settings.reaper.job_expire_days
+        else None,
     )
 
 
@@ -153,7 +155,7 @@ def reap(
     Raises ConfigurationError if the database does not answer or was migrated since this process began.
     """
     report = ReapReport(dry_run)
-    if not settings.reaper_enabled:
+    if not settings.reaper.enabled:
         report.skipped = "the reaper is switched off: reaper_enabled is false"
         return report
     rules = rules_of(settings)

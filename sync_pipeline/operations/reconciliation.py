@@ -124,7 +124,7 @@ def plan(
 
 def _calls(settings: Settings, job_type: JobType, window: Window, rows: int, depth: Depth) -> int:
     if isinstance(window, RevisionWindow):
-        return commands_for([window], settings.chunk_revisions)
+        return commands_for([window], settings.chunks.revisions)
     # Lists only: as of commits, whose rows have no details.
     counted = job_type if depth is Depth.DETAILS else JobType.COMMITS
     return requests_for(counted, rows)

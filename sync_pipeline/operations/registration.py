@@ -31,7 +31,7 @@ from sync_pipeline.model import (
 from sync_pipeline.operations import environment, projects
 from sync_pipeline.operations.projects import ClientOf, Estimate
 from sync_pipeline.settings import Settings
-from sync_pipeline.settings_sources import parse_toml
+from sync_pipeline.settings.files import parse_toml
 from sync_pipeline.store import jobs, repos, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.readers import Readers
@@ -213,7 +213,7 @@ def _add_project(
     with projects.refusals(client):
         ages = (look.created_at, projects.oldest_merge_request(client, look.project_id))
         oldest = min((age for age in ages if age), default=None)
-        takes = projects.estimate(client, look.project_id, settings.gitlab_parallel) if dry_run else None
+        takes = projects.estimate(client, look.project_id, settings.gitlab.parallel) if dry_run else None
     if dry_run:
         history = projects.history_before(origin, oldest, settings)
         return Registered(spec, True, True, None, None, origin, history, path=look.path, estimate=takes)
@@ -280,7 +280,7 @@ def _queue(
                 window=block,
                 priority=jobs.HISTORY_PRIORITY,
             ),
-            max_attempts=settings.job_max_attempts,
+            max_attempts=settings.jobs.max_attempts,
         )
 
 
@@ -338,7 +338,7 @@ def export_catalog(database: Database, settings: Settings) -> catalog.CatalogSna
             repos.list_all(conn),
             head_rev=repos.head_revision(conn),
             written_at=datetime.now(UTC),
-            history_start=repos.history_start(conn, settings.history_floor),
+            history_start=repos.history_start(conn, settings.gitlab.history_floor),
         )
 
 

@@ -85,7 +85,7 @@ def relocate_repository(
         known = repos.find(conn, spec)
         before = watermarks.get(conn, repository.repo_id, JobType.REVISIONS)
         stored = facts.fingerprints(
-            conn, repository.repo_id, visit.head, max(settings.fingerprint_revisions, _COMPARED)
+            conn, repository.repo_id, visit.head, max(settings.reconcile.fingerprint_revisions, _COMPARED)
         )
     if known is not None and known.repo_id != repository.repo_id and known.lifecycle is Lifecycle.ACTIVE:
         raise ConfigurationError(
@@ -186,5 +186,5 @@ def _store(database: Database, settings: Settings, done: Relocated, reason: str,
                 actor=actor,
                 reason=f"relocated: {reason}",
             ),
-            max_attempts=settings.job_max_attempts,
+            max_attempts=settings.jobs.max_attempts,
         )

@@ -122,8 +122,8 @@ def queue(
         if execute:
             store.lock(conn)
             config_hash = configuration.keep(conn, settings)
-        rows = store.assets(conn, str(what), settings.scheduler_backfill_repair_window_hours * 3600)
-        only = settings.scheduler_mvp_job_type_allowlist if settings.scheduler_mvp_mode_enabled else ()
+        rows = store.assets(conn, str(what), settings.scheduler.backfill_repair_window_hours * 3600)
+        only = settings.scheduler.mvp_job_type_allowlist if settings.scheduler.mvp_mode_enabled else ()
         for row in rows:
             asset = _unit(row)
             if not serves(settings, asset.instance, asset.tenant, asset.job_type):
@@ -154,7 +154,7 @@ def queue(
                     jobs.enqueue(
                         conn,
                         request,
-                        max_attempts=settings.job_max_attempts,
+                        max_attempts=settings.jobs.max_attempts,
                         config_hash=config_hash,
                     )
                 except LeaseHeld:
@@ -165,21 +165,21 @@ def queue(
 
 
 def _off(settings: Settings, what: Resync) -> str | None:
-    if not settings.sync_enabled:
+    if not settings.scheduler.enabled:
         return "nothing is started by itself: sync_enabled is false"
-    if not settings.sweep_enabled:
+    if not settings.reconcile.enabled:
         return "nothing is read again by itself: sweep_enabled is false"
-    if what is Resync.FULL_SYNC and not settings.full_sync_days:
+    if what is Resync.FULL_SYNC and not settings.scheduler.full_sync_days:
         return "switched off: full_sync_days is 0"
     return None
 
 
 def _windows(asset: ResyncAsset, now: datetime, settings: Settings, what: Resync) -> Sequence[Window]:
     if what is Resync.REPAIR_RECENT:
-        hours = timedelta(hours=settings.scheduler_backfill_repair_window_hours)
+        hours = timedelta(hours=settings.scheduler.backfill_repair_window_hours)
         return policy.repair(asset, now, window=hours)
-    longest = timedelta(hours=settings.scheduler_max_backfill_window_hours)
-    return policy.full_sync(asset, now, days=settings.full_sync_days, longest=longest)
+    longest = timedelta(hours=settings.scheduler.max_backfill_window_hours)
+    return policy.full_sync(asset, now, days=settings.scheduler.full_sync_days, longest=longest)
 
 
 def _left_out(asset: ResyncAsset, now: datetime, what: Resync) -> ResyncSkipReason | None:

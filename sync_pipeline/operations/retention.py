@@ -105,9 +105,9 @@ def retain(
     until = until or Until()
     with database.connection() as conn:
         migrations.require_current(conn)
-        _jobs(conn, report, settings.retention_jobs_days, until)
+        _jobs(conn, report, settings.retention.jobs_days, until)
         for rule in store.EVENTS:
-            kind = Kind(rule.table, settings.retention_events_days)
+            kind = Kind(rule.table, settings.retention.events_days)
             report.kinds.append(kind)
             if kind.days:
                 kind.found = rule.count(conn, kind.days * _DAY)

@@ -77,65 +77,67 @@ _FOR_ONE_THAT_COUNTS = 5
 def limits_of(settings: Settings) -> PlanningLimits:
     """The limits of the policy, by the settings."""
     return PlanningLimits(
-        sync_interval=timedelta(seconds=settings.sync_interval),
+        sync_interval=timedelta(seconds=settings.scheduler.sync_interval_seconds),
         # Fresh hints that show nothing new are no proof, so a visit proves it well before we look stale.
-        quiet_interval=timedelta(seconds=max(settings.sync_interval, settings.stale_after / 2)),
+        quiet_interval=timedelta(
+            seconds=max(settings.scheduler.sync_interval_seconds, settings.scheduler.stale_after_seconds / 2)
+        ),
         reprobe_interval=_REPROBE,
         caps=Caps(
-            running=settings.scheduler_max_running,
-            queued=settings.scheduler_global_concurrency,
-            per_scan=settings.scheduler_max_enqueue_per_scan,
-            per_instance=settings.scheduler_per_instance_concurrency,
-            per_tenant=settings.scheduler_per_tenant_concurrency,
-            history=settings.backfill_max_concurrent_jobs,
+            running=settings.scheduler.max_running,
+            queued=settings.scheduler.global_concurrency,
+            per_scan=settings.scheduler.max_enqueue_per_scan,
+            per_instance=settings.scheduler.per_instance_concurrency,
+            per_tenant=settings.scheduler.per_tenant_concurrency,
+            history=settings.scheduler.backfill_max_concurrent_jobs,
         ),
-        error_budget=settings.scheduler_error_budget_threshold,
-        budget_pause=timedelta(seconds=settings.scheduler_pause_duration_seconds),
-        slow_down=settings.scheduler_rate_limit_threshold,
-        fair=settings.scheduler_enable_tenant_fairness,
-        per_round=settings.scheduler_tenant_fairness_max_per_round,
+        error_budget=settings.scheduler.error_budget_threshold,
+        budget_pause=timedelta(seconds=settings.scheduler.pause_duration_seconds),
+        slow_down=settings.scheduler.rate_limit_threshold,
+        fair=settings.scheduler.enable_tenant_fairness,
+        per_round=settings.scheduler.tenant_fairness_max_per_round,
         breaker=BreakerLimits(
-            failure_rate=settings.cb_failure_rate_threshold,
-            rate_limit_rate=settings.cb_rate_limit_threshold,
-            timeout_rate=settings.cb_timeout_rate_threshold,
-            min_samples=settings.cb_min_samples,
-            alpha=settings.cb_smoothing_alpha if settings.cb_enable_smoothing else 1.0,
-            window_count=settings.cb_window_count,
-            window=timedelta(minutes=settings.cb_window_minutes),
-            open_for=timedelta(seconds=settings.cb_open_duration_seconds),
-            half_open_requests=settings.cb_half_open_max_requests,
-            recovery_successes=settings.cb_recovery_success_count,
-            enabled=settings.cb_enabled,
+            failure_rate=settings.breaker.failure_rate_threshold,
+            rate_limit_rate=settings.breaker.rate_limit_threshold,
+            timeout_rate=settings.breaker.timeout_rate_threshold,
+            min_samples=settings.breaker.min_samples,
+            alpha=settings.breaker.smoothing_alpha if settings.breaker.enable_smoothing else 1.0,
+            window_count=settings.breaker.window_count,
+            window=timedelta(minutes=settings.breaker.window_minutes),
+            open_for=timedelta(seconds=settings.breaker.open_duration_seconds),
+            half_open_requests=settings.breaker.half_open_max_requests,
+            recovery_successes=settings.breaker.recovery_success_count,
+            enabled=settings.breaker.enabled,
         ),
         degradation=DegradationLimits(
-            min_batch=settings.degradation_min_batch_size,
-            default_batch=settings.degradation_default_batch_size,
-            max_batch=settings.degradation_max_batch_size,
-            shrink=settings.degradation_batch_shrink_factor,
-            grow=settings.degradation_batch_grow_factor,
-            min_window=settings.degradation_min_forward_window_seconds,
-            default_window=settings.degradation_default_forward_window_seconds,
-            max_window=settings.degradation_max_forward_window_seconds,
-            rate_limits=settings.degradation_rate_limit_threshold,
-            timeouts=settings.degradation_timeout_threshold,
-            too_large=settings.degradation_content_too_large_threshold,
-            base_wait=settings.degradation_base_sleep_seconds,
-            longest_wait=settings.degradation_max_sleep_seconds,
-            recovery=settings.degradation_recovery_success_count,
-            enabled=settings.degradation_enabled,
+            min_batch=settings.degradation.min_batch_size,
+            default_batch=settings.degradation.default_batch_size,
+            max_batch=settings.degradation.max_batch_size,
+            shrink=settings.degradation.batch_shrink_factor,
+            grow=settings.degradation.batch_grow_factor,
+            min_window=settings.degradation.min_forward_window_seconds,
+            default_window=settings.degradation.default_forward_window_seconds,
+            max_window=settings.degradation.max_forward_window_seconds,
+            rate_limits=settings.degradation.rate_limit_threshold,
+            timeouts=settings.degradation.timeout_threshold,
+            too_large=settings.degradation.content_too_large_threshold,
+            base_wait=settings.degradation.base_sleep_seconds,
+            longest_wait=settings.degradation.max_sleep_seconds,
+            recovery=settings.degradation.recovery_success_count,
+            enabled=settings.degradation.enabled,
         ),
-        open_backfill=timedelta(seconds=settings.cb_backfill_interval_seconds)
-        if settings.cb_backfill_only_mode
+        open_backfill=timedelta(seconds=settings.breaker.backfill_interval_seconds)
+        if settings.breaker.backfill_only_mode
         else None,
-        probes_per_scan=settings.cb_probe_budget_per_interval,
-        probe_job_types=frozenset(JobType(name) for name in settings.cb_probe_job_types_allowlist),
-        degraded_batch=settings.cb_degraded_batch_size,
-        degraded_window=settings.cb_degraded_forward_window_seconds,
-        only=frozenset(JobType(name) for name in settings.scheduler_mvp_job_type_allowlist)
-        if settings.scheduler_mvp_mode_enabled
+        probes_per_scan=settings.breaker.probe_budget_per_interval,
+        probe_job_types=frozenset(JobType(name) for name in settings.breaker.probe_job_types_allowlist),
+        degraded_batch=settings.breaker.degraded_batch_size,
+        degraded_window=settings.breaker.degraded_forward_window_seconds,
+        only=frozenset(JobType(name) for name in settings.scheduler.mvp_job_type_allowlist)
+        if settings.scheduler.mvp_mode_enabled
         else frozenset(),
-        switched_on=settings.sync_enabled,
-        longest_backfill=timedelta(hours=settings.scheduler_max_backfill_window_hours),
+        switched_on=settings.scheduler.enabled,
+        longest_backfill=timedelta(hours=settings.scheduler.max_backfill_window_hours),
     )
 
 
@@ -152,12 +154,12 @@ def read_plan(
     caller can start at all, None for all of them.
     """
     limits = limits_of(settings)
-    look_back = max(settings.cb_window_minutes * 60, _SHORTEST_LOOK_BACK)
+    look_back = max(settings.breaker.window_minutes * 60, _SHORTEST_LOOK_BACK)
     rows = store.snapshot(
         conn,
         sample_seconds=look_back,
-        newest=_FOR_ONE_THAT_COUNTS * settings.cb_window_count,
-        burst=float(settings.gitlab_postgres_rate_limit_burst),
+        newest=_FOR_ONE_THAT_COUNTS * settings.breaker.window_count,
+        burst=float(settings.rate_limit.burst),
     )
     workers = {one.name for one in heartbeats.read(conn) if one.every is not None and not one.silent}
     found = plan(
@@ -176,7 +178,7 @@ def read_plan(
                 row["instance"]: BucketLevel(level=row["level"], paused_until=row["paused_until"])
                 for row in rows.buckets
             },
-            pool=settings.worker_pool,
+            pool=settings.worker.pool,
             history_start=None
             if rows.history_start is None
             else datetime.combine(rows.history_start, time.min, tzinfo=UTC),
@@ -210,7 +212,7 @@ def hand_out(database: Database, settings: Settings, *, dry_run: bool = False) -
     one at a time plans, and a job has one owner."""
     with database.connection() as conn, conn.transaction():
         migrations.require_current(conn)
-        patience = 0.0 if settings.worker_pool == DEFAULT_POOL else _PATIENCE
+        patience = 0.0 if settings.worker.pool == DEFAULT_POOL else _PATIENCE
         # To look needs no turn.
         if not dry_run and not store.try_lock_scheduler(conn, patience):
             return Round(dry_run, None, None, (), "another scheduler is at work")
@@ -240,7 +242,7 @@ def document(found: Round, settings: Settings, names: Mapping[int, str]) -> dict
         "dry_run": found.dry_run,
         "skipped": None,
         "now": found.now,
-        "pool": settings.worker_pool,
+        "pool": settings.worker.pool,
         "started": len(found.started),
         "running": found.plan.usage.running,
         "queued": found.plan.usage.queued,
@@ -280,9 +282,9 @@ def serves(settings: Settings, instance: str, tenant: str, job_type: JobType) ->
     return all(
         not allowed or value in allowed
         for allowed, value in (
-            (settings.worker_instance_allowlist, instance),
-            (settings.worker_tenant_allowlist, tenant),
-            (settings.worker_job_type_allowlist, str(job_type)),
+            (settings.worker.instance_allowlist, instance),
+            (settings.worker.tenant_allowlist, tenant),
+            (settings.worker.job_type_allowlist, str(job_type)),
         )
     )
 
@@ -326,7 +328,7 @@ def record(
                     reason=str(decision.reason),
                     priority=decision.priority,
                 ),
-                max_attempts=settings.job_max_attempts,
+                max_attempts=settings.jobs.max_attempts,
                 config_hash=config_hash,
             )
         decisions[job_id] = explained(decision, plan, settings, now)
@@ -346,7 +348,7 @@ def explained(decision: Decision, plan: Plan, settings: Settings, now: datetime)
         "planned_at": now.isoformat(),
         "instance": decision.instance,
         "tenant": decision.tenant,
-        "pool": settings.worker_pool,
+        "pool": settings.worker.pool,
         "priority": decision.priority,
         "rank": decision.rank,
         "waiting_since": decision.since.isoformat(),

@@ -85,7 +85,7 @@ class Answers:
 def keep_writing(url: str, settings: Settings, answers: Answers, stop: threading.Event) -> threading.Thread:
     """Write the heartbeat of ``scm-sync up`` in a thread until ``stop``, then remove it, so that a stopped
     one is not reported as silent. While the database is away nothing is written."""
-    name = heartbeats.named(UP, settings.worker_pool)
+    name = heartbeats.named(UP, settings.worker.pool)
 
     def write(database: Database) -> None:
         waiting = answers.waiting

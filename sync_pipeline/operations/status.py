@@ -66,7 +66,7 @@ def status(
     with database.connection() as conn:
         now = database_time(conn)
         rows = store.assets(conn, repo_ids)
-        stale_after = timedelta(seconds=settings.stale_after)
+        stale_after = timedelta(seconds=settings.scheduler.stale_after_seconds)
         tokens = _tokens(conn, {row["instance"] for row in rows})
         verdicts = health.read(conn, stale_after, tokens, repo_ids)
         jobs = store.jobs(conn, repo_ids)
@@ -140,7 +140,7 @@ def accesses(
     """``units[].access`` of the report, by the number of the repository and the job type."""
     tokens = _tokens(conn, {repository.instance for repository in repositories})
     repo_ids = [repository.repo_id for repository in repositories]
-    found = health.read(conn, timedelta(seconds=settings.stale_after), tokens, repo_ids)
+    found = health.read(conn, timedelta(seconds=settings.scheduler.stale_after_seconds), tokens, repo_ids)
     return {(one.facts.repo_id, str(one.facts.job_type)): _access(one.facts) for one in found}
 
 

@@ -55,7 +55,7 @@ class Worker:
     @property
     def name(self) -> str:
         """Name of its heartbeat."""
-        return heartbeats.named(WORKER, self._settings.worker_pool)
+        return heartbeats.named(WORKER, self._settings.worker.pool)
 
     def run(self, stop: threading.Event, *, once: bool = False) -> tuple[int, int]:
         """Take and do jobs until ``stop`` is set, or, with ``once``, until nothing is handed out any more.
@@ -65,7 +65,7 @@ class Worker:
         database that is away for a while is waited for; with ``once`` it is raised.
         """
         done = failed = 0
-        with ThreadPoolExecutor(self._settings.parallel_repositories, "worker") as threads:
+        with ThreadPoolExecutor(self._settings.jobs.parallel_repositories, "worker") as threads:
             try:
                 while not stop.is_set():
                     started = time.monotonic()
@@ -79,7 +79,7 @@ class Worker:
                             and failure.code not in ("database_busy", "database_down")
                         ):
                             raise failure from None
-                        _log.warning("%s; asking again in %g s", failure, self._settings.worker_poll_interval)
+                        _log.warning("%s; asking again in %g s", failure, self._settings.worker.poll_interval)
                         taken = 0
                     if once and not taken and not self._busy:
                         break
@@ -102,14 +102,14 @@ class Worker:
         its next plan."""
         try:
             with self._database.connection() as conn:
-                planning.unregister_pool(conn, self._settings.worker_pool)
+                planning.unregister_pool(conn, self._settings.worker.pool)
         except (psycopg.Error, ConfigurationError) as error:
             _log.warning("%s", database_error(error))
 
     def _take(self, threads: ThreadPoolExecutor, stop: threading.Event) -> int:
         """Start what there is room for; returns how much that was."""
         settings = self._settings
-        room = settings.parallel_repositories - len(self._busy)
+        room = settings.jobs.parallel_repositories - len(self._busy)
         with self._database.connection() as conn:
             migrations.require_current(conn)
             pools.heartbeat(conn, settings)
@@ -117,9 +117,9 @@ class Worker:
                 return 0
             waiting = planning.mark_dispatched(
                 conn,
-                instances=settings.worker_instance_allowlist,
-                tenants=settings.worker_tenant_allowlist,
-                job_types=settings.worker_job_type_allowlist,
+                instances=settings.worker.instance_allowlist,
+                tenants=settings.worker.tenant_allowlist,
+                job_types=settings.worker.job_type_allowlist,
                 gitlabs=[instance_of(server.url) for server in settings.gitlab_servers()],
                 limit=_LOOKED_AT,
             )
@@ -170,7 +170,7 @@ class Worker:
         if self._busy:
             wait(self._busy, timeout=1.0, return_when=FIRST_COMPLETED)
         elif not once:
-            stop.wait(self._settings.worker_poll_interval)
+            stop.wait(self._settings.worker.poll_interval)
 
     def _beat(self, started: float, outcome: str, once: bool) -> None:
         with self._database.connection() as conn:
@@ -179,5 +179,5 @@ class Worker:
                 self.name,
                 seconds=time.monotonic() - started,
                 outcome=outcome,
-                every=None if once else self._settings.worker_poll_interval,
+                every=None if once else self._settings.worker.poll_interval,
             )

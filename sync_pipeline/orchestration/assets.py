@@ -120,7 +120,7 @@ def _multi_asset(
         try:
             order = read_run_spec(context.run.tags, partitions_of(family, context.instance, days))
             with (
-                postgres.database(max_size=connections_for(settings.parallel_repositories)) as database,
+                postgres.database(max_size=connections_for(settings.jobs.parallel_repositories)) as database,
                 watermarks.store() as store,
             ):
                 step = Step(

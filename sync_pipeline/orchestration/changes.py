@@ -65,7 +65,7 @@ def _changes_sensor(
 
     @dg.sensor(
         name=name,
-        minimum_interval_seconds=settings.sensor_interval,
+        minimum_interval_seconds=settings.sensors.interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Looks at {instances} where something may be new and writes hints. Starts nothing.",
     )
@@ -78,9 +78,9 @@ def _changes_sensor(
         gitlab: GitLabResource,
     ) -> dg.SkipReason:
         last, root = _cursor(context.cursor)
-        deadline = time.monotonic() + settings.changes_time_limit
+        deadline = time.monotonic() + settings.sensors.changes_max_seconds
         summary: list[str] = []
-        every = settings.sensor_interval
+        every = settings.sensors.interval_seconds
         with postgres.database() as database, heartbeat(database, settings, name, every=every) as say:
             if server is not None:
                 root, line = _list_newest(database, gitlab, server, root, deadline)
@@ -128,7 +128,7 @@ def _list_newest(
     with database.connection() as conn:
         is_patient = servers.is_doubted(conn, instance, Kind.GITLAB)
     if is_patient:
-        seconds = max(seconds, _PATIENT * gitlab.settings.changes_time_limit)
+        seconds = max(seconds, _PATIENT * gitlab.settings.sensors.changes_max_seconds)
     try:
         found = gitlab.newest_activity(
             database, instance, None if root is None else root.group_id, timeout=seconds
@@ -149,7 +149,7 @@ def _list_newest(
 
 def _is_cut_short(error: SyncError, seconds: float, settings: Settings) -> bool:
     """True if a look of so many seconds timed out and had too little of the tick to say something."""
-    return error.code == "timeout" and seconds < _SHARE_THAT_COUNTS * settings.changes_time_limit
+    return error.code == "timeout" and seconds < _SHARE_THAT_COUNTS * settings.sensors.changes_max_seconds
 
 
 def _note_server(
@@ -196,7 +196,7 @@ def _look(
     # By server: a relocated repository keeps its sensor and has another one.
     looks: dict[str, list[SyncError | None]] = {}
     patient: set[str] = set()
-    for repository in turn[: settings.changes_per_tick]:
+    for repository in turn[: settings.sensors.changes_per_tick]:
         left = deadline - time.monotonic()
         if left < _SHORTEST_LOOK and seen:
             break
@@ -208,7 +208,7 @@ def _look(
             with database.connection() as conn:
                 if servers.is_doubted(conn, repository.instance, Kind.SVN):
                     patient.add(repository.instance)
-                    seconds = max(seconds, _PATIENT * settings.changes_time_limit)
+                    seconds = max(seconds, _PATIENT * settings.sensors.changes_max_seconds)
         cut = False
         try:
             head = svn.visit(database, repository, timeout=seconds).head

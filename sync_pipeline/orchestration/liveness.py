@@ -131,7 +131,7 @@ def _held(conn: Connection, settings: Settings) -> FleetVerdict:
         wrong.append(name)
         metadata[name] = visible(f"{place or 'everything'} {end} ({pause.actor}: {pause.reason})")
         metadata["paused: what to do"] = remedy("paused")
-    for one in breakers.read(conn) if settings.cb_enabled else ():
+    for one in breakers.read(conn) if settings.breaker.enabled else ():
         if one.state != BreakerState.CLOSED:
             state = "breaker_open" if one.state == BreakerState.OPEN else "half_open"
             name = f"breaker {one.scope} {one.key}".rstrip()

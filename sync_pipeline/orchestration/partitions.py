@@ -200,12 +200,12 @@ def first_day(snapshot: CatalogSnapshot, settings: Settings) -> date:
     """The first day that the GitLab projects of ``snapshot`` have as a partition: the oldest fact known, and
     never later than the days that live syncing begins with."""
     live = [
-        day_of(repository.created_at - timedelta(days=settings.origin_days))
+        day_of(repository.created_at - timedelta(days=settings.gitlab.origin_days))
         for repository in snapshot.repositories
         if repository.kind is Kind.GITLAB
     ]
     known = [] if snapshot.history_start is None else [snapshot.history_start]
-    return max(min([*live, *known], default=settings.history_floor), settings.history_floor)
+    return max(min([*live, *known], default=settings.gitlab.history_floor), settings.gitlab.history_floor)
 
 
 def day_partitions(start: date) -> dg.DailyPartitionsDefinition:

@@ -60,7 +60,7 @@ def reaper_sensor(settings: Settings) -> dg.SensorDefinition:
 
     @dg.sensor(
         name=REAPER,
-        minimum_interval_seconds=settings.reaper_interval_seconds,
+        minimum_interval_seconds=settings.reaper.interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Ends jobs, runs and leases whose owners are gone, and what such runs left in Dagster.",
     )
@@ -70,7 +70,7 @@ def reaper_sensor(settings: Settings) -> dg.SensorDefinition:
         settings: dg.ResourceParam[Settings],
         postgres: PostgresResource,
     ) -> dg.SkipReason:
-        every = settings.reaper_interval_seconds
+        every = settings.reaper.interval_seconds
         with postgres.database() as database, heartbeat(database, settings, REAPER, every=every) as say:
             report = reap_all(database, settings, context.instance, seconds=_TICK_SECONDS)
             for line in (*(item.line for item in report.items), *report.errors):

@@ -73,7 +73,7 @@ def reconciliation_asset(
 
         sign(context.instance, context.run)
         try:
-            with postgres.database(max_size=connections_for(settings.parallel_repositories)) as database:
+            with postgres.database(max_size=connections_for(settings.jobs.parallel_repositories)) as database:
                 sweep = ReconcileSchedule(
                     database,
                     settings,
@@ -88,7 +88,7 @@ def reconciliation_asset(
                         if by_id[report.repo_id].kind is Kind.GITLAB:
                             # Live syncing is due to show what it finished, whoever asked for it.
                             materialize_days(context, by_id[report.repo_id], report, days, watermarks, pages)
-                off = "sweep_enabled is false; " if not settings.sweep_enabled else ""
+                off = "sweep_enabled is false; " if not settings.reconcile.enabled else ""
                 context.log.info(off + summary(sweep.swept))
                 yield dg.MaterializeResult(
                     asset_key=key,

@@ -74,7 +74,7 @@ def metadata_of(
         "tombstones": totals["tombstones"],
         "repairs_queued": swept.repairs,
         "requests": dg.MetadataValue.json(swept.sent),
-        "requests_at_most": settings.sweep_requests,
+        "requests_at_most": settings.reconcile.requests,
         "not_answering": dg.MetadataValue.json(swept.dropped),
         "left_out": dg.MetadataValue.json(Counter(str(reason) for reason in swept.left_out.values())),
         "first_round_not_ended": len(ended) - len(first),

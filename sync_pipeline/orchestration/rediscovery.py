@@ -79,7 +79,7 @@ def rediscovery_schedule(job: dg.JobDefinition, settings: Settings) -> dg.Schedu
     """The schedule that starts ``job`` when a root is due or the snapshot is older than the catalog."""
 
     # How often it is asked; how often a root is visited is a setting.
-    every = _FIVE_MINUTES if settings.rediscovery_interval >= _FIVE_MINUTES else 60.0
+    every = _FIVE_MINUTES if settings.discovery.interval_seconds >= _FIVE_MINUTES else 60.0
 
     @dg.schedule(
         name=REDISCOVERY,
@@ -114,12 +114,12 @@ def rediscovery_schedule(job: dg.JobDefinition, settings: Settings) -> dg.Schedu
 def _due(database: Database, settings: Settings, readers: Readers) -> list[Root]:
     """The roots of this pool's servers to visit now. A server that refuses our token is left alone until a
     probe is accepted."""
-    mine = settings.worker_instance_allowlist
+    mine = settings.worker.instance_allowlist
     with database.connection() as conn:
         stopped = credentials.in_force(conn, readers).stopped
         return [
             root
-            for root in discovery.due_roots(conn, settings.rediscovery_interval)
+            for root in discovery.due_roots(conn, settings.discovery.interval_seconds)
             if root.instance not in stopped and (not mine or root.instance in mine)
         ]
 
@@ -132,7 +132,7 @@ def _snapshot_is_old(database: Database, settings: Settings) -> bool:
     except ConfigurationError:
         return True
     with database.connection() as conn:
-        start = repos.history_start(conn, settings.history_floor)
+        start = repos.history_start(conn, settings.gitlab.history_floor)
         return start != snapshot.history_start or repos.list_all(conn) != list(snapshot.repositories)
 
 

@@ -118,8 +118,8 @@ def retain_all(
     ConfigurationError as :func:`retain` does."""
     until = until or Until()
     report = retain(database, settings, execute=execute, until=until)
-    runs = Kind("Dagster runs", settings.retention_dagster_runs_days)
-    ticks = Kind("Dagster ticks", settings.retention_dagster_ticks_days)
+    runs = Kind("Dagster runs", settings.retention.dagster_runs_days)
+    ticks = Kind("Dagster ticks", settings.retention.dagster_ticks_days)
     report.kinds += [runs, ticks]
     try:
         _runs(instance, report, runs, until)

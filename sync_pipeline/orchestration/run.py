@@ -113,7 +113,7 @@ def execute(
         with database.connection() as conn:
             chosen = tuple(repos.get(conn, repo_id) for repo_id in repo_ids)
             snapshot = CatalogSnapshot(
-                chosen, history_start=repos.history_start(conn, settings.history_floor)
+                chosen, history_start=repos.history_start(conn, settings.gitlab.history_floor)
             )
         if family.kind is Kind.SVN:
             revisions = [w for w in windows or () if isinstance(w, RevisionWindow)]

@@ -87,7 +87,7 @@ def scheduler_sensor(
     @dg.sensor(
         name=SCHEDULER,
         jobs=jobs,
-        minimum_interval_seconds=settings.sensor_interval,
+        minimum_interval_seconds=settings.sensors.interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Starts what is due, by the ledger. Calls no source.",
     )
@@ -98,7 +98,7 @@ def scheduler_sensor(
         postgres: PostgresResource,
         gitlab: GitLabResource,
     ) -> dg.SensorResult:
-        every = settings.sensor_interval
+        every = settings.sensors.interval_seconds
         with postgres.database() as database, heartbeat(database, settings, SCHEDULER, every=every) as say:
             with database.connection() as conn:
                 pools.heartbeat(conn, settings)
@@ -131,13 +131,13 @@ def _schedule(
     tokens: Credentials,
 ) -> tuple[list[dg.RunRequest], str]:
     """The run requests of one tick, and what it did in one line."""
-    room = settings.max_queued_runs - instance.get_runs_count(dg.RunsFilter(statuses=WAITING))
+    room = settings.sensors.max_queued_runs - instance.get_runs_count(dg.RunsFilter(statuses=WAITING))
     if room <= 0:
         return [], "held back: enough runs wait already"
     in_flight = _in_flight(instance, settings, by_id, days)
     with database.connection() as conn, conn.transaction():
         # Where there are several pools, another one plans other work, and its ticks come at the same time.
-        patience = 0.0 if settings.worker_pool == DEFAULT_POOL else _PATIENCE
+        patience = 0.0 if settings.worker.pool == DEFAULT_POOL else _PATIENCE
         if not planning.try_lock_scheduler(conn, patience):
             return [], "another scheduler is at work"
         plan, now = scheduling.read_plan(conn, settings, in_flight, tokens, by_id.keys())
@@ -179,7 +179,7 @@ def _run_request(
             # Its edges need not be those of days, and it may lie in front of all of them.
             tags[WINDOWS_TAG] = windows_text([start.window])
     return dg.RunRequest(
-        run_key=start.run_key(now, settings.claim_length),
+        run_key=start.run_key(now, settings.jobs.claim_seconds),
         job_name=start.family.job_name,
         # An incremental needs some partition to be a run of a partitioned asset: the newest carries it.
         partition_key=partitions.newest if start.window is None else None,
@@ -224,7 +224,7 @@ def _changed_verdicts(
 ) -> list[dg.AssetCheckEvaluation]:
     """Health verdicts that Dagster does not show yet, a few per tick."""
     with database.connection() as conn, conn.transaction():
-        verdicts = health.read(conn, timedelta(seconds=settings.stale_after), tokens)
+        verdicts = health.read(conn, timedelta(seconds=settings.scheduler.stale_after_seconds), tokens)
         news = [
             v
             for v in verdicts

@@ -43,7 +43,7 @@ def asset_key(repository: Repository, job_type: JobType) -> dg.AssetKey:
 def fleet_key(name: str, settings: Settings) -> dg.AssetKey:
     """The key of an asset about everything that a code location has; two of them in one workspace must not
     share it."""
-    pool = [] if settings.worker_pool == DEFAULT_POOL else [settings.worker_pool]
+    pool = [] if settings.worker.pool == DEFAULT_POOL else [settings.worker.pool]
     return dg.AssetKey([FLEET, *pool, name])
 
 

@@ -164,7 +164,7 @@ class Step:
         syncer = Syncer(self.database, self.settings, self.readers)
         finished: queue.Queue[_RequestResult | None] = queue.Queue()
         deadline = self._deadline()
-        threads = ThreadPoolExecutor(self.settings.parallel_repositories, thread_name_prefix="sync")
+        threads = ThreadPoolExecutor(self.settings.jobs.parallel_repositories, thread_name_prefix="sync")
         try:
             try:
                 todo = self._work(active)
@@ -381,7 +381,7 @@ class Step:
                 verdict
                 for verdict in health.read(
                     conn,
-                    timedelta(seconds=self.settings.stale_after),
+                    timedelta(seconds=self.settings.scheduler.stale_after_seconds),
                     credentials.in_force(conn, self.readers),
                     sorted({repo_id for repo_id, _ in keys}),
                 )

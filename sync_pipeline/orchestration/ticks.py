@@ -78,7 +78,7 @@ def heartbeat(
         with database.connection() as conn:
             heartbeats.beat(
                 conn,
-                heartbeats.named(name, settings.worker_pool),
+                heartbeats.named(name, settings.worker.pool),
                 seconds=time.monotonic() - started,
                 outcome=lines[-1],
                 every=every,

@@ -89,7 +89,7 @@ class UiRequests:
         self._database = database
         self._settings = settings
         self._days = days
-        self._pool = settings.worker_pool
+        self._pool = settings.worker.pool
         self._repositories = repositories
         self._known: dict[Family, Partitions] = {}
         self._failures = 0
@@ -312,7 +312,7 @@ class UiRequests:
                                 jobs.enqueue(
                                     conn,
                                     request,
-                                    max_attempts=self._settings.job_max_attempts,
+                                    max_attempts=self._settings.jobs.max_attempts,
                                     config_hash=configuration.keep(conn, self._settings),
                                 )
                             )

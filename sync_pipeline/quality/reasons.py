@@ -88,7 +88,7 @@ CATALOGUE: Mapping[Reason, ReasonText] = {
         "wait while scm-sync up reads it, or: scm-sync runner backfill --repo SPEC",
     ),
     Reason.STALE: ReasonText(
-        "the last complete look is older than stale_after",
+        "the last complete look is older than stale_after_seconds",
         "scm-sync status names what is silent, paused or held back; start scm-sync up if it does not run",
     ),
     Reason.GAP: ReasonText(

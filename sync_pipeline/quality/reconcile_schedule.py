@@ -117,9 +117,9 @@ class ReconcileRound:
 def limits_of(settings: Settings) -> ReconcileLimits:
     """The limits in the settings."""
     return ReconcileLimits(
-        settings.sweep_requests,
-        timedelta(days=settings.reconcile_recent_days),
-        timedelta(days=settings.sweep_days),
+        settings.reconcile.requests,
+        timedelta(days=settings.reconcile.recent_days),
+        timedelta(days=settings.reconcile.days),
     )
 
 
@@ -158,10 +158,10 @@ class ReconcileSchedule:
     def run(self) -> Iterator[TaskResult]:
         """Take turns as long as some are due and there are requests for them; :attr:`swept` is complete when
         all outcomes were taken. Takes none where sweeps are switched off."""
-        if not self._settings.sweep_enabled:
+        if not self._settings.reconcile.enabled:
             self._plan()
             return
-        threads = ThreadPoolExecutor(self._settings.parallel_repositories, thread_name_prefix="sweep")
+        threads = ThreadPoolExecutor(self._settings.jobs.parallel_repositories, thread_name_prefix="sweep")
         try:
             while True:
                 tasks = self._plan()
@@ -190,8 +190,8 @@ class ReconcileSchedule:
             rows = sweeps.snapshot(
                 conn,
                 repairs=REPAIRS_BEFORE_A_PERSON,
-                looks=settings.deletion_looks,
-                believed=settings.deletion_after,
+                looks=settings.reconcile.deletion_confirmations,
+                believed=settings.reconcile.deletion_after_seconds,
             )
         if self.swept.now is None:
             # What others sent meanwhile counts in the next hour.
@@ -199,7 +199,7 @@ class ReconcileSchedule:
                 instance: sent_before(now, before, self._limits)
                 for instance, (now, before) in rows.sent.items()
             }
-        wanted = settings.worker_job_type_allowlist
+        wanted = settings.worker.job_type_allowlist
         mine = [
             row
             for row in rows.assets
@@ -220,7 +220,7 @@ class ReconcileSchedule:
     def _hand_out(self, budget: RequestBudget, threads: ThreadPoolExecutor) -> Iterator[TaskResult]:
         running: dict[Future[TaskResult], ReconcileTask] = {}
         while True:
-            while not self._is_over() and len(running) < self._settings.parallel_repositories:
+            while not self._is_over() and len(running) < self._settings.jobs.parallel_repositories:
                 taken = budget.next()
                 if taken is None:
                     break
@@ -291,7 +291,7 @@ class ReconcileSchedule:
             return ()
         assert self.swept.now is not None
         latest = self._visited[task.key]
-        interval = timedelta(seconds=self._settings.sync_interval)
+        interval = timedelta(seconds=self._settings.scheduler.sync_interval_seconds)
         if latest is not None and latest > self.swept.now - interval:
             return ()
         requests = [

@@ -124,7 +124,7 @@ def queue_repair(
     if request is None:
         return None
     return jobs.enqueue(
-        conn, request, max_attempts=settings.job_max_attempts, config_hash=configuration.keep(conn, settings)
+        conn, request, max_attempts=settings.jobs.max_attempts, config_hash=configuration.keep(conn, settings)
     )
 
 

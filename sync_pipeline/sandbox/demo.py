@@ -152,7 +152,7 @@ def _sync_twice(
             "gitlab_postgres_rate_limit_rate": 1000.0,
             "gitlab_postgres_rate_limit_burst": 1000,
             # Each demo reads the newest revisions again, for messages that were edited.
-            "sweep_interval": 1.0,
+            "sweep_interval_seconds": 1.0,
         }
     )
     svn = {register(settings, database, f"svn:{one}"): one for one in addresses.values()}

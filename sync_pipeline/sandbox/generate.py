@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sync_pipeline import settings
 from sync_pipeline.operations import environment, schema_page
+from sync_pipeline.settings import page
 from sync_pipeline.store import migrations, objects
 from sync_pipeline.store.database import Database
 from sync_pipeline.store.schema import columns_document, describe
@@ -31,7 +31,7 @@ def texts() -> Mapping[str, str]:
             environment.remove_server(state_dir)
     return {
         "docs/schema.md": schema_page.page(tables),
-        "docs/settings.md": settings.document(),
+        "docs/settings.md": page.document(),
         "sql/columns.json": columns_document(tables),
         "sql/objects.json": objects.document(found),
     }

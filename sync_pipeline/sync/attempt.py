@@ -144,11 +144,11 @@ class Attempt:
         self.heartbeat = Heartbeat(
             database,
             claim,
-            claim_length=settings.claim_length,
-            claim_renew=settings.claim_renew,
-            lease_length=settings.lease_length,
-            lease_renew=settings.lease_renew,
-            max_failures=settings.worker_max_renew_failures,
+            claim_length=settings.jobs.claim_seconds,
+            claim_renew=settings.jobs.claim_renew_seconds,
+            lease_length=settings.jobs.lease_seconds,
+            lease_renew=settings.jobs.lease_renew_seconds,
+            max_failures=settings.worker.max_renew_failures,
         )
 
     @property
@@ -336,15 +336,15 @@ class Attempt:
                         waiter=self.claim.token,
                         who=who,
                         priority=_LEASE_PRIORITY[self.request.mode],
-                        length=settings.lease_length,
+                        length=settings.jobs.lease_seconds,
                     )
                     holder = leases.holder(conn, self.repo.repo_id, self.job_type) if lease is None else None
                 if lease is not None:
                     break
-                if time.monotonic() - started > settings.wait_limit:
+                if time.monotonic() - started > settings.jobs.max_wait_seconds:
                     raise LeaseHeld(
                         f"{holder.who if holder else 'somebody'} writes for {self.repo.spec}; "
-                        f"waited {settings.wait_limit:.0f} s, try again later"
+                        f"waited {settings.jobs.max_wait_seconds:.0f} s, try again later"
                     )
                 self._cancel.wait(random.uniform(0.1, 0.5))
         except BaseException:
@@ -532,8 +532,8 @@ def _waits(cause: BaseException) -> bool:
 def _smaller(settings: Settings, share: float) -> Settings:
     """The settings with chunks of a share of the usual size: what a source in trouble is asked for. The same
     is read in the end."""
-    sizes = {name: share_of(getattr(settings, name), share) for name in ("chunk_rows", "chunk_revisions")}
-    return settings.model_copy(update=sizes)
+    rows, revisions = share_of(settings.chunks.rows, share), share_of(settings.chunks.revisions, share)
+    return settings.model_copy(update={"chunk_rows": rows, "chunk_revisions": revisions})
 
 
 def execute(attempts: Sequence[Attempt], work: Callable[[], Work]) -> list[JobReport]:

@@ -67,7 +67,7 @@ class CommitWork:
         self._database = attempt.database
         self._repo_id = attempt.repo.repo_id
         self._reader = CommitReader(client, visit.project_id)
-        self._rows = attempt.settings.chunk_rows
+        self._rows = attempt.settings.chunks.rows
         attempt.meter = lambda: client.traffic
         self._all_gone = False
         self._came_late = False

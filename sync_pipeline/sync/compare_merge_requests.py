@@ -41,7 +41,7 @@ class MergeRequestComparison:
         self._visit = visit
         self._database = attempt.database
         self._repo_id = attempt.repo.repo_id
-        self._parallel = attempt.settings.gitlab_parallel
+        self._parallel = attempt.settings.gitlab.parallel
         self._of_reviews = attempt.job_type is JobType.REVIEWS
         # Details that the server refuses for every merge request are not compared.
         self._refusals = Refusals(self._stored_others)

@@ -45,7 +45,7 @@ class RevisionComparison:
         """See :class:`sync_pipeline.sync.reconcile.Comparison`; a log is whole, so ``depth`` changes
         nothing."""
         assert isinstance(window, RevisionWindow)
-        for piece in window.pieces(self._attempt.settings.chunk_revisions):
+        for piece in window.pieces(self._attempt.settings.chunks.revisions):
             for batch in self._batches(piece):
                 yield self._compare(batch)
 

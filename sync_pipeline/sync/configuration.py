@@ -11,7 +11,8 @@ import json
 from datetime import date
 from typing import Any
 
-from sync_pipeline.settings import Settings
+from sync_pipeline.settings import FIELDS, Settings
+from sync_pipeline.settings.given import RENAMED
 from sync_pipeline.store import configurations
 from sync_pipeline.store.database import Connection
 
@@ -20,19 +21,19 @@ _HASH = 16
 
 def effective(settings: Settings) -> dict[str, Any]:
     """The numbers, switches and dates of the settings, by name, as values of JSON."""
-    values = {name: getattr(settings, name) for name in Settings.model_fields}
     return {
         name: value.isoformat() if isinstance(value, date) else value
-        for name, value in values.items()
+        for name, value in settings.by_name().items()
         if isinstance(value, int | float | date)
     }
 
 
 def changed(kept: dict[str, Any]) -> dict[str, Any]:
     """Those of a kept configuration that are not the defaults of this version."""
-    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    defaults = {name: one.info.default for name, one in FIELDS.items()}
     plain = {name: one.isoformat() if isinstance(one, date) else one for name, one in defaults.items()}
-    return {name: value for name, value in kept.items() if name not in plain or plain[name] != value}
+    named = {RENAMED.get(name, name): value for name, value in kept.items()}
+    return {name: value for name, value in named.items() if name not in plain or plain[name] != value}
 
 
 def hash_of(settings: Settings) -> str:

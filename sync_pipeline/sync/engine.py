@@ -87,7 +87,7 @@ class Syncer:
         """Make or find the job for ``request``, do it, and say how it ended.
 
         A failed sync is a report, not an exception. If somebody else works on the job, waits up to the
-        setting ``wait_limit`` and then reports that job's result, or who holds it.
+        setting ``max_wait_seconds`` and then reports that job's result, or who holds it.
 
         Raises Cancelled after ``cancel`` was set and the job was put back; ConfigurationError if the
         request cannot be served at all (unknown or retired repository, no database, or one that was
@@ -182,7 +182,7 @@ class Syncer:
             return jobs.enqueue(
                 conn,
                 request,
-                max_attempts=1 if request.is_one_off else self._settings.job_max_attempts,
+                max_attempts=1 if request.is_one_off else self._settings.jobs.max_attempts,
                 config_hash=configuration.keep(conn, self._settings),
             )
         except LookupError:
@@ -253,7 +253,7 @@ class Syncer:
         """How many others may be at work; what a person asked for finds room."""
         if not _is_by_itself(request) or request.mode is Mode.PROBE:
             return None
-        return self._settings.scheduler_max_running
+        return self._settings.scheduler.max_running
 
     def _claim(
         self, job_id: UUID, request: JobRequest, cancel: threading.Event, *, wait: bool
@@ -261,7 +261,7 @@ class Syncer:
         """Claim the job; or wait for the one who has it, and take its result; or, without ``wait``, None."""
         settings = self._settings
         started = time.monotonic()
-        deadline = started + settings.wait_limit
+        deadline = started + settings.jobs.max_wait_seconds
         gone: UUID | None = None
         waiting = False
         while True:
@@ -276,7 +276,7 @@ class Syncer:
                     job_id,
                     worker=worker_name(),
                     process=process_identity(),
-                    length=settings.claim_length,
+                    length=settings.jobs.claim_seconds,
                     dagster_run_id=request.dagster_run_id,
                     gone=gone,
                     max_running=self._max_running(request),
@@ -310,7 +310,7 @@ class Syncer:
                         jobs.report(conn, job_id),
                         waited_seconds=time.monotonic() - started,
                         error_code=LeaseHeld.code,
-                        error=f"{why}; waited {settings.wait_limit:.0f} s, try again later",
+                        error=f"{why}; waited {settings.jobs.max_wait_seconds:.0f} s, try again later",
                     )
             if is_gone(state.claimed_process) and gone != state.claim_token:
                 _log.warning("%s, who worked on this job, is gone; taking it over", state.claimed_by)
@@ -320,7 +320,7 @@ class Syncer:
                 return None
             if not waiting:
                 what = f"{request.job_type} of repository {request.repo_id}"
-                _log.warning("%s: %s; waiting, %.0f s at most", what, why, settings.wait_limit)
+                _log.warning("%s: %s; waiting, %.0f s at most", what, why, settings.jobs.max_wait_seconds)
                 waiting = True
             if cancel.wait(random.uniform(0.2, 1.0)):
                 raise Cancelled("stopped while waiting for a job that somebody else works on")

@@ -43,17 +43,17 @@ _SHORT_PAUSE = timedelta(seconds=10)
 
 def gitlab_limits(settings: Settings) -> RateLimits:
     """What the settings allow at one GitLab."""
-    return RateLimits(settings.gitlab_postgres_rate_limit_rate, settings.gitlab_postgres_rate_limit_burst)
+    return RateLimits(settings.rate_limit.rate, settings.rate_limit.burst)
 
 
 def tenant_limits(settings: Settings) -> RateLimits:
     """What the settings allow to one tenant at one GitLab."""
-    return RateLimits(settings.gitlab_tenant_rate_limit_rate, settings.gitlab_tenant_rate_limit_burst)
+    return RateLimits(settings.tenant_rate_limit.rate, settings.tenant_rate_limit.burst)
 
 
 def svn_limits(settings: Settings) -> RateLimits:
     """What the settings allow at one SVN server."""
-    return RateLimits(settings.svn_rate, max(1.0, settings.svn_rate))
+    return RateLimits(settings.svn.rate, max(1.0, settings.svn.rate))
 
 
 def gitlab_limiter(
@@ -61,9 +61,9 @@ def gitlab_limiter(
 ) -> RateLimiter | None:
     """The limiter of requests to a GitLab; None where the settings switch it off. ``max_wait`` is that of the
     settings unless it is given."""
-    if not settings.gitlab_postgres_rate_limit_enabled:
+    if not settings.rate_limit.enabled:
         return None
-    longest = settings.gitlab_postgres_rate_limit_max_wait if max_wait is None else max_wait
+    longest = settings.rate_limit.max_wait if max_wait is None else max_wait
     return SharedLimiter(database, instance, gitlab_limits(settings), max_wait=longest)
 
 
@@ -71,7 +71,7 @@ def svn_limiter(
     database: Database, settings: Settings, instance: str, *, max_wait: float | None = None
 ) -> SharedLimiter:
     """The limiter of commands to an SVN server."""
-    longest = settings.gitlab_postgres_rate_limit_max_wait if max_wait is None else max_wait
+    longest = settings.rate_limit.max_wait if max_wait is None else max_wait
     return SharedLimiter(database, instance, svn_limits(settings), max_wait=longest, bucket=SVN)
 
 
@@ -86,7 +86,7 @@ class TenantLimiter:
             database,
             instance,
             tenant_limits(settings),
-            max_wait=settings.gitlab_postgres_rate_limit_max_wait,
+            max_wait=settings.rate_limit.max_wait,
             bucket=store.of_tenant(tenant),
         )
         self._server = server

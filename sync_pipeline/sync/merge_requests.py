@@ -107,7 +107,7 @@ class MergeRequestWork:
         for attempt in attempts:
             attempt.meter = partial(self._sent, attempt)
         self._rereads = any(attempt.rereads for attempt in attempts)
-        parallel = self._settings.gitlab_parallel
+        parallel = self._settings.gitlab.parallel
         # What the server refuses for every merge request, for each of the two.
         self._refusals = {
             job_type: Refusals(self._others) for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS)
@@ -162,7 +162,7 @@ class MergeRequestWork:
     def _windows(self, readable: TimeWindow) -> Iterable[TimeWindow]:
         """What is to be read: for live syncing from the watermark on, with the overlap; else what is missing
         of the window, or all of it where it is read again."""
-        again = timedelta(seconds=self._settings.overlap)
+        again = timedelta(seconds=self._settings.gitlab.overlap_seconds)
         found: list[TimeWindow] = []
         with self._database.connection() as conn:
             for attempt in self._attempts:
@@ -197,7 +197,7 @@ class MergeRequestWork:
             self._pages(self._in_steps(window)),
             self._leases,
             lambda leases, page: self._store(leases, page, window),
-            self._settings.chunk_rows,
+            self._settings.chunks.rows,
             self._attempts[:],
         )
 
@@ -208,7 +208,7 @@ class MergeRequestWork:
         if first is None:
             yield from self._reader.read(window, self._known)
             return
-        longest = timedelta(seconds=self._settings.degradation_max_forward_window_seconds)
+        longest = timedelta(seconds=self._settings.degradation.max_forward_window_seconds)
         step, since = first, window.since
         while since < window.until:
             until = since + min(step, window.until - since)
@@ -502,7 +502,7 @@ class MergeRequestWork:
             self._pages(self._reader.read(later, self._known)),
             self._leases,
             store,
-            self._settings.chunk_rows,
+            self._settings.chunks.rows,
             self._attempts[:],
         )
 
@@ -543,7 +543,7 @@ class MergeRequestWork:
         find = reviews.stale_reviews if is_reviews else merge_requests.oldest_read_open
         found: set[int] = set()
         with self._database.connection() as conn:
-            if self._settings.sweep_enabled:
+            if self._settings.reconcile.enabled:
                 found.update(find(conn, self._repo.repo_id, _SWEEP_EVERY, _SWEPT_PER_VISIT))
             if is_reviews and self._visit.sees_internal_notes():
                 found.update(reviews.hidden_before(conn, self._repo.repo_id, _SWEPT_PER_VISIT))
@@ -585,7 +585,7 @@ class MergeRequestWork:
             return len(page.batch.rows)
 
         pages = self._pages(self._reader.read_some(iids, self._known), fully=True)
-        store_in_chunks(pages, self._leases, store, self._settings.chunk_rows, self._attempts[:])
+        store_in_chunks(pages, self._leases, store, self._settings.chunks.rows, self._attempts[:])
         return came
 
     def _settle_obligations(self, readable: TimeWindow) -> None:
@@ -652,8 +652,8 @@ class MergeRequestWork:
                 repo_id=self._repo.repo_id,
                 job_type=attempt.job_type,
                 iid=iid,
-                looks=self._settings.deletion_looks,
-                time=timedelta(seconds=self._settings.deletion_after),
+                looks=self._settings.reconcile.deletion_confirmations,
+                time=timedelta(seconds=self._settings.reconcile.deletion_after_seconds),
             )
             return Counts()
 
@@ -753,7 +753,7 @@ class MergeRequestWork:
             return len(page.batch.rows)
 
         pages = self._pages(batches, fully=fully)
-        store_in_chunks(pages, self._leases, store, self._settings.chunk_rows, self._attempts[:])
+        store_in_chunks(pages, self._leases, store, self._settings.chunks.rows, self._attempts[:])
         return came, sets
 
     # -- what differs from the source ---------------------------------------------------------------------

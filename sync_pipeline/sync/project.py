@@ -35,7 +35,7 @@ class ProjectVisit:
         self._fingerprint = fingerprint
         self._database = attempts[0].database
         self._repo = attempts[0].repo
-        self._lag = timedelta(seconds=attempts[0].settings.safety_lag)
+        self._lag = timedelta(seconds=attempts[0].settings.gitlab.safety_lag_seconds)
         self._moved: str | None = None
 
     @property

@@ -67,11 +67,7 @@ class Readers:
             server = self._server(instance)
             made = self._instances.setdefault(instance, self.connect(server))
         client = made.client(cancelled, patience=patience)
-        if (
-            tenant is not None
-            and self._settings.gitlab_tenant_rate_limit_enabled
-            and self._database is not None
-        ):
+        if tenant is not None and self._settings.tenant_rate_limit.enabled and self._database is not None:
             client.limiter = TenantLimiter(self._database, self._settings, instance, tenant, client.limiter)
         return client
 
@@ -119,14 +115,14 @@ def svn_reader(
     """The reader of everything below ``prefix`` of the repository at ``root_url``. It asks a server that
     cannot be reached ``attempts`` times, and ``limiter`` before each command."""
     client = make_client(
-        username=settings.svn_username,
-        password=settings.svn_password.get_secret_value(),
+        username=settings.svn.username,
+        password=settings.svn.password.get_secret_value(),
         ca_file=settings.ca_file,
-        trust_failures=settings.svn_trust_failures,
-        timeout=settings.svn_timeout,
-        max_answer_bytes=settings.svn_max_answer_bytes,
-        max_memory_bytes=settings.svn_max_memory_bytes,
-        aliases=settings.svn_aliases,
+        trust_failures=settings.svn.trust_failures,
+        timeout=settings.svn.timeout_seconds,
+        max_answer_bytes=settings.svn.max_answer_bytes,
+        max_memory_bytes=settings.svn.max_memory_bytes,
+        aliases=settings.svn.aliases,
     )
     client.callback_cancel = cancelled
     if limiter is not None:
@@ -135,7 +131,7 @@ def svn_reader(
         client,
         root_url,
         prefix,
-        log_timeout=settings.svn_log_timeout,
-        info_timeout=settings.svn_info_timeout,
+        log_timeout=settings.svn.log_timeout_seconds,
+        info_timeout=settings.svn.info_timeout_seconds,
         attempts=attempts,
     )

@@ -356,7 +356,10 @@ class HealWork:
 
 def patience_of(settings: Settings) -> Patience:
     """How long a row has to be gone, by the settings."""
-    return Patience(settings.deletion_looks, timedelta(seconds=settings.deletion_after))
+    return Patience(
+        settings.reconcile.deletion_confirmations,
+        timedelta(seconds=settings.reconcile.deletion_after_seconds),
+    )
 
 
 def next_of(one: Discrepancy, patience: Patience) -> Next:

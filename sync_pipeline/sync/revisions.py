@@ -237,7 +237,7 @@ class RevisionWork:
     def _read_windows(self, windows: Iterable[Window]) -> None:
         """Read window by window, chunk by chunk. A chunk that fails is a gap, and the others go on. A server
         that is down, or several failures in a row, end the job, because a retry later helps more."""
-        base = self._settings.chunk_revisions
+        base = self._settings.chunks.revisions
         failed_in_a_row = 0
         for window in windows:
             assert isinstance(window, RevisionWindow)
@@ -349,14 +349,14 @@ class RevisionWork:
     def _check_fingerprints(self, visit: Visit) -> None:
         with self._database.connection() as conn:
             rows = facts.fingerprints(
-                conn, self._repo.repo_id, visit.head, self._settings.fingerprint_revisions
+                conn, self._repo.repo_id, visit.head, self._settings.reconcile.fingerprint_revisions
             )
         if not rows:
             return
         stored = [identity.Fingerprint(**row) for row in rows]
         seen: dict[int, identity.Fingerprint] = {}
         window = RevisionWindow(stored[-1].rev_num, stored[0].rev_num + 1)
-        if len(window) > self._settings.fingerprint_revisions * 4:
+        if len(window) > self._settings.reconcile.fingerprint_revisions * 4:
             # A subfolder's revisions may lie far apart; the newest one alone is proof enough.
             window = RevisionWindow(stored[0].rev_num, stored[0].rev_num + 1)
         try:
@@ -397,15 +397,15 @@ class RevisionWork:
 
     def _sweep(self, before: watermarks.WatermarkRow, visit: Visit) -> None:
         """Re-read the newest revisions and one older block: properties can be edited at any time."""
-        if not self._settings.sweep_enabled or before.watermark is None:
+        if not self._settings.reconcile.enabled or before.watermark is None:
             return
         if (
             before.swept_at is not None
-            and self._seconds_since(before.swept_at) < self._settings.sweep_interval
+            and self._seconds_since(before.swept_at) < self._settings.reconcile.interval_seconds
         ):
             return
         end = visit.head + 1
-        recent = RevisionWindow(max(1, end - self._settings.sweep_recent_revisions), end)
+        recent = RevisionWindow(max(1, end - self._settings.reconcile.recent_revisions), end)
         first = before.sweep_rev if before.sweep_rev < recent.first else 1
         older = RevisionWindow(first, max(first, min(first + SWEEP_BLOCK, recent.first)))
         with self._database.connection() as conn:

@@ -390,10 +390,10 @@ def running(made: Installation) -> Iterator[Up]:
 def quick(folder: Path) -> dict[str, str]:
     """Variables of an installation whose sensors tick often, and that reads a moment later what happens."""
     return {
-        "SCM_SENSOR_INTERVAL": "2",
+        "SCM_SENSOR_INTERVAL_SECONDS": "2",
         # Up.switch waits for ticks of another sensor, and this is the only one before there is a repository.
         "SCM_REAPER_INTERVAL_SECONDS": "2",
-        "SCM_SAFETY_LAG": "1",
+        "SCM_SAFETY_LAG_SECONDS": "1",
         "SCM_CHUNK_REVISIONS": "100",
         "PYTHONPATH": os.pathsep.join(
             [str(Path(__file__).parent / "fast_daemon"), *filter(None, [os.environ.get("PYTHONPATH")])]

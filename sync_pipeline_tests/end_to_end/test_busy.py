@@ -74,7 +74,7 @@ def test_ten_minutes_on_a_busy_machine_do_no_harm(
     server_url: str, template: str, tmp_path: Path, warm: Starter
 ) -> None:
     with forging(tmp_path) as forge, installation(server_url, template, tmp_path, forge, warm) as made:
-        made.variables = {"SCM_SENSOR_INTERVAL": "10", "SCM_SAFETY_LAG": "1"}
+        made.variables = {"SCM_SENSOR_INTERVAL_SECONDS": "10", "SCM_SAFETY_LAG_SECONDS": "1"}
         now = datetime.now(UTC)
         places, specs = {}, []
         for number in range(_SVN):

@@ -68,7 +68,7 @@ def test_what_cannot_be_loaded_ends_a_command_in_one_line(shared: Installation) 
         ({"SCM_ONLY": "svn:file:///nowhere"}, "the catalog has no svn:file:///nowhere"),
         ({"SCM_STATE_DIR": str(shared.folder / "none")}, "run: scm-sync catalog export"),
         ({"SCM_STATE_DIR": str(old)}, "has version 1"),
-        ({"SCM_SAFETY_LAG": "soon"}, "SCM_SAFETY_LAG"),
+        ({"SCM_SAFETY_LAG_SECONDS": "soon"}, "SCM_SAFETY_LAG_SECONDS"),
         ({"SCM_DAGSTER_STORAGE_URL": ""}, 'run first: eval "$(scm-sync env)"'),
         ({"SCM_DAGSTER_STORAGE_URL": "postgresql+psycopg2://u@127.0.0.1:1/x"}, "nobody listens there"),
     ]

@@ -28,10 +28,10 @@ pytestmark = pytest.mark.xdist_group("unattended")
 
 # Everything that takes minutes takes seconds.
 _SHORT = {
-    "SCM_CLAIM_LENGTH": "4",
-    "SCM_CLAIM_RENEW": "1",
-    "SCM_LEASE_LENGTH": "2",
-    "SCM_LEASE_RENEW": "0.5",
+    "SCM_CLAIM_SECONDS": "4",
+    "SCM_CLAIM_RENEW_SECONDS": "1",
+    "SCM_LEASE_SECONDS": "2",
+    "SCM_LEASE_RENEW_SECONDS": "0.5",
     "SCM_REAPER_INTERVAL_SECONDS": "2",
     "SCM_REAPER_JOB_GRACE_SECONDS": "1",
     "SCM_REAPER_LOCK_GRACE_SECONDS": "1",

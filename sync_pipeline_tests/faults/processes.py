@@ -48,7 +48,7 @@ class Subject:
 
     def job(self, conn: Connection, **settings: Any) -> Job:
         """The job for this subject, registered in this database."""
-        return Job(self.register(conn), self.job_types, self.settings | {"wait_limit": 20.0} | settings)
+        return Job(self.register(conn), self.job_types, self.settings | {"max_wait_seconds": 20.0} | settings)
 
 
 @dataclass

@@ -377,7 +377,9 @@ class GitLabMachine(RuleBasedStateMachine):
         forge.gitlab.add_member(group, forge.other, 30)
         git = GitRepository.create(Path(f"{forge.git.path}.{group.id}.git"))
         project = forge.gitlab.project("app", group=group, repository=git)
-        chosen = forge.settings.model_copy(update={"deletion_after": 0.0, "deletion_looks": 1})
+        chosen = forge.settings.model_copy(
+            update={"deletion_after_seconds": 0.0, "deletion_confirmations": 1}
+        )
         self.forge = replace(forge, group=group, project=project, git=git, settings=chosen)
         self.history = History(self.forge)
         self.damaged: set[str] = set()
@@ -622,7 +624,9 @@ class SvnMachine(RuleBasedStateMachine):
         self.files: dict[str, str] = {}
         self.repo_id = 0
         # Small, so that a handful of revisions are several chunks.
-        chosen = Settings(chunk_revisions=3, fingerprint_revisions=2, sweep_recent_revisions=4, wait_limit=5)
+        chosen = Settings(
+            chunk_revisions=3, fingerprint_revisions=2, sweep_recent_revisions=4, max_wait_seconds=5
+        )
         self.syncer = Syncer(database, chosen)
         # Numbers of revisions that are not stored as they were read, or as they are.
         self.damaged: set[str] = set()

@@ -418,7 +418,7 @@ def test_how_long_a_server_wants_to_be_left_alone_is_kept_by_the_ledger(
 def test_bytes_and_numbers_that_are_none_spoil_their_own_value_only(forge: Forge) -> None:
     """Not UTF-8, thousands of digits: JSON says no to the whole page, and 100 rows would never be stored."""
     history(forge)
-    client = Instance(forge.server.url, forge.settings.gitlab_token.get_secret_value()).client()
+    client = Instance(forge.server.url, forge.settings.gitlab.token.get_secret_value()).client()
     rows = client.get(f"/projects/{forge.project.id}/merge_requests").data
     for row in rows:
         row["title"] = f"caf@ {row['iid']}"

@@ -243,7 +243,7 @@ def test_after_yesterdays_database_is_restored_svn_converges(
     subject = Subject(
         lambda conn: register_source(conn, place),
         ("revisions",),
-        {"chunk_revisions": 10, "sweep_interval": 0.001},
+        {"chunk_revisions": 10, "sweep_interval_seconds": 0.001},
         "svn_revisions",
     )
     with Database(database_url) as database, database.connection() as conn:

@@ -155,7 +155,7 @@ def test_rows_that_move_while_a_page_is_read_in_pieces_arrive(forge: Forge) -> N
     for step in range(4):
         edit = faults.Do(partial(forge.gitlab.edit, made[step], title=f"Moved {step}"))
         forge.gitlab.faults.rules.insert(0, faults.Rule(r"per_page=10&", edit, times=1, skip=step * 2 + 1))
-    forge.other_settings(overlap=0)
+    forge.other_settings(overlap_seconds=0)
     for _ in range(3):
         reports = forge.both()
         assert all(report.succeeded for report in reports), [report.error for report in reports]

@@ -16,7 +16,12 @@ from sync_pipeline_tests.warm import Starter
 
 repository, served, subjects = processes.repository, processes.served, processes.subjects
 
-_LENGTHS = {"claim_length": 1.5, "claim_renew": 0.3, "lease_length": 1.0, "lease_renew": 0.2}
+_LENGTHS = {
+    "claim_seconds": 1.5,
+    "claim_renew_seconds": 0.3,
+    "lease_seconds": 1.0,
+    "lease_renew_seconds": 0.2,
+}
 _AT_ONCE = Settings(reaper_job_grace_seconds=0, reaper_lock_grace_seconds=0)
 _STATES = """
 SELECT j.status, j.not_before > now() AS waits, r.status AS run, r.error_code, l.locked_by

@@ -48,7 +48,7 @@ def test_a_head_that_moved_without_an_update_is_seen_in_the_list_with_the_reset_
     forge.gitlab.reset_approvals(request)
     request.updated_at = unmoved
     # No branch is read here, only the list, in which the row is for as long as the overlap lasts.
-    forge.other_settings(overlap=3600)
+    forge.other_settings(overlap_seconds=3600)
     visit(forge)
     (after,) = forge.rows(_MRS)
     assert after["updated_at"] == before["updated_at"]
@@ -72,7 +72,7 @@ def test_reviews_that_are_synced_later_than_the_head_moved_are_read_again(forge:
     push(forge, request, bump=False)
     forge.gitlab.reset_approvals(request)
     request.updated_at = unmoved
-    forge.other_settings(overlap=3600)
+    forge.other_settings(overlap_seconds=3600)
     assert forge.syncer.run(forge.request(MR)).succeeded
     assert forge.syncer.run(forge.request(REVIEWS)).succeeded
     assert forge.rows(_IN_FORCE) == []

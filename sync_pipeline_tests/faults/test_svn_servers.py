@@ -550,7 +550,7 @@ def test_an_answer_that_is_none_is_no_answer(
     with Middleman(upstream, fault, page, after) as between, database.connection() as conn:
         url = f"{server}://localhost:{between.port}/{path}"
         repo = register_source(conn, url)
-        impatient = SMALL.model_copy(update={"svn_log_timeout": 0.4 if fault == "stall" else 20.0})
+        impatient = SMALL.model_copy(update={"svn_log_timeout_seconds": 0.4 if fault == "stall" else 20.0})
         report = syncer(database, impatient).run(request(repo))
         assert report.job_status is JobStatus.FAILED, report
         assert "\n" not in (report.error or "")
@@ -603,7 +603,7 @@ def test_a_link_on_which_long_answers_stall_is_read_in_short_ones(
         upstream, path = serving.port, code.path.name
     with Middleman(upstream, "stall", b"", 3000) as between, database.connection() as conn:
         repo = register_source(conn, f"{server}://localhost:{between.port}/{path}")
-        weak = Settings(chunk_revisions=1000, svn_log_timeout=1.0)
+        weak = Settings(chunk_revisions=1000, svn_log_timeout_seconds=1.0)
         report = syncer(database, weak).run(request(repo))
         assert (report.succeeded, report.counts.inserted) == (True, 40), report
         assert report.traffic.timeouts <= 6

@@ -41,7 +41,12 @@ gate, repository, served, subjects = (
 )
 
 # Two seconds are long for a process that lives, and short for a test that waits for their end.
-_LENGTHS = {"claim_length": 1.5, "claim_renew": 0.3, "lease_length": 1.0, "lease_renew": 0.2}
+_LENGTHS = {
+    "claim_seconds": 1.5,
+    "claim_renew_seconds": 0.3,
+    "lease_seconds": 1.0,
+    "lease_renew_seconds": 0.2,
+}
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from sync_pipeline.store.database import Database
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.operations.conftest import Site
 
-NOW = {"vanished_looks": 1, "vanished_after": 0.0}
+NOW = {"missing_confirmations": 1, "missing_after_seconds": 0.0}
 
 
 def add(database: Database, site: Site, text: str = "gitlab:group:platform", **options: Any) -> AddedRoot:
@@ -171,7 +171,7 @@ def test_a_vanished_project_is_retired_only_when_it_is_missed_often_and_long_and
 ) -> None:
     site.gitlab.project("stays", group=site.group)
     add(database, site)
-    site.change(vanished_looks=3, vanished_after=3600.0)
+    site.change(missing_confirmations=3, missing_after_seconds=3600.0)
     site.gitlab.delete_project(site.project)
     first = visit(database, site)
     assert (paths(first.vanished), first.changed) == (["platform/api"], False)
@@ -342,7 +342,7 @@ def test_one_root_that_fails_does_not_stop_the_others(database: Database, site: 
     site.gitlab.delete_group(gone)
     site.gitlab.project("new", group=site.group)
     with database.connection() as conn:
-        assert store.due_roots(conn, site.settings.rediscovery_interval) == []
+        assert store.due_roots(conn, site.settings.discovery.interval_seconds) == []
         conn.execute("UPDATE scm.discovery_roots SET visited_at = now() - interval '1 day'")
     first, second = discovery.rediscover(database, site.settings, site.client_of, "sensor")
     assert first.error is not None

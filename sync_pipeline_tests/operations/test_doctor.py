@@ -208,17 +208,17 @@ def test_an_unknown_setting_does_not_keep_the_rest_from_being_looked_at(
     monkeypatch.setenv("SCM_DATABASE_URL", database_url)
     monkeypatch.setenv("SCM_STALE_AFTR", "3")
     found = examined()
-    assert of(found, "settings").remedy == "did you mean SCM_STALE_AFTER?"
+    assert of(found, "settings").remedy == "did you mean SCM_STALE_AFTER_SECONDS?"
     assert of(found, "migrations").state is OK
 
 
 def test_a_wrong_setting_leaves_only_what_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCM_STALE_AFTER", "soon")
-    monkeypatch.setenv("SCM_LEASE_RENEW", "90")
+    monkeypatch.setenv("SCM_STALE_AFTER_SECONDS", "soon")
+    monkeypatch.setenv("SCM_LEASE_RENEW_SECONDS", "90")
     found = examined()
     first, second = [one for one in found if one.check == "settings"]
-    assert "SCM_STALE_AFTER" in first.seen
-    assert ("lease_renew" in second.seen, second.remedy) == (True, "see SCM_LEASE_RENEW")
+    assert "SCM_STALE_AFTER_SECONDS" in first.seen
+    assert ("lease_renew" in second.seen, second.remedy) == (True, "see SCM_LEASE_RENEW_SECONDS")
     assert [one.check for one in found if one.state is OK] == ["svn_command"]
 
 

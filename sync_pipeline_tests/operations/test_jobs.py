@@ -182,13 +182,13 @@ def test_a_job_keeps_the_settings_that_it_ran_with_and_no_secret(
         job = jobs.enqueue(conn, wish, config_hash=configuration.keep(conn, made_with))
         kept = show(database, job)["configuration"]
         assert kept["changed"].items() >= {"chunk_revisions": 7, "history_floor": "2001-02-03"}.items()
-        assert "lease_length" not in kept["changed"]
+        assert "lease_seconds" not in kept["changed"]
         # Whoever claims it may have other settings, and those are what it ran with.
         assert Syncer(database, ran_with).run(wish).job_id == job
         Syncer(database, ran_with).run(request(repo))
     found = show(database, job)["configuration"]
     assert found["changed"].items() >= {"chunk_revisions": 9, "cb_enabled": False}.items()
-    assert found["settings"]["lease_length"] == 60.0
+    assert found["settings"]["lease_seconds"] == 60.0
     assert "hunter2" not in json.dumps(show(database, job), default=str)
     with database.connection() as conn:
         rows = conn.execute("SELECT config_hash, settings::text AS text FROM scm.configurations").fetchall()

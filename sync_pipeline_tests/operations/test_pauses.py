@@ -49,8 +49,8 @@ def test_a_breaker_tells_its_thresholds_and_what_its_runs_failed_of(database: Da
     assert local["errors"] == [{"code": "connection", "runs": 2}, {"code": "timeout", "runs": 1}]
     assert pauses.with_errors(local["reason"], local["errors"]) == "failures 100% (connection 2, timeout 1)"
     assert other["errors"] == []
-    assert document["opens_at"]["failure_rate"] == SETTINGS.cb_failure_rate_threshold
-    assert document["opens_at"]["runs"] == SETTINGS.cb_min_samples > other["runs"]
+    assert document["opens_at"]["failure_rate"] == SETTINGS.breaker.failure_rate_threshold
+    assert document["opens_at"]["runs"] == SETTINGS.breaker.min_samples > other["runs"]
 
 
 def test_a_closed_breaker_is_not_reset(database: Database) -> None:

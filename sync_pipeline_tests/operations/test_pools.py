@@ -66,7 +66,7 @@ def test_two_pools_never_touch_each_others_repositories(
 
     def work(settings: Settings) -> None:
         def said(report: Any) -> None:
-            done[settings.worker_pool].append(names[report.repo_id])
+            done[settings.worker.pool].append(names[report.repo_id])
 
         Worker(database, settings, print_report=said).run(threading.Event(), once=True)
 

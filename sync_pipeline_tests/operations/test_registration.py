@@ -487,7 +487,7 @@ def test_a_retired_project_is_taken_up_again_under_its_number(database: Database
 
 
 def wrong_token(site: Site) -> None:
-    site.change(gitlab_token=Settings(gitlab_token="glpat-wrong").gitlab_token)
+    site.change(gitlab_token=Settings(gitlab_token="glpat-wrong").gitlab.token)
 
 
 def revoked(site: Site) -> None:
@@ -510,7 +510,7 @@ def no_membership(site: Site) -> None:
 
 
 def no_token(site: Site) -> None:
-    site.change(gitlab_token=Settings().gitlab_token)
+    site.change(gitlab_token=Settings().gitlab.token)
 
 
 def login_page(site: Site) -> None:
@@ -580,7 +580,7 @@ def test_without_a_server_the_settings_to_set_are_named(database: Database, site
 
 
 def test_of_several_servers_one_has_to_be_named(database: Database, site: Site) -> None:
-    there = Settings(gitlab=[{"url": "https://there.test/sub"}]).gitlab
+    there = Settings(gitlab=[{"url": "https://there.test/sub"}]).gitlab.tables
     site.change(gitlab=there)
     for address, forms in [
         ("12", f"gitlab:{site.server.url}/projects/12 or gitlab:https://there.test/sub/projects/12"),

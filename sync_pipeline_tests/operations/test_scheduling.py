@@ -30,7 +30,7 @@ from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register, register_project, register_source, request
 
-SETTINGS = Settings(wait_limit=0.2, worker_poll_interval=1, chunk_revisions=10)
+SETTINGS = Settings(max_wait_seconds=0.2, worker_poll_interval=1, chunk_revisions=10)
 
 
 @dataclass
@@ -294,7 +294,7 @@ def test_a_breaker_is_stored_at_every_edge_and_a_restart_forgets_nothing(fleet: 
     fleet.rows("UPDATE scm.breakers SET opened_at = opened_at - interval '6 minutes' RETURNING 1")
     probes = plan(fleet)
     assert {d.reason for d in probes.started} == {Reason.PROBE}
-    assert len(probes.started) == SETTINGS.cb_probe_budget_per_interval
+    assert len(probes.started) == SETTINGS.breaker.probe_budget_per_interval
     assert work(fleet) == (2, 0)
     assert len(plan(fleet).started) == 1
     events = fleet.rows("SELECT old_state, new_state FROM scm.breaker_events ORDER BY event_id")
@@ -416,7 +416,7 @@ class TestAPause:
 
 
 def test_no_more_are_at_work_than_the_cap_says_whoever_claims(fleet: Fleet) -> None:
-    one = SETTINGS.model_copy(update={"scheduler_max_running": 1, "wait_limit": 0.0})
+    one = SETTINGS.model_copy(update={"scheduler_max_running": 1, "max_wait_seconds": 0.0})
     plan(fleet)
     with fleet.database.connection() as conn:
         job_id = jobs.enqueue(conn, request(fleet.repos[0]))
@@ -512,7 +512,7 @@ def test_a_long_backfill_is_handed_out_in_pieces_and_no_day_of_it_is_lost(databa
     whole = TimeWindow(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 31, tzinfo=UTC))
     with database.connection() as conn:
         repo = register_project(conn, "https://git.test", 7, "a/b", origin=whole.until)
-        repos.begin_history(conn, whole.since.date(), settings.history_floor)
+        repos.begin_history(conn, whole.since.date(), settings.gitlab.history_floor)
         for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS):
             wish = replace(request(repo), job_type=job_type, mode=Mode.BACKFILL, window=whole)
             jobs.enqueue(conn, wish)

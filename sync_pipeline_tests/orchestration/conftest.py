@@ -61,7 +61,7 @@ class Site:
         with self.database.connection() as conn:
             snapshot = catalog.CatalogSnapshot(
                 tuple(repos.list_all(conn)),
-                history_start=repos.history_start(conn, self.settings.history_floor),
+                history_start=repos.history_start(conn, self.settings.gitlab.history_floor),
             )
         return build_defs(settings=self.settings, snapshot=snapshot, only="", resource_overrides=overrides)
 
@@ -283,7 +283,7 @@ def forge(site: Site, tmp_path: Path) -> Iterator[Forge]:
                 "gitlab_url": server.url,
                 "gitlab_token": SecretStr(gitlab.token(user).secret),
                 # The sensor's ticks are not measured here.
-                "changes_time_limit": 30.0,
+                "changes_max_seconds": 30.0,
             }
         )
         yield Forge(site, gitlab, server, group, user, tmp_path)

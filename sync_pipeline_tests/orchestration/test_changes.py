@@ -302,7 +302,7 @@ def at(conn: Connection, slug: str, port: int) -> int:
 
 def test_a_silent_svn_server_is_red_with_the_second_tick(forge: Forge) -> None:
     """The default of 30 s between two ticks makes that a good minute. No job has to fail first."""
-    forge.site.settings = forge.site.settings.model_copy(update={"changes_time_limit": 1.0})
+    forge.site.settings = forge.site.settings.model_copy(update={"changes_max_seconds": 1.0})
     with socket.create_server(("127.0.0.1", 0)) as silent, forge.site.database.connection() as conn:
         for slug in ("paint", "glue"):
             at(conn, slug, silent.getsockname()[1])
@@ -324,7 +324,7 @@ def test_a_silent_svn_server_is_red_with_the_second_tick(forge: Forge) -> None:
 
 def test_a_slow_server_is_given_the_time_that_it_needs_and_stays_green(forge: Forge) -> None:
     forge.git_project("app", "2026-01-01")
-    forge.site.settings = forge.site.settings.model_copy(update={"changes_time_limit": 2.0})
+    forge.site.settings = forge.site.settings.model_copy(update={"changes_max_seconds": 2.0})
     checks(forge)
     forge.gitlab.faults.add(r"/projects\?", faults.Slow(2.5), times=None)
     assert "cannot be listed" in tick(forge)
@@ -340,7 +340,7 @@ def test_a_server_that_lets_looks_time_out_is_red_once_live_syncing_times_out_to
     """Even where no look is patient."""
     monkeypatch.setattr(servers, "is_doubted", lambda *_: False)
     forge.site.settings = forge.site.settings.model_copy(
-        update={"changes_time_limit": 1.0, "svn_info_timeout": 1.0}
+        update={"changes_max_seconds": 1.0, "svn_info_timeout_seconds": 1.0}
     )
     # The kernel takes connections, and nobody answers.
     with socket.create_server(("127.0.0.1", 0)) as silent, forge.site.database.connection() as conn:
@@ -367,7 +367,7 @@ def test_a_server_that_lets_looks_time_out_is_red_once_live_syncing_times_out_to
 def test_a_look_that_is_cut_short_says_nothing_and_is_the_first_of_the_next_tick(
     forge: Forge, svn_repository: Callable[..., SvnRepository]
 ) -> None:
-    settings = forge.site.settings.model_copy(update={"changes_time_limit": 20.0})
+    settings = forge.site.settings.model_copy(update={"changes_max_seconds": 20.0})
     svn = SvnResource(settings=settings)
 
     def look(turn: Sequence[Repository], seconds: float) -> tuple[int, str]:
@@ -445,7 +445,7 @@ def test_a_switch_that_is_off_is_yellow_and_a_breaker_that_is_off_holds_nothing_
 
 def test_a_slow_server_ends_the_tick_in_time(forge: Forge) -> None:
     forge.git_project("app", "2026-01-01")
-    forge.site.settings = forge.site.settings.model_copy(update={"changes_time_limit": 0.5})
+    forge.site.settings = forge.site.settings.model_copy(update={"changes_max_seconds": 0.5})
     forge.gitlab.faults.add(r"/projects\?", faults.Slow(5.0))
     started = datetime.now(UTC)
     assert "cannot be listed" in tick(forge)

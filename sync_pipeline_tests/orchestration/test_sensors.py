@@ -177,7 +177,7 @@ def test_a_gap_fails_until_a_job_will_fill_it(site: Site) -> None:
 
 def test_changes_are_hints_that_rotate_and_survive_a_broken_repository(site: Site, tmp_path: Path) -> None:
     names = ["one", "two", "three"]
-    site.settings = site.settings.model_copy(update={"changes_per_tick": 2, "changes_time_limit": 30.0})
+    site.settings = site.settings.model_copy(update={"changes_per_tick": 2, "changes_max_seconds": 30.0})
     for name in names:
         url = svn_samples.large(tmp_path / name, 1, 1)
         spec = catalog.parse_spec(f"svn:{url}")
@@ -202,7 +202,7 @@ def test_changes_are_hints_that_rotate_and_survive_a_broken_repository(site: Sit
 
 def test_a_cursor_of_another_kind_starts_from_the_beginning(site: Site) -> None:
     registered(site, "paint")
-    site.settings = site.settings.model_copy(update={"changes_time_limit": 5.0})
+    site.settings = site.settings.model_copy(update={"changes_max_seconds": 5.0})
     site.cursors["changes_local"] = "not json"
     assert isinstance(site.tick("changes_local"), dg.SkipReason)
 
@@ -283,7 +283,7 @@ def test_a_host_may_be_both_kinds_of_server(site: Site) -> None:
     projects(site, 7)
     registered(site, "paint")
     site.execute("UPDATE scm.repos SET instance_slug = 'both'")
-    site.settings = site.settings.model_copy(update={"gitlab_url": "", "changes_time_limit": 5.0})
+    site.settings = site.settings.model_copy(update={"gitlab_url": "", "changes_max_seconds": 5.0})
     found = site.tick("changes_both")
     assert isinstance(found, dg.SkipReason)
     assert found.skip_message is not None
@@ -297,7 +297,7 @@ def test_history_longer_than_the_limit_is_read_in_pieces_until_nothing_is_missin
     repo_id = forge.large_project("app", 6, now - timedelta(days=90))
     whole = TimeWindow(midnight(now - timedelta(days=75)), midnight(now - timedelta(days=50)))
     with site.database.connection() as conn:
-        repos.begin_history(conn, (now - timedelta(days=90)).date(), site.settings.history_floor)
+        repos.begin_history(conn, (now - timedelta(days=90)).date(), site.settings.gitlab.history_floor)
         job_id = jobs.enqueue(
             conn,
             JobRequest(

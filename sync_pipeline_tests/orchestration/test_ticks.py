@@ -209,8 +209,8 @@ def test_a_damaged_snapshot_is_red_within_a_tick_with_its_remedy(site: Site) -> 
 def test_settings_that_a_new_run_cannot_load_are_red_within_a_tick(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SCM_SENSOR_INTERVAL", "often")
+    monkeypatch.setenv("SCM_SENSOR_INTERVAL_SECONDS", "often")
     red = location_check(site)
     assert red is not None
     assert not red.passed
-    assert "SCM_SENSOR_INTERVAL" in str(red.metadata["problem 1"].value)
+    assert "SCM_SENSOR_INTERVAL_SECONDS" in str(red.metadata["problem 1"].value)

@@ -156,7 +156,10 @@ def forge(tmp_path: Path, database: Database) -> Iterator[Forge]:
     project = gitlab.project("app1", group=group, repository=git)
     with serve(gitlab, prefix="/gitlab") as server, database.connection() as conn:
         settings = Settings(
-            gitlab_url=server.url, gitlab_token=gitlab.token(user).secret, wait_limit=5, gitlab_parallel=2
+            gitlab_url=server.url,
+            gitlab_token=gitlab.token(user).secret,
+            max_wait_seconds=5,
+            gitlab_parallel=2,
         )
         made = Forge(gitlab, server, group, user, other, project, git, database, conn, settings)
         made.repo_id = register_project(

@@ -59,7 +59,7 @@ from sync_pipeline_tests.faults.whole_state import differences, whole_state
 from sync_pipeline_tests.svn_fixtures import SvnRepository, create_repository
 
 REVISIONS = JobType.REVISIONS
-SMALL = Settings(chunk_revisions=10, wait_limit=0.5)
+SMALL = Settings(chunk_revisions=10, max_wait_seconds=0.5)
 
 
 @pytest.fixture(scope="session")
@@ -316,7 +316,7 @@ def test_a_server_that_is_down_is_asked_once_however_much_there_is_to_read(
         if down.is_set() and len(asked) > 1:
             raise Transient("no route", code="connection")
 
-    settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval": 0.001})
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval_seconds": 0.001})
     syncer = Syncer(database, settings, hindered(obstacle))
     wanted: dict[str, Any] = {}
     with database.connection() as conn:
@@ -481,7 +481,7 @@ def test_an_unattended_job_that_was_cancelled_waits_and_a_persons_job_stays_stop
 def test_a_dead_workers_job_is_taken_over_and_its_late_write_is_refused(
     database: Database, place: Path
 ) -> None:
-    settings = SMALL.model_copy(update={"claim_length": 60.0, "wait_limit": 20.0})
+    settings = SMALL.model_copy(update={"claim_seconds": 60.0, "max_wait_seconds": 20.0})
     reached, go_on = threading.Event(), threading.Event()
     late: list[JobReport] = []
 
@@ -526,7 +526,7 @@ def test_a_reread_that_meets_a_running_job_of_the_same_window_is_done_after_it(
 
     def read_again() -> None:
         asked = request(repo, Mode.BACKFILL, window=(1, 46), reread=True)
-        reread.append(Syncer(database, SMALL.model_copy(update={"wait_limit": 60.0})).run(asked))
+        reread.append(Syncer(database, SMALL.model_copy(update={"max_wait_seconds": 60.0})).run(asked))
 
     with database.connection() as conn:
         repo = add(conn, place)
@@ -640,7 +640,7 @@ def test_the_job_and_the_lease_of_a_dead_process_are_taken_over_at_once(
 
 
 def test_two_at_once_on_one_repository_store_everything_once(database: Database, place: Path) -> None:
-    settings = SMALL.model_copy(update={"wait_limit": 30.0})
+    settings = SMALL.model_copy(update={"max_wait_seconds": 30.0})
     reports: list[JobReport] = []
     with database.connection() as conn:
         repo = add(conn, place)
@@ -794,7 +794,7 @@ def test_a_filtered_history_overwrites_nothing_however_it_is_found(
 ) -> None:
     place = tmp_path / "r"
     create_repository(place).load(with_a_secret(26 if found_by == "visit" else 35))
-    settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval": 0.001})
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval_seconds": 0.001})
     syncer = Syncer(database, settings if found_by == "sweep" else SMALL)
     with database.connection() as conn:
         repo = add(conn, place)
@@ -858,7 +858,9 @@ def test_a_history_filtered_out_of_a_registered_folder_makes_no_tombstone(
 ) -> None:
     place = tmp_path / "r"
     create_repository(place).load(with_a_secret(35))
-    syncer = Syncer(database, SMALL.model_copy(update={"deletion_looks": 1, "deletion_after": 0.0}))
+    syncer = Syncer(
+        database, SMALL.model_copy(update={"deletion_confirmations": 1, "deletion_after_seconds": 0.0})
+    )
     with database.connection() as conn:
         repo = add(conn, place, prefix="secret")
         assert syncer.run(request(repo)).succeeded
@@ -874,7 +876,7 @@ def test_a_history_filtered_out_of_a_registered_folder_makes_no_tombstone(
 def test_edited_logs_authors_and_dates_stay_edits_and_each_version_keeps_its_paths(
     database: Database, place: Path
 ) -> None:
-    settings = SMALL.model_copy(update={"sweep_recent_revisions": 45, "sweep_interval": 0.001})
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 45, "sweep_interval_seconds": 0.001})
     syncer = Syncer(database, settings)
     repository = SvnRepository(place)
     with database.connection() as conn:
@@ -929,7 +931,7 @@ def test_an_edited_message_is_found_by_the_sweep(database: Database, place: Path
     hook = place / "hooks" / "pre-revprop-change"
     hook.write_text("#!/bin/sh\nexit 0\n")
     hook.chmod(0o755)
-    settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval": 0.001})
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval_seconds": 0.001})
     syncer = Syncer(database, settings)
     with database.connection() as conn:
         repo = add(conn, place)
@@ -953,7 +955,7 @@ def test_an_edited_message_is_found_by_the_sweep(database: Database, place: Path
 def test_broken_messages_cost_no_svn_command_not_even_in_the_sweep(
     database: Database, tmp_path: Path
 ) -> None:
-    settings = SMALL.model_copy(update={"sweep_recent_revisions": 30, "sweep_interval": 0.001})
+    settings = SMALL.model_copy(update={"sweep_recent_revisions": 30, "sweep_interval_seconds": 0.001})
     calls: dict[str, list[int]] = {}
     with database.connection() as conn:
         for name, text in (("plain", b"cafe"), ("latin", b"caf\xe9")):

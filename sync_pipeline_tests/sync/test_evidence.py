@@ -113,4 +113,4 @@ def test_no_key_and_no_position_is_long_or_holds_a_secret(forge: Forge) -> None:
             for text in (one.position, one.first_key, one.last_key):
                 assert len(text or "") <= 200
                 assert "://" not in (text or "")
-                assert forge.settings.gitlab_token.get_secret_value() not in (text or "")
+                assert forge.settings.gitlab.token.get_secret_value() not in (text or "")

@@ -50,7 +50,7 @@ def test_a_note_deleted_beside_a_hidden_one_is_found(
     forge.group.members.clear()
     visited(forge)
     assert bodies(forge) == ["first", "second"]
-    forge.other_settings(deletion_after=0, deletion_looks=1)
+    forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
     proof = Proof(forge)
     assert proof.found(REVIEWS) == {}
     key = delete(forge, request_with_notes, "first")

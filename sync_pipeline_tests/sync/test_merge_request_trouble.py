@@ -83,7 +83,7 @@ def test_what_a_deleted_merge_request_owes_waits_longer_each_time(forge: Forge) 
 
 def test_a_tombstone_settles_what_was_owed_and_its_lifting_asks_again(forge: Forge) -> None:
     first, *_ = make(forge, 2)
-    forge.other_settings(deletion_after=0, deletion_looks=1)
+    forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
     trouble = r"merge_requests/1/(approvals|versions|resource_label_events)"
     forge.gitlab.faults.add(trouble, faults.server_error(), times=None)
     forge.both()
@@ -129,7 +129,7 @@ def test_a_lifted_tombstone_has_its_children_read_again(forge: Forge) -> None:
 
 def test_what_a_merge_request_owes_that_was_never_stored_ends_when_it_is_gone(forge: Forge) -> None:
     first, *_ = make(forge, 2)
-    forge.other_settings(deletion_after=0, deletion_looks=2)
+    forge.other_settings(deletion_after_seconds=0, deletion_confirmations=2)
     # Neither the list nor its own address gives it; only its number is known.
     spoiled = r"merge_requests(/|\?(?!.*view=simple))"
     forge.gitlab.faults.add(spoiled, faults.Poison(rb'"title":"0"'), times=None)

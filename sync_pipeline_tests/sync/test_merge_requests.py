@@ -320,8 +320,8 @@ def test_a_detail_that_fails_is_owed_and_the_rest_is_complete(forge: Forge, open
 
 def test_a_refused_token_stops_itself_and_no_job_loses_an_attempt(forge: Forge, opened: MergeRequest) -> None:
     secret = forge.gitlab.tokens  # every token of the server
-    good = forge.settings.gitlab_token.get_secret_value()
-    forge.other_settings(gitlab_token=type(forge.settings.gitlab_token)("glpat-wrong"))
+    good = forge.settings.gitlab.token.get_secret_value()
+    forge.other_settings(gitlab_token=type(forge.settings.gitlab.token)("glpat-wrong"))
     assert secret
     first, second = forge.both()
     for report in (first, second):
@@ -330,7 +330,7 @@ def test_a_refused_token_stops_itself_and_no_job_loses_an_attempt(forge: Forge, 
     (stop,) = forge.rows("SELECT * FROM scm.credential_stops")
     assert "glpat-wrong" not in str(stop)
     assert {j["attempts"] < j["max_attempts"] for j in forge.rows("SELECT * FROM scm.sync_jobs")} == {True}
-    forge.other_settings(gitlab_token=type(forge.settings.gitlab_token)(good))
+    forge.other_settings(gitlab_token=type(forge.settings.gitlab.token)(good))
     first, second = forge.both()
     assert first.succeeded
     assert second.succeeded
@@ -340,7 +340,7 @@ def test_a_refused_token_stops_itself_and_no_job_loses_an_attempt(forge: Forge, 
 def test_a_command_with_a_wrong_token_stops_nothing_that_runs_unattended(
     forge: Forge, opened: MergeRequest
 ) -> None:
-    good = forge.settings.gitlab_token
+    good = forge.settings.gitlab.token
     forge.other_settings(gitlab_token=type(good)("glpat-wrong"))
     report, _ = forge.both(trigger=Trigger.RUNNER)
     assert (report.job_status, report.run_status) == (JobStatus.PENDING, RunStatus.FAILED)

@@ -21,7 +21,7 @@ _EVERYTHING = ("1990-01-01", "2024-05-07")
 
 def test_a_server_that_does_not_tell_its_time_covers_nothing(forge: Forge) -> None:
     make(forge, 1)
-    headers = {"PRIVATE-TOKEN": forge.settings.gitlab_token.get_secret_value()}
+    headers = {"PRIVATE-TOKEN": forge.settings.gitlab.token.get_secret_value()}
     at = f"{forge.server.api}/projects/{forge.project.id}"
     for path in ("", "/repository/branches", "/repository/tags"):
         body = requests.get(at + path, headers=headers, timeout=10).content

@@ -227,7 +227,7 @@ def test_what_was_done_behind_the_back_of_the_tables_is_named_and_healed(proof: 
     assert (result["missing"], result["extra"], result["changed"]) == tuple(
         sum(kind.startswith(word) for kind in expected.values()) for word in ("missing", "extra", "changed")
     )
-    proof.forge.other_settings(deletion_after=0, deletion_looks=1)
+    proof.forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
     proof.heal(job_type)
     assert proof.found(job_type) == {}
     assert proof.result()["status"] == "clean"
@@ -290,7 +290,7 @@ def test_what_was_done_behind_the_back_of_the_sync_is_named_and_healed(proof: Pr
     act(proof.forge)
     found = proof.found(job_type)
     assert _named(proof, found, names) == expected
-    proof.forge.other_settings(deletion_after=0, deletion_looks=1)
+    proof.forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
     proof.heal(job_type)
     assert proof.found(job_type) == {}
     assert proof.result()["status"] == "clean"
@@ -346,7 +346,7 @@ def test_a_commit_that_the_server_cleaned_away_becomes_a_tombstone_and_comes_bac
     proof: Proof, tmp_path: Path
 ) -> None:
     forge = proof.forge
-    forge.other_settings(deletion_after=0, deletion_looks=1)
+    forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
     lost = forge.git.resolve("main") or ""
     copy = GitRepository.create(tmp_path / "copy.git")
     copy.fetch(forge.git, "main", "refs/heads/main")
@@ -403,7 +403,7 @@ def _live(forge: Forge, job_type: JobType) -> list[dict[str, Any]]:
 )
 def test_lost_access_is_inconclusive_and_makes_no_tombstone(proof: Proof, loss: str) -> None:
     forge = proof.forge
-    forge.other_settings(deletion_after=0, deletion_looks=1)
+    forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
     before = forge.state()
     if loss == "removed":
         forge.group.members.clear()
@@ -507,7 +507,7 @@ def command(
     monkeypatch.setenv("SCM_ENVIRONMENT", ENVIRONMENT)
     monkeypatch.setenv("SCM_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("SCM_GITLAB_URL", proof.forge.server.url)
-    monkeypatch.setenv("SCM_GITLAB_TOKEN", proof.forge.settings.gitlab_token.get_secret_value())
+    monkeypatch.setenv("SCM_GITLAB_TOKEN", proof.forge.settings.gitlab.token.get_secret_value())
     return Command(proof, capsys)
 
 

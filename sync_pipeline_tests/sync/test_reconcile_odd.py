@@ -25,7 +25,7 @@ proof = test_reconcile.proof
 
 
 def _wait_for_nothing(forge: Forge) -> None:
-    forge.other_settings(deletion_after=0, deletion_looks=1)
+    forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
     forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
 
 
@@ -186,7 +186,7 @@ def test_a_repair_does_not_overwrite_what_live_syncing_reads_meanwhile(proof: Pr
     note = next(n for n in request.notes if n.row["body"] == "first")
     forge.conn.execute("UPDATE scm.mrs SET title = 'x' WHERE iid = 1")
     forge.conn.execute("UPDATE scm.review_events SET body = 'x' WHERE mr_iid = 1 AND body = 'first'")
-    impatient = Syncer(forge.database, forge.settings.model_copy(update={"wait_limit": 0.1}))
+    impatient = Syncer(forge.database, forge.settings.model_copy(update={"max_wait_seconds": 0.1}))
 
     def meanwhile() -> None:
         forge.gitlab.edit(request, title="Newer")
@@ -208,7 +208,7 @@ def test_a_repair_does_not_overwrite_what_live_syncing_reads_meanwhile(proof: Pr
 
 def test_comparisons_beside_live_syncing_and_a_backfill_name_nothing(proof: Proof) -> None:
     forge = proof.forge
-    forge.other_settings(wait_limit=60)
+    forge.other_settings(max_wait_seconds=60)
     past = {"window": ("2024-05-01", "2024-05-06T12:05"), "reread": True}
 
     def live() -> list[JobReport]:

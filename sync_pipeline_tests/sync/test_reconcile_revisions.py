@@ -77,7 +77,11 @@ class Proof:
     repository: SvnRepository
     settings: Settings = field(
         default_factory=lambda: Settings(
-            chunk_revisions=4, deletion_looks=1, deletion_after=0, wait_limit=5, sweep_recent_revisions=0
+            chunk_revisions=4,
+            deletion_confirmations=1,
+            deletion_after_seconds=0,
+            max_wait_seconds=5,
+            sweep_recent_revisions=0,
         )
     )
     repo_id: int = 0

@@ -113,7 +113,7 @@ def remapped(forge: Forge, job_type: JobType, since: datetime | None = None, **h
     """Derive facts anew, with settings that know no server at all."""
     repository = repos.get(forge.conn, forge.repo_id)
     request = remap.request(repository, job_type, since, actor="test", reason="test")
-    return Syncer(forge.database, Settings(wait_limit=5)).run(request, **how)
+    return Syncer(forge.database, Settings(max_wait_seconds=5)).run(request, **how)
 
 
 def ahead(forge: Forge, job_type: JobType, since: datetime | None = None) -> Counts:
@@ -552,7 +552,7 @@ def test_a_lease_that_somebody_holds_leaves_no_job_behind(forge: Forge, stored: 
             " expires_at = now() + interval '1 hour', locked_at = now(), lease_seconds = 60"
         )
     request = remap.request(repos.get(forge.conn, forge.repo_id), MRS, None, actor="test", reason="test")
-    report = Syncer(forge.database, Settings(wait_limit=0.2)).run(request)
+    report = Syncer(forge.database, Settings(max_wait_seconds=0.2)).run(request)
     assert (report.job_status, report.error_code) == (JobStatus.DEAD, "lease_held")
     assert forge.rows("SELECT 1 FROM scm.sync_jobs WHERE status NOT IN ('completed', 'dead')") == []
 

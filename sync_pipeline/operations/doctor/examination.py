@@ -128,7 +128,7 @@ def _asked(settings: Settings, url: str, listed: list[Repository]) -> _Known:
             stops=dict(tokens.stopped),
             beats=heartbeats.read(conn),
             pools=pools.alive(conn),
-            verdicts=health.read(conn, timedelta(seconds=settings.stale_after), tokens),
+            verdicts=health.read(conn, timedelta(seconds=settings.scheduler.stale_after_seconds), tokens),
             unserved=pools.unserved(conn),
             hindered=limits.hindered(conn, settings),
         )
@@ -185,7 +185,7 @@ def _certificates(settings: Settings, known: _Known) -> list[Task]:
         name = instance_of(server.url)
         look = partial(servers.certificate, server.url, name, ca_file=server.ca_file)
         tasks.append(Task(("certificate",), look, name))
-    sends_password = bool(settings.svn_password.get_secret_value())
+    sends_password = bool(settings.svn.password.get_secret_value())
     for instance, repository in _one_of_each(known).items():
         url = repository.url
         if url.startswith("https://") or (url.startswith("http://") and sends_password):
@@ -195,7 +195,7 @@ def _certificates(settings: Settings, known: _Known) -> list[Task]:
                 instance,
                 ca_file=settings.ca_file,
                 system=True,
-                accepted=settings.svn_trust_failures,
+                accepted=settings.svn.trust_failures,
             )
             tasks.append(Task(("certificate",), look, instance))
     return tasks

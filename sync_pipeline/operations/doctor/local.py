@@ -23,7 +23,7 @@ from sync_pipeline.operations.formatting import age, counted
 from sync_pipeline.quality.health import HealthResult
 from sync_pipeline.quality.reasons import WAITS_FOR_ITSELF, Reason, remedy
 from sync_pipeline.settings import SECRETS, Settings, config_file, load_settings
-from sync_pipeline.settings_sources import OTHER_VARIABLES, PREFIX
+from sync_pipeline.settings.given import OTHER_VARIABLES, PREFIX
 from sync_pipeline.sources.svn import process
 from sync_pipeline.store.heartbeats import Heartbeat
 from sync_pipeline.store.pools import Pool, Unserved

@@ -303,14 +303,16 @@ def svn_server(settings: Settings, repository: Repository) -> list[Finding]:
     """One ``svn info`` of one repository of a server: is it reachable, and does it let us in."""
     if shutil.which("svn") is None:
         return [skipped("svn_server", "there is no svn command to ask with", repository.instance)]
-    quick = settings.model_copy(update={"svn_info_timeout": min(ANSWER_SECONDS, settings.svn_info_timeout)})
+    quick = settings.model_copy(
+        update={"svn_info_timeout_seconds": min(ANSWER_SECONDS, settings.svn.info_timeout_seconds)}
+    )
     reader = svn_reader(quick, repository.svn_root or repository.url, repository.svn_prefix, attempts=1)
     try:
         visit = reader.visit()
     except SyncError as error:
         seen, remedy = error_text(error, "look at the server")
         return [failed("svn_server", seen, remedy, repository.instance)]
-    user = f" as {settings.svn_username}" if settings.svn_username else ""
+    user = f" as {settings.svn.username}" if settings.svn.username else ""
     return [ok("svn_server", f"{visit.root} answers{user}, HEAD r{visit.head}", repository.instance)]
 
 
