@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 BEGINNING = datetime(1900, 1, 1, tzinfo=UTC)
@@ -296,21 +296,6 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """One page of source rows, to be committed in one transaction.
-
-    ``window`` is what was asked for; ``covered`` is what is complete once this batch is stored (None if this
-    page alone does not say). ``rows`` may be a one-shot iterable.
-    """
-
-    window: Window
-    rows: Iterable[RevisionRow]
-    covered: Window | None
-    quarantined: tuple[QuarantinedRow, ...] = ()
-    obligations: tuple[DeferredFetch, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Visit:
     """The state of an SVN repository at a visit. ``head`` is the youngest revision."""
 
@@ -411,6 +396,32 @@ class Evidence:
         if keys:
             self.first_key = self.first_key or keys[0]
             self.last_key = keys[-1]
+
+
+Rows = TypeVar("Rows", bound=Iterable[Any], covariant=True)
+
+
+@dataclass(frozen=True)
+class Page(Generic[Rows]):
+    """Rows of a source that are committed in one transaction, with everything that is known because of them.
+
+    ``window`` is what was requested; None: rows were requested by their names. ``covered`` is complete once
+    this page and those before it are stored; None where the page does not say. ``quarantined`` rows cannot be
+    stored. ``deferred`` details of the rows are fetched later. ``evidence`` says where the rows were read,
+    and ``date`` is the server's clock at the answer.
+    """
+
+    window: Window | None
+    rows: Rows
+    covered: Window | None = None
+    quarantined: tuple[QuarantinedRow, ...] = ()
+    deferred: tuple[DeferredFetch, ...] = ()
+    evidence: Evidence | None = None
+    date: datetime | None = None
+
+
+RevisionPage = Page[Iterable[RevisionRow]]
+"""A page of revisions. Its rows may come from an iterator, so that memory does not grow with them."""
 
 
 @dataclass(frozen=True, slots=True)

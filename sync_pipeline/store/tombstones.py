@@ -1,7 +1,7 @@
 """Tombstones: rows whose source is confirmed deleted are kept and marked.
 
 Belongs here: marking them, by the keys that a comparison gave them. A tombstone is lifted by the module that
-stores the row, when it comes back. When a deletion is believed is decided in
+stores the row, when it comes back. When a deletion counts as confirmed is decided in
 :mod:`sync_pipeline.policy.reconciliation`. Runs inside the caller's transaction, after the lease and the
 claim were checked.
 """
@@ -55,13 +55,13 @@ SELECT mr_iid || ':' || source_event_id AS key FROM scm.review_events
 
 
 def bury(conn: Connection, *, repo_id: int, job_type: JobType, batch_id: int, keys: Sequence[str]) -> int:
-    """Mark the rows with these keys as deleted now; returns how many were not before. Nothing is owed of them
-    any more, nor of the review of a merge request."""
+    """Mark the rows with these keys as deleted now; returns how many were not before. Their deferred
+    fetches end, and those of the review of a merge request."""
     if not keys:
         return 0
     params = {"repo_id": repo_id, "batch_id": batch_id, "keys": list(keys)}
-    owed = [JobType.MERGE_REQUESTS, JobType.REVIEWS] if job_type is JobType.MERGE_REQUESTS else [job_type]
-    quarantine.settle_gone(conn, repo_id, owed, keys)
+    types = [JobType.MERGE_REQUESTS, JobType.REVIEWS] if job_type is JobType.MERGE_REQUESTS else [job_type]
+    quarantine.settle_gone(conn, repo_id, types, keys)
     return conn.execute(_BURY[job_type], params).rowcount
 
 

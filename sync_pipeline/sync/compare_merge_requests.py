@@ -91,7 +91,7 @@ class MergeRequestComparison:
             rows = [row for row in batch.rows if window.since <= row.updated_at < window.until]
             rows = list({row.iid: row for row in rows if row.iid not in seen}.values())
             seen |= {row.iid for row in batch.rows}
-            until = reached if batch.covered is None else batch.covered.until
+            until = batch.covered.until if isinstance(batch.covered, TimeWindow) else reached
             part = TimeWindow(reached, until)
             unlisted = self._unlisted(part, seen)
             came = [row for some in reader.read_some(sorted(unlisted)) for row in some.rows]
@@ -110,7 +110,7 @@ class MergeRequestComparison:
                 batch.date,
                 [
                     *(row.natural_key for row in batch.quarantined),
-                    *(one.natural_key for one in batch.obligations),
+                    *(one.natural_key for one in batch.deferred),
                     *(str(iid) for iid in absent if iid not in gone),
                 ],
             )
@@ -217,7 +217,7 @@ class MergeRequestComparison:
             found.append(Difference(one.natural_key, kind, _point(places[one.iid]), one.fields))
         expected = sum(not one.extra for one in parts)
         stored = sum(not one.missing for one in parts)
-        unread += [owed.natural_key for one in sets for owed in one.obligations]
+        unread += [owed.natural_key for one in sets for owed in one.deferred]
         unread += [row.natural_key for one in sets for row in one.quarantined]
         return Compared(
             part,

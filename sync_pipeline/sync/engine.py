@@ -93,8 +93,8 @@ class Syncer:
         request cannot be served at all (unknown or retired repository, no database, or one that was
         migrated since this process began).
         """
-        said = None if progress is None else lambda job_type, counts: progress(counts)
-        return self.run_together([request], cancel=cancel, progress=said)[0]
+        by_type = None if progress is None else lambda job_type, counts: progress(counts)
+        return self.run_together([request], cancel=cancel, progress=by_type)[0]
 
     def run_together(
         self,
@@ -197,9 +197,6 @@ class Syncer:
         cancel: threading.Event,
         progress: Callable[[JobType, Counts], None] | None,
     ) -> list[JobReport]:
-        def progress_of(job_type: JobType) -> Callable[[Counts], None] | None:
-            return None if progress is None else lambda counts: progress(job_type, counts)
-
         attempts = [
             Attempt(
                 self._database,
@@ -208,7 +205,7 @@ class Syncer:
                 one.request,
                 one.claim,
                 cancel=cancel,
-                progress=progress_of(one.request.job_type),
+                progress=progress,
             )
             for one in claimed
         ]

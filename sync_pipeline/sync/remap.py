@@ -29,6 +29,7 @@ from sync_pipeline.model import (
     JobType,
     Kind,
     Mode,
+    Page,
     QuarantinedRow,
     Repository,
     TimeWindow,
@@ -43,6 +44,7 @@ from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.raw import ESCAPED
 from sync_pipeline.sync.attempt import Attempt, database_error, is_about_a_row
 from sync_pipeline.sync.chunks import retry_on_lease_loss
+from sync_pipeline.sync.pages import Batch, FactStore, write_page
 
 BATCH_ROWS = 500
 """Rows that one transaction changes at most, but for a merge request that alone has more children."""
@@ -119,7 +121,7 @@ def _facts(job_type: JobType, repo_id: int, since: datetime | None) -> _Facts[An
     return kinds[job_type](repo_id, since)
 
 
-class RemapWork:
+class RemapWork(FactStore[Page[Any]]):
     """Derives the facts of one job type anew for one attempt."""
 
     def __init__(self, attempt: Attempt) -> None:
@@ -138,27 +140,31 @@ class RemapWork:
             after = page.last
 
     def _derive(self, after: Any) -> _Page[Any] | None:
-        with self._attempt.lease() as lease:
+        with self._attempt.lease():
             with self._attempt.database.connection() as conn:
                 page = self._facts.page(conn, after)
             for part, aside in _parts(page) if page is not None else ():
-                self._attempt.write_rows(
-                    lease,
-                    part,
-                    self._store,
-                    key=lambda row: self._facts.keys(row)[0],
-                    payload=self._facts.payload,
-                    window=self._window,
-                    evidence=Evidence("stored JSON"),
-                    quarantined=aside,
+                write_page(
+                    self._attempt,
+                    Page(self._window, part, quarantined=tuple(aside), evidence=Evidence("stored JSON")),
+                    self,
                 )
             return page
 
-    def _store(self, conn: Connection, batch_id: int, rows: Sequence[Any]) -> Counts:
-        counts = self._facts.put(conn, batch_id, rows)
-        keys = [key for row in rows for key in self._facts.keys(row)]
-        remap.resolve(conn, self._attempt.repo.repo_id, self._attempt.job_type, keys)
+    def store(self, batch: Batch, page: Page[Any]) -> Counts:
+        """See :class:`sync_pipeline.sync.pages.FactStore`."""
+        counts = self._facts.put(batch.conn, batch.batch_id, page.rows)
+        keys = [key for row in page.rows for key in self._facts.keys(row)]
+        remap.resolve(batch.conn, self._attempt.repo.repo_id, self._attempt.job_type, keys)
         return counts
+
+    def key(self, row: Any) -> str:
+        """See :class:`sync_pipeline.sync.pages.FactStore`."""
+        return self._facts.keys(row)[0]
+
+    def payload(self, row: Any) -> bytes:
+        """See :class:`sync_pipeline.sync.pages.FactStore`."""
+        return self._facts.payload(row)
 
 
 def look_ahead(

@@ -165,7 +165,9 @@ def stored(forge: Forge) -> MergeRequest:
     with forge.conn.transaction():
         row = commit({"id": "ab" * 20, "parent_ids": ["cd" * 20], "message": NASTY, "author_name": NASTY})
         batch = jobs.next_batch(forge.conn)
-        commits.store_commits(forge.conn, repo_id=forge.repo_id, batch_id=batch, rows=[row], owed={row.sha})
+        commits.store_commits(
+            forge.conn, repo_id=forge.repo_id, batch_id=batch, rows=[row], deferred={row.sha}
+        )
     forge.asked()
     return request
 

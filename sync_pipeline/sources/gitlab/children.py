@@ -1,4 +1,4 @@
-"""Details of merge requests: requested in parallel, with a deferred fetch for each that cannot be read.
+"""Details of merge requests: requested in parallel, with a deferred fetch where one cannot be read.
 
 Belongs here: which errors belong to one detail, which details the server refuses for every merge request, and
 running several requests at once. Does not belong here: the content of the details.
@@ -147,21 +147,19 @@ def ask_others(ask: Ask, iids: Iterable[int], detail: str) -> tuple[bool, Refusa
 
 
 class DeferredFetches:
-    """Collects the deferred fetches of one page. Several threads may call ``attempt``. With ``refusals``, a
-    detail that the server refuses for every merge request gets no deferred fetch for each.
-    """
+    """Collects the deferred fetches of one page. ``attempt`` may be called by several threads. With
+    ``refusals``, a detail that the server refuses for every merge request is not deferred for each."""
 
     def __init__(self, refusals: Refusals | None = None) -> None:
         self._refusals = refusals
-        self._found: list[DeferredFetch] = []
+        self._deferred: list[DeferredFetch] = []
         self._pending: dict[str, list[tuple[str, SourceGone | AccessDenied]]] = {}
         self._skipped: dict[str, list[str]] = {}
         self._failed = 0
 
     def attempt(self, natural_key: str, detail: str, read: Callable[[], T]) -> T | None:
-        """The result of ``read``, or None with a deferred fetch if the detail cannot be read. Raises errors
-        that do not belong to this detail, and any error once a page has too many deferred fetches.
-        """
+        """The result of ``read``, or None with a deferred fetch where it cannot be read. Raises errors
+        that do not concern this detail, and any error once too many of a page failed."""
         if self._refusals is not None:
             if detail in self._refusals:
                 return None
@@ -175,14 +173,14 @@ class DeferredFetches:
                 raise
             self._refuse(natural_key, detail, error)
         except RowUnreadable as error:
-            self.owe(natural_key, detail, f"{error.code}: {error}")
+            self.defer(natural_key, detail, f"{error.code}: {error}")
         except (AccessDenied, Permanent, Transient) as error:
             if error.code not in OWN_ERRORS:
                 raise
             if isinstance(error, AccessDenied):
                 self._refuse(natural_key, detail, error)
             else:
-                self.owe(natural_key, detail, f"{error.code}: {error}")
+                self.defer(natural_key, detail, f"{error.code}: {error}")
                 self._failed += 1
             if self._failed > _TOO_MANY:
                 raise
@@ -200,13 +198,13 @@ class DeferredFetches:
         if self._refusals is not None:
             self._pending.setdefault(detail, []).append((natural_key, error))
             return
-        self._owe_refused(natural_key, detail, error)
+        self._defer_refused(natural_key, detail, error)
         self._failed += error.code == "denied" and detail == _ESSENTIAL
 
-    def _owe_refused(self, natural_key: str, detail: str, error: SourceGone | AccessDenied) -> None:
-        # A server without this kind of detail needs no deferred fetch.
+    def _defer_refused(self, natural_key: str, detail: str, error: SourceGone | AccessDenied) -> None:
+        # A server without this kind of detail has nothing to fetch.
         if error.code != "no_route":
-            self.owe(natural_key, detail, f"{error.code}: {error}")
+            self.defer(natural_key, detail, f"{error.code}: {error}")
 
     def settle(self, ask: Ask) -> None:
         """Decide, at the end of a page, which details are refused for every merge request. Raises the refusal
@@ -223,7 +221,7 @@ class DeferredFetches:
                 left = [(key, error) for key in skipped.get(detail, ())]
                 for key, one in (*refused, *left):
                     # Also without a route: the server has this kind of detail, or did not say.
-                    self.owe(key, detail, f"{one.code}: {one}")
+                    self.defer(key, detail, f"{one.code}: {one}")
             elif detail == _ESSENTIAL and isinstance(error, AccessDenied):
                 raise error
             else:
@@ -248,14 +246,14 @@ class DeferredFetches:
         # Without others: merge requests that are not found may be gone, if many are deleted at once.
         return refusal is not None or any(error.code != "no_object" for _, error in refused)
 
-    def owe(self, natural_key: str, detail: str, error: str) -> None:
-        """Record a detail that was read only in part."""
-        self._found.append(DeferredFetch(natural_key, detail, error))
+    def defer(self, natural_key: str, detail: str, error: str) -> None:
+        """Write down a detail that was read in part only."""
+        self._deferred.append(DeferredFetch(natural_key, detail, error))
 
     @property
-    def obligations(self) -> tuple[DeferredFetch, ...]:
+    def found(self) -> tuple[DeferredFetch, ...]:
         """The deferred fetches, in a stable order."""
-        return tuple(sorted(self._found, key=lambda one: (one.natural_key, one.detail)))
+        return tuple(sorted(self._deferred, key=lambda one: (one.natural_key, one.detail)))
 
 
 def parallel_map(work: Callable[[T], R], items: Sequence[T], parallel: int) -> list[R]:

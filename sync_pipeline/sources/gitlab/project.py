@@ -1,7 +1,7 @@
-"""The project itself: its properties, and the rights of the token.
+"""What a project says about itself, and what the token may do.
 
-Belongs here: one request for a project, a group or the token, the lists of projects, and the resulting access
-state of each job type. Does not belong here: how many requests it takes until something counts as gone.
+Belongs here: reading a project, a group and the token, the projects of a group or a person, and the access
+state of each job type. Does not belong here: how often a project must be missing before it counts as gone.
 """
 
 from __future__ import annotations
@@ -147,18 +147,17 @@ def get_token(client: Client) -> TokenInfo | None:
     return TokenInfo(fields.text("name"), tuple(map(str, fields.items("scopes"))), expires)
 
 
-def access(look: ProjectInfo, job_type: JobType) -> Access:
-    """The access state of one job type after a visit. A disabled feature takes precedence over a pending
-    deletion, and that over an archived or empty project.
-    """
-    feature = look.repository_access if job_type is JobType.COMMITS else look.merge_requests_access
+def access(info: ProjectInfo, job_type: JobType) -> Access:
+    """The access state of one job type. A switched-off feature goes before a project that waits
+    to be deleted, and that goes before an archived or empty one."""
+    feature = info.repository_access if job_type is JobType.COMMITS else info.merge_requests_access
     if feature == "disabled":
         return Access.DISABLED
-    if look.marked_on is not None:
+    if info.marked_on is not None:
         return Access.PENDING_DELETION
-    if look.is_archived:
+    if info.is_archived:
         return Access.ARCHIVED
-    if look.is_empty and job_type is JobType.COMMITS:
+    if info.is_empty and job_type is JobType.COMMITS:
         return Access.EMPTY
     return Access.OK
 

@@ -1,8 +1,8 @@
 """Single rows requested by name, to learn whether they still exist.
 
-Belongs here: the meaning of the response for one row. A row is gone if its own address answers "not found"
-while the project can be read. Does not belong here: how often, and over how long a time, that must happen
-before it counts.
+Belongs here: what the server's answer means for one row. A row is gone where its own address answers that
+there is no such row, while the project itself can be read. Does not belong here: how often, and over how long
+a time, a row must be missing before it counts as deleted.
 """
 
 from __future__ import annotations
