@@ -4,12 +4,14 @@ Belongs here: only they, so that whoever ends a process and whoever writes an ``
 mean the same.
 """
 
-SUCCESS = 0
-PARTIAL = 1
-FAILED = 2
-CONFIGURATION = 3
+from typing import Final
+
+SUCCESS: Final = 0
+PARTIAL: Final = 1
+FAILED: Final = 2
+CONFIGURATION: Final = 3
 """Something has to be set right first; nothing was touched."""
-INTERRUPTED = 130
+INTERRUPTED: Final = 130
 """As a shell has it after SIGINT."""
-CLOSED_PIPE = 141
+CLOSED_PIPE: Final = 141
 """As a shell has it after SIGPIPE."""

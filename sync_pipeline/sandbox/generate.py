@@ -1,4 +1,5 @@
-"""What ``./dev generate`` runs: it writes the files that are made from the migrations and the settings.
+"""What ``./dev generate`` runs: it writes the files that are made from migrations, settings and the types
+of documents.
 
 Belongs here: which file has which text. A test of each file fails until the file has it. The migrations
 run in an embedded PostgreSQL that is deleted afterwards.
@@ -11,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sync_pipeline.operations import environment, schema_page
+from sync_pipeline.sandbox import schemas
 from sync_pipeline.settings import page
 from sync_pipeline.store import migrations, objects
 from sync_pipeline.store.database import Database
@@ -34,6 +36,7 @@ def texts() -> Mapping[str, str]:
         "docs/settings.md": page.document(),
         "sql/columns.json": columns_document(tables),
         "sql/objects.json": objects.document(found),
+        **schemas.texts(),
     }
 
 
