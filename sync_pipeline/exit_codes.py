@@ -3,12 +3,14 @@
 Belongs here: only the codes, so that processes and the ``exit_code`` of documents agree.
 """
 
-SUCCESS = 0
-PARTIAL = 1
-FAILED = 2
-CONFIGURATION = 3
-"""Something has to be corrected first; nothing was touched."""
-INTERRUPTED = 130
+from typing import Final
+
+SUCCESS: Final = 0
+PARTIAL: Final = 1
+FAILED: Final = 2
+CONFIGURATION: Final = 3
+"""The user must correct something first; nothing was changed."""
+INTERRUPTED: Final = 130
 """The code of a shell after SIGINT."""
-CLOSED_PIPE = 141
+CLOSED_PIPE: Final = 141
 """The code of a shell after SIGPIPE."""

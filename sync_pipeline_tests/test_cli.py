@@ -29,7 +29,7 @@ from psycopg import sql
 from rich.cells import cell_len
 
 from sync_pipeline import __version__, cli
-from sync_pipeline.cli import program, progress, repositories, roots
+from sync_pipeline.cli import program, progress, shared
 from sync_pipeline.model import Counts, JobRequest, JobStatus, JobType, Kind, Mode, Trigger
 from sync_pipeline.operations import registration
 from sync_pipeline.sandbox import svn_samples
@@ -155,8 +155,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         registration.export_catalog(database, settings)
         seen.append("told")
 
-    for group in (repositories, roots):
-        monkeypatch.setattr(group, "after_catalog_change", tell)
+    monkeypatch.setattr(shared, "after_catalog_change", tell)
     return seen
 
 
@@ -304,7 +303,7 @@ def test_every_command_that_changes_much_can_be_tried(scm: Scm, command: str) ->
         (["repo", "retire", "1"], "--reason"),
         (["runner", "backfill", "--repo", "1", "--start-rev", "x"], "--start-rev"),
         (["runner", "incremental"], "--repo"),
-        (["reaper", "--policy", "dead"], "neither failed nor pending"),
+        (["reaper", "--policy", "dead"], "none of failed, pending"),
         (["reaper", "--once", "--loop"], "exclude each other"),
         (["scheduler", "--once", "--loop"], "exclude each other"),
         (["worker", "--once", "--loop"], "exclude each other"),
@@ -953,7 +952,7 @@ def test_the_reaper_tells_what_is_lost_and_ends_it_in_a_loop_until_it_is_stopped
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0
-        assert err.splitlines()[-1] == "scm-sync: stopped after 1 pass"
+        assert err.splitlines()[-1] == "scm-sync: stopped after 1 round"
         assert jobs.state(conn, job).status is JobStatus.PENDING
         assert conn.execute("SELECT name, outcome FROM scm.heartbeats").fetchall() == [
             {"name": "reaper_loop", "outcome": "1 job"}
@@ -987,7 +986,7 @@ def test_scheduler_and_worker_sync_without_a_daemon_and_stop_when_they_are_told(
     assert "0 jobs handed out" in loop.stdout.readline()
     loop.send_signal(signal.SIGTERM)
     _, err = loop.communicate(timeout=60)
-    assert (loop.returncode, err.splitlines()[-1]) == (0, "scm-sync: stopped after 1 rounds")
+    assert (loop.returncode, err.splitlines()[-1]) == (0, "scm-sync: stopped after 1 round")
 
 
 @pytest.mark.parametrize(

@@ -6,35 +6,19 @@ document says (:mod:`sync_pipeline.operations.quarantine`, :mod:`sync_pipeline.o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sync_pipeline.cli.shared import (
-    NAMES,
-    AsJson,
-    DryRun,
-    actor,
-    group,
-    open_database,
-    print_facts,
-    print_json,
-    print_message,
-    print_raw,
-    print_rows,
-    read_settings,
-    say,
-    stopped_politely,
-)
+from sync_pipeline.cli import options, output, shared
+from sync_pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sync_pipeline.operations.quarantine import Filter
     from sync_pipeline.store.database import Database
 
-_LARGEST = 2**63 - 1
-
-app = group(
+app = options.group(
     "Pauses, breakers, jobs, limits, quarantine and our own records.",
     examples=(
         "scm-sync admin pause --instance git.example.com --for 2h --reason upgrade",
@@ -42,7 +26,7 @@ app = group(
         "scm-sync admin jobs list --status dead",
     ),
 )
-quarantine_app = group(
+quarantine_app = options.group(
     "Rows of the sources that could not be stored.",
     examples=(
         "scm-sync admin quarantine list --repo gitlab:platform/api",
@@ -51,160 +35,132 @@ quarantine_app = group(
 )
 app.add_typer(quarantine_app, name="quarantine")
 
-OfRepo = Annotated[str | None, typer.Option("--repo", metavar="SPEC", help=f"Only of this one: {NAMES}")]
-OfJob = Annotated[str | None, typer.Option("--job", metavar="TYPE", help="Only of this job type.")]
-OfReason = Annotated[
-    str | None, typer.Option("--reason", metavar="WORD", help="Only with this reason, such as unstorable.")
-]
-
 
 @app.command("verify")
-def admin_verify(as_json: AsJson = False) -> int:
+def admin_verify(as_json: options.AsJson = False) -> int:
     """Prove that our own records agree with each other. These are coverage with its events and batches, runs
     with their batches, jobs with their runs, leases, refs, and the catalog with the assets. Exit code 2 if
     they do not."""
-    from sync_pipeline.cli import reports
     from sync_pipeline.operations import verification
 
-    settings = read_settings()
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         document = verification.verify(database, settings)
-    if as_json:
-        print_json(document)
-    else:
-        for proof in document["proofs"]:
-            say(reports.proof_line(proof))
-            print_rows(proof["rows"])
-        for line in reports.open_lines(document):
-            say(line)
-    return int(document["exit_code"])
+    return output.print_document(document, as_json, _print_verification)
+
+
+def _print_verification(document: Mapping[str, Any]) -> None:
+    from sync_pipeline.cli import reports
+
+    for proof in document["proofs"]:
+        output.print_line(reports.proof_line(proof))
+        output.print_rows(proof["rows"])
+    for line in reports.open_lines(document):
+        output.print_line(line)
 
 
 @quarantine_app.command("list")
 def quarantine_list(
-    repo: OfRepo = None,
-    job: OfJob = None,
-    reason: OfReason = None,
+    repo: options.OfRepo = None,
+    job: options.OfJob = None,
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", metavar="WORD", help="Only with this reason, such as unstorable."),
+    ] = None,
     resolved: Annotated[
         bool, typer.Option("--all", help="Also entries that have left quarantine, because they were stored.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest met, so many.")] = 50,
-    as_json: AsJson = False,
-) -> None:
+    limit: Annotated[int, options.limit("The latest met, so many.")] = 50,
+    as_json: options.AsJson = False,
+) -> int:
     """List what could not be stored, the latest met first."""
     from sync_pipeline.operations import quarantine
 
-    with open_database(read_settings()) as database:
-        wanted = _filter(database, None, repo, job, reason, resolved=resolved)
+    with shared.settings_and_database() as (_, database):
+        wanted = _filter(database, repo, job_type=job, reason=reason, resolved=resolved)
         document = quarantine.listing(database, wanted, limit)
-    if as_json:
-        print_json(document)
-        return
-    entries: Sequence[Mapping[str, Any]] = document["entries"]
-    columns: tuple[str, ...] = ("id", "repo", "job", "key", "reason", "seen", "last_seen_at", "detail")
-    if resolved:
-        columns = (*columns, "resolved_at")
-    print_rows([{name: entry[name] for name in columns} for entry in entries])
+    return output.print_document(document, as_json, lambda found: _print_entries(found, resolved))
+
+
+def _print_entries(document: Mapping[str, Any], resolved: bool) -> None:
+    entries = document["entries"]
+    columns = ["id", "repo", "job", "key", "reason", "seen", "last_seen_at", "detail"]
+    columns += ["resolved_at"] if resolved else []
+    output.print_rows([{name: entry[name] for name in columns} for entry in entries])
     if not entries:
-        print_message("no matching row is in quarantine")
+        output.print_message("no matching row is in quarantine")
     elif len(entries) < document["total"]:
-        print_message(f"{len(entries)} of {document['total']} entries are shown; see --limit")
+        output.print_message(f"{len(entries)} of {document['total']} entries are shown; see --limit")
 
 
 @quarantine_app.command("show")
 def quarantine_show(
-    entry: Annotated[int, typer.Argument(metavar="ID", min=1, max=_LARGEST, help="Id of an entry.")],
-    as_json: AsJson = False,
-) -> None:
+    entry: Annotated[int, typer.Argument(metavar="ID", min=1, max=options.MAX_ID, help="Id of an entry.")],
+    as_json: options.AsJson = False,
+) -> int:
     """Show an entry with the row as it was received. What a terminal might obey is written out."""
     from sync_pipeline.operations import quarantine
 
-    with open_database(read_settings()) as database:
+    with shared.settings_and_database() as (_, database):
         document = quarantine.shown(database, entry)
-    if as_json:
-        print_json(document)
-        return
-    payload = document.pop("payload")
-    del document["payload_base64"]
-    document["window"] = " to ".join(str(end) for end in (document["window"] or {}).values()) or None
-    document["retry"] = document.pop("how")
-    print_facts(document)
-    print_raw(f"\n{payload}\n")
+    return output.print_document(document, as_json, _print_entry)
+
+
+def _print_entry(document: Mapping[str, Any]) -> None:
+    apart = ("payload", "payload_base64", "how")
+    facts = {name: value for name, value in document.items() if name not in apart}
+    facts["window"] = " to ".join(str(end) for end in (document["window"] or {}).values()) or None
+    output.print_facts({**facts, "retry": document["how"]})
+    output.print_raw(f"\n{document['payload']}\n")
 
 
 @quarantine_app.command("retry")
 def quarantine_retry(
     entries: Annotated[
         list[int] | None,
-        typer.Argument(metavar="ID", min=1, max=_LARGEST, help="Entries by their ids."),
+        typer.Argument(metavar="ID", min=1, max=options.MAX_ID, help="Entries by their ids."),
     ] = None,
-    repo: OfRepo = None,
-    job: OfJob = None,
+    repo: options.OfRepo = None,
+    job: options.OfJob = None,
     only_reason: Annotated[
         str | None, typer.Option("--only", metavar="WORD", help="Only entries with this reason.")
     ] = None,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why you retry; it is recorded with your name.")
-    ] = "scm-sync admin quarantine retry",
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
+    reason: options.Reason = "scm-sync admin quarantine retry",
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
 ) -> int:
     """Ask the source again for these rows and store them. Name entries, or a repository for all of its
     entries. Exit code 0: none is left, 1: some are, 2: all are."""
-    from sync_pipeline.errors import ConfigurationError
     from sync_pipeline.operations import quarantine
     from sync_pipeline.sync.engine import Syncer
 
     if not entries and repo is None:
         raise ConfigurationError("name entries by their ids, or a repository with --repo")
-    settings = read_settings()
-    with open_database(settings) as database:
-        wanted = _filter(database, tuple(entries) if entries else None, repo, job, only_reason)
+    with shared.settings_and_database() as (settings, database):
+        ids = tuple(entries) if entries else None
+        wanted = _filter(database, repo, ids=ids, job_type=job, reason=only_reason)
         if dry_run:
             document = quarantine.plan(database, wanted)
         else:
-            with stopped_politely() as cancel:
+            with shared.stopped_politely() as cancel:
+                syncer = Syncer(database, settings)
                 document = quarantine.retry(
-                    database,
-                    Syncer(database, settings),
-                    wanted,
-                    actor=actor(),
-                    reason=reason,
-                    cancel=cancel,
+                    database, syncer, wanted, actor=shared.actor(), reason=reason, cancel=cancel
                 )
-    code = int(document["exit_code"])
-    if as_json:
-        print_json(document)
-        return code
-    told = (
-        ("id", "repo", "job", "key", "how") if dry_run else ("id", "repo", "job", "key", "outcome", "detail")
-    )
-    print_rows([{name: one[name] for name in told} for one in document["entries"]])
+    return output.print_document(document, as_json, _print_retry)
+
+
+def _print_retry(document: Mapping[str, Any]) -> None:
+    columns = ("id", "repo", "job", "key", *(("how",) if document["dry_run"] else ("outcome", "detail")))
+    output.print_rows([{name: one[name] for name in columns} for one in document["entries"]])
     if not document["entries"]:
-        say("no matching row is in quarantine")
+        output.print_line("no matching row is in quarantine")
     for one in document["jobs"]:
-        if not dry_run and one["error"]:
-            print_message(f"{one['repo']} {one['job']}: {one['error']}", code)
-    return code
+        if one.get("error"):
+            output.print_message(f"{one['repo']} {one['job']}: {one['error']}")
 
 
-def _filter(
-    database: Database,
-    ids: tuple[int, ...] | None,
-    repo: str | None,
-    job: str | None,
-    reason: str | None,
-    *,
-    resolved: bool = False,
-) -> Filter:
-    from sync_pipeline.errors import ConfigurationError
-    from sync_pipeline.model import JobType
+def _filter(database: Database, repo: str | None, **wanted: Any) -> Filter:
     from sync_pipeline.operations.quarantine import Filter
     from sync_pipeline.operations.registration import find_repository
 
-    try:
-        job_type = None if job is None else JobType.parse(job)
-    except ValueError as error:
-        raise ConfigurationError(f"--job: {error}") from None
-    repository = None if repo is None else find_repository(database, repo)
-    return Filter(ids, repository, job_type, reason, resolved)
+    return Filter(repository=None if repo is None else find_repository(database, repo), **wanted)

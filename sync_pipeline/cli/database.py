@@ -14,21 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sync_pipeline.cli.shared import (
-    AsJson,
-    DryRun,
-    group,
-    print_json,
-    print_raw,
-    read_settings,
-    say,
-)
+from sync_pipeline.cli import options, output, shared
 from sync_pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sync_pipeline.settings import Settings
 
-app = group(
+app = options.group(
     "The database: its schema and the embedded server.",
     examples=(
         "scm-sync db migrate",
@@ -38,21 +30,15 @@ app = group(
 
 
 @app.command("migrate")
-def db_migrate(as_json: AsJson = False, dry_run: DryRun = False) -> None:
+def db_migrate(as_json: options.AsJson = False, dry_run: options.DryRun = False) -> None:
     """Bring the schema up to date."""
-    from sync_pipeline.operations import environment
     from sync_pipeline.store import migrations
 
-    settings = read_settings()
-    url = environment.resolve_urls(settings).database_url
+    settings, url = _settings_and_url()
     if dry_run:
         state = migrations.check(url, settings.environment)
-        migrates = (
-            migrations.SchemaStatus.UP_TO_DATE,
-            migrations.SchemaStatus.EMPTY,
-            migrations.SchemaStatus.TOO_OLD,
-        )
-        if state.status not in migrates:
+        status = migrations.SchemaStatus
+        if state.status not in (status.UP_TO_DATE, status.EMPTY, status.TOO_OLD):
             raise ConfigurationError(state.problem)
         names = list(state.pending)
     else:
@@ -62,18 +48,16 @@ def db_migrate(as_json: AsJson = False, dry_run: DryRun = False) -> None:
 
 @app.command("check")
 @app.command("status", help="The same as check.")
-def db_check(as_json: AsJson = False) -> None:
+def db_check(as_json: options.AsJson = False) -> None:
     """Check that the schema is complete and fits this program. Exit code 3 if not.
 
     Prints the SQL that restores lost or changed indexes, constraints, triggers, functions and columns; psql
     can run it.
     """
-    from sync_pipeline.operations import environment
     from sync_pipeline.store import migrations, objects
     from sync_pipeline.store.database import Database
 
-    settings = read_settings()
-    url = environment.resolve_urls(settings).database_url
+    settings, url = _settings_and_url()
     state = migrations.check(url, settings.environment)
     fits = state.status is migrations.SchemaStatus.UP_TO_DATE
     damages = []
@@ -81,7 +65,7 @@ def db_check(as_json: AsJson = False) -> None:
         with Database(url, max_size=1) as database, database.connection() as conn:
             damages = objects.check(conn)
     if as_json:
-        print_json(
+        output.print_json(
             {
                 "status": str(state.status),
                 "problem": state.problem or None,
@@ -93,9 +77,9 @@ def db_check(as_json: AsJson = False) -> None:
     elif damages:
         for damage in damages:
             # For psql: the statements are those of our migrations, and keep their lines.
-            print_raw(f"-- {damage.problem}\n{damage.statement}\n")
+            output.print_raw(f"-- {damage.problem}\n{damage.statement}\n")
     elif fits:
-        say("the schema is up to date, and every object is as migrated")
+        output.print_line("the schema is up to date, and every object is as migrated")
     if damages:
         shown = "; ".join(damage.problem for damage in damages[:3])
         more = f" and {len(damages) - 3} more" if len(damages) > 3 else ""
@@ -108,15 +92,13 @@ def db_check(as_json: AsJson = False) -> None:
 def db_rollback(
     steps: Annotated[int, typer.Option("--steps", min=1, help="How many migrations to undo.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
 ) -> None:
     """Undo the newest migrations, with their tables and rows."""
-    from sync_pipeline.operations import environment
     from sync_pipeline.store import migrations
 
-    settings = read_settings()
-    url = environment.resolve_urls(settings).database_url
+    settings, url = _settings_and_url()
     state = migrations.check(url, settings.environment)
     if state.status is migrations.SchemaStatus.WRONG_ENVIRONMENT:
         raise ConfigurationError(state.problem)
@@ -128,23 +110,27 @@ def db_rollback(
     _print_migrations("would undo" if dry_run else "undid", names, as_json)
 
 
+def _settings_and_url() -> tuple[Settings, str]:
+    """The settings, and the URL of the database that they name; the embedded server is started."""
+    from sync_pipeline.operations import environment
+
+    settings = shared.read_settings()
+    return settings, environment.resolve_urls(settings).database_url
+
+
 def _print_migrations(what: str, names: Sequence[str], as_json: bool) -> None:
-    if as_json:
-        print_json({what.replace(" ", "_"): names})
-    else:
-        say(f"{what} {', '.join(names)}" if names else "nothing to do")
+    line = f"{what} {', '.join(names)}" if names else "nothing to do"
+    document = {what.replace(" ", "_"): names}
+    output.print_document(document, as_json, lambda _: output.print_line(line))
 
 
 @app.command("start")
-def db_start(as_json: AsJson = False) -> None:
+def db_start(as_json: options.AsJson = False) -> None:
     """Start the embedded server, unless it runs, and print its URL."""
     from sync_pipeline.operations import environment
 
-    url = environment.ensure_server(_embedded(read_settings()))
-    if as_json:
-        print_json({"database_url": url})
-    else:
-        say(url)
+    url = environment.ensure_server(_embedded(shared.read_settings()))
+    output.print_document({"database_url": url}, as_json, lambda _: output.print_line(url))
 
 
 @app.command("stop")
@@ -152,8 +138,8 @@ def db_stop() -> None:
     """Stop the embedded server; its data stays."""
     from sync_pipeline.operations import environment
 
-    environment.stop_server(_embedded(read_settings()))
-    say("the embedded server is stopped")
+    environment.stop_server(_embedded(shared.read_settings()))
+    output.print_line("the embedded server is stopped")
 
 
 def _embedded(settings: Settings) -> Path:

@@ -8,36 +8,18 @@ Belongs here: what has no group of its own. Does not belong here: how the report
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sync_pipeline.cli.shared import (
-    NAMES,
-    AsJson,
-    cell,
-    examples_text,
-    fits_terminal,
-    open_database,
-    print_json,
-    print_raw,
-    print_rows,
-    print_table,
-    read_explained_settings,
-    read_settings,
-    say,
-    say_wrapped,
-    terminal_width,
-)
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.cli import options, output, shared
 
 if TYPE_CHECKING:
-    from sync_pipeline.model import JobType
     from sync_pipeline.operations.doctor import DagsterChecks, Finding
 
-STATUS_EXAMPLES = examples_text(
+STATUS_EXAMPLES = options.examples_text(
     "scm-sync status --repo gitlab:platform/api",
     "scm-sync status --job mrs --json",
 )
@@ -48,21 +30,20 @@ Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a f
 ReadOnly = Annotated[bool, typer.Option("--read-only", help="For viewers: nothing can be started.")]
 
 
-def env_command(as_json: AsJson = False) -> None:
+def env_command(as_json: options.AsJson = False) -> int:
     """Print what a shell needs: eval "$(scm-sync env)"."""
     from sync_pipeline.operations import environment
 
-    variables = environment.environment_variables(read_settings())
-    if as_json:
-        print_json(variables)
-    else:
-        print_raw(environment.shell_exports(variables))
+    variables = environment.environment_variables(shared.read_settings())
+    return output.print_document(
+        variables, as_json, lambda _: output.print_raw(environment.shell_exports(variables))
+    )
 
 
 def ui_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = False) -> None:
     """Serve the Dagster UI behind a token."""
-    settings = read_settings()
-    with open_database(settings):
+    settings = shared.read_settings()
+    with shared.open_database(settings):
         pass  # one clear line now instead of a page full of errors later
     from sync_pipeline.orchestration import ui
 
@@ -71,34 +52,36 @@ def ui_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = F
 
 def up_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = False) -> None:
     """Serve the Dagster UI and run the daemon with its sensors."""
-    settings = read_settings()
-    with open_database(settings):
+    settings = shared.read_settings()
+    with shared.open_database(settings):
         pass
     from sync_pipeline.orchestration import ui
 
     ui.up(settings, host=host, port=port, read_only=read_only)
 
 
-def doctor_command(as_json: AsJson = False) -> int:
+def doctor_command(as_json: options.AsJson = False) -> int:
     """Check the installation, with a remedy for what is wrong. Exit code 0: all is well, 1: warnings, 2:
     failures."""
-    from sync_pipeline.cli import reports
     from sync_pipeline.operations import doctor
     from sync_pipeline.orchestration.diagnosis import dagster_checks
 
     document = doctor.document(_examined(dagster_checks, quiet=as_json or not sys.stderr.isatty()))
-    if as_json:
-        print_json(document)
-    elif sys.stdout.isatty():
-        print_table(reports.doctor_table(document))
-        say(reports.doctor_summary(document))
+    return output.print_document(document, as_json, _print_doctor)
+
+
+def _print_doctor(document: Mapping[str, Any]) -> None:
+    from sync_pipeline.cli import reports
+
+    if sys.stdout.isatty():
+        output.print_table(reports.doctor_table(document))
+        output.print_line(reports.doctor_summary(document))
     else:
-        print_rows(reports.doctor_rows(document))
-    return int(document["exit_code"])
+        output.print_rows(reports.doctor_rows(document))
 
 
 def _examined(dagster_checks: DagsterChecks, *, quiet: bool) -> list[Finding]:
-    """What the doctor finds; on a terminal it says meanwhile what it waits for."""
+    """The findings of the doctor. On a terminal it prints the names of the checks that it awaits."""
     from sync_pipeline.operations import doctor
 
     if quiet:
@@ -108,57 +91,52 @@ def _examined(dagster_checks: DagsterChecks, *, quiet: bool) -> list[Finding]:
     with Console(stderr=True).status("looking") as line:
 
         def show(waiting: Sequence[str]) -> None:
-            line.update(cell(f"looking at {', '.join(dict.fromkeys(waiting))}"))
+            line.update(output.cell(f"looking at {', '.join(dict.fromkeys(waiting))}"))
 
         return list(doctor.examine(dagster_checks, show))
 
 
 def status_command(
-    repo: Annotated[str | None, typer.Option("--repo", metavar="SPEC", help=NAMES)] = None,
-    job: Annotated[
-        str | None, typer.Option("--job", metavar="TYPE", help="Job type; default: all of them.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+    repo: options.OfRepo = None,
+    job: options.OfJob = None,
+    as_json: options.AsJson = False,
+) -> int:
     """Show how complete and how fresh each repository is. A summary of each server comes first, then each
     (repository, job type), the worst first."""
-    from sync_pipeline.cli import reports
-    from sync_pipeline.model import JobType
     from sync_pipeline.operations import configuration, runner, status
     from sync_pipeline.operations.registration import find_repository
 
-    settings, given = read_explained_settings()
-    job_types: tuple[JobType, ...] | None = None
-    try:
-        job_types = None if job is None else (JobType.parse(job),)
-    except ValueError as error:
-        raise ConfigurationError(f"--job: {error}") from None
-    with open_database(settings) as database:
+    settings, given = shared.read_explained_settings()
+    job_types = None if job is None else (job,)
+    with shared.open_database(settings) as database:
         repository = None if repo is None else find_repository(database, repo)
         if repository is not None and job is not None:
-            job_types = runner.job_types_for(repository, job)  # refuses one that it does not have
+            runner.job_types_for(repository, job)  # refuses one that it does not have
         sources = configuration.credential_sources(settings, given)
         document = status.status(database, settings, repository, job_types, sources)
-    if as_json:
-        print_json(document)
-        return
+    return output.print_document(document, as_json, _print_status)
+
+
+def _print_status(document: Mapping[str, Any]) -> None:
+    from sync_pipeline.cli import reports
+
     if not document["units"]:
-        say("no repositories; add one: scm-sync repo add <spec>", error=True)
+        output.print_line("no repositories; add one: scm-sync repo add <spec>", error=True)
         return
     parts = [reports.status_obstacles, reports.status_limits, reports.status_attendance]
     if sys.stdout.isatty():
-        print_table(reports.server_summary(document))
-        say()
-        print_table(reports.status_table(document, terminal_width()))
+        output.print_table(reports.server_summary(document))
+        output.print_line()
+        output.print_table(reports.status_table(document, output.terminal_width()))
         parts = [reports.status_left_out, reports.status_explanations, reports.status_running, *parts]
     else:
-        print_rows(reports.server_rows(document))
-        say()
-        print_rows(reports.status_rows(document))
+        output.print_rows(reports.server_rows(document))
+        output.print_line()
+        output.print_rows(reports.status_rows(document))
     for lines in parts:
         for line in lines(document):
-            say_wrapped(line)
-    say_wrapped(reports.status_summary(document))
+            output.print_wrapped(line)
+    output.print_wrapped(reports.status_summary(document))
 
 
 class GroupedBy(StrEnum):
@@ -171,26 +149,27 @@ class GroupedBy(StrEnum):
 
 def completeness_command(
     by: Annotated[GroupedBy, typer.Option("--by", help="What has a line of its own.")] = GroupedBy.JOB_TYPE,
-    as_json: AsJson = False,
-) -> None:
+    as_json: options.AsJson = False,
+) -> int:
     """Compare the rows that are expected with those that are stored. It also counts what is not known, for
     all active repositories."""
-    from sync_pipeline.cli import reports
     from sync_pipeline.operations.completeness import completeness
 
-    settings = read_settings()
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         document = completeness(database, settings)
-    if as_json:
-        print_json(document)
-        return
+    return output.print_document(document, as_json, lambda found: _print_completeness(found, by))
+
+
+def _print_completeness(document: Mapping[str, Any], by: GroupedBy) -> None:
+    from sync_pipeline.cli import reports
+
     rows = reports.completeness_rows(document, by)
     if not sys.stdout.isatty():
-        print_rows(rows)
-    elif fits_terminal(table := reports.completeness_table(document, by)):
-        print_table(table)
+        output.print_rows(rows)
+    elif output.fits_terminal(table := reports.completeness_table(document, by)):
+        output.print_table(table)
     else:  # a line for each value: words of a table that is too wide break anywhere
-        print_rows(reports.without_zeros(rows))
+        output.print_rows(reports.without_zeros(rows))
     for line in reports.unreadable_lines(document):
-        say(line)
-    say(reports.completeness_summary(document))
+        output.print_line(line)
+    output.print_line(reports.completeness_summary(document))

@@ -1,111 +1,84 @@
 """``scm-sync admin pause``, ``resume``, ``pauses``, ``breakers`` and ``breaker-reset``.
 
-Belongs here: how a person names a place and a length of time, and how pauses and breakers look. Does not
-belong here: what they do (:mod:`sync_pipeline.operations.pauses`).
+Belongs here: how a person names the subject and the length of a pause, and how pauses and breakers look. Does
+not belong here: what they do (:mod:`sync_pipeline.operations.pauses`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sync_pipeline.cli.reports import place_of
-from sync_pipeline.cli.shared import (
-    NAMES,
-    AsJson,
-    actor,
-    now,
-    open_database,
-    print_json,
-    print_rows,
-    read_settings,
-    say,
-    seconds_of,
-)
+from sync_pipeline.cli import options, output, shared
+from sync_pipeline.cli.reports import pause_subject
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.operations.formatting import second
 
-Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with it.")]
+if TYPE_CHECKING:
+    from sync_pipeline.operations.documents.gates import BreakerList, Pause, PauseList
 
 
 def pause_command(
-    reason: Why,
-    instance: Annotated[
-        str | None, typer.Option("--instance", metavar="HOST", help="Everything at this server.")
-    ] = None,
-    tenant: Annotated[
-        str | None, typer.Option("--tenant", metavar="NAME", help="Everything of this tenant.")
-    ] = None,
-    repo: Annotated[
-        str | None, typer.Option("--repo", metavar="SPEC", help=f"This repository: {NAMES}")
-    ] = None,
+    reason: options.Reason,
+    instance: options.OfInstance = None,
+    tenant: options.OfTenant = None,
+    repo: options.OfRepo = None,
     everything: Annotated[bool, typer.Option("--all", help="Everything.")] = False,
-    job: Annotated[
-        str | None, typer.Option("--job", metavar="TYPE", help="Only this job type of it.")
-    ] = None,
-    length: Annotated[
-        str | None,
-        typer.Option("--for", metavar="LENGTH", help="How long, such as 90s, 30m, 2h or 3d."),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME", help="Until when, such as 2026-01-31T18:00Z."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+    job: options.OfJob = None,
+    length: options.PauseLength = None,
+    until: options.PauseEnd = None,
+    as_json: options.AsJson = False,
+) -> int:
     """Pause a server, a tenant, a repository, or everything. Nothing new is started or claimed there; what is
     under way ends in its own time. Without --for and --until it holds until it is resumed."""
-    from sync_pipeline.model import JobType
     from sync_pipeline.operations import pauses
 
     if sum((instance is not None, tenant is not None, repo is not None, everything)) != 1:
         raise ConfigurationError("give one of --instance, --tenant, --repo and --all")
-    try:
-        job_type = None if job is None else JobType.parse(job)
-    except ValueError as error:
-        raise ConfigurationError(f"--job: {error}") from None
-    place = pauses.Place(instance, tenant, repo, job_type)
-    seconds = seconds_of(length, until, now())
-    with open_database(read_settings()) as database:
-        made = pauses.pause(database, place, seconds=seconds, actor=actor(), reason=reason)
-    if as_json:
-        print_json(made)
-        return
-    end = f"until {made['until']:%Y-%m-%d %H:%M:%S} UTC" if made["until"] else "until it is resumed"
-    say(f"pause {made['id']}: {place_of(made)} is paused {end}")
+    place = pauses.Place(instance, tenant, repo, job)
+    seconds = options.seconds_of(length, until, shared.now())
+    with shared.settings_and_database() as (_, database):
+        document = pauses.pause(database, place, seconds=seconds, actor=shared.actor(), reason=reason)
+    return output.print_document(document, as_json, _print_pause)
+
+
+def _print_pause(document: Pause) -> None:
+    end = f"until {second(document['until'])} UTC" if document["until"] else "until it is resumed"
+    output.print_line(f"pause {document['id']}: {pause_subject(document)} is paused {end}")
 
 
 def resume_command(
-    pause: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="Number of a pause.")],
-    as_json: AsJson = False,
-) -> None:
+    pause: Annotated[int, typer.Argument(metavar="ID", min=1, max=options.MAX_ID, help="Number of a pause.")],
+    as_json: options.AsJson = False,
+) -> int:
     """End a pause."""
     from sync_pipeline.operations import pauses
 
-    with open_database(read_settings()) as database:
-        pauses.resume(database, pause, actor=actor())
-    if as_json:
-        print_json({"id": pause, "ended": True})
-    else:
-        say(f"pause {pause} has ended")
+    with shared.settings_and_database() as (_, database):
+        pauses.resume(database, pause, actor=shared.actor())
+    return output.print_document(
+        {"id": pause, "ended": True}, as_json, lambda _: output.print_line(f"pause {pause} has ended")
+    )
 
 
-def pauses_command(as_json: AsJson = False) -> None:
+def pauses_command(as_json: options.AsJson = False) -> int:
     """List what is paused."""
     from sync_pipeline.operations import pauses
 
-    with open_database(read_settings()) as database:
+    with shared.settings_and_database() as (_, database):
         document = pauses.listing(database)
-    if as_json:
-        print_json(document)
-        return
-    print_rows(
+    return output.print_document(document, as_json, _print_pauses)
+
+
+def _print_pauses(document: PauseList) -> None:
+    output.print_rows(
         [
             {
                 "id": one["id"],
-                "paused": place_of(one),
-                "until": one["until"] and f"{one['until']:%Y-%m-%d %H:%M:%S}",
-                "since": f"{one['since']:%Y-%m-%d %H:%M:%S}",
+                "paused": pause_subject(one),
+                "until": one["until"] and second(one["until"]),
+                "since": second(one["since"]),
                 "by": one["actor"],
                 "reason": one["reason"],
             }
@@ -113,29 +86,31 @@ def pauses_command(as_json: AsJson = False) -> None:
         ]
     )
     if not document["pauses"]:
-        say("nothing is paused")
+        output.print_line("nothing is paused")
 
 
-def breakers_command(as_json: AsJson = False) -> None:
+def breakers_command(as_json: options.AsJson = False) -> int:
     """List the circuit breakers, their rates and last changes."""
     from sync_pipeline.operations import pauses
 
-    settings = read_settings()
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         document = pauses.breaker_listing(database, settings)
-    if as_json:
-        print_json(document)
-        return
+    return output.print_document(document, as_json, _print_breakers)
+
+
+def _print_breakers(document: BreakerList) -> None:
+    from sync_pipeline.operations import pauses
+
     if not document["enabled"]:
-        say("circuit breakers are switched off (cb_enabled is false): none of them holds anything back")
+        output.print_line("circuit breakers are switched off (cb_enabled is false): they hold nothing back")
     opens_at = document["opens_at"]
-    print_rows(
+    output.print_rows(
         [
             {
                 "scope": one["scope"],
                 "key": one["key"],
                 "state": one["state"],
-                "since": f"{one['since']:%Y-%m-%d %H:%M:%S}" if one["since"].year > 1970 else None,
+                "since": since if (since := second(one["since"])) > "1971" else None,
                 "failures": f"{one['failure_rate']:.0%}, opens at {opens_at['failure_rate']:.0%}",
                 "rate limits": f"{one['rate_limit_rate']:.0%}, opens at {opens_at['rate_limit_rate']:.0%}",
                 "time-outs": f"{one['timeout_rate']:.0%}, opens at {opens_at['timeout_rate']:.0%}",
@@ -146,31 +121,31 @@ def breakers_command(as_json: AsJson = False) -> None:
         ]
     )
     if not document["breakers"]:
-        say("no breaker has been evaluated yet; all are closed")
+        output.print_line("no breaker has been evaluated yet; all are closed")
     for event in document["events"]:
-        say(
-            f"{event['created_at']:%Y-%m-%d %H:%M:%S} {event['scope']} {event['key']}: "
+        output.print_line(
+            f"{second(event['created_at'])} {event['scope']} {event['key']}: "
             f"{event['old_state']} -> {event['new_state']} ({event['actor']}: {event['reason']})"
         )
 
 
 def breaker_reset_command(
-    reason: Why,
+    reason: options.Reason,
     scope: Annotated[str, typer.Option("--scope", metavar="SCOPE", help="global, instance, tenant or pool.")],
     key: Annotated[
         str, typer.Option("--key", metavar="NAME", help="The server, tenant or pool; nothing for global.")
     ] = "",
-    as_json: AsJson = False,
-) -> None:
+    as_json: options.AsJson = False,
+) -> int:
     """Close a breaker without waiting for its probes. One that is closed stays as it is. To keep something
     stopped, pause it: a pause has an end of its own, a breaker decides for itself."""
     from sync_pipeline.operations import pauses
 
-    with open_database(read_settings()) as database:
-        before = pauses.reset_breaker(database, scope, key, actor=actor(), reason=reason)
-    if as_json:
-        print_json({"scope": scope, "key": key, "state": "closed", "before": before})
-    elif before == "closed":
-        say(f"breaker {scope} {key}".rstrip() + " is closed already; nothing was changed")
-    else:
-        say(f"breaker {scope} {key}".rstrip() + f" is closed; it was {before}")
+    with shared.settings_and_database() as (_, database):
+        before = pauses.reset_breaker(database, scope, key, actor=shared.actor(), reason=reason)
+    name = f"breaker {scope} {key}".rstrip()
+    line = f"{name} is closed; it was {before}"
+    if before == "closed":
+        line = f"{name} is closed already; nothing was changed"
+    document = {"scope": scope, "key": key, "state": "closed", "before": before}
+    return output.print_document(document, as_json, lambda _: output.print_line(line))

@@ -28,7 +28,6 @@ from sync_pipeline.cli import (
     jobs,
     limits,
     pauses,
-    reaper,
     reconcile,
     repair,
     repositories,
@@ -41,15 +40,8 @@ from sync_pipeline.cli import (
     unattended,
     watermarks,
 )
-from sync_pipeline.cli.shared import (
-    INSPECT,
-    OPERATE,
-    SYNC,
-    group,
-    print_message,
-    print_raw,
-    say,
-)
+from sync_pipeline.cli.options import INSPECT, OPERATE, SYNC, group
+from sync_pipeline.cli.output import print_line, print_message, print_raw
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.exit_codes import CLOSED_PIPE, CONFIGURATION, FAILED, INTERRUPTED, SUCCESS
 from sync_pipeline.safe_text import visible
@@ -73,7 +65,7 @@ app.add_typer(runner.app, name="runner", rich_help_panel=SYNC)
 app.command("up", rich_help_panel=SYNC)(installation.up_command)
 app.command("scheduler", rich_help_panel=SYNC)(unattended.scheduler_command)
 app.command("worker", rich_help_panel=SYNC, epilog=unattended.WORKER_EXAMPLES)(unattended.worker_command)
-app.command("reaper", rich_help_panel=SYNC)(reaper.reaper_command)
+app.command("reaper", rich_help_panel=SYNC)(unattended.reaper_command)
 app.command("status", rich_help_panel=INSPECT, epilog=installation.STATUS_EXAMPLES)(
     installation.status_command
 )
@@ -108,9 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
     if sys.stdout is None:  # closed by the shell: >&-
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for the life of the process)
-    # Whoever ends us politely gets what Ctrl-C gets: a stop between two batches and the job given back.
+    # SIGTERM does the same as Ctrl-C: a stop between two batches, and the job is given back.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Of all logs only our own belong between our lines; the settings say which of them.
+    # Only our own logs are printed; the setting log_level chooses them.
     logging.getLogger().addHandler(logging.NullHandler())
     logging.getLogger("sync_pipeline").addHandler(_Lines())
     code = run(sys.argv[1:] if arguments is None else arguments)
@@ -206,14 +198,14 @@ def _is_away(error: Exception) -> bool:
 
 def _pipe_closed() -> int:
     """The reader of our output went away, as ``head`` does; the exit code is that of SIGPIPE."""
-    # The interpreter would tell when it flushes at its end.
+    # Otherwise the interpreter prints an error when it flushes at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return CLOSED_PIPE
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        say(f"scm-sync {__version__}")
+        print_line(f"scm-sync {__version__}")
         raise typer.Exit
 
 

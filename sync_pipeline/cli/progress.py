@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from sync_pipeline.cli.shared import (
-    print_message,
-)
+from sync_pipeline.cli.output import print_message
 from sync_pipeline.model import Counts, JobType
 from sync_pipeline.operations.formatting import pace
 from sync_pipeline.safe_text import visible
@@ -23,7 +21,7 @@ from sync_pipeline.safe_text import visible
 Show = Callable[[Counts], None]
 
 LINE_SECONDS = 10.0
-"""Without a terminal, how long nothing is said of work that goes on."""
+"""Seconds between two lines of progress without a terminal."""
 
 
 @contextmanager
@@ -31,7 +29,7 @@ def shown(
     what: str, *, quiet: bool, total: int | None = None, changed: str = "new or changed"
 ) -> Iterator[Show]:
     """Shows counts as they grow, with rate and, where the ``total`` of rows is known, the time that is left.
-    ``changed`` says what those are that count as such. On a terminal a bar that goes away; elsewhere a line
+    ``changed`` is the word for changed rows. On a terminal a bar that goes away; elsewhere a line
     every ten seconds, none where ``quiet``. May be called from several threads."""
     text, what = _Text(total), visible(what)
     if not sys.stderr.isatty():
@@ -47,7 +45,7 @@ def shown(
 
 
 class _Text:
-    """Rows in words. The rate is that since the first rows came: how long the start took says nothing."""
+    """Rows in words. The rate counts from the first rows on, without the time of the start."""
 
     def __init__(self, total: int | None) -> None:
         self._total = total

@@ -11,25 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sync_pipeline.cli.shared import (
-    AsJson,
-    DryRun,
-    EndRev,
-    Job,
-    Repo,
-    Since,
-    StartRev,
-    Until,
-    actor,
-    now,
-    open_database,
-    print_json,
-    print_message,
-    print_rows,
-    read_settings,
-    say,
-    stopped_politely,
-)
+from sync_pipeline.cli import options, output, shared
+from sync_pipeline.cli.progress import shown
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations.formatting import age, counted, moment
 
@@ -41,18 +24,14 @@ _NEXT = {
 
 
 def reconcile_command(
-    repo: Repo,
-    job: Job = None,
-    since: Since = None,
-    until: Until = None,
-    start_rev: StartRev = None,
-    end_rev: EndRev = None,
-    last_days: Annotated[
-        int | None, typer.Option("--last-days", metavar="N", help="GitLab: from N days ago on.")
-    ] = None,
-    last_hours: Annotated[
-        int | None, typer.Option("--last-hours", metavar="N", help="GitLab: from N hours ago on.")
-    ] = None,
+    repo: options.Repo,
+    job: options.Job = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    start_rev: options.StartRev = None,
+    end_rev: options.EndRev = None,
+    last_days: options.LastDays = None,
+    last_hours: options.LastHours = None,
     lists_only: Annotated[
         bool,
         typer.Option(
@@ -80,13 +59,12 @@ def reconcile_command(
             help="Stop a job type at the end of the page at which so many are sent.",
         ),
     ] = None,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
 ) -> int:
     """Compare what is stored with the source, value by value. It names what is missing, extra or changed.
     Without bounds everything that has been read."""
     from sync_pipeline import catalog
-    from sync_pipeline.cli.progress import shown
     from sync_pipeline.model import Depth, Kind, Trigger
     from sync_pipeline.operations import reconciliation, registration, runner
     from sync_pipeline.quality.credentials import in_force
@@ -94,7 +72,6 @@ def reconcile_command(
     from sync_pipeline.sync.engine import Syncer
     from sync_pipeline.sync.readers import Readers
 
-    settings = read_settings()
     given = runner.Bounds(start_rev, end_rev, since, until, last_days, last_hours)
     wish = reconciliation.Wish(
         depth=Depth.LISTING if lists_only else Depth.DETAILS,
@@ -103,11 +80,11 @@ def reconcile_command(
         shown=limit,
         max_calls=max_requests,
     )
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         repository = catalog.require_active(registration.find_repository(database, repo))
         with database.connection() as conn:
             windows = [
-                (job_type, reconciliation.window_for(conn, repository, job_type, given, now()))
+                (job_type, reconciliation.window_for(conn, repository, job_type, given, shared.now()))
                 for job_type in runner.job_types_for(repository, job)
             ]
             readers = Readers(settings, database)
@@ -118,12 +95,13 @@ def reconcile_command(
         if dry_run:
             document = reconciliation.plan(database, settings, repository, windows, wish)
         else:
-            starter = Starter(Trigger.RUNNER, actor(), "scm-sync reconcile")
-            with shown("reconcile", quiet=as_json) as show, stopped_politely() as cancel:
+            starter = Starter(Trigger.RUNNER, shared.actor(), "scm-sync reconcile")
+            with shown("reconcile", quiet=as_json) as show, shared.stopped_politely() as cancel:
+                syncer = Syncer(database, settings, readers)
                 document = reconciliation.reconcile(
                     database,
                     settings,
-                    Syncer(database, settings, readers),
+                    syncer,
                     repository,
                     windows,
                     wish,
@@ -131,25 +109,23 @@ def reconcile_command(
                     cancel=cancel,
                     progress=show,
                 )
-    if as_json:
-        print_json(document)
-    else:
-        _print(document, dry_run)
-    return int(document["exit_code"])
+    return output.print_document(document, as_json, _print_plan if dry_run else _print)
 
 
-def _print(document: Mapping[str, Any], dry_run: bool) -> None:
+def _print_plan(document: Mapping[str, Any]) -> None:
     for one in document["results"]:
-        if dry_run:
-            say(
-                f"{one['job']}: {_window(one['window'])} would be compared, {counted(one['stored'], 'row')} "
-                f"stored: about {counted(one['calls'], 'request')}"
-            )
-            continue
+        output.print_line(
+            f"{one['job']}: {_window(one['window'])} would be compared, {counted(one['stored'], 'row')} "
+            f"stored: about {counted(one['calls'], 'request')}"
+        )
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    for one in document["results"]:
         for line in _lines(one):
-            say(line)
+            output.print_line(line)
         last = one["after"] or one
-        print_rows(
+        output.print_rows(
             [
                 {
                     "kind": d["kind"],
@@ -163,7 +139,7 @@ def _print(document: Mapping[str, Any], dry_run: bool) -> None:
         )
         left = last["missing"] + last["extra"] + last["changed"] - len(last["differences"])
         if left > 0:
-            print_message(f"{left:,} more are not listed; see --limit and scm.discrepancies")
+            output.print_message(f"{left:,} more are not listed; see --limit and scm.discrepancies")
 
 
 def _lines(one: Mapping[str, Any]) -> Iterator[str]:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sync_pipeline.cli.shared import cell
-from sync_pipeline.operations.formatting import age, counted, failed_starts, moment
+from sync_pipeline.cli import output
+from sync_pipeline.cli.output import cell
+from sync_pipeline.operations.formatting import age, counted, failed_starts, moment, second
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -33,6 +34,29 @@ _COLOURS = {
 _EXPLAINED = 20
 # Columns of a terminal from which on a table can be read.
 _WIDE = 140
+
+
+# runner -------------------------------------------------------------------------------------------------
+
+
+def finish_runner(document: Mapping[str, Any], as_json: bool, round_at: datetime | None = None) -> int:
+    """Print what the runner did, a line per job, and return its exit code; its errors go to stderr.
+    ``round_at`` is when a round of a loop ended: it stands before the lines, and a document is one line."""
+    jobs = document.get("jobs", [document])
+    when = f"{round_at:%Y-%m-%dT%H:%M:%SZ} " if round_at is not None else ""
+
+    def show(_: object) -> None:
+        for one in jobs:
+            what = f"{when}{one['repo']} {one['job']} {one['phase']}: {one['status']}"
+            if "total_chunks" in one:
+                what += f", {one['success_chunks']} of {one['total_chunks']} chunks"
+            output.print_line(f"{what}; {one['message']}", flush=round_at is not None)
+
+    code = output.print_document(document, as_json, show, in_line=round_at is not None)
+    for one in jobs:
+        if one["exit_code"] and one["error"]:
+            output.print_message(f"{one['repo']} {one['job']}: {one['error']}")
+    return code
 
 
 # doctor -------------------------------------------------------------------------------------------------
@@ -93,15 +117,10 @@ def server_rows(document: Mapping[str, Any]) -> list[Row]:
             "repositories": one["repositories"],
             "assets": one["assets"]["total"],
             "ok": one["assets"]["healthy"],
-            "waiting": one["assets"]["waiting"],
-            "unhealthy": one["assets"]["unhealthy"],
-            "late": one["assets"]["late"],
-            "with_gaps": one["assets"]["with_gaps"],
+            **{name: one["assets"][name] for name in ("waiting", "unhealthy", "late", "with_gaps")},
             "access": _numbers(one["access"]) if one["access"] else "ok",
             "lag": _longest_lag(one),
-            "jobs_waiting": one["jobs"]["waiting"],
-            "jobs_running": one["jobs"]["running"],
-            "jobs_dead": one["jobs"]["dead"],
+            **{f"jobs_{state}": one["jobs"][state] for state in ("waiting", "running", "dead")},
             "held_back": ", ".join(_held_back(one)),
             "credential": one["credential"],
         }
@@ -194,17 +213,8 @@ def status_table(document: Mapping[str, Any], width: int) -> Table:
         return _narrow_table(document)
     where = ["instance"] if _several_instances(document) else []
     table = Table()
-    for name in (
-        "state",
-        "repository",
-        *where,
-        "job type",
-        "covered",
-        "complete",
-        "missing",
-        "last run",
-        "reasons",
-    ):
+    columns = ("covered", "complete", "missing", "last run", "reasons")
+    for name in ("state", "repository", *where, "job type", *columns):
         table.add_column(name, overflow="fold")
     for asset in document["units"][:LISTED]:
         verdict, run = asset["verdict"], asset["last_run"]
@@ -277,11 +287,18 @@ def status_explanations(document: Mapping[str, Any]) -> Iterator[str]:
 
 def status_running(document: Mapping[str, Any]) -> Iterator[str]:
     """The jobs at work, each with its worker and for how long."""
-    found = [(asset, one) for asset in document["units"] for one in asset["running"]]
-    for asset, one in found[:_EXPLAINED]:
-        yield f"at work: {asset['path']} {asset['job_type']}: {_at_work(one, document['generated_at'])}"
-    if len(found) > _EXPLAINED:
-        yield f"and {len(found) - _EXPLAINED} more at work; see: scm-sync admin jobs list --status running"
+    found = [
+        f"at work: {asset['path']} {asset['job_type']}: {_at_work(one, document['generated_at'])}"
+        for asset in document["units"]
+        for one in asset["running"]
+    ]
+    yield from _first_lines(found, "more at work; see: scm-sync admin jobs list --status running")
+
+
+def _first_lines(lines: Sequence[str], more: str) -> Iterator[str]:
+    yield from lines[:_EXPLAINED]
+    if len(lines) > _EXPLAINED:
+        yield f"and {len(lines) - _EXPLAINED} {more}"
 
 
 def _at_work(one: Mapping[str, Any], now: str) -> str:
@@ -295,13 +312,13 @@ def status_obstacles(document: Mapping[str, Any]) -> Iterator[str]:
     for name, what in document["switched_off"].items():
         yield f"switched off: {name} is false: {what}"
     for one in document["pauses"]:
-        end = f"until {_second(one['until'])} UTC" if one["until"] else "until it is resumed"
-        yield f"pause {one['id']}: {place_of(one)} {end} ({one['actor']}: {_line(one['reason'])})"
+        end = f"until {second(one['until'])} UTC" if one["until"] else "until it is resumed"
+        yield f"pause {one['id']}: {pause_subject(one)} {end} ({one['actor']}: {_line(one['reason'])})"
     for one in document["breakers"]:
         name = f"breaker {one['scope']} {one['key']}".rstrip()
         state = str(one["state"]).replace("_", " ")
         why = _line(one["reason"] or "no reason given")
-        yield f"{name}: {state} since {_second(one['since'])} UTC: {why}"
+        yield f"{name}: {state} since {second(one['since'])} UTC: {why}"
     due = document["due"]
     if due["count"]:
         notes = ", ".join(
@@ -323,19 +340,15 @@ def status_obstacles(document: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def place_of(pause: Mapping[str, Any]) -> str:
-    """What a pause is about: everything, a server, a tenant or a repository, or one job type of it."""
+def pause_subject(pause: Mapping[str, Any]) -> str:
+    """The subject of a pause: everything, a server, a tenant or a repository, or one job type of it."""
     name = pause["repo"] or pause["instance"] or pause["tenant"]
-    place = "everything" if name is None else f"{pause['scope']} {name}"
-    return place if pause["job"] is None else f"{pause['job']} of {place}"
+    subject = "everything" if name is None else f"{pause['scope']} {name}"
+    return subject if pause["job"] is None else f"{pause['job']} of {subject}"
 
 
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _second(text: str) -> str:
-    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S}"
 
 
 def status_limits(document: Mapping[str, Any]) -> Iterator[str]:
@@ -346,22 +359,21 @@ def status_limits(document: Mapping[str, Any]) -> Iterator[str]:
         instead = f"instead of {usual:g}" if usual > one["rate"] else "after a refusal"
         what = f"{one['rate']:g} requests a second {instead}"
         if one["paused"]:
-            what = f"no request until {_second(one['paused_until'])} UTC"
+            what = f"no request until {second(one['paused_until'])} UTC"
         yield f"{one['instance']}{kind}: {what}" + (f": {one['reason']}" if one["reason"] else "")
 
 
 def status_attendance(document: Mapping[str, Any]) -> Iterator[str]:
-    """Which worker pools live, where there is more than the usual one, and what nobody does any more."""
+    """Running pools, where there is more than the usual one, and assets that no pool serves."""
     pools = document["pools"]
     if len(pools) > 1 or any(pool["name"] != "default" or _takes(pool) for pool in pools):
         for pool in pools:
             yield f"worker pool {pool['name']}: {_takes(pool) or 'everything'}"
-    nobodys = document["unserved"]
-    for one in nobodys[:_EXPLAINED]:
-        where = f"{one['instance']}, {one['tenant']}"
-        yield f"no living worker pool takes {one['spec']} {one['job_type']} ({where})"
-    if len(nobodys) > _EXPLAINED:
-        yield f"and {len(nobodys) - _EXPLAINED} more; scm-sync status --json has all of them"
+    unserved = [
+        f"no living worker pool takes {one['spec']} {one['job_type']} ({one['instance']}, {one['tenant']})"
+        for one in document["unserved"]
+    ]
+    yield from _first_lines(unserved, "more; scm-sync status --json has all of them")
     for one in document["silent"]:
         often = age(one["every_seconds"])
         yield f"{one['name']} is silent for {age(one['age_seconds'])}; a tick is due every {often}"
@@ -391,7 +403,7 @@ def status_summary(document: Mapping[str, Any]) -> str:
 
 
 def _several_instances(document: Mapping[str, Any]) -> bool:
-    """True if the server has to be told with each repository."""
+    """True if each line has to name the server."""
     return len({asset["instance"] for asset in document["units"]}) > 1
 
 

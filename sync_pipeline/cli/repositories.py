@@ -6,7 +6,7 @@ Does not belong here: the groups and memberships that register by themselves (:m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -14,31 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sync_pipeline.cli.shared import (
-    AsJson,
-    DryRun,
-    RepoArgument,
-    actor,
-    after_catalog_change,
-    group,
-    open_database,
-    print_facts,
-    print_json,
-    print_message,
-    print_rows,
-    read_settings,
-    say,
-    visitor_for,
-)
+from sync_pipeline.cli import options, output, shared
 from sync_pipeline.errors import ConfigurationError, SyncError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
+from sync_pipeline.operations.formatting import counted
 
 if TYPE_CHECKING:
     from sync_pipeline.model import Repository
     from sync_pipeline.operations.projects import Estimate
     from sync_pipeline.operations.registration import Registered
+    from sync_pipeline.operations.relocation import Relocated
 
-app = group(
+app = options.group(
     "The catalog: which repositories are synced.",
     examples=(
         "scm-sync repo add --dry-run gitlab:platform/api",
@@ -46,10 +33,22 @@ app = group(
         "scm-sync repo list",
     ),
 )
-catalog_app = group(
+catalog_app = options.group(
     "The snapshot from which Dagster loads the catalog.",
     examples=("scm-sync catalog export",),
 )
+
+
+_RETIRED = {
+    "would_retire": "would be retired",
+    "retired": "is retired; its rows and assets stay",
+    "already_retired": "was retired before",
+}
+_RELOCATED = {
+    "already_there": "is there already",
+    "would_relocate": "would be relocated",
+    "relocated": "is relocated; its rows, assets and coverage stay",
+}
 
 
 @app.command("add")
@@ -72,8 +71,8 @@ def repo_add(
         bool,
         typer.Option("--second-copy", help="Also an SVN repository that is known at another address."),
     ] = False,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
 ) -> int:
     """Register repositories. One that is registered already stays as it is."""
     from sync_pipeline.catalog import parse_spec
@@ -97,17 +96,16 @@ def repo_add(
             for number, spec in enumerate(specs or (), 1)
         )
     )
-    settings = read_settings()
     documents: list[dict[str, Any]] = []
     added: list[Repository] = []
     failures: list[SyncError] = []
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         for entry, result in registration.add_listed(
             database,
             settings,
             entries,
-            actor=actor(),
-            reader_factory=visitor_for(settings, database),
+            actor=shared.actor(),
+            reader_factory=shared.visitor_for(settings, database),
             dry_run=dry_run,
             second_copy=second_copy,
         ):
@@ -115,16 +113,16 @@ def repo_add(
                 failures.append(result)
                 documents.append({"spec": entry.text, "result": "failed", "error": str(result)})
                 if len(entries) > 1:
-                    print_message(f"{entry.text}: {result}", FAILED)
+                    output.print_message(f"{entry.text}: {result}")
                 continue
             documents.append(_registered_document(result))
             added += [result.repository] if result.repository else []
             if not as_json:
-                say(_registered_line(result))
+                output.print_line(_registered_line(result))
         if as_json and not (len(entries) == 1 and failures):
-            print_json(documents[0] if file is None and len(entries) == 1 else documents)
+            output.print_json(documents[0] if file is None and len(entries) == 1 else documents)
         if not dry_run and registration.snapshot_lacks(settings.catalog_file, added):
-            after_catalog_change(settings, database)
+            shared.after_catalog_change(settings, database)
     if len(entries) == 1 and failures:
         raise failures[0]
     if not failures:
@@ -168,10 +166,10 @@ def _registered_line(result: Registered) -> str:
             verb = "would become" if result.dry_run else "is now"
             line += f"; its tenant {verb} {repository.tenant} (was {result.tenant_before})"
         return line
-    plural = "s" if len(result.history) != 1 else ""
-    older = f"{len(result.history)} older block{plural} {queued}"
+    older = f"{counted(len(result.history), 'older block')} {queued}"
     if result.path is not None:
-        older = f"{len(result.history)} window{plural} of older merge requests and reviews {queued}"
+        windows = counted(len(result.history), "window")
+        older = f"{windows} of older merge requests and reviews {queued}"
     if result.again and repository is not None:
         head = "" if result.head is None else f"HEAD r{result.head}, "
         return (
@@ -186,10 +184,10 @@ def _registered_line(result: Registered) -> str:
 
 
 def _estimate_line(takes: Estimate) -> str:
-    def counted(number: int | None, things: str) -> str:
-        return f"{things} not counted" if number is None else f"{number:,} {things}"
-
-    rows = f"{counted(takes.merge_requests, 'merge requests')}, {counted(takes.commits, 'commits')}"
+    counts = (("merge requests", takes.merge_requests), ("commits", takes.commits))
+    rows = ", ".join(
+        f"{things} not counted" if number is None else f"{number:,} {things}" for things, number in counts
+    )
     minutes = takes.hours * 60
     time = "less than 2 minutes"
     if minutes >= 2:
@@ -199,15 +197,14 @@ def _estimate_line(takes: Estimate) -> str:
 
 @app.command("list")
 def repo_list(
-    everything: Annotated[bool, typer.Option("--all", help="The retired ones too.")] = False,
-    as_json: AsJson = False,
-) -> None:
+    everything: options.Retired = False,
+    as_json: options.AsJson = False,
+) -> int:
     """List the catalog."""
     from sync_pipeline.operations.status import accesses
     from sync_pipeline.store import discovery, repos
 
-    settings = read_settings()
-    with open_database(settings) as database, database.connection() as conn:
+    with shared.settings_and_database() as (settings, database), database.connection() as conn:
         repositories = repos.list_all(conn, retired=everything)
         roots = discovery.roots_of_repositories(conn)
         states: dict[int, dict[str, str]] = {}
@@ -221,16 +218,17 @@ def repo_list(
             }
             for repository in repositories
         ]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        where = ["instance"] if len({row["instance"] for row in rows}) > 1 else []
-        shown = ("repo_id", "spec", "path", *where, "tenant", "slug", "access", "root", "lifecycle")
-        print_rows(
-            [{**{name: row[name] for name in shown}, "access": _access(row["access"])} for row in rows]
-        )
-    else:
-        say("no repositories; add one: scm-sync repo add <spec>", error=True)
+    return output.print_document(rows, as_json, _print_list)
+
+
+def _print_list(rows: Sequence[Mapping[str, Any]]) -> None:
+    where = ["instance"] if len({row["instance"] for row in rows}) > 1 else []
+    columns = ("repo_id", "spec", "path", *where, "tenant", "slug", "access", "root", "lifecycle")
+    output.print_rows(
+        [{**{name: row[name] for name in columns}, "access": _access(row["access"])} for row in rows]
+    )
+    if not rows:
+        output.print_line("no repositories; add one: scm-sync repo add <spec>", error=True)
 
 
 def _access(states: Mapping[str, str]) -> str:
@@ -242,17 +240,16 @@ def _access(states: Mapping[str, str]) -> str:
 
 @app.command("show")
 def repo_show(
-    repo: RepoArgument,
-    as_json: AsJson = False,
-) -> None:
+    repo: options.RepoArgument,
+    as_json: options.AsJson = False,
+) -> int:
     """Show one repository and what of it is complete."""
     from sync_pipeline.model import JOB_TYPES_OF_KIND
     from sync_pipeline.operations.registration import find_repository
     from sync_pipeline.operations.status import accesses
     from sync_pipeline.store import discovery, repos, watermarks
 
-    settings = read_settings()
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         repository = find_repository(database, repo)
         with database.connection() as conn:
             access = accesses(conn, settings, [repository])
@@ -262,8 +259,8 @@ def repo_show(
                 watermarks.get(conn, repository.repo_id, job_type)
                 for job_type in JOB_TYPES_OF_KIND[repository.kind]
             ]
-    facts = {**_repository_row(repository), "root": root}
-    job_types = [
+    document = {**_repository_row(repository), "root": root}
+    document["job_types"] = [
         {
             "job_type": str(row.job_type),
             "origin": row.origin,
@@ -276,62 +273,55 @@ def repo_show(
         }
         for row in known
     ]
-    if as_json:
-        print_json({**facts, "job_types": job_types, "events": events})
-        return
-    print_facts({name: value for name, value in facts.items() if value not in (None, "")})
-    say()
-    print_rows([{**row, "covered": ", ".join(map(str, row["covered"]))} for row in job_types])
-    if events:
-        say()
-        print_rows(events)
+    return output.print_document({**document, "events": events}, as_json, _print_repository)
+
+
+def _print_repository(document: Mapping[str, Any]) -> None:
+    facts = {name: value for name, value in document.items() if not isinstance(value, list)}
+    output.print_facts({name: value for name, value in facts.items() if value not in (None, "")})
+    output.print_line()
+    output.print_rows([{**row, "covered": ", ".join(row["covered"])} for row in document["job_types"]])
+    if document["events"]:
+        output.print_line()
+        output.print_rows(document["events"])
 
 
 @app.command("retire")
 def repo_retire(
-    repo: RepoArgument,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
-    ],
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
-) -> None:
+    repo: options.RepoArgument,
+    reason: options.Reason,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
+) -> int:
     """Stop syncing a repository. Its rows, assets and history stay."""
     from sync_pipeline.model import Lifecycle
     from sync_pipeline.operations import registration
 
-    settings = read_settings()
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         repository = registration.find_repository(database, repo)
         active = repository.lifecycle is Lifecycle.ACTIVE
         if dry_run:
             result = "would_retire" if active else "already_retired"
-        elif registration.retire_repository(database, repository.repo_id, reason=reason, actor=actor()):
+        elif registration.retire_repository(
+            database, repository.repo_id, reason=reason, actor=shared.actor()
+        ):
             result = "retired"
-            after_catalog_change(settings, database)
+            shared.after_catalog_change(settings, database)
         else:
             result = "already_retired"
-    if as_json:
-        print_json({"spec": repository.spec, "repo_id": repository.repo_id, "result": result})
-    else:
-        words = {
-            "would_retire": "would be retired",
-            "retired": "is retired; its rows and assets stay",
-            "already_retired": "was retired before",
-        }
-        say(f"{repository.spec} {words[result]}")
+    document = {"spec": repository.spec, "repo_id": repository.repo_id, "result": result}
+    line = f"{repository.spec} {_RETIRED[result]}"
+    return output.print_document(document, as_json, lambda _: output.print_line(line))
 
 
 @app.command("relocate")
 def repo_relocate(
-    repo: RepoArgument,
+    repo: options.RepoArgument,
     url: Annotated[str, typer.Argument(metavar="URL", help="The new address of the same SVN repository.")],
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
-    ],
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
-) -> None:
+    reason: options.Reason,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
+) -> int:
     """Give an SVN repository a new address. Its rows, assets and coverage stay."""
     from sync_pipeline.catalog import instance_of
     from sync_pipeline.operations import registration, relocation
@@ -339,8 +329,7 @@ def repo_relocate(
     from sync_pipeline.sync.readers import svn_reader
     from sync_pipeline.sync.source import RevisionSource
 
-    settings = read_settings()
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
 
         def source_of(address: str, prefix: str) -> RevisionSource:
             limiter = svn_limiter(database, settings, instance_of(address))
@@ -352,37 +341,33 @@ def repo_relocate(
             registration.find_repository(database, repo),
             url,
             reason=reason,
-            actor=actor(),
+            actor=shared.actor(),
             source_of=source_of,
             dry_run=dry_run,
         )
         if done.changed and not dry_run:
-            after_catalog_change(settings, database)
+            shared.after_catalog_change(settings, database)
     result = "already_there" if not done.changed else "would_relocate" if dry_run else "relocated"
-    if as_json:
-        print_json(
-            {
-                "repo_id": done.repository.repo_id,
-                "result": result,
-                "old_url": done.repository.url,
-                "url": done.url,
-                "svn_uuid": done.repository.svn_uuid,
-                "head": done.head,
-                "revisions_compared": done.compared,
-            }
-        )
-        return
-    words = {
-        "already_there": "is there already",
-        "would_relocate": "would be relocated",
-        "relocated": "is relocated; its rows, assets and coverage stay",
+    document = {
+        "repo_id": done.repository.repo_id,
+        "result": result,
+        "old_url": done.repository.url,
+        "url": done.url,
+        "svn_uuid": done.repository.svn_uuid,
+        "head": done.head,
+        "revisions_compared": done.compared,
     }
+    return output.print_document(document, as_json, lambda _: _print_relocated(done, result))
+
+
+def _print_relocated(done: Relocated, result: str) -> None:
     compared = (
         f"{done.compared} stored revisions are the same" if done.compared else "no revision is stored yet"
     )
-    say(f"repository {done.repository.repo_id} {words[result]}: {done.url}, HEAD r{done.head}, {compared}")
+    name = f"repository {done.repository.repo_id}"
+    output.print_line(f"{name} {_RELOCATED[result]}: {done.url}, HEAD r{done.head}, {compared}")
     if done.stays_replaced:
-        say(
+        output.print_line(
             "its state stays 'replaced' until all stored revisions are compared: "
             f"scm-sync runner incremental --repo {done.repository.repo_id}"
         )
@@ -411,24 +396,18 @@ def _repository_row(repository: Repository) -> dict[str, Any]:
 
 
 @catalog_app.command("export")
-def catalog_export(as_json: AsJson = False) -> None:
+def catalog_export(as_json: options.AsJson = False) -> int:
     """Write the snapshot file, from which Dagster loads. A fresh machine needs it first."""
     from sync_pipeline.operations.registration import export_catalog
 
-    settings = read_settings()
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         snapshot = export_catalog(database, settings)
-    if as_json:
-        print_json(
-            {
-                "path": settings.catalog_file,
-                "repositories": len(snapshot.repositories),
-                "head_rev": snapshot.head_rev,
-                "written_at": snapshot.written_at,
-            }
-        )
-    else:
-        from sync_pipeline.operations.formatting import counted
-
-        count = counted(len(snapshot.repositories), "repository", "repositories")
-        say(f"{count} written to {settings.catalog_file}")
+    document = {
+        "path": settings.catalog_file,
+        "repositories": len(snapshot.repositories),
+        "head_rev": snapshot.head_rev,
+        "written_at": snapshot.written_at,
+    }
+    count = counted(len(snapshot.repositories), "repository", "repositories")
+    line = f"{count} written to {settings.catalog_file}"
+    return output.print_document(document, as_json, lambda _: output.print_line(line))

@@ -6,40 +6,24 @@ Belongs here: the command and how its report looks to a person. Does not belong 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from sync_pipeline.cli.shared import (
-    AsJson,
-    dagster_instance,
-    open_database,
-    print_json,
-    print_message,
-    print_rows,
-    read_settings,
-    say,
-    stopped_politely,
-)
+from sync_pipeline.cli import options, output, shared
 from sync_pipeline.exit_codes import PARTIAL, SUCCESS
 
+if TYPE_CHECKING:
+    from sync_pipeline.operations.retention import RetentionReport
 
-def retention_command(
-    execute: Annotated[
-        bool,
-        typer.Option("--execute/--dry-run", help="Delete, or only count what would go; default: count."),
-    ] = False,
-    as_json: AsJson = False,
-) -> int:
+
+def retention_command(execute: options.Execute = False, as_json: options.AsJson = False) -> int:
     """Delete records that are older than they are kept. These are finished jobs, old events, and runs and
     ticks of Dagster (settings retention_...). The schedule `retention` does it every Sunday at 03:00 UTC."""
     from sync_pipeline.operations.retention import Until, retain
 
-    settings = read_settings()
     with (
-        open_database(settings) as database,
-        stopped_politely() as stop,
-        dagster_instance(settings, database) as instance,
+        shared.settings_and_database() as (settings, database),
+        shared.stopped_politely() as stop,
+        shared.dagster_instance(settings, database) as instance,
     ):
         if instance is None:
             report = retain(database, settings, execute=execute, until=Until(stop))
@@ -48,10 +32,12 @@ def retention_command(
 
             report = retain_all(database, settings, instance, execute=execute, until=Until(stop))
     code = PARTIAL if report.errors or report.stopped else SUCCESS
-    if as_json:
-        print_json({**report.document(), "exit_code": code})
-        return code
-    print_rows(
+    document = {**report.document(), "exit_code": code}
+    return output.print_document(document, as_json, lambda _: _print(report, execute))
+
+
+def _print(report: RetentionReport, execute: bool) -> None:
+    output.print_rows(
         [
             {
                 "records": one.name,
@@ -64,6 +50,5 @@ def retention_command(
         ]
     )
     for error in report.errors:
-        print_message(error, code)
-    say(report.summary() + ("" if execute else "; --execute deletes"))
-    return code
+        output.print_message(error)
+    output.print_line(report.summary() + ("" if execute else "; --execute deletes"))

@@ -1,6 +1,6 @@
 """``scm-sync root``: groups and memberships whose projects enter the catalog by themselves.
 
-Belongs here: adding, listing, visiting and retiring roots, and how what a visit changed is told. Does not
+Belongs here: adding, listing, visiting and retiring roots, and how the changes of a visit look. Does not
 belong here: single repositories (:mod:`sync_pipeline.cli.repositories`).
 """
 
@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sync_pipeline.cli.shared import (
-    AsJson,
-    DryRun,
-    actor,
-    after_catalog_change,
-    group,
-    open_database,
-    print_json,
-    print_message,
-    print_rows,
-    read_settings,
-    say,
-)
+from sync_pipeline.cli import options, output, shared
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
 
@@ -30,7 +18,7 @@ if TYPE_CHECKING:
     from sync_pipeline.operations.discovery import AddedRoot, Discovered
     from sync_pipeline.store.discovery import Root
 
-app = group(
+app = options.group(
     "Groups whose projects enter the catalog by themselves.",
     examples=(
         "scm-sync root add gitlab:group:platform --exclude 'platform/archive/*'",
@@ -38,9 +26,19 @@ app = group(
     ),
 )
 
-RootName = Annotated[
-    str, typer.Argument(metavar="ROOT", help="A root_id, gitlab:group:<path or id> or gitlab:membership.")
-]
+_CHANGES = {
+    "registered": "registered",
+    "returned": "taken up again",
+    "moved": "moved",
+    "vanished": "not listed any more",
+    "left": "no longer in it but still there, they stay",
+    "retired": "gone and retired",
+}
+_RETIRED = {
+    "would_retire": "would be retired",
+    "retired": "is retired; its repositories stay",
+    "already_retired": "was retired before",
+}
 
 
 @app.command("add")
@@ -64,8 +62,8 @@ def root_add(
             "--tenant", metavar="NAME", help="Owner of all of them; default: first segment of the path."
         ),
     ] = None,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
 ) -> int:
     """Register all projects of a group or of the token's user. Those of subgroups belong to it, and those to
     come. Adding a root again replaces its patterns."""
@@ -74,8 +72,7 @@ def root_add(
     from sync_pipeline.sync.readers import Readers
 
     named = parse_root(spec)
-    settings = read_settings()
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         added = discovery.add_root(
             database,
             settings,
@@ -83,63 +80,63 @@ def root_add(
             include=include or (),
             exclude=exclude or (),
             tenant=tenant,
-            actor=actor(),
+            actor=shared.actor(),
             client_of=Readers(settings, database).gitlab,
             dry_run=dry_run,
         )
         done = added.discovered
         if done is not None and done.changed:
-            after_catalog_change(settings, database)
-    if as_json:
-        print_json(_added_document(added))
-    elif added.root is None:
-        for path in added.would_register:
-            say(path)
-        say(f"{added.spec}: {added.listed} projects, {len(added.would_register)} would be registered")
-    elif done is not None:
-        outcome = "added" if added.created else "was there and has the new patterns"
-        say(f"{added.root} {outcome} as root {added.root.root_id}: {_discovered_line(done)}")
+            shared.after_catalog_change(settings, database)
+    output.print_document(_added_document(added), as_json, lambda _: _print_added(added))
     return FAILED if done is not None and done.error is not None else SUCCESS
 
 
+def _print_added(added: AddedRoot) -> None:
+    if added.root is None:
+        for path in added.would_register:
+            output.print_line(path)
+        count = len(added.would_register)
+        output.print_line(f"{added.spec}: {added.listed} projects, {count} would be registered")
+    elif added.discovered is not None:
+        outcome = "added" if added.created else "was there and has the new patterns"
+        line = _discovered_line(added.discovered)
+        output.print_line(f"{added.root} {outcome} as root {added.root.root_id}: {line}")
+
+
 @app.command("list")
-def root_list(
-    everything: Annotated[bool, typer.Option("--all", help="The retired ones too.")] = False,
-    as_json: AsJson = False,
-) -> None:
+def root_list(everything: options.Retired = False, as_json: options.AsJson = False) -> int:
     """List the roots and how their last visits went."""
     from sync_pipeline.store import discovery
 
-    with open_database(read_settings()) as database, database.connection() as conn:
+    with shared.settings_and_database() as (_, database), database.connection() as conn:
         counts = discovery.counts(conn)
         rows = [
             _root_row(root, *counts.get(root.root_id, (0, 0)))
             for root in discovery.list_roots(conn, retired=everything)
         ]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        shown = (
-            "root_id",
-            "root",
-            "instance",
-            "repositories",
-            "vanished",
-            "completed_at",
-            "lifecycle",
-            "error",
-        )
-        patterns = [
-            " ".join([*row["include"], *(f"not {pattern}" for pattern in row["exclude"])]) for row in rows
+    return output.print_document(rows, as_json, _print_roots)
+
+
+def _print_roots(rows: list[dict[str, Any]]) -> None:
+    columns = (
+        "root_id",
+        "root",
+        "instance",
+        "repositories",
+        "vanished",
+        "completed_at",
+        "lifecycle",
+        "error",
+    )
+    output.print_rows(
+        [
+            {name: row[name] for name in columns}
+            | {"patterns": " ".join([*row["include"], *(f"not {pattern}" for pattern in row["exclude"])])}
+            for row in rows
         ]
-        print_rows(
-            [
-                {**{name: row[name] for name in shown}, "patterns": text}
-                for row, text in zip(rows, patterns, strict=True)
-            ]
-        )
-    else:
-        say("no roots; add one: scm-sync root add gitlab:group:<path>", error=True)
+    )
+    if not rows:
+        output.print_line("no roots; add one: scm-sync root add gitlab:group:<path>", error=True)
 
 
 @app.command("sync")
@@ -148,15 +145,14 @@ def root_sync(
         list[str] | None,
         typer.Argument(metavar="ROOT", help="Roots to visit; default: all.", show_default=False),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Visit roots now. This registers what is new, follows what moved, and retires what is gone."""
     from sync_pipeline.operations import discovery
     from sync_pipeline.store import discovery as store
     from sync_pipeline.sync.readers import Readers
 
-    settings = read_settings()
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         if names:
             roots = [discovery.find_root(database, settings, name) for name in names]
         else:
@@ -166,56 +162,50 @@ def root_sync(
             raise ConfigurationError(
                 f"root {retired[0].root_id} is retired; take it up: scm-sync root add {retired[0]}"
             )
-        done = discovery.rediscover(
-            database, settings, Readers(settings, database).gitlab, actor(), roots=roots
-        )
+        client_of = Readers(settings, database).gitlab
+        done = discovery.rediscover(database, settings, client_of, shared.actor(), roots=roots)
         if any(one.changed for one in done):
-            after_catalog_change(settings, database)
+            shared.after_catalog_change(settings, database)
     if as_json:
-        print_json([_discovered_document(one) for one in done])
+        output.print_json([_discovered_document(one) for one in done])
     for one in done:
         if one.error is not None:
-            print_message(f"{one.root}: {one.error}", FAILED)
+            output.print_message(f"{one.root}: {one.error}")
         elif not as_json:
-            say(f"{one.root}: {_discovered_line(one)}")
+            output.print_line(f"{one.root}: {_discovered_line(one)}")
     failed = sum(one.error is not None for one in done)
     return SUCCESS if not failed else FAILED if failed == len(done) else PARTIAL
 
 
 @app.command("retire")
-def root_retire(name: RootName, as_json: AsJson = False, dry_run: DryRun = False) -> None:
+def root_retire(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="ROOT", help="A root_id, gitlab:group:<path or id> or gitlab:membership."),
+    ],
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
+) -> int:
     """Visit a root no more. Its repositories stay in the catalog and are synced."""
     from sync_pipeline.operations import discovery
 
-    settings = read_settings()
-    with open_database(settings) as database:
+    with shared.settings_and_database() as (settings, database):
         root = discovery.find_root(database, settings, name)
         if dry_run:
             result = "would_retire" if root.lifecycle == "active" else "already_retired"
         else:
-            retired = discovery.retire_root(database, root.root_id)
-            result = "retired" if retired else "already_retired"
-    if as_json:
-        print_json({"root_id": root.root_id, "root": str(root), "result": result})
-    else:
-        words = {
-            "would_retire": "would be retired",
-            "retired": "is retired; its repositories stay",
-            "already_retired": "was retired before",
-        }
-        say(f"{root} {words[result]}")
+            result = "retired" if discovery.retire_root(database, root.root_id) else "already_retired"
+    document = {"root_id": root.root_id, "root": str(root), "result": result}
+    line = f"{root} {_RETIRED[result]}"
+    return output.print_document(document, as_json, lambda _: output.print_line(line))
 
 
 def _root_row(root: Root, repositories: int, vanished: int) -> dict[str, Any]:
+    names = ("instance", "scope", "group_id", "include", "exclude", "tenant")
     return {
         "root_id": root.root_id,
         "root": str(root),
-        "instance": root.instance,
-        "scope": root.scope,
-        "group_id": root.group_id,
-        "include": root.include,
-        "exclude": root.exclude,
-        "tenant": root.tenant,
+        **{name: getattr(root, name) for name in names},
         "repositories": repositories,
         "vanished": vanished,
         "lifecycle": str(root.lifecycle),
@@ -248,7 +238,7 @@ def _discovered_document(done: Discovered) -> dict[str, Any]:
         "matching": done.matching,
         **{
             name: [{"repo_id": one.repo_id, "path": one.project_path} for one in getattr(done, name)]
-            for name in ("registered", "returned", "moved", "vanished", "left", "retired")
+            for name in _CHANGES
         },
         "error": None if done.error is None else str(done.error),
     }
@@ -257,13 +247,5 @@ def _discovered_document(done: Discovered) -> dict[str, Any]:
 def _discovered_line(done: Discovered) -> str:
     if done.error is not None:
         return str(done.error)
-    words = {
-        "registered": "registered",
-        "returned": "taken up again",
-        "moved": "moved",
-        "vanished": "not listed any more",
-        "left": "no longer in it but still there, they stay",
-        "retired": "gone and retired",
-    }
-    news = [f"{len(found)} {text}" for name, text in words.items() if (found := getattr(done, name))]
+    news = [f"{len(found)} {text}" for name, text in _CHANGES.items() if (found := getattr(done, name))]
     return ", ".join([f"{done.listed} projects, {done.matching} match", *(news or ["nothing new"])])

@@ -6,31 +6,20 @@ replay reads (:mod:`sync_pipeline.operations.runs`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
-from sync_pipeline.cli.shared import (
-    NAMES,
-    AsJson,
-    DryRun,
-    actor,
-    group,
-    open_database,
-    print_facts,
-    print_json,
-    print_message,
-    print_rows,
-    read_settings,
-    say,
-)
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.cli import options, output, shared
+from sync_pipeline.operations.formatting import second
 
-_LARGEST = 2**63 - 1
+if TYPE_CHECKING:
+    from sync_pipeline.model import JobReport
+    from sync_pipeline.operations.documents.common import WindowRange
+    from sync_pipeline.operations.documents.ledger import Batch, Run, RunList, ShownRun
 
-app = group(
+app = options.group(
     "Runs: what an attempt read, batch by batch; read it again.",
     examples=(
         "scm-sync admin runs list --repo gitlab:platform/api",
@@ -38,83 +27,83 @@ app = group(
     ),
 )
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run, by its id.")]
+_run_id = options.uuid_of("run")
 
 
 @app.command("list")
 def runs_list(
-    repo: Annotated[
-        str | None, typer.Option("--repo", metavar="SPEC", help=f"Of this repository: {NAMES}")
-    ] = None,
-    job: Annotated[str | None, typer.Option("--job", metavar="TYPE", help="Of this job type.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Runs that are printed.")] = 20,
-    as_json: AsJson = False,
-) -> None:
+    repo: options.OfRepo = None,
+    job: options.OfJob = None,
+    limit: Annotated[int, options.limit("Runs that are printed.", 10_000)] = 20,
+    as_json: options.AsJson = False,
+) -> int:
     """List the newest runs."""
-    from sync_pipeline.model import JobType
     from sync_pipeline.operations import runs
     from sync_pipeline.operations.registration import find_repository
 
-    try:
-        job_type = None if job is None else JobType.parse(job)
-    except ValueError as error:
-        raise ConfigurationError(f"--job: {error}") from None
-    with open_database(read_settings()) as database:
+    with shared.settings_and_database() as (_, database):
         repo_id = None if repo is None else find_repository(database, repo).repo_id
-        found = runs.listing(database, repo_id=repo_id, job_type=job_type, limit=limit)
-    if as_json:
-        print_json({"runs": found})
-        return
-    print_rows([_run_row(one) for one in found])
-    if not found:
-        say("no run of it")
+        document = runs.listing(database, repo_id=repo_id, job_type=job, limit=limit)
+    return output.print_document(document, as_json, _print_list)
+
+
+def _print_list(document: RunList) -> None:
+    output.print_rows([_run_row(one) for one in document["runs"]])
+    if not document["runs"]:
+        output.print_line("no run of it")
 
 
 @app.command("show")
 def runs_show(
-    run: Run,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Batches that are printed.")] = 50,
-    as_json: AsJson = False,
-) -> None:
+    run: Annotated[UUID, typer.Argument(metavar="RUN", help="The run, by its id.", parser=_run_id)],
+    limit: Annotated[int, options.limit("Batches that are printed.", 100_000)] = 50,
+    as_json: options.AsJson = False,
+) -> int:
     """Show one run with its batches. Each names where it was read, its first and last key, and what became
     of its rows."""
     from sync_pipeline.operations import runs
 
-    with open_database(read_settings()) as database:
-        document = runs.show(database, _uuid(run), limit)
-    if as_json:
-        print_json(document)
-        return
+    with shared.settings_and_database() as (_, database):
+        document = runs.show(database, run, limit)
+    return output.print_document(document, as_json, _print_run)
+
+
+def _print_run(document: ShownRun) -> None:
     facts = {name: value for name, value in document.items() if name not in ("batches", "more")}
-    print_facts({**facts, "window": _where(document["window"])})
-    print_rows([_batch_row(one) for one in document["batches"]])
+    output.print_facts({**facts, "window": _window(document["window"])})
+    output.print_rows([_batch_row(one) for one in document["batches"]])
     if document["more"]:
-        say(f"{document['more']:,} more batches, see --limit")
+        output.print_line(f"{document['more']:,} more batches, see --limit")
 
 
 @app.command("replay")
 def runs_replay(
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with your name.")],
+    reason: options.Reason,
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run, by its id.")] = None,
     batch: Annotated[
         int | None,
         typer.Option(
-            "--batch", metavar="ID", min=1, max=_LARGEST, help="Only this batch, by its id of `runs show`."
+            "--batch",
+            metavar="ID",
+            min=1,
+            max=options.MAX_ID,
+            help="Only this batch, by its id of `runs show`.",
         ),
     ] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    dry_run: options.DryRun = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Read again what a run or a batch read, and store what differs. The source is asked; exit codes are
     those of the runner."""
-    from sync_pipeline.model import JobReport, Kind, Mode
+    from sync_pipeline.model import Kind, Mode
     from sync_pipeline.operations import runs
     from sync_pipeline.sync.readers import Readers
 
-    settings = read_settings()
-    with open_database(settings) as database:
-        run_id = None if run is None else _uuid(run)
-        replay = runs.plan_replay(database, run_id=run_id, batch_id=batch, actor=actor(), reason=reason)
+    with shared.settings_and_database() as (settings, database):
+        run_id = None if run is None else _run_id(run)
+        replay = runs.plan_replay(
+            database, run_id=run_id, batch_id=batch, actor=shared.actor(), reason=reason
+        )
         repository = replay.repository
         if repository.kind is Kind.GITLAB:
             # Refused early where the settings have no server or no token for it.
@@ -133,45 +122,36 @@ def runs_replay(
             reason=replay.reason,
         )
     document = runs.replay_document(replay, reports)
-    code = int(document["exit_code"])
-    if as_json:
-        print_json(document)
-    else:
-        if dry_run:
-            print_rows([{"window": _where(window)} for window in document["windows"]])
-        say(runs.replay_line(document))
-    if document.get("error"):
-        print_message(f"{document['repo']} {document['job']}: {document['error']}", code)
+    code = output.print_document(document, as_json, _print_replay)
+    if not document["dry_run"] and document["error"]:
+        output.print_message(f"{document['repo']} {document['job']}: {document['error']}", code)
     return code
 
 
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise ConfigurationError(f"{text!r} is no id of a run; see `scm-sync admin runs list`") from None
+def _print_replay(document: Any) -> None:
+    from sync_pipeline.operations import runs
+
+    if document["dry_run"]:
+        output.print_rows([{"window": _window(window)} for window in document["windows"]])
+    output.print_line(runs.replay_line(document))
 
 
-def _where(window: Mapping[str, Any] | None) -> str:
+def _window(window: WindowRange | None) -> str:
     """A window of a document in one word."""
     if window is None:
         return ""
     first, last = window.values()
-    return f"r{first}..r{last}" if "start_rev" in window else f"{_time(first)}..{_time(last)}"
+    return f"r{first}..r{last}" if "start_rev" in window else f"{str(first)[:19]}..{str(last)[:19]}"
 
 
-def _time(text: str) -> str:
-    return text[:19]
-
-
-def _run_row(one: Mapping[str, Any]) -> dict[str, object]:
+def _run_row(one: Run) -> output.Row:
     return {
         "run": one["run_id"],
-        "started": f"{one['started_at']:%Y-%m-%d %H:%M:%S}",
-        "repo": one["repo"],
+        "started": second(one["started_at"]),
+        "repo": one["path"],
         "job": one["job"],
         "mode": one["mode"],
-        "window": _where(one["window"]),
+        "window": _window(one["window"]),
         "status": one["status"],
         "rows": one["rows_read"],
         "changed": one["inserted"] + one["updated"],
@@ -180,14 +160,14 @@ def _run_row(one: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _batch_row(one: Mapping[str, Any]) -> dict[str, object]:
+def _batch_row(one: Batch) -> output.Row:
     # The name of a commit is known by its beginning.
     keys = [key[:12] for key in (one["first_key"], one["last_key"]) if key is not None]
     return {
         "batch": one["batch_id"],
         "position": one["position"],
         "keys": "..".join(dict.fromkeys(keys)),
-        "complete": _where(one["covered"]),
+        "complete": _window(one["covered"]),
         "status": one["status"],
         "rows": one["rows_read"],
         "changed": one["inserted"] + one["updated"],

@@ -6,7 +6,8 @@ Belongs here: the command and how its table looks. Does not belong here: what ma
 
 from __future__ import annotations
 
-from sync_pipeline.cli.shared import AsJson, print_json, print_rows
+from sync_pipeline.cli.options import AsJson
+from sync_pipeline.cli.output import print_json, print_rows
 
 
 def settings_command(as_json: AsJson = False) -> None:

@@ -1,8 +1,8 @@
-"""``scm-sync scheduler`` and ``scm-sync worker``: the loops of an installation without a daemon.
+"""``scm-sync scheduler``, ``worker`` and ``reaper``: the loops of an installation without a daemon.
 
-Belongs here: the two commands, and how a round looks to a person. Does not belong here: what is due
-(:mod:`sync_pipeline.operations.scheduling`) and what a worker does (:mod:`sync_pipeline.operations.worker`).
-Both may run beside the sensors, and many times.
+Belongs here: the commands, their loop, and how a round looks to a person. Does not belong here: what is due
+(:mod:`sync_pipeline.operations.scheduling`), the work (:mod:`sync_pipeline.operations.worker`), and what is
+lost (:mod:`sync_pipeline.operations.reaper`). They may run beside the sensors, and many times.
 """
 
 from __future__ import annotations
@@ -10,99 +10,154 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sync_pipeline.cli.shared import (
-    AsJson,
-    DryRun,
-    examples_text,
-    now,
-    open_database,
-    print_json,
-    print_message,
-    print_rows,
-    say,
-    stopped_politely,
-)
+from sync_pipeline.cli import options, output, shared
 from sync_pipeline.errors import ConfigurationError, SyncError
 from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
-from sync_pipeline.operations.formatting import counted
+from sync_pipeline.operations.formatting import counted, second
 
 if TYPE_CHECKING:
     from sync_pipeline.model import JobReport
+    from sync_pipeline.operations.documents.ledger import WorkerJob
+    from sync_pipeline.operations.reaper import ReapReport
     from sync_pipeline.operations.scheduling import Round
     from sync_pipeline.settings import Settings
     from sync_pipeline.store.database import Database
 
-WORKER_EXAMPLES = examples_text(
+WORKER_EXAMPLES = options.examples_text(
     "scm-sync worker --loop",
     "scm-sync worker --once --job-types commits,mrs --worker-id build-7",
     "scm-sync worker --loop --poll-interval 5 --lease-seconds 600",
 )
 """The end of its help."""
 
-Once = Annotated[bool, typer.Option("--once", help="One round; the default.")]
-Loop = Annotated[bool, typer.Option("--loop", help="Again and again, until it is stopped.")]
-Interval = Annotated[
-    int | None,
-    typer.Option(
-        "--interval-seconds",
-        min=1,
-        max=86_400,
-        metavar="N",
-        help="Pause between two rounds of a loop; default: the setting of the same purpose.",
-    ),
-]
+
+def _check_loop(once: bool, loop: bool) -> None:
+    if once and loop:
+        raise ConfigurationError("--once and --loop exclude each other; give one of them")
+
+
+def _repeat(run_round: Callable[[], int], seconds: float, stop: threading.Event) -> int:
+    """Rounds with a pause between them until ``stop``; one that fails does not end them. Returns the worst
+    exit code."""
+    import psycopg
+
+    from sync_pipeline.sync.attempt import database_error
+
+    rounds, code = 0, SUCCESS + 0
+    while not stop.is_set():
+        try:
+            code = max(code, run_round())
+        except (SyncError, psycopg.Error) as error:
+            # What is wrong from the start a person has to set right; later it may pass.
+            failure = database_error(error)
+            if not rounds and isinstance(failure, ConfigurationError):
+                raise failure from None
+            output.print_message(f"{failure}; trying again in {seconds} s")
+            code = max(code, PARTIAL)
+        rounds += 1
+        stop.wait(seconds)
+    output.print_message(f"stopped after {counted(rounds, 'round')}")
+    return code
+
+
+def _heartbeat(
+    database: Database, settings: Settings, loop: str, started: float, outcome: str, every: float | None
+) -> None:
+    from sync_pipeline.store import heartbeats
+
+    name = heartbeats.named(loop, settings.worker.pool)
+    with database.connection() as conn:
+        heartbeats.beat(conn, name, seconds=time.monotonic() - started, outcome=outcome, every=every)
+
+
+def _at(in_line: bool) -> str:
+    """The time before the lines of a loop."""
+    return f"{shared.now():%Y-%m-%dT%H:%M:%SZ} " if in_line else ""
+
+
+def _names(database: Database) -> dict[int, str]:
+    from sync_pipeline.store import repos
+
+    with database.connection() as conn:
+        return {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
+
+
+# Scheduler ----------------------------------------------------------------------------------------------
 
 
 def scheduler_command(
-    once: Once = False,
-    loop: Loop = False,
-    interval: Interval = None,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
+    once: options.Once = False,
+    loop: options.Loop = False,
+    interval: options.Interval = None,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
 ) -> int:
     """Plan what is due and hand it to the workers. The sensor `scheduler` plans the same; both at once are
     harmless. With --dry-run nothing is handed out; with --json every repository says why it was chosen or
     not."""
-    import psycopg
-
     from sync_pipeline.settings import load_settings
-    from sync_pipeline.sync.attempt import database_error
 
-    _one_of(once, loop)
+    _check_loop(once, loop)
     settings = load_settings(sensor_interval_seconds=interval)
-    with open_database(settings) as database, stopped_politely() as stop:
-        if not loop:
-            found = _round(database, settings, dry_run, once=True)
-            _show(found, database, settings, as_json, in_line=False)
-            return SUCCESS
-        rounds, code = 0, SUCCESS
-        while not stop.is_set():
-            try:
-                found = _round(database, settings, dry_run, once=False)
-                _show(found, database, settings, as_json, in_line=True)
-            except (SyncError, psycopg.Error) as error:
-                failure = database_error(error)
-                if not rounds and isinstance(failure, ConfigurationError):
-                    raise failure from None
-                code = print_message(
-                    f"{failure}; trying again in {settings.sensors.interval_seconds} s", PARTIAL
-                )
-            rounds += 1
-            stop.wait(settings.sensors.interval_seconds)
-        print_message(f"stopped after {rounds} rounds")
-        return code
+    with shared.open_database(settings) as database, shared.stopped_politely() as stop:
+        run_round = partial(_plan_round, database, settings, dry_run, as_json, in_line=loop)
+        return _repeat(run_round, settings.sensors.interval_seconds, stop) if loop else run_round()
+
+
+def _plan_round(
+    database: Database, settings: Settings, dry_run: bool, as_json: bool, *, in_line: bool
+) -> int:
+    from sync_pipeline.operations import scheduling
+
+    started = time.monotonic()
+    found = scheduling.hand_out(database, settings, dry_run=dry_run)
+    if not dry_run:
+        every = settings.sensors.interval_seconds if in_line else None
+        _heartbeat(database, settings, scheduling.LOOP, started, found.summary()[:500], every)
+    names = _names(database)
+    document = {"at": shared.now().isoformat(), **scheduling.document(found, settings, names)}
+
+    def show(_: object) -> None:
+        if found.plan is not None and not in_line:
+            output.print_rows(_decision_rows(found, names))
+        output.print_line(f"{_at(in_line)}{found.summary()}", flush=in_line)
+
+    return output.print_document(document, as_json, show, in_line=in_line)
+
+
+def _decision_rows(found: Round, names: dict[int, str]) -> list[output.Row]:
+    assert found.plan is not None
+    return [
+        {
+            "repo": names.get(d.repo_id, d.repo_id),
+            "job": d.job_type,
+            "mode": d.mode,
+            "start": "yes" if d.chosen else "no",
+            "reason": d.reason,
+            "tenant": d.tenant,
+            "since": second(d.since),
+            "until": None if d.until is None else second(d.until),
+            "detail": d.detail,
+        }
+        for d in found.plan.decisions
+    ]
+
+
+# Worker -------------------------------------------------------------------------------------------------
 
 
 def worker_command(
     once: Annotated[
         bool, typer.Option("--once", help="Until nothing is handed out any more; the default.")
     ] = False,
-    loop: Loop = False,
+    loop: options.Loop = False,
     interval: Annotated[
         int | None,
         typer.Option(
@@ -134,105 +189,75 @@ def worker_command(
         str | None,
         typer.Option("--worker-id", metavar="NAME", help="Name in the ledger; default: host:pid."),
     ] = None,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
 ) -> int:
     """Do what a scheduler handed out. It takes the jobs that its pool accepts. A second stop signal ends it
     at once; what was committed stays."""
-    import psycopg
-
     from sync_pipeline.operations.worker import Worker
     from sync_pipeline.settings import load_settings
     from sync_pipeline.sync.worker import name_worker
 
-    _one_of(once, loop)
+    _check_loop(once, loop)
     if worker_id is not None and not re.fullmatch(r"\S{1,100}", worker_id):
         raise ConfigurationError("--worker-id: write a name of 1 to 100 characters without blanks")
     settings = load_settings(
         worker_poll_interval=interval, worker_job_type_allowlist=job_types, claim_seconds=lease
     )
-    with open_database(settings) as database:
+    with shared.open_database(settings) as database:
         if dry_run:
-            return _waiting(database, settings, as_json)
-        lock = threading.Lock()
-        names: dict[int, str] = {}
-
-        def print_report(report: JobReport) -> None:
-            with lock:
-                if report.repo_id not in names:
-                    # What was done is said even if the database is away by now.
-                    with suppress(ConfigurationError, psycopg.Error):
-                        names.update(_names(database))
-                _report(report, names.get(report.repo_id, str(report.repo_id)), as_json)
-
+            return _print_waiting(database, settings, as_json)
         name_worker(worker_id)
-        with stopped_politely() as stop:
+        print_report = _ReportPrinter(database, as_json)
+        with shared.stopped_politely() as stop:
             done, failed = Worker(database, settings, print_report=print_report).run(stop, once=not loop)
     if as_json and not done:
-        print_json({"dry_run": False, "pool": settings.worker.pool, "jobs": []}, in_line=True)
-    print_message(f"{counted(done, 'job')}, {failed} of them failed")
+        output.print_json({"dry_run": False, "pool": settings.worker.pool, "jobs": []}, in_line=True)
+    output.print_message(f"{counted(done, 'job')}, {failed} of them failed")
     return SUCCESS if not failed else FAILED if failed == done else PARTIAL
 
 
-def _names(database: Database) -> dict[int, str]:
-    from sync_pipeline.store import repos
+class _ReportPrinter:
+    """Prints what became of jobs; it may be called from several threads."""
 
-    with database.connection() as conn:
-        return {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
+    def __init__(self, database: Database, as_json: bool) -> None:
+        self._database = database
+        self._as_json = as_json
+        self._lock = threading.Lock()
+        self._names: dict[int, str] = {}
 
+    def __call__(self, report: JobReport) -> None:
+        import psycopg
 
-def _one_of(once: bool, loop: bool) -> None:
-    if once and loop:
-        raise ConfigurationError("--once and --loop exclude each other; give one of them")
+        from sync_pipeline.operations.documents.common import from_row
+        from sync_pipeline.operations.documents.ledger import WorkerJob
 
-
-def _round(database: Database, settings: Settings, dry_run: bool, *, once: bool) -> Round:
-    from sync_pipeline.operations.scheduling import LOOP, hand_out
-    from sync_pipeline.store import heartbeats
-
-    started = time.monotonic()
-    found = hand_out(database, settings, dry_run=dry_run)
-    if not dry_run:
-        with database.connection() as conn:
-            heartbeats.beat(
-                conn,
-                heartbeats.named(LOOP, settings.worker.pool),
-                seconds=time.monotonic() - started,
-                outcome=found.summary()[:500],
-                every=None if once else settings.sensors.interval_seconds,
+        with self._lock:
+            if report.repo_id not in self._names:
+                # The report is printed even if the database is away by now.
+                with suppress(ConfigurationError, psycopg.Error):
+                    self._names.update(_names(self._database))
+            document = from_row(
+                WorkerJob,
+                report,
+                at=shared.now().isoformat(),
+                repo=self._names.get(report.repo_id, str(report.repo_id)),
+                job=report.job_type,
+                status=report.job_status,
+                rows=report.counts.read,
+                seconds=round(report.seconds, 3),
             )
-    return found
+            output.print_document(document, self._as_json, _print_job, in_line=True)
 
 
-def _show(found: Round, database: Database, settings: Settings, as_json: bool, *, in_line: bool) -> None:
-    from sync_pipeline.operations import scheduling
-
-    names = _names(database)
-    if as_json:
-        print_json({"at": now().isoformat(), **scheduling.document(found, settings, names)}, in_line=in_line)
-        return
-    when = f"{now():%Y-%m-%dT%H:%M:%SZ} " if in_line else ""
-    if found.plan is not None and not in_line:
-        print_rows(
-            [
-                {
-                    "repo": names.get(d.repo_id, d.repo_id),
-                    "job": d.job_type,
-                    "mode": d.mode,
-                    "start": "yes" if d.chosen else "no",
-                    "reason": d.reason,
-                    "tenant": d.tenant,
-                    "since": f"{d.since:%Y-%m-%d %H:%M:%S}",
-                    "until": None if d.until is None else f"{d.until:%Y-%m-%d %H:%M:%S}",
-                    "detail": d.detail,
-                }
-                for d in found.plan.decisions
-            ]
-        )
-    say(f"{when}{found.summary()}", flush=in_line)
+def _print_job(one: WorkerJob) -> None:
+    line = f"{_at(True)}{one['repo']} {one['job']} {one['mode']}: {one['status']}"
+    output.print_line(f"{line}; {one['rows']} rows in {one['seconds']:.1f} s", flush=True)
+    if one["error"] is not None:
+        output.print_message(f"{one['repo_id']} {one['job']}: {one['error']}")
 
 
-def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
+def _print_waiting(database: Database, settings: Settings, as_json: bool) -> int:
     from sync_pipeline.catalog import instance_of
     from sync_pipeline.store import planning
 
@@ -246,7 +271,7 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
             gitlabs=[instance_of(server.url) for server in settings.gitlab_servers()],
             limit=1000,
         )
-    rows = [
+    rows: list[output.Row] = [
         {
             "repo": names.get(r.repo_id, str(r.repo_id)),
             "job": str(r.job_type),
@@ -256,34 +281,71 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
         }
         for r in requests
     ]
-    if as_json:
-        print_json({"dry_run": True, "pool": settings.worker.pool, "jobs": rows})
-        return SUCCESS
-    print_rows(rows)
-    say(f"{counted(len(rows), 'job')} handed out to this pool")
-    return SUCCESS
+
+    def show(_: object) -> None:
+        output.print_rows(rows)
+        output.print_line(f"{counted(len(rows), 'job')} handed out to this pool")
+
+    document = {"dry_run": True, "pool": settings.worker.pool, "jobs": rows}
+    return output.print_document(document, as_json, show)
 
 
-def _report(report: JobReport, repo: str, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "at": now().isoformat(),
-                "job_id": report.job_id,
-                "repo": repo,
-                "repo_id": report.repo_id,
-                "job": report.job_type,
-                "mode": report.mode,
-                "status": report.job_status,
-                "rows": report.counts.read,
-                "seconds": round(report.seconds, 3),
-                "error_code": report.error_code,
-                "error": report.error,
-            },
-            in_line=True,
-        )
-        return
-    line = f"{now():%Y-%m-%dT%H:%M:%SZ} {repo} {report.job_type} {report.mode}: {report.job_status}"
-    say(f"{line}; {report.counts.read} rows in {report.seconds:.1f} s", flush=True)
-    if report.error is not None:
-        print_message(f"{report.repo_id} {report.job_type}: {report.error}")
+# Reaper -------------------------------------------------------------------------------------------------
+
+
+def reaper_command(
+    once: options.Once = False,
+    loop: options.Loop = False,
+    interval: options.Interval = None,
+    policy: Annotated[
+        str | None,
+        options.word(
+            "--policy",
+            ("failed", "pending"),
+            "What a job of a lost owner becomes: failed waits before its next attempt, pending is due "
+            "at once; default: the setting reaper_policy.",
+            "failed|pending",
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
+) -> int:
+    """End jobs, runs and leases of processes that are gone. It also ends waiting jobs that nobody needs. The
+    sensor `reaper` does the same every minute; both at once are harmless."""
+    from sync_pipeline.settings import load_settings
+
+    _check_loop(once, loop)
+    settings = load_settings(reaper_policy=policy, reaper_interval_seconds=interval)
+    with shared.open_database(settings) as database, shared.stopped_politely() as stop:
+        run_round = partial(_reap_round, database, settings, dry_run, as_json, in_line=loop)
+        return _repeat(run_round, settings.reaper.interval_seconds, stop) if loop else run_round()
+
+
+def _reap_round(
+    database: Database, settings: Settings, dry_run: bool, as_json: bool, *, in_line: bool
+) -> int:
+    from sync_pipeline.operations.reaper import LOOP, reap
+
+    started = time.monotonic()
+    with shared.dagster_instance(settings, database) as instance:
+        if instance is None:
+            report = reap(database, settings, dry_run=dry_run)
+        else:
+            from sync_pipeline.orchestration.reaper import reap_all
+
+            report = reap_all(database, settings, instance, dry_run=dry_run)
+    if not dry_run:
+        every = settings.reaper.interval_seconds if in_line else None
+        _heartbeat(database, settings, LOOP, started, report.summary(), every)
+    code = SUCCESS if not report.errors else PARTIAL if report.items else FAILED
+    document: dict[str, Any] = {"at": shared.now().isoformat(), **report.document(), "exit_code": code}
+    return output.print_document(document, as_json, lambda _: _print_reaped(report, in_line), in_line=in_line)
+
+
+def _print_reaped(report: ReapReport, in_line: bool) -> None:
+    for item in report.items:
+        would = "would end: " if report.dry_run else ""
+        output.print_line(f"{_at(in_line)}{would}{item.line}", flush=in_line)
+    for error in report.errors:
+        output.print_message(error)
+    output.print_line(f"{_at(in_line)}{report.summary()}", flush=in_line)

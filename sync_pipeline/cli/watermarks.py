@@ -6,34 +6,16 @@ source (:mod:`sync_pipeline.cli.runner`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from sync_pipeline.cli.shared import (
-    AsJson,
-    DryRun,
-    EndRev,
-    Job,
-    RepoArgument,
-    Since,
-    StartRev,
-    Until,
-    actor,
-    group,
-    now,
-    open_database,
-    print_facts,
-    print_json,
-    print_rows,
-    read_settings,
-)
+from sync_pipeline.cli import options, output, shared
 
 if TYPE_CHECKING:
     from sync_pipeline.model import Window
     from sync_pipeline.operations.runner import Bounds
 
-app = group(
+app = options.group(
     "What counts as complete, and a person's decisions about it.",
     examples=(
         "scm-sync watermark events gitlab:platform/api --job reviews",
@@ -44,53 +26,51 @@ app = group(
 
 @app.command("reset")
 def watermark_reset(
-    repo: RepoArgument,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
-    ],
-    job: Job = None,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
-) -> None:
+    repo: options.RepoArgument,
+    reason: options.Reason,
+    job: options.Job = None,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
+) -> int:
     """Count nothing as complete any more. Everything is read and compared again. Rows stay; jobs that run at
     this moment can write no more."""
-    _set_coverage(repo, job, None, reason, as_json=as_json, dry_run=dry_run)
+    document = _set_coverage(repo, job, None, reason, dry_run=dry_run)
+    return output.print_document(document, as_json, _print)
 
 
 @app.command("set")
 def watermark_set(
-    repo: RepoArgument,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
-    ],
-    start_rev: StartRev = None,
-    end_rev: EndRev = None,
-    since: Since = None,
-    until: Until = None,
-    job: Job = None,
-    as_json: AsJson = False,
-    dry_run: DryRun = False,
-) -> None:
+    repo: options.RepoArgument,
+    reason: options.Reason,
+    start_rev: options.StartRev = None,
+    end_rev: options.EndRev = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    job: options.Job = None,
+    as_json: options.AsJson = False,
+    dry_run: options.DryRun = False,
+) -> int:
     """Count exactly this window as complete. What lies outside is read again."""
     from sync_pipeline.operations.runner import Bounds
 
     bounds = Bounds(start_rev=start_rev, end_rev=end_rev, since=since, until=until)
-    _set_coverage(repo, job, bounds, reason, as_json=as_json, dry_run=dry_run)
+    document = _set_coverage(repo, job, bounds, reason, dry_run=dry_run)
+    return output.print_document(document, as_json, _print)
 
 
 @app.command("events")
 def watermark_events(
-    repo: RepoArgument,
-    job: Job = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 20,
-    as_json: AsJson = False,
-) -> None:
+    repo: options.RepoArgument,
+    job: options.Job = None,
+    limit: Annotated[int, options.limit("The newest so many.")] = 20,
+    as_json: options.AsJson = False,
+) -> int:
     """Show every change of the coverage, with actor, reason and run."""
     from sync_pipeline.operations.registration import find_repository
     from sync_pipeline.operations.runner import job_types_for
     from sync_pipeline.store import watermarks
 
-    with open_database(read_settings()) as database:
+    with shared.settings_and_database() as (_, database):
         repository = find_repository(database, repo)
         with database.connection() as conn:
             rows = [
@@ -99,44 +79,37 @@ def watermark_events(
                 for row in watermarks.events(conn, repository.repo_id, job_type, limit)
             ]
     rows = sorted(rows, key=lambda row: row["event_id"], reverse=True)[:limit]
-    if as_json:
-        print_json(rows)
-    else:
-        print_rows(rows)
+    return output.print_document(rows, as_json, output.print_rows)
 
 
 def _set_coverage(
-    repo: str,
-    job: str | None,
-    bounds: Bounds | None,
-    reason: str,
-    *,
-    as_json: bool,
-    dry_run: bool,
-) -> None:
+    repo: str, job: str | None, bounds: Bounds | None, reason: str, *, dry_run: bool
+) -> dict[str, Any]:
     from sync_pipeline.operations import runner
     from sync_pipeline.operations.registration import find_repository
     from sync_pipeline.store import watermarks
 
-    with open_database(read_settings()) as database:
+    with shared.settings_and_database() as (_, database):
         repository = find_repository(database, repo)
         job_type = runner.job_type_for(repository, job)
+        key = repository.repo_id, job_type
         with database.connection() as conn:
-            before = watermarks.get(conn, repository.repo_id, job_type)
+            before = watermarks.get(conn, *key)
             covered: tuple[Window, ...] = ()
             if bounds is not None:
-                covered = (runner.coverage_to_set(repository, job_type, bounds, before.head_rev or 0, now()),)
+                head = before.head_rev or 0
+                covered = (runner.coverage_to_set(repository, job_type, bounds, head, shared.now()),)
             if not dry_run:
                 watermarks.replace(
                     conn,
                     repo_id=repository.repo_id,
                     job_type=job_type,
                     covered=covered,
-                    actor=actor(),
+                    actor=shared.actor(),
                     reason=reason,
                 )
-                after = watermarks.get(conn, repository.repo_id, job_type)
-    document = {
+            after = watermarks.get(conn, *key)
+    return {
         "spec": repository.spec,
         "job_type": str(job_type),
         "covered_before": [str(window) for window in before.covered],
@@ -145,10 +118,10 @@ def _set_coverage(
         "watermark_after": None if dry_run else after.watermark,
         "dry_run": dry_run,
     }
-    if as_json:
-        print_json(document)
-    else:
-        shown = {
-            name: ", ".join(v) or "nothing" if isinstance(v, list) else v for name, v in document.items()
-        }
-        print_facts(shown)
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    lists = {
+        name: ", ".join(value) or "nothing" for name, value in document.items() if isinstance(value, list)
+    }
+    output.print_facts({**document, **lists})

@@ -1,4 +1,4 @@
-"""What is due, and what holds it back: the parts of the status report that tell why nothing moves.
+"""What is due, and what holds it back: the parts of the status report that explain why nothing moves.
 
 Belongs here: breakers that are not closed, the pauses of people, and visits that are due, from rows that the
 report has read. Whether a visit is due says the policy of the scheduler (:mod:`sync_pipeline.policy.due`);
@@ -29,6 +29,11 @@ Document = dict[str, Any]
 
 _DUE = frozenset({Reason.NEVER_VISITED, Reason.HINT, Reason.INTERVAL})
 _OF_BREAKER = {BreakerState.OPEN: Reason.BREAKER_OPEN, BreakerState.HALF_OPEN: Reason.HALF_OPEN}
+_FACTS_OF_ASSET = ("repo_id", "lifecycle", "access", "visited_at", "watermark", "head")
+_COLUMNS_OF_ASSET = (
+    *("instance", "instance_slug", "tenant", "hint_head", "hint_at", "hint_failed"),
+    *("activity_at", "hint_activity_at", "listed_at", "listed_down_to"),
+)
 # A visit is late when it is older than so many intervals.
 _LATE = 2
 
@@ -59,20 +64,20 @@ def pause_documents(rows: Sequence[PauseRow], names: Mapping[int, str]) -> list[
     ]
 
 
-def hinders(breaker: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
-    """True if this breaker is about the repository of ``place``, which has ``instance`` and ``tenant``. That
+def hinders(breaker: Mapping[str, Any], asset: Mapping[str, Any]) -> bool:
+    """True if this breaker is about the repository of ``asset``, which has ``instance`` and ``tenant``. That
     of a worker pool is about none: another pool may take its repositories."""
-    keys = {Scope.GLOBAL: "", Scope.INSTANCE: place["instance"], Scope.TENANT: place["tenant"]}
+    keys = {Scope.GLOBAL: "", Scope.INSTANCE: asset["instance"], Scope.TENANT: asset["tenant"]}
     return bool(keys.get(Scope(breaker["scope"])) == breaker["key"])
 
 
-def holds(pause: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
-    """True if this pause is about the repository of ``place``, which has ``spec``, ``instance`` and
+def holds(pause: Mapping[str, Any], asset: Mapping[str, Any]) -> bool:
+    """True if this pause is about the repository of ``asset``, which has ``spec``, ``instance`` and
     ``tenant``; whichever job type it is about."""
     values = {"repository": pause["repo"], "instance": pause["instance"], "tenant": pause["tenant"]}
     names = {"repository": "spec", "instance": "instance", "tenant": "tenant"}
     scope = pause["scope"]
-    return scope == "global" or bool(values[scope] == place[names[scope]])
+    return scope == "global" or bool(values[scope] == asset[names[scope]])
 
 
 def reasons(
@@ -105,24 +110,10 @@ def is_due(row: Mapping[str, Any], judged: HealthResult, limits: PlanningLimits)
     if facts.incremental_dead:
         return False
     asset = AssetState(
-        repo_id=facts.repo_id,
         job_type=JobType(facts.job_type),
-        instance=row["instance"],
-        instance_slug=row["instance_slug"],
-        lifecycle=facts.lifecycle,
-        access=facts.access,
-        visited_at=facts.visited_at,
-        watermark=facts.watermark,
-        head=facts.head,
-        hint_head=row["hint_head"],
-        hint_at=row["hint_at"],
-        hint_failed=row["hint_failed"],
         dead_at=None,
-        activity_at=row["activity_at"],
-        hint_activity_at=row["hint_activity_at"],
-        listed_at=row["listed_at"],
-        listed_down_to=row["listed_down_to"],
-        tenant=row["tenant"],
+        **{name: getattr(facts, name) for name in _FACTS_OF_ASSET},
+        **{name: row[name] for name in _COLUMNS_OF_ASSET},
     )
     reason, _ = evaluate_asset(asset, (), judged.judged_at, limits)
     return reason in _DUE

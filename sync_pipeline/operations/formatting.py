@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from sync_pipeline.model import RevisionWindow, TimeWindow, Window
+from sync_pipeline.model import RevisionWindow, Window
 from sync_pipeline.policy.windows import hull
+
+if TYPE_CHECKING:
+    from sync_pipeline.operations.documents.common import WindowRange
 
 _UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3600, 3600, "h"), (120, 60, "min"))
 
@@ -25,6 +29,11 @@ def age(seconds: float) -> str:
 def moment(text: str) -> str:
     """A moment of a document (ISO 8601) to the minute, in UTC."""
     return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M}"
+
+
+def second(when: datetime | str) -> str:
+    """A moment to the second, as it is written there."""
+    return f"{datetime.fromisoformat(when) if isinstance(when, str) else when:%Y-%m-%d %H:%M:%S}"
 
 
 def counted(number: int, thing: str, things: str = "") -> str:
@@ -46,14 +55,17 @@ def some(names: Iterable[str], most: int = 10, longest: int = 60) -> str:
     return (", ".join(shown) or "none yet") + more
 
 
-def plain_window(*windows: Window | None) -> dict[str, int] | dict[str, str] | None:
-    """The hull of ``windows`` as documents have it: inclusive revisions, or ISO times; None for none."""
+def plain_window(*windows: Window | None) -> WindowRange | None:
+    """The hull of ``windows`` as documents have it; None for none."""
     whole = hull([window for window in windows if window is not None])
-    if isinstance(whole, RevisionWindow):
-        return {"start_rev": whole.first, "end_rev": whole.end - 1}
-    if isinstance(whole, TimeWindow):
-        return {"since": whole.since.isoformat(), "until": whole.until.isoformat()}
-    return None
+    return None if whole is None else window_range(whole)
+
+
+def window_range(window: Window) -> WindowRange:
+    """A window as documents have it: inclusive revisions, or ISO times."""
+    if isinstance(window, RevisionWindow):
+        return {"start_rev": window.first, "end_rev": window.end - 1}
+    return {"since": window.since.isoformat(), "until": window.until.isoformat()}
 
 
 def plain_mark(watermark: int | datetime | None) -> int | str | None:

@@ -15,7 +15,20 @@ from typing import Any
 from uuid import UUID
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobStatus
+from sync_pipeline.exit_codes import PARTIAL, SUCCESS
+from sync_pipeline.model import JobStatus, Repository
+from sync_pipeline.operations.documents.common import from_row
+from sync_pipeline.operations.documents.ledger import (
+    ActionName,
+    Attempt,
+    HandledJob,
+    Job,
+    JobAction,
+    JobEvent,
+    JobList,
+    JobSettings,
+    ShownJob,
+)
 from sync_pipeline.operations.formatting import age, counted, plain_window, some
 from sync_pipeline.store import configurations, repos
 from sync_pipeline.store import job_actions as store
@@ -24,29 +37,27 @@ from sync_pipeline.store.job_actions import By, Filters
 from sync_pipeline.store.windows import from_ranges
 from sync_pipeline.sync import configuration
 
-MOST = 10_000
+MAX_JOBS = 10_000
 """Jobs that one command handles."""
 
 WAITING = (JobStatus.PENDING, JobStatus.FAILED)
 _RELEASE_TRIES = 30
 _RELEASE_PAUSE = 0.1
 
-Document = dict[str, Any]
 
-
-def listing(database: Database, filters: Filters, limit: int) -> Document:
-    """The jobs of ``filters`` and how many there are of each status, up to ``MOST``. Raises
+def listing(database: Database, filters: Filters, limit: int) -> JobList:
+    """The jobs of ``filters`` and how many there are of each status, up to ``MAX_JOBS``. Raises
     ConfigurationError for a server or tenant that nobody knows."""
     with database.connection() as conn:
-        names = _names(conn, filters)
-        rows = store.listed(conn, filters, MOST)
+        rows = store.listed(conn, filters, MAX_JOBS)
+        repositories = _repositories(conn, filters)
     counts = Counter(str(row["status"]) for row in rows)
     oldest = {row["status"]: row["age"] for row in sorted(rows, key=lambda r: float(r["age"]))}
     return {
         "counts": dict(counts),
         "oldest_seconds": {status: round(seconds, 1) for status, seconds in oldest.items()},
         "more": max(0, len(rows) - limit),
-        "jobs": [_document(row, names) for row in rows[:limit]],
+        "jobs": [_document(row, repositories) for row in rows[:limit]],
     }
 
 
@@ -60,21 +71,21 @@ def summary(document: Mapping[str, Any]) -> str:
     return ", ".join(words) or "no job waits, runs or is dead"
 
 
-def show(database: Database, job_id: UUID) -> Document:
+def show(database: Database, job_id: UUID) -> ShownJob:
     """One job, why it was started, its settings, attempts and events. Raises ConfigurationError if there is
     none."""
     with database.connection() as conn:
         row = _found(conn, Filters(job_ids=[job_id]))[0]
         return {
-            **_document(row, _names(conn, Filters())),
+            **_document(row, _repositories(conn, Filters())),
             "decision": row["decision"],
             "configuration": _configuration(conn, row["config_hash"]),
-            "history": store.attempts(conn, job_id),
-            "events": store.events(conn, job_id),
+            "history": [from_row(Attempt, one) for one in store.attempts(conn, job_id)],
+            "events": [from_row(JobEvent, one) for one in store.events(conn, job_id)],
         }
 
 
-def _configuration(conn: Connection, config_hash: str | None) -> Document | None:
+def _configuration(conn: Connection, config_hash: str | None) -> JobSettings | None:
     """What the latest attempt worked with, or what the job was made with; None where nothing is known. There
     are no settings where an earlier version kept the hash alone."""
     if not config_hash:
@@ -92,10 +103,10 @@ class Action:
     """Something that a person does to jobs: those of which statuses, and how one is done, which returns "" or
     why not."""
 
-    name: str
+    name: ActionName
     done: str
     statuses: Sequence[JobStatus]
-    carry_out: Callable[[Connection, Mapping[str, Any], By, int], str]
+    execute: Callable[[Connection, Mapping[str, Any], By, int], str]
 
 
 def _reset(conn: Connection, row: Mapping[str, Any], by: By, attempts: int) -> str:
@@ -129,7 +140,7 @@ RELEASE = Action("release", "waits again", (JobStatus.RUNNING,), _release)
 
 def handle(
     database: Database, action: Action, filters: Filters, by: By, *, attempts: int, dry_run: bool = False
-) -> Document:
+) -> JobAction:
     """Do ``action`` to the jobs of ``filters``, or to those that are named; ``attempts`` is how often a reset
     one is tried. Raises ConfigurationError for a job, server or tenant that is not there, and where ``by``
     has no reason."""
@@ -137,18 +148,18 @@ def handle(
         raise ConfigurationError("--reason is empty; say why, the next one who looks will ask")
     by = replace(by, reason=" ".join(by.reason.split()))
     with database.connection() as conn:
-        names = _names(conn, filters)
         if filters.job_ids is None:
-            rows = store.listed(conn, replace(filters, statuses=action.statuses), MOST)
+            rows = store.listed(conn, replace(filters, statuses=action.statuses), MAX_JOBS)
         else:
             rows = _found(conn, filters)
-        handled = []
+        repositories = _repositories(conn, filters)
+        handled: list[HandledJob] = []
         for row in rows:
             if row["status"] not in action.statuses:
                 why = f"it is {row['status']}; {action.name} is for {' and '.join(action.statuses)} jobs"
             else:
-                why = "" if dry_run else action.carry_out(conn, row, by, attempts)
-            handled.append({**_document(row, names), "done": not why, "why_not": why or None})
+                why = "" if dry_run else action.execute(conn, row, by, attempts)
+            handled.append({**_document(row, repositories), "done": not why, "why_not": why or None})
     done = [one for one in handled if one["done"]]
     return {
         "action": action.name,
@@ -157,6 +168,7 @@ def handle(
         "left": len(handled) - len(done),
         "missing": sum(one["missing"] for one in done) if action is DROP else 0,
         "jobs": handled,
+        "exit_code": PARTIAL if len(done) < len(handled) else SUCCESS,
     }
 
 
@@ -180,53 +192,39 @@ def handled(document: Mapping[str, Any]) -> str:
 def _found(conn: Connection, filters: Filters) -> list[dict[str, Any]]:
     """The jobs that are named, in the order of their names."""
     assert filters.job_ids is not None
-    rows = {row["job_id"]: row for row in store.listed(conn, replace(filters, everything=True), MOST)}
+    rows = {row["job_id"]: row for row in store.listed(conn, replace(filters, everything=True), MAX_JOBS)}
     for job_id in filters.job_ids:
         if job_id not in rows:
             raise ConfigurationError(f"there is no job {job_id}; see `scm-sync admin jobs list`")
     return [rows[job_id] for job_id in dict.fromkeys(filters.job_ids)]
 
 
-def _names(conn: Connection, filters: Filters) -> dict[int, str]:
-    """The specifications of all repositories, of which some are at the server and of the tenant of
-    ``filters``."""
+def _repositories(conn: Connection, filters: Filters) -> dict[int, Repository]:
+    """All repositories by their ``repo_id``. Raises ConfigurationError where none is at the server, or of the
+    tenant, of ``filters``."""
     found = repos.list_all(conn)
-    for what, wanted, known in (
+    for option, wanted, known in (
         ("--instance", filters.instance, {repo.instance for repo in found}),
         ("--tenant", filters.tenant, {repo.tenant for repo in found}),
     ):
         if wanted is not None and wanted not in known:
-            raise ConfigurationError(f"{what}: no repository is of {wanted}; there are {some(known)}")
-    return {repo.repo_id: repo.spec for repo in found}
+            raise ConfigurationError(f"{option}: no repository is of {wanted}; there are {some(known)}")
+    return {repo.repo_id: repo for repo in found}
 
 
-def _document(row: Mapping[str, Any], names: Mapping[int, str]) -> Document:
-    return {
-        "job_id": row["job_id"],
-        "repo": names.get(row["repo_id"], row["slug"]),
-        "repo_id": row["repo_id"],
-        "instance": row["instance"],
-        "tenant": row["tenant"],
-        "job": row["job_type"],
-        "mode": row["mode"],
-        "window": plain_window(from_ranges(row["revs"], row["period"])),
-        "status": row["status"],
-        "priority": row["priority"],
-        "attempts": row["attempts"],
-        "max_attempts": row["max_attempts"],
-        "age_seconds": round(row["age"], 1),
-        "missing": row["missing"],
-        "created_at": row["created_at"],
-        "planned_at": row["planned_at"],
-        "not_before": row["not_before"],
-        "worker": row["claimed_by"] if row["status"] == JobStatus.RUNNING else None,
-        "claimed_at": row["claimed_at"] if row["status"] == JobStatus.RUNNING else None,
-        "claim_expires_at": row["claim_expires_at"],
-        "dagster_run_id": row["dagster_run_id"],
-        "finished_at": row["finished_at"],
-        "trigger": row["trigger"],
-        "actor": row["actor"],
-        "reason": row["reason"],
-        "error_code": row["last_error_code"],
-        "error": row["last_error"],
-    }
+def _document(row: Mapping[str, Any], repositories: Mapping[int, Repository]) -> Job:
+    repository = repositories[row["repo_id"]]
+    is_running = row["status"] == JobStatus.RUNNING
+    return from_row(
+        Job,
+        row,
+        repo=repository.spec,
+        path=repository.project_path or repository.url,
+        job=row["job_type"],
+        window=plain_window(from_ranges(row["revs"], row["period"])),
+        age_seconds=round(row["age"], 1),
+        worker=row["claimed_by"] if is_running else None,
+        claimed_at=row["claimed_at"] if is_running else None,
+        error_code=row["last_error_code"],
+        error=row["last_error"],
+    )

@@ -8,14 +8,15 @@ and of the limits in ``scm-sync status``. Does not belong here: how a limit chan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Any
+from functools import partial
 
 from sync_pipeline.catalog import instance_of
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Bucket
+from sync_pipeline.operations.documents.common import from_row
+from sync_pipeline.operations.documents.gates import Limit, LimitEvent, LimitList
 from sync_pipeline.operations.formatting import plain_mark, some
 from sync_pipeline.policy import rate_limits as policy
 from sync_pipeline.policy.rate_limits import RateLimits
@@ -28,119 +29,91 @@ LONGEST_PAUSE = timedelta(days=365)
 # Of what people did to the limits, the newest.
 _EVENTS = 20
 
-Document = dict[str, Any]
 
-
-def listing(database: Database, settings: Settings, instance: str | None = None) -> Document:
+def listing(database: Database, settings: Settings, instance: str | None = None) -> LimitList:
     """Every limit, or those of one server, as they are now, and what people did to them lately. Raises
-    ConfigurationError for a server that nobody knows."""
+    ConfigurationError for an unknown server."""
     with database.connection() as conn:
         if instance is not None:
             _buckets_of(conn, settings, instance)
         return _document(conn, settings, instance)
 
 
-def hindered(conn: Connection, settings: Settings) -> list[Document]:
+def hindered(conn: Connection, settings: Settings) -> list[Limit]:
     """The limits that are paused or lowered."""
     return [one for one in _limits(conn, settings) if one["paused"] or one["lowered"]]
 
 
 def pause(
     database: Database, settings: Settings, instance: str, until: datetime, *, actor: str, reason: str
-) -> Document:
-    """Send nothing to a server before ``until``, whoever runs; returns its limits. A pause that lasts longer
-    stays. Raises ConfigurationError for a server that nobody knows and for a moment that is past or too far
+) -> LimitList:
+    """Send nothing to a server before ``until``, from any process; returns its limits. A pause that lasts
+    longer stays. Raises ConfigurationError for an unknown server and for a moment that is past or too far
     away."""
+    note = _note("paused", actor, reason)
 
-    def decide(bucket: Bucket, _: RateLimits, now: datetime) -> Bucket:
+    def decide(_: RateLimits, bucket: Bucket, now: datetime) -> Bucket:
         if until <= now:
             raise ConfigurationError(
                 f"the pause would have ended at {until:%Y-%m-%d %H:%M:%S} UTC; it is past"
             )
         if until > now + LONGEST_PAUSE:
             raise ConfigurationError("a pause lasts 365 days at most; retire what is no longer to be read")
-        return policy.paused(bucket, now, until, _note("paused", actor, reason))
+        return policy.paused(bucket, now, until, note)
 
-    by = _By("pause", actor, reason, until)
-    return _change(database, settings, instance, decide, by)
-
-
-def resume(database: Database, settings: Settings, instance: str, *, actor: str, reason: str) -> Document:
-    """End every pause of a server, the one that it asked for as well."""
-    note = _note("resumed", actor, reason)
-    return _change(
-        database,
-        settings,
-        instance,
-        lambda bucket, _, now: policy.resumed(bucket, now, note),
-        _By("resume", actor, reason),
-        whole=False,
-    )
-
-
-def reset(database: Database, settings: Settings, instance: str, *, actor: str, reason: str) -> Document:
-    """End every pause of a server and ask it at the rate of the settings again."""
-    note = _note("reset", actor, reason)
-    return _change(
-        database,
-        settings,
-        instance,
-        lambda bucket, limits, now: policy.restored(bucket, limits, now, note),
-        _By("reset", actor, reason),
-        whole=False,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _By:
-    """What a person does to the limits of a server: who, and why. ``until`` is the end of a pause."""
-
-    action: str
-    actor: str
-    reason: str
-    until: datetime | None = None
-
-
-def _note(what: str, actor: str, reason: str) -> str:
-    words = " ".join(reason.split())
-    if not words:
-        raise ConfigurationError("--reason: say why, in a few words")
-    return f"{what} by {actor}: {words}"
-
-
-def _change(
-    database: Database,
-    settings: Settings,
-    instance: str,
-    decide: Callable[[Bucket, RateLimits, datetime], Bucket],
-    by: _By,
-    *,
-    whole: bool = True,
-) -> Document:
-    """Change the buckets of a server: that of the ``whole`` server, or those of kinds of requests too. The
-    event is written with the change."""
     with database.connection() as conn, conn.transaction():
-        buckets = _buckets_of(conn, settings, instance)
-        if not whole:
-            buckets |= {one.endpoint_class for one in store.listed(conn) if one.instance == instance}
-        for bucket in sorted(buckets):
-            limits = limits_of(settings, bucket)
-
-            def changed(old: Bucket, now: datetime, limits: RateLimits = limits) -> Bucket:
-                return decide(old, limits, now)
-
-            store.change(conn, instance, bucket, changed, rate=limits.rate, tokens=limits.burst)
-        reason = " ".join(by.reason.split())
-        store.note(conn, instance, by.action, actor=by.actor, reason=reason, until=by.until)
+        _change(conn, settings, instance, _buckets_of(conn, settings, instance), decide)
+        store.note(conn, instance, "pause", actor=actor, reason=_words(reason), until=until)
         return _document(conn, settings, instance)
 
 
-def _document(conn: Connection, settings: Settings, instance: str | None) -> Document:
+def resume(database: Database, settings: Settings, instance: str, *, actor: str, reason: str) -> LimitList:
+    """End every pause of a server, the one that it asked for as well."""
+    note = _note("resumed", actor, reason)
+    with database.connection() as conn, conn.transaction():
+        buckets = _all_buckets_of(conn, settings, instance)
+        _change(conn, settings, instance, buckets, lambda _, old, now: policy.resumed(old, now, note))
+        store.note(conn, instance, "resume", actor=actor, reason=_words(reason), until=None)
+        return _document(conn, settings, instance)
+
+
+def reset(database: Database, settings: Settings, instance: str, *, actor: str, reason: str) -> LimitList:
+    """End every pause of a server and ask it at the rate of the settings again."""
+    note = _note("reset", actor, reason)
+    with database.connection() as conn, conn.transaction():
+        buckets = _all_buckets_of(conn, settings, instance)
+        _change(conn, settings, instance, buckets, lambda new, old, now: policy.restored(old, new, now, note))
+        store.note(conn, instance, "reset", actor=actor, reason=_words(reason), until=None)
+        return _document(conn, settings, instance)
+
+
+def _words(reason: str) -> str:
+    return " ".join(reason.split())
+
+
+def _note(done: str, actor: str, reason: str) -> str:
+    if not reason.strip():
+        raise ConfigurationError("--reason: say why, in a few words")
+    return f"{done} by {actor}: {_words(reason)}"
+
+
+def _change(
+    conn: Connection,
+    settings: Settings,
+    instance: str,
+    buckets: Iterable[str],
+    decide: Callable[[RateLimits, Bucket, datetime], Bucket],
+) -> None:
+    for bucket in sorted(buckets):
+        limits = limits_of(settings, bucket)
+        store.change(conn, instance, bucket, partial(decide, limits), rate=limits.rate, tokens=limits.burst)
+
+
+def _document(conn: Connection, settings: Settings, instance: str | None) -> LimitList:
     events = store.events(conn, instance, _EVENTS)
-    times = ("created_at", "until")
     return {
         "limits": [one for one in _limits(conn, settings) if instance in (None, one["instance"])],
-        "events": [one | {name: plain_mark(one[name]) for name in times} for one in events],
+        "events": [from_row(LimitEvent, one) for one in events],
     }
 
 
@@ -152,6 +125,12 @@ def _buckets_of(conn: Connection, settings: Settings, instance: str) -> set[str]
     if not buckets:
         raise ConfigurationError(f"there is no server {instance}; {_advice(instance, {n for n, _ in known})}")
     return buckets
+
+
+def _all_buckets_of(conn: Connection, settings: Settings, instance: str) -> set[str]:
+    """The buckets of a server, with those of single kinds of requests."""
+    whole = _buckets_of(conn, settings, instance)
+    return whole | {one.endpoint_class for one in store.listed(conn) if one.instance == instance}
 
 
 _WHOLE = frozenset({store.ALL, store.SVN})
@@ -172,12 +151,12 @@ def limits_of(settings: Settings, endpoint_class: str) -> RateLimits:
     return svn_limits(settings) if endpoint_class == store.SVN else gitlab_limits(settings)
 
 
-def _limits(conn: Connection, settings: Settings) -> list[Document]:
+def _limits(conn: Connection, settings: Settings) -> list[Limit]:
     now = database_time(conn)
     return [_limit(one, limits_of(settings, one.endpoint_class), now) for one in store.listed(conn)]
 
 
-def _limit(one: store.Listed, limits: RateLimits, now: datetime) -> Document:
+def _limit(one: store.Listed, limits: RateLimits, now: datetime) -> Limit:
     # Each process applies its own settings: what others send shows in the bucket, not in those of this shell.
     stored, was_lowered = one.bucket.rate, one.bucket.changed_at is not None
     usual = max(limits.rate, stored) if was_lowered else stored

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import JobType, Kind, Repository
+from sync_pipeline.operations.documents.common import from_row
+from sync_pipeline.operations.documents.gates import (
+    Breaker,
+    BreakerError,
+    BreakerEvent,
+    BreakerList,
+    Pause,
+    PauseList,
+)
 from sync_pipeline.operations.formatting import some
 from sync_pipeline.operations.registration import find_repository
 from sync_pipeline.operations.scheduling import limits_of
@@ -42,9 +50,7 @@ class Place:
         return "global" if self.tenant is None else "tenant"
 
 
-def pause(
-    database: Database, place: Place, *, seconds: float | None, actor: str, reason: str
-) -> dict[str, Any]:
+def pause(database: Database, place: Place, *, seconds: float | None, actor: str, reason: str) -> Pause:
     """Pause a place for so many seconds, or until it is resumed; returns the pause. Raises
     ConfigurationError where there is no such place, or it is paused already."""
     repository = None if place.repo is None else find_repository(database, place.repo)
@@ -79,14 +85,14 @@ def resume(database: Database, pause_id: int, *, actor: str) -> None:
             raise ConfigurationError(f"there is no pause {pause_id} that holds; see `scm-sync admin pauses`")
 
 
-def listing(database: Database) -> dict[str, Any]:
+def listing(database: Database) -> PauseList:
     """The pauses that hold now."""
     with database.connection() as conn:
         names = _names(conn)
         return {"pauses": [document(row, names) for row in pauses.active(conn)]}
 
 
-def breaker_listing(database: Database, settings: Settings) -> dict[str, Any]:
+def breaker_listing(database: Database, settings: Settings) -> BreakerList:
     """Every breaker that was ever judged, what happened to them last, and when one opens by ``settings``;
     ``enabled`` is False where they hold nothing back."""
     limits = limits_of(settings).breaker
@@ -100,34 +106,31 @@ def breaker_listing(database: Database, settings: Settings) -> dict[str, Any]:
                 "runs": limits.min_samples,
             },
             "breakers": [
-                {
-                    "scope": row.scope,
-                    "key": row.key,
-                    "state": row.state,
-                    "since": row.since,
-                    "reason": row.reason,
-                    "errors": errors_of(conn, settings, row),
-                    "failure_rate": round(row.failure_rate, 4),
-                    "rate_limit_rate": round(row.rate_limit_rate, 4),
-                    "timeout_rate": round(row.timeout_rate, 4),
-                    "runs": row.samples,
-                    "judged_at": row.updated_at,
-                }
+                from_row(
+                    Breaker,
+                    row,
+                    errors=errors_of(conn, settings, row),
+                    failure_rate=round(row.failure_rate, 4),
+                    rate_limit_rate=round(row.rate_limit_rate, 4),
+                    timeout_rate=round(row.timeout_rate, 4),
+                    runs=row.samples,
+                    judged_at=row.updated_at,
+                )
                 for row in breakers.read(conn)
             ],
-            "events": [dict(row) for row in breakers.events(conn)],
+            "events": [from_row(BreakerEvent, row) for row in breakers.events(conn)],
         }
 
 
-def errors_of(conn: Connection, settings: Settings, row: breakers.BreakerRow) -> list[dict[str, Any]]:
+def errors_of(conn: Connection, settings: Settings, row: breakers.BreakerRow) -> list[BreakerError]:
     """What the runs failed of that opened a breaker, the most frequent first; nothing where it is closed."""
     if row.state == BreakerState.CLOSED:
         return []
     seconds = limits_of(settings).breaker.window.total_seconds()
-    return [dict(one) for one in breakers.errors(conn, row, SERVER_CODES, seconds)]
+    return [from_row(BreakerError, one) for one in breakers.errors(conn, row, SERVER_CODES, seconds)]
 
 
-def with_errors(reason: str | None, errors: Sequence[Mapping[str, Any]]) -> str | None:
+def with_errors(reason: str | None, errors: Sequence[BreakerError]) -> str | None:
     """The reason of a breaker with what its runs failed of."""
     found = ", ".join(f"{one['code']} {one['runs']}" for one in errors)
     return f"{reason} ({found})" if reason and found else reason
@@ -174,17 +177,13 @@ def _names(conn: Connection) -> Mapping[int, str]:
     return {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
 
 
-def document(row: pauses.PauseRow, names: Mapping[int, str]) -> dict[str, Any]:
+def document(row: pauses.PauseRow, names: Mapping[int, str]) -> Pause:
     """A pause as the documents have it; ``names`` are the specifications of the repositories."""
-    return {
-        "id": row.pause_id,
-        "scope": row.scope,
-        "instance": row.instance,
-        "tenant": row.tenant,
-        "repo": None if row.repo_id is None else names.get(row.repo_id),
-        "job": row.job_type,
-        "reason": row.reason,
-        "actor": row.actor,
-        "since": row.created_at,
-        "until": row.until,
-    }
+    return from_row(
+        Pause,
+        row,
+        id=row.pause_id,
+        repo=None if row.repo_id is None else names.get(row.repo_id),
+        job=row.job_type,
+        since=row.created_at,
+    )

@@ -37,7 +37,7 @@ from sync_pipeline.store.database import Database
 from sync_pipeline.sync.readers import Readers
 
 # Each stretch of time costs one question; more than these are counted as one.
-_MOST_QUESTIONS = 5
+_MAX_QUESTIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _ask(
     times = [gap for gap in missing if isinstance(gap, TimeWindow)]
     if not times:
         return _Asked(0, None)
-    if len(times) > _MOST_QUESTIONS:
+    if len(times) > _MAX_QUESTIONS:
         times = [TimeWindow(times[0].since, times[-1].until)]
     client = Readers(settings, database).gitlab(
         repository.instance, patience=projects.ESTIMATE_SECONDS, tenant=repository.tenant

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import FAILED, INTERRUPTED, PARTIAL, SUCCESS
@@ -31,6 +31,7 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
+from sync_pipeline.operations.documents.common import changed_rows
 from sync_pipeline.operations.formatting import counted, plain_mark, plain_window
 from sync_pipeline.policy.windows import bounds, hull, merged, overlap, without
 from sync_pipeline.quality import health
@@ -226,7 +227,7 @@ def outcome_of_all(outcomes: Sequence[Outcome]) -> Outcome:
     return different.pop() if len(different) == 1 else Outcome.PARTIAL
 
 
-def exit_code(outcome: Outcome) -> int:
+def exit_code(outcome: Outcome) -> Literal[0, 1, 2]:
     """0 all well, 1 partly failed (or somebody else's work was in the way), 2 failed."""
     if outcome is Outcome.SUCCESS:
         return SUCCESS
@@ -386,10 +387,7 @@ def _chunk_result(chunk: Chunk) -> dict[str, Any]:
         "error": chunk.error,
         "state": "covered" if chunk.was_covered else "missing",
         "rows_read": chunk.counts.read,
-        "inserted": chunk.counts.inserted,
-        "updated": chunk.counts.updated,
-        "unchanged": chunk.counts.unchanged,
-        "quarantined": chunk.counts.quarantined,
+        **changed_rows(chunk.counts),
         "calls": chunk.calls,
         "batches": chunk.batches,
         "seconds": round(chunk.seconds, 3),
@@ -418,10 +416,7 @@ def stopped_document(
         "status": str(Outcome.CANCELLED),
         "items_synced": counts.changed,
         "items_skipped": counts.unchanged + counts.poorer,
-        "inserted": counts.inserted,
-        "updated": counts.updated,
-        "unchanged": counts.unchanged,
-        "quarantined": counts.quarantined,
+        **changed_rows(counts),
         "message": _message(Outcome.CANCELLED, counts, None),
         "error": error,
         "exit_code": INTERRUPTED,
@@ -520,10 +515,7 @@ def _document(
         "window": plain_window(window)
         if window
         else plain_window(*(w for report in reports for w in report.covered)),
-        "inserted": counts.inserted,
-        "updated": counts.updated,
-        "unchanged": counts.unchanged,
-        "quarantined": counts.quarantined,
+        **changed_rows(counts),
         "calls": sum(report.calls for report in reports),
         "watermark_before": plain_mark(reports[0].watermark_before if reports else None),
         "watermark_after": plain_mark(reports[-1].watermark_after if reports else None),

@@ -27,15 +27,17 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.operations.formatting import counted, plain_window, some
+from sync_pipeline.operations.documents.common import from_row, row_counts
+from sync_pipeline.operations.documents.ledger import Batch, BatchStatus, Run, RunList, ShownRun
+from sync_pipeline.operations.documents.runner import Replay as ReplayDocument
+from sync_pipeline.operations.documents.runner import ReplayBase, ReplayJob
+from sync_pipeline.operations.formatting import counted, plain_window, some, window_range
 from sync_pipeline.operations.runner import exit_code, outcome_of, outcome_of_all
 from sync_pipeline.policy.windows import merged, overlap
 from sync_pipeline.store import repos, runs
 from sync_pipeline.store.database import Connection, Database, database_time
 from sync_pipeline.store.runs import BatchRow
 from sync_pipeline.store.windows import from_ranges
-
-Document = dict[str, Any]
 
 _LIST = "see `scm-sync admin runs list`"
 _NAMED = 5
@@ -44,50 +46,43 @@ _NAMED = 5
 # Showing ------------------------------------------------------------------------------------------------
 
 
-def listing(
-    database: Database, *, repo_id: int | None, job_type: JobType | None, limit: int
-) -> list[Document]:
+def listing(database: Database, *, repo_id: int | None, job_type: JobType | None, limit: int) -> RunList:
     """The newest runs, all or those of a repository and a job type."""
     with database.connection() as conn:
-        names = {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
         rows = runs.listed(conn, repo_id=repo_id, job_type=job_type, limit=limit)
-    return [_run_document(row, names[row["repo_id"]]) for row in rows]
+        found = {repo.repo_id: repo for repo in repos.list_all(conn)}
+    return {"runs": [_run_document(row, found[row["repo_id"]]) for row in rows]}
 
 
-def show(database: Database, run_id: UUID, limit: int) -> Document:
+def show(database: Database, run_id: UUID, limit: int) -> ShownRun:
     """One run with the first ``limit`` of its batches. Raises ConfigurationError if there is none."""
     with database.connection() as conn:
         row = _run(conn, run_id)
         repository = repos.get(conn, row["repo_id"])
         found = runs.batches(conn, [run_id], limit)
     return {
-        **_run_document(row, repository.spec),
+        **_run_document(row, repository),
         "more": row["batches"] - len(found),
         "batches": [batch_document(one) for one in found],
     }
 
 
-def batch_document(batch: BatchRow) -> Document:
+def batch_document(batch: BatchRow) -> Batch:
     """A batch with where it was read and what became of its rows."""
-    return {
-        "batch_id": batch.batch_id,
-        "batch_no": batch.number,
-        "committed_at": batch.committed_at,
-        "status": _status(batch.counts),
-        "position": batch.position,
-        "first_key": batch.first_key,
-        "last_key": batch.last_key,
-        "window": plain_window(batch.window),
-        "covered": plain_window(batch.covered),
-        "replay": [plain_window(window) for window in batch.read],
-        **_counts_document(batch.counts),
-        "owed": batch.owed,
-        "calls": batch.calls,
-        "seconds": None if batch.seconds is None else round(batch.seconds, 3),
-    }
+    return from_row(
+        Batch,
+        batch,
+        **row_counts(batch.counts),
+        batch_no=batch.number,
+        status=_status(batch.counts),
+        window=plain_window(batch.window),
+        covered=plain_window(batch.covered),
+        replay=[window_range(window) for window in batch.read],
+        seconds=None if batch.seconds is None else round(batch.seconds, 3),
+    )
 
 
-def _status(counts: Counts) -> str:
+def _status(counts: Counts) -> BatchStatus:
     """What became of the rows of a batch, the most important thing first."""
     if counts.quarantined:
         return "quarantined"
@@ -96,46 +91,16 @@ def _status(counts: Counts) -> str:
     return "unchanged" if counts.read else "empty"
 
 
-def _counts_document(counts: Counts) -> Document:
-    return {
-        "rows_read": counts.read,
-        "inserted": counts.inserted,
-        "updated": counts.updated,
-        "unchanged": counts.unchanged,
-        "poorer": counts.poorer,
-        "quarantined": counts.quarantined,
-    }
-
-
-def _run_document(row: Mapping[str, Any], spec: str) -> Document:
-    own = ("run_id", "job_id", "attempt", "status", "started_at", "finished_at", "worker", "dagster_run_id")
-    return {
-        **{name: row[name] for name in own},
-        "repo": spec,
-        "job": row["job_type"],
-        "mode": row["mode"],
-        "window": plain_window(from_ranges(row["revs"], row["period"])),
-        "trigger": row["trigger"],
-        "actor": row["actor"],
-        "reason": row["reason"],
-        **_counts_document(_counts(row)),
-        "batch_count": row["batches"],
-        "calls": row["calls"],
-        "seconds": round(row["seconds"], 3),
-        "error_code": row["error_code"],
-        "error": row["error"],
-        "code_version": row["code_version"],
-    }
-
-
-def _counts(row: Mapping[str, Any]) -> Counts:
-    return Counts(
-        read=row["rows_read"],
-        inserted=row["inserted"],
-        updated=row["updated"],
-        unchanged=row["unchanged"],
-        poorer=row["poorer"],
-        quarantined=row["quarantined"],
+def _run_document(row: Mapping[str, Any], repository: Repository) -> Run:
+    return from_row(
+        Run,
+        row,
+        repo=repository.spec,
+        path=repository.project_path or repository.url,
+        job=row["job_type"],
+        window=plain_window(from_ranges(row["revs"], row["period"])),
+        batch_count=row["batches"],
+        seconds=round(row["seconds"], 3),
     )
 
 
@@ -228,21 +193,20 @@ def _nothing_to_read(replay: Replay, row: Mapping[str, Any], batches: Sequence[B
     return "stored no rows that a window finds; name one that did, " + _LIST
 
 
-def replay_document(replay: Replay, reports: Sequence[JobReport] | None) -> Document:
+def replay_document(replay: Replay, reports: Sequence[JobReport] | None) -> ReplayDocument:
     """The document of a replay; without ``reports`` of what it would do."""
-    document: Document = {
+    document: ReplayBase = {
         "run_id": replay.run_id,
         "batch_id": replay.batch_id,
         "repo": replay.repository.spec,
-        "job": str(replay.job_type),
-        "dry_run": reports is None,
+        "job": replay.job_type,
         "actor": replay.actor,
         "reason": replay.reason,
-        "windows": [plain_window(window) for window in replay.windows],
-        "before": _counts_document(replay.before),
+        "windows": [window_range(window) for window in replay.windows],
+        "before": row_counts(replay.before),
     }
     if reports is None:
-        return {**document, "exit_code": SUCCESS}
+        return {**document, "dry_run": True, "exit_code": SUCCESS}
     done = {report.window for report in reports}
     not_tried = [window for window in replay.windows if window not in done]
     outcome = outcome_of_all([outcome_of(report) for report in reports])
@@ -250,24 +214,23 @@ def replay_document(replay: Replay, reports: Sequence[JobReport] | None) -> Docu
     errors = [report.error for report in reports if report.error]
     return {
         **document,
-        "status": str(outcome),
-        **_counts_document(counts),
+        "dry_run": False,
+        "status": outcome.value,
+        **row_counts(counts),
         "calls": sum(report.calls for report in reports),
         "error": errors[0] if errors else None,
         "jobs": [
-            {
-                "job_id": report.job_id,
-                "run_id": report.run_id,
-                "window": plain_window(report.window),
-                "status": str(outcome_of(report)),
-                **_counts_document(report.counts),
-                "calls": report.calls,
-                "seconds": round(report.seconds, 3),
-                "error": report.error,
-            }
+            from_row(
+                ReplayJob,
+                report,
+                **row_counts(report.counts),
+                window=plain_window(report.window),
+                status=outcome_of(report).value,
+                seconds=round(report.seconds, 3),
+            )
             for report in reports
         ],
-        "not_tried": [plain_window(window) for window in not_tried],
+        "not_tried": [window_range(window) for window in not_tried],
         "exit_code": exit_code(outcome),
     }
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Kind, Repository
 from sync_pipeline.settings import Settings
+from sync_pipeline.store.repos import name_taken
 
 _Server = tuple[Kind, str]
 
@@ -27,18 +29,13 @@ def labels(repositories: Sequence[Repository], settings: Settings) -> dict[int, 
     return found
 
 
-def conflicts(repositories: Sequence[Repository], settings: Settings) -> Iterator[tuple[str, str]]:
-    """Each server whose name is the alias of another one: what is wrong, and what to do."""
+def conflicts(repositories: Sequence[Repository], settings: Settings) -> Iterator[ConfigurationError]:
+    """A refusal for each server whose name is the alias of another one."""
     owners = _owners(repositories)
     for server, name in settings.server_names.items():
         others = owners.get(name, {server})
         if server not in others:
-            (kind, instance), (other_kind, other) = server, min(others)
-            yield (
-                f"the name {name!r} of the {kind} server {instance} is in the asset keys of the "
-                f"{other_kind} server {other}",
-                f"give {instance} another name",
-            )
+            yield name_taken(name, server, min(others))
 
 
 def _owners(repositories: Sequence[Repository]) -> dict[str, set[_Server]]:

@@ -120,5 +120,5 @@ def of_up(beats: Iterable[Heartbeat]) -> Sequence[Heartbeat]:
 
 def summary(beats: Iterable[Heartbeat]) -> list[str]:
     """One line for each thing that is slow now."""
-    said = [beat.outcome for beat in of_up(beats) if beat.outcome.startswith(_MARK)]
-    return [line for outcome in said for line in outcome.removeprefix(_MARK).split("; ")]
+    outcomes = [beat.outcome for beat in of_up(beats) if beat.outcome.startswith(_MARK)]
+    return [line for outcome in outcomes for line in outcome.removeprefix(_MARK).split("; ")]

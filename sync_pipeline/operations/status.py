@@ -90,7 +90,7 @@ def status(
     running: defaultdict[tuple[int, str], list[Document]] = defaultdict(list)
     for row in at_work:
         running[row["repo_id"], row["job_type"]].append(_at_work(row))
-    obstacles = {
+    obstacles: dict[str, Any] = {
         "breakers": opened,
         "pauses": blockers.pause_documents(paused, {row["repo_id"]: _spec(row) for row in rows}),
         "limits": hindered,
@@ -191,10 +191,10 @@ def _of_repository(
     obstacles: Mapping[str, list[Document]], repository: Repository
 ) -> dict[str, list[Document]]:
     """Those that concern ``repository``."""
-    place = {"spec": repository.spec, "instance": repository.instance, "tenant": repository.tenant}
+    asset = {"spec": repository.spec, "instance": repository.instance, "tenant": repository.tenant}
     return {
-        "breakers": [x for x in obstacles["breakers"] if blockers.hinders(x, place)],
-        "pauses": [x for x in obstacles["pauses"] if blockers.holds(x, place)],
+        "breakers": [x for x in obstacles["breakers"] if blockers.hinders(x, asset)],
+        "pauses": [x for x in obstacles["pauses"] if blockers.holds(x, asset)],
         "limits": [x for x in obstacles["limits"] if x["instance"] == repository.instance],
     }
 

@@ -14,6 +14,7 @@ from typing import Any
 from sync_pipeline import __version__, catalog, exit_codes
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.model import Repository
+from sync_pipeline.operations.documents.quality import Verification
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import integrity_checks, repos
 from sync_pipeline.store.database import Connection, Database, database_time
@@ -27,7 +28,7 @@ _ABOUT_CATALOG = "Repositories that Dagster's catalog snapshot does not have as 
 Document = dict[str, Any]
 
 
-def verify(database: Database, settings: Settings) -> Document:
+def verify(database: Database, settings: Settings) -> Verification:
     """Do every proof. ``exit_code`` is 0 if all hold, 2 if not; what is only open makes no proof fail."""
     with database.connection() as conn:
         found = [*integrity_checks.integrity_checks(conn), _catalog(conn, settings)]

@@ -8,7 +8,7 @@ there yet are not made by looking. Does not belong here: any other check; those 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -17,7 +17,7 @@ from sync_pipeline import clock
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations import environment, run_starts
 from sync_pipeline.operations.doctor import Finding, failed, ok, skipped, warning
-from sync_pipeline.operations.doctor.findings import error_text
+from sync_pipeline.operations.doctor.findings import DAGSTER_CHECKS, error_text
 from sync_pipeline.operations.formatting import failed_starts
 from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.run import dagster_environment
@@ -29,77 +29,71 @@ _CONNECT_SECONDS = 4
 _SILENT_SECONDS = 300.0
 
 
-def dagster_checks(settings: Settings, database_url: str | None) -> Sequence[Finding]:
-    """What is found of DAGSTER_HOME, the storage, the daemon and the limits; ``database_url`` is that of our
+def dagster_checks(settings: Settings, database_url: str | None) -> dict[str, Finding]:
+    """The findings of DAGSTER_HOME, the storage, the daemon and the limits; ``database_url`` is that of our
     database, None where it does not answer."""
-    found = [_home(settings)]
+    found = dict.fromkeys(DAGSTER_CHECKS, skipped("Dagster's storage is not there"))
     storage, ready = _storage(settings, database_url)
-    if not ready:
-        found.append(storage)
-        found += [
-            skipped(check, "Dagster's storage is not there")
-            for check in ("dagster_daemon", "dagster_concurrency", "dagster_runs")
-        ]
-        return found
-    with dagster_environment(settings), quiet_dagster(), dg.DagsterInstance.get() as instance:
-        found += [_versions(instance, storage), _daemon(instance), _concurrency(instance)]
-    found.append(_runs(settings, database_url))
+    found |= {"dagster_home": _home(settings), "dagster_storage": storage}
+    if ready:
+        with dagster_environment(settings), quiet_dagster(), dg.DagsterInstance.get() as instance:
+            found["dagster_storage"] = _versions(instance, storage)
+            found["dagster_daemon"] = _daemon(instance)
+            found["dagster_concurrency"] = _concurrency(instance)
+        found["dagster_runs"] = _runs(settings, database_url)
     return found
 
 
 def _runs(settings: Settings, database_url: str | None) -> Finding:
     """Whether Dagster can start runs. One that fails before it begins has no row in our ledger."""
-    name = "dagster_runs"
     starts = run_starts.look(settings, database_url or "")
     if starts is None:
-        return skipped(name, "Dagster's tables cannot be read")
+        return skipped("Dagster's tables cannot be read")
     if not starts.runs:
-        return skipped(name, "Dagster had no run in the last day")
+        return skipped("Dagster had no run in the last day")
     if not starts.failed:
-        return ok(name, f"each of the last {starts.runs} began")
+        return ok(f"each of the last {starts.runs} began")
     seen = failed_starts(starts.runs, starts.failed, starts.reason)
     remedy = "remove the cause that the reason names; see runs.log in the state folder, and Runs in the UI"
-    return (failed if 2 * starts.failed >= starts.runs else warning)(name, seen, remedy)
+    return (failed if 2 * starts.failed >= starts.runs else warning)(seen, remedy)
 
 
 def _home(settings: Settings) -> Finding:
     if not settings.state_dir.exists():
-        return skipped("dagster_home", f"{settings.state_dir} is not there yet; the first start makes it")
+        return skipped(f"{settings.state_dir} is not there yet; the first start makes it")
     try:
         home = environment.dagster_home(settings)
     except ConfigurationError as error:
-        return failed("dagster_home", *error_text(error, "correct SCM_STATE_DIR"))
+        return failed(*error_text(error, "correct SCM_STATE_DIR"))
     theirs = os.environ.get("DAGSTER_HOME")
     if theirs and Path(theirs).resolve() != home.resolve():
         return warning(
-            "dagster_home",
             f"DAGSTER_HOME is {theirs}, this program uses {home}",
             'eval "$(scm-sync env)" in this shell, or the dagster command shows something else',
         )
-    return ok("dagster_home", str(home))
+    return ok(str(home))
 
 
 def _storage(settings: Settings, database_url: str | None) -> tuple[Finding, bool]:
     """Whether Dagster's tables can be reached, and whether they are there."""
-    name = "dagster_storage"
     own = settings.dagster_database_url
     variable = "SCM_DAGSTER_DATABASE_URL" if own else "SCM_DATABASE_URL"
     try:
         if own:
             url = environment.dagster_url(own)
         elif database_url is None:
-            return skipped(name, "the database does not answer"), False
+            return skipped("the database does not answer"), False
         else:
             url = environment.dagster_url(database_url, environment.DAGSTER_SCHEMA)
         server = diagnosis.look(url.replace("+psycopg2", "", 1), _CONNECT_SECONDS, variable)
     except ConfigurationError as error:
-        return failed(name, *error_text(error, f"correct {variable}")), False
+        return failed(*error_text(error, f"correct {variable}")), False
     if server.has_runs:
-        return ok(name, f"PostgreSQL {server.version}"), True
+        return ok(f"PostgreSQL {server.version}"), True
     if server.may_create_tables if server.has_schema else server.may_create:
-        return ok(name, "no tables yet; the first start of scm-sync up or the runner makes them"), False
+        return ok("no tables yet; the first start of scm-sync up or the runner makes them"), False
     what = "tables in its schema" if server.has_schema else "the schema dagster"
-    return failed(name, f"the account may not make {what}", "grant it CREATE there"), False
+    return failed(f"the account may not make {what}", "grant it CREATE there"), False
 
 
 def _versions(instance: dg.DagsterInstance, storage: Finding) -> Finding:
@@ -107,7 +101,6 @@ def _versions(instance: dg.DagsterInstance, storage: Finding) -> Finding:
         version = one.alembic_version() if one is not None else None
         if version is not None and version[0] != version[1]:
             return failed(
-                "dagster_storage",
                 "its tables are those of another version of Dagster",
                 'stop scm-sync up, then: eval "$(scm-sync env)" && dagster instance migrate',
             )
@@ -115,16 +108,14 @@ def _versions(instance: dg.DagsterInstance, storage: Finding) -> Finding:
 
 
 def _daemon(instance: dg.DagsterInstance) -> Finding:
-    name = "dagster_daemon"
     beats = instance.get_daemon_heartbeats()
     needed = [beats[kind] for kind in instance.get_required_daemon_types() if kind in beats]
     if not needed:
-        return skipped(name, "none has run on this storage yet")
+        return skipped("none has run on this storage yet")
     silent = {beat.daemon_type: clock.now().timestamp() - beat.timestamp for beat in needed}
     if min(silent.values()) > _SILENT_SECONDS:
         minutes = min(silent.values()) / 60
         return warning(
-            name,
             f"none runs; the last one was alive {minutes:.0f} minutes ago",
             "start scm-sync up; without it nothing is synced by itself",
         )
@@ -134,21 +125,17 @@ def _daemon(instance: dg.DagsterInstance) -> Finding:
         problems = [f"silent: {', '.join(late)}"] * bool(late) + [f"with errors: {', '.join(wrong)}"] * bool(
             wrong
         )
-        return warning(
-            name, "; ".join(problems), "look at Deployment > Daemons in the UI, or restart scm-sync up"
-        )
-    return ok(name, f"alive, {max(silent.values()):.0f} s ago at most")
+        return warning("; ".join(problems), "look at Deployment > Daemons in the UI, or restart scm-sync up")
+    return ok(f"alive, {max(silent.values()):.0f} s ago at most")
 
 
 def _concurrency(instance: dg.DagsterInstance) -> Finding:
-    name = "dagster_concurrency"
     wrong = list(_wrong_limits(instance))
     if wrong:
-        return warning(name, "; ".join(wrong), "take these settings of dagster.yaml from the installed one")
+        return warning("; ".join(wrong), "take these settings of dagster.yaml from the installed one")
     limits = instance.get_concurrency_config()
     assert limits.run_queue_config is not None
     return ok(
-        name,
         f"{limits.run_queue_config.max_concurrent_runs} runs at a time, "
         f"{limits.pool_config.default_pool_limit} in the pool of an instance",
     )

@@ -1,4 +1,4 @@
-"""Writes the files that ``./dev generate`` makes from the migrations and the settings.
+"""Writes the files that ``./dev generate`` makes from migrations, settings and types of documents.
 
 Belongs here: the text of each file. A test of each file fails until the file has it. The migrations run in an
 embedded PostgreSQL that is deleted afterwards.
@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sync_pipeline.operations import environment, schema_page
+from sync_pipeline.sandbox import schemas
 from sync_pipeline.settings import page
 from sync_pipeline.store import migrations, objects
 from sync_pipeline.store.database import Database
@@ -34,6 +35,7 @@ def texts() -> Mapping[str, str]:
         "docs/settings.md": page.document(),
         "sql/columns.json": columns_document(tables),
         "sql/objects.json": objects.document(found),
+        **schemas.texts(),
     }
 
 

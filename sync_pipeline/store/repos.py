@@ -289,14 +289,20 @@ def alias_of(conn: Connection, kind: Kind, instance: str, name: str) -> str:
     if name:
         owner = conn.execute(_OWNER, {"alias": name}).fetchone()
         if owner is not None:
-            raise ConfigurationError(
-                f"the name {name!r} of the {kind} server {instance} is in the asset keys of the "
-                f"{owner['kind']} server {owner['instance']}; give {instance} another name",
-                code="alias_taken",
-            )
+            raise name_taken(name, (kind, instance), (owner["kind"], owner["instance"]))
         return name
     aliases = catalog.aliases_for(kind, instance)
     return next(alias for alias in aliases if conn.execute(_OWNER, {"alias": alias}).fetchone() is None)
+
+
+def name_taken(name: str, server: tuple[str, str], owner: tuple[str, str]) -> ConfigurationError:
+    """The refusal of a name of ``server`` that is the alias of ``owner``; each is a kind and a host."""
+    (kind, instance), (other_kind, other) = server, owner
+    return ConfigurationError(
+        f"the name {name!r} of the {kind} server {instance} is in the asset keys of the {other_kind} server "
+        f"{other}; give {instance} another name",
+        code="alias_taken",
+    )
 
 
 def get(conn: Connection, repo_id: int) -> Repository:

@@ -58,6 +58,12 @@ SELECT DISTINCT job_id FROM scm.sync_runs
 """
 
 
+_SAME_NAMES = (
+    *("batch_id", "run_id", "fence", "owed", "position", "first_key", "last_key"),
+    *("calls", "seconds", "committed_at"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class BatchRow:
     """A row of ``scm.sync_batches``. ``window`` is what was asked for, ``covered`` what is complete since
@@ -135,27 +141,12 @@ def _batch(row: dict[str, Any]) -> BatchRow:
         covered = read[0]
     if row["position"] is not None and window is not None and not isinstance(window, TimeWindow):
         read = (window,)
+    counts = {name: row[name] for name in ("inserted", "updated", "unchanged", "poorer", "quarantined")}
     return BatchRow(
-        batch_id=row["batch_id"],
-        run_id=row["run_id"],
         number=row["batch_no"],
-        fence=row["fence"],
         window=window,
         covered=covered if row["covers"] else None,
         read=read,
-        counts=Counts(
-            read=row["rows_read"],
-            inserted=row["inserted"],
-            updated=row["updated"],
-            unchanged=row["unchanged"],
-            poorer=row["poorer"],
-            quarantined=row["quarantined"],
-        ),
-        owed=row["owed"],
-        position=row["position"],
-        first_key=row["first_key"],
-        last_key=row["last_key"],
-        calls=row["calls"],
-        seconds=row["seconds"],
-        committed_at=row["committed_at"],
+        counts=Counts(read=row["rows_read"], **counts),
+        **{name: row[name] for name in _SAME_NAMES},
     )

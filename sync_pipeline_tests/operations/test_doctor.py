@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,7 +23,7 @@ from sync_pipeline.operations import doctor, registration
 from sync_pipeline.operations.doctor import CHECKS, Finding, State, findings, local, servers
 from sync_pipeline.operations.doctor import database as database_checks
 from sync_pipeline.operations.doctor.database import evaluate_version
-from sync_pipeline.operations.doctor.examination import DAGSTER_CHECKS
+from sync_pipeline.operations.doctor.findings import DAGSTER_CHECKS, GITLAB_CHECKS
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.quality.reasons import remedy
@@ -52,9 +53,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCM_ENVIRONMENT", ENVIRONMENT)
 
 
-def no_dagster(settings: Settings, database_url: str | None) -> Sequence[Finding]:
+def no_dagster(settings: Settings, database_url: str | None) -> dict[str, Finding]:
     """In place of the checks of Dagster, which are tested where they are."""
-    return [doctor.skipped(check, "not looked at") for check in DAGSTER_CHECKS]
+    return dict.fromkeys(DAGSTER_CHECKS, doctor.skipped("not looked at"))
 
 
 def examined() -> list[Finding]:
@@ -77,11 +78,10 @@ def looked(site: Site, url: str | None = None, token: str | None = None) -> dict
     (server,) = site.settings.gitlab_servers()
     secret = server.token() if token is None else token
     asked = GitLabServer(url or server.url, lambda: secret, server.ca_file)
-    found = servers.GitLabLook("git.test", asked, None, now=lambda: START).look()
-    assert [one.check for one in found] == list(servers.GITLAB_CHECKS)
-    assert {one.subject for one in found} == {"git.test"}
+    found = servers.GitLabChecks(asked, None, now=lambda: START).run()
+    assert tuple(found) == GITLAB_CHECKS
     assert not secret or secret not in str(found)
-    return {one.check: one for one in found}
+    return found
 
 
 # All that there is was read just now.
@@ -149,13 +149,12 @@ def test_what_is_wrong_with_an_asset_is_said_in_the_words_of_every_report(databa
         "unreachable: 1 asset, such as svn:file:///srv/paint revisions: svn://x cannot be reached"
     )
     assert finding.remedy == remedy("unreachable", repository.spec)
-    assert local.assets(None, [])[0].state is SKIPPED
     assert local.assets([], [])[0].state is OK
 
 
 def test_the_exit_code_is_that_of_the_worst_finding() -> None:
-    well, nothing = doctor.ok("database", "x"), doctor.skipped("gitlab", "x")
-    little, much = doctor.warning("gitlab", "x", "y"), doctor.failed("gitlab", "x", "y")
+    well, nothing = doctor.ok("x"), doctor.skipped("x")
+    little, much = doctor.warning("x", "y"), doctor.failed("x", "y")
     assert [doctor.exit_code(one) for one in ([], [well, nothing], [little, well], [little, much])] == [
         0,
         0,
@@ -184,7 +183,7 @@ def test_a_task_that_hangs_or_breaks_keeps_nobody_waiting() -> None:
     tasks = [
         findings.Task(("gitlab", "gitlab_version"), hang, "dead.test"),
         findings.Task(("svn_server",), break_down, "svn.test"),
-        findings.Task(("database",), lambda: [doctor.ok("database", "answers")]),
+        findings.Task(("database",), lambda: doctor.ok("answers")),
     ]
     started = time.monotonic()
     found = sorted(findings.run_in_parallel(tasks, 0.3), key=lambda one: one.order)
@@ -247,14 +246,14 @@ def test_too_little_space_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for least, none in ((0, 0), (2**62, 0), (2**62, 2**62)):
         monkeypatch.setattr(local, "LITTLE_SPACE", least)
         monkeypatch.setattr(local, "NO_SPACE", none)
-        (finding,) = local.disk_space("state folder", tmp_path / "not" / "yet")
+        finding = local.disk_space(tmp_path / "not" / "yet")
         states.append(finding.state)
     assert states == [OK, WARNING, FAILED]
 
 
 def test_the_snapshot_is_compared_with_the_database(database: Database) -> None:
     settings = Settings()
-    assert local.catalog_snapshot(settings, [])[0].state is SKIPPED
+    assert local.catalog_snapshot(settings, []).state is SKIPPED
     with database.connection() as conn:
         register_project(conn, "https://git.test", 7, "platform/api", origin=START)
     known = list(registration.export_catalog(database, settings).repositories)
@@ -262,7 +261,7 @@ def test_the_snapshot_is_compared_with_the_database(database: Database) -> None:
     def state(file: str | None = None) -> tuple[State, str]:
         if file is not None:
             settings.catalog_file.write_text(file)
-        (finding,) = local.catalog_snapshot(settings, known)
+        finding = local.catalog_snapshot(settings, known)
         return finding.state, finding.remedy
 
     again = "run: scm-sync catalog export"
@@ -298,7 +297,7 @@ def test_silent_and_failing_sensors_are_named() -> None:
             Heartbeat("reconcile", START, 0.1, "x", 7300, 3600),
             Heartbeat("reaper_loop", START, 0.1, "tried once", 1e6),
         ]
-        (finding,) = local.sensors(beats)
+        finding = local.sensors(beats)
         return finding.state, finding.seen
 
     assert judged(20, "nothing is due")[0] is OK
@@ -504,7 +503,7 @@ def test_the_last_days_of_a_token() -> None:
     today = date(2026, 5, 6)
 
     def judged(scopes: tuple[str, ...], ends: date | None) -> tuple[State, str]:
-        finding = servers.evaluate_token(TokenInfo("x", scopes, ends), today, "git.test")
+        finding = servers.evaluate_token(TokenInfo("x", scopes, ends), today)
         return finding.state, finding.seen
 
     assert judged(("api",), None) == (OK, "scopes api; never expires")
@@ -518,9 +517,9 @@ def test_no_token_and_one_that_cannot_be_read(site: Site, tmp_path: Path) -> Non
     found = looked(site, token="")
     assert (found["gitlab"].state, found["gitlab_token"].seen) == (OK, "this shell has no token set")
     gone = Settings(gitlab_url=server.url, gitlab_token_file=tmp_path / "gone").gitlab_servers()[0]
-    look = servers.GitLabLook("git.test", gone, None).look()
-    assert of(look, "gitlab").state is OK
-    assert "gone cannot be read" in of(look, "gitlab_token").seen
+    found = servers.GitLabChecks(gone, None).run()
+    assert found["gitlab"].state is OK
+    assert "gone cannot be read" in found["gitlab_token"].seen
 
 
 def test_a_blocked_user_a_wrong_clock_and_a_small_budget(site: Site) -> None:
@@ -537,9 +536,15 @@ def test_a_blocked_user_a_wrong_clock_and_a_small_budget(site: Site) -> None:
     site.gitlab.behaviour.rate_limit = RateLimit(limit=3)
     assert looked(site)["gitlab_limits"].state is WARNING
     site.gitlab.behaviour.rate_limit = None
-    ours = {"rate": 5.0, "full_rate": 10.0, "paused": False, "paused_until": None, "reason": "status 429"}
+    ours: Any = {
+        "rate": 5.0,
+        "full_rate": 10.0,
+        "paused": False,
+        "paused_until": None,
+        "reason": "status 429",
+    }
     (server,) = site.settings.gitlab_servers()
-    slowed = of(servers.GitLabLook("git.test", server, None, [ours]).look(), "gitlab_limits")
+    slowed = servers.GitLabChecks(server, None, [ours]).run()["gitlab_limits"]
     assert slowed.seen == "5 instead of 10 requests a second are sent: status 429"
     assert slowed.state is WARNING
     site.user["state"] = "blocked"
@@ -591,14 +596,12 @@ def test_a_certificate_is_trusted_or_it_is_said_why_not(site: Site, tmp_path: Pa
         def judged(
             url: str = secure.url, ca_file: Path | None = pem, days: int = 0, accepted: str = ""
         ) -> Finding:
-            (finding,) = servers.certificate(
+            return servers.certificate(
                 url,
-                "git.test",
                 ca_file=ca_file,
                 accepted=accepted,
                 now=lambda: datetime.now(UTC) + timedelta(days=days),
             )
-            return finding
 
         assert judged().state is OK
         assert "by our own" in judged().seen
@@ -637,9 +640,7 @@ def test_an_svn_server_is_asked_with_the_login_in_force(
         url = server.url(repository).replace(str(server.port), str(port))
         there = replace(known, url=url, svn_root=url, instance="svn.test")
         settings = Settings(svn_username="reader", svn_password=password)
-        (finding,) = servers.svn_server(settings, there)
-        assert finding.subject == "svn.test"
-        return finding
+        return servers.svn_server(settings, there)
 
     assert judged(server.port, SECRET).state is OK
     assert judged(server.port, SECRET).seen.endswith("answers as reader, HEAD r0")
@@ -662,13 +663,13 @@ def test_the_svn_command_is_missed_only_where_it_is_needed(
     with database.connection() as conn:
         register_source(conn, svn_repository().path)
     known = list(registration.export_catalog(database, Settings()).repositories)
-    assert local.svn_command(known)[0].state is OK
+    assert local.svn_command(known).state is OK
     old = Path(fake_svn("echo 1.9.7\n"))
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert local.svn_command(known)[0].seen == "not on PATH, and needed by 1 registered SVN repository"
-    assert local.svn_command([])[0].state is SKIPPED
-    assert local.svn_command(None)[0].state is FAILED
-    assert servers.svn_server(Settings(), known[0])[0].state is SKIPPED
+    assert local.svn_command(known).seen == "not on PATH, and needed by 1 registered SVN repository"
+    assert local.svn_command([]).state is SKIPPED
+    assert local.svn_command(None).state is FAILED
+    assert servers.svn_server(Settings(), known[0]).state is SKIPPED
     old.rename(tmp_path / "bin" / "svn").chmod(0o755)
-    assert [(one.state, one.seen) for one in local.svn_command(known)] == [(WARNING, "version 1.9.7")]
+    assert (local.svn_command(known).state, local.svn_command(known).seen) == (WARNING, "version 1.9.7")

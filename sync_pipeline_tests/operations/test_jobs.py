@@ -12,7 +12,8 @@ from pydantic import SecretStr
 
 from sync_pipeline.errors import ClaimLost, ConfigurationError
 from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
-from sync_pipeline.operations.jobs import DROP, RELEASE, RESET, Action, Document, handle, listing, show
+from sync_pipeline.operations.documents.ledger import JobAction
+from sync_pipeline.operations.jobs import DROP, RELEASE, RESET, Action, handle, listing, show
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, status
 from sync_pipeline.store.database import Connection, Database
@@ -51,7 +52,7 @@ def end(conn: Connection, claim: jobs.Claim, status: JobStatus) -> None:
     jobs.finish(conn, claim, job_status=status, run_status=RunStatus.FAILED, **failed)  # type: ignore[arg-type]
 
 
-def do(database: Database, action: Action, *ids: UUID, dry_run: bool = False, **filters: object) -> Document:
+def do(database: Database, action: Action, *ids: UUID, dry_run: bool = False, **filters: object) -> JobAction:
     chosen = Filters(job_ids=list(ids) or None, **filters)  # type: ignore[arg-type]
     return handle(database, action, chosen, BY, attempts=3, dry_run=dry_run)
 
@@ -93,7 +94,7 @@ def test_a_dead_job_whose_window_is_somebody_elses_or_done_is_left(
         again = jobs.enqueue(conn, request(1, Mode.BACKFILL, window=(2001, 3001)))
         left = do(database, RESET, ledger["dead"])
         assert (left["done"], left["left"]) == (0, 1)
-        assert "another job" in left["jobs"][0]["why_not"]
+        assert "another job" in (left["jobs"][0]["why_not"] or "")
         conn.execute(
             "UPDATE scm.sync_jobs SET status = 'completed', finished_at = now() WHERE job_id = %s", [again]
         )
@@ -125,7 +126,7 @@ def test_a_job_is_only_handled_as_its_status_allows(database: Database, ledger: 
     for action, name in ((RESET, "running"), (RESET, "waiting"), (DROP, "running"), (RELEASE, "dead")):
         left = do(database, action, ledger[name])
         assert (left["done"], left["left"]) == (0, 1)
-        assert action.name in left["jobs"][0]["why_not"]
+        assert action.name in (left["jobs"][0]["why_not"] or "")
     for action in (RESET, DROP, RELEASE):
         with pytest.raises(ConfigurationError, match="there is no job"):
             do(database, action, uuid4())
@@ -181,12 +182,17 @@ def test_a_job_keeps_the_settings_that_it_ran_with_and_no_secret(
     with database.connection() as conn:
         job = jobs.enqueue(conn, wish, config_hash=configuration.keep(conn, made_with))
         kept = show(database, job)["configuration"]
+        assert kept is not None
+        assert kept["changed"] is not None
         assert kept["changed"].items() >= {"chunk_revisions": 7, "history_floor": "2001-02-03"}.items()
         assert "lease_seconds" not in kept["changed"]
         # Whoever claims it may have other settings, and those are what it ran with.
         assert Syncer(database, ran_with).run(wish).job_id == job
         Syncer(database, ran_with).run(request(repo))
     found = show(database, job)["configuration"]
+    assert found is not None
+    assert found["changed"] is not None
+    assert found["settings"] is not None
     assert found["changed"].items() >= {"chunk_revisions": 9, "cb_enabled": False}.items()
     assert found["settings"]["lease_seconds"] == 60.0
     assert "hunter2" not in json.dumps(show(database, job), default=str)

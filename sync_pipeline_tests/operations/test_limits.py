@@ -110,7 +110,8 @@ def test_who_changed_a_limit_stays_known_after_the_next_one(database: Database, 
     ]
     assert datetime.fromisoformat(found[1]["until"]) == end
     assert "git.test: reset by ann: their limit was raised" in command("list")[2]
-    assert limits.listing(database, SETTINGS, "git.test")["events"] == found
+    of_server = limits.listing(database, SETTINGS, "git.test")["events"]
+    assert [one["action"] for one in of_server] == ["resume", "pause", "reset"]
     with pytest.raises(ConfigurationError):
         limits.pause(database, SETTINGS, "git.test", end, actor="ann", reason=" ")
     assert len(limits.listing(database, SETTINGS)["events"]) == 3

@@ -15,7 +15,7 @@ from sync_pipeline.operations.liveness import HEARTBEATS, Part, look
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import heartbeats
 from sync_pipeline.store.database import Database
-from sync_pipeline_tests.test_schemas import SCHEMAS, validate
+from sync_pipeline_tests.test_schemas import validate
 
 
 def test_the_names_are_those_that_the_parts_write() -> None:
@@ -68,7 +68,6 @@ def test_the_command_answers_with_its_exit_code(
     document = json.loads(capsys.readouterr().out)
     assert (document["ready"], document["alive"], document["exit_code"]) == (True, True, 0)
     validate(document, "health.json")
-    assert set(document) == set(SCHEMAS["health.json"]["properties"])
     # It is asked every few seconds.
     program = (
         "import sys; from sync_pipeline import cli; cli.run(['health', '--for', 'reaper']);"

@@ -89,7 +89,7 @@ def test_two_pools_never_touch_each_others_repositories(
     assert "worker pool office: of local; of tenants acme" in lines
     assert f"no living worker pool takes svn:{nobodys.url} revisions (local, other)" in lines
     with database.connection() as conn:
-        [finding] = local.pools(pools.alive(conn), pools.unserved(conn))
+        finding = local.pools(pools.alive(conn), pools.unserved(conn))
         assert (finding.state, nobodys.url in finding.seen) == (State.WARNING, True)
         assert {one.name for one in heartbeats.read(conn)} == {"worker@office", "worker@factory"}
         pools.seen(conn, "rest", instances=(), tenants=("other",), job_types=())

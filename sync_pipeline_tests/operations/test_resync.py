@@ -17,7 +17,7 @@ from sync_pipeline.store import watermarks
 from sync_pipeline.store.database import Database
 from sync_pipeline_tests.builders import register_project, register_source
 from sync_pipeline_tests.svn_fixtures import SvnRepository
-from sync_pipeline_tests.test_schemas import SCHEMAS, validate
+from sync_pipeline_tests.test_schemas import validate
 
 SETTINGS = Settings(worker_poll_interval=1, sweep_recent_revisions=0, fingerprint_revisions=1)
 
@@ -56,7 +56,6 @@ def test_the_last_blocks_are_read_again_once_a_night(
     document = again(database, Resync.FULL_SYNC, execute=False).document()
     assert document["jobs"] == [{"repo": f"svn:{repository.url}", "job": "revisions", "window": "r1..r3"}]
     validate(document, "admin-rereading.json")
-    assert set(document) == set(SCHEMAS["admin-rereading.json"]["properties"])
     # A schedule, a person and the schedule of another location at the same moment.
     with ThreadPoolExecutor(3) as threads:
         found = list(threads.map(lambda _: again(database, Resync.FULL_SYNC), range(3)))

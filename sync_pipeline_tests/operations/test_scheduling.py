@@ -273,7 +273,8 @@ def test_a_moment_that_python_has_no_form_for_stops_nobody_else(fleet: Fleet) ->
     pauses.pause(fleet.database, place, seconds=60, actor="ada", reason="x")
     fleet.rows("UPDATE scm.pauses SET until = 'infinity' RETURNING 1")
     assert plan(fleet).started == []
-    assert pauses.listing(fleet.database)["pauses"][0]["until"].year == 9000
+    (found,) = pauses.listing(fleet.database)["pauses"]
+    assert f"{found['until']:%Y}" == "9000"
     fleet.rows("UPDATE scm.pauses SET until = '-infinity' RETURNING 1")
     assert {d.repo_id for d in plan(fleet).started} == set(fleet.repos[1:])
 

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sync_pipeline.cli import reports
-from sync_pipeline.cli.shared import say_wrapped
+from sync_pipeline.cli.output import print_wrapped
 from sync_pipeline.model import (
     BEGINNING,
     JobRequest,
@@ -281,7 +281,7 @@ def test_nothing_on_a_terminal_is_wider_than_it_or_clipped(
     monkeypatch.setattr("rich.console.Console._environ", os.environ)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     for line in (*reports.status_explanations(document), *reports.status_obstacles(document)):
-        say_wrapped(line)
+        print_wrapped(line)
     text += capsys.readouterr().out
     assert max(cell_len(line) for line in text.splitlines()) <= width
     assert "…" not in text

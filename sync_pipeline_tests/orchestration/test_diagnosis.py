@@ -18,7 +18,7 @@ from dagster._utils.error import serializable_error_info_from_exc_info
 from sync_pipeline.cli.reports import status_attendance
 from sync_pipeline.operations import environment
 from sync_pipeline.operations.doctor import Finding, State
-from sync_pipeline.operations.doctor.examination import DAGSTER_CHECKS
+from sync_pipeline.operations.doctor.findings import DAGSTER_CHECKS
 from sync_pipeline.operations.status import status
 from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.diagnosis import dagster_checks
@@ -39,9 +39,9 @@ def settings(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def looked(settings: Settings) -> dict[str, Finding]:
     found = dagster_checks(settings, settings.database_url)
-    assert [one.check for one in found] == list(DAGSTER_CHECKS)
-    assert all((one.remedy != "") == (one.state in (WARNING, FAILED)) for one in found)
-    return {one.check: one for one in found}
+    assert tuple(found) == DAGSTER_CHECKS
+    assert all((one.remedy != "") == (one.state in (WARNING, FAILED)) for one in found.values())
+    return found
 
 
 def states(settings: Settings) -> list[State]:
@@ -63,7 +63,7 @@ def test_a_database_of_dagsters_own_is_named_when_it_does_not_answer(settings: S
     assert found["dagster_storage"].state is FAILED
     assert "SCM_DAGSTER_DATABASE_URL" in found["dagster_storage"].remedy
     assert "hunter2" not in str(found)
-    assert dagster_checks(settings, None)[1].state is SKIPPED
+    assert dagster_checks(settings, None)["dagster_storage"].state is SKIPPED
 
 
 def test_daemon_versions_limits_and_home_of_an_instance_in_use(

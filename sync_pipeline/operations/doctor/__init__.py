@@ -1,9 +1,8 @@
 """``scm-sync doctor``: one look at everything that has to be right before anything can be synced.
 
-Belongs here: what is checked, in which order, what it means and what to do about it. It changes nothing, but
-that an embedded server that exists is started, as by every command. What is known about Dagster is asked of a
-function that the caller brings, because nothing here knows Dagster. The page about every check is
-``docs/doctor.md``. Does not belong here: how the result is shown.
+Belongs here: the checks, their order, and their remedies. It changes nothing, but that an embedded server
+that exists is started, as by every command. The caller brings the checks of Dagster, because nothing here
+knows Dagster. The page about every check is ``docs/doctor.md``. Does not belong here: how the result looks.
 """
 
 from sync_pipeline.operations.doctor.examination import DagsterChecks, document, examine, exit_code

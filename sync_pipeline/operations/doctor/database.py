@@ -12,32 +12,30 @@ import psycopg
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.operations import environment
-from sync_pipeline.operations.doctor.findings import Finding, State, error_text, failed, ok, skipped
+from sync_pipeline.operations.doctor.findings import (
+    DATABASE_CHECKS,
+    Finding,
+    State,
+    error_text,
+    failed,
+    ok,
+    skipped,
+)
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import diagnosis, migrations, objects
 from sync_pipeline.store.connecting import describe
 from sync_pipeline.store.diagnosis import Server
-
-CHECKS = (
-    "database",
-    "database_version",
-    "database_encoding",
-    "database_rights",
-    "migrations",
-    "schema",
-    "environment",
-)
+from sync_pipeline.store.migrations import SchemaState
 
 OLDEST = 15
 """The oldest major version of PostgreSQL that has what the tables need."""
 
 CONNECT_SECONDS = 4
-
 _SHOWN_TABLES = 3
 
 
 class Database:
-    """The database in force, once :meth:`look` has been there: ``url`` is None where it does not answer,
+    """The database in force, once :meth:`check` has been there: ``url`` is None where it does not answer,
     ``usable`` says that its tables can be read, ``data_directory`` is that of the embedded server."""
 
     def __init__(self, settings: Settings) -> None:
@@ -46,30 +44,27 @@ class Database:
         self.usable = False
         self.data_directory: str | None = None
 
-    def look(self) -> list[Finding]:
-        """What each check of :data:`CHECKS` finds."""
+    def check(self) -> dict[str, Finding]:
+        """A finding of each of :data:`DATABASE_CHECKS`."""
         started = time.monotonic()
         try:
             url, embedded = self._find()
             server = diagnosis.look(url, CONNECT_SECONDS)
         except ConfigurationError as error:
-            seen, remedy = error_text(error, "correct SCM_DATABASE_URL")
-            return [
-                failed(CHECKS[0], seen, remedy),
-                *(skipped(check, "the database does not answer") for check in CHECKS[1:]),
-            ]
+            found = dict.fromkeys(DATABASE_CHECKS, skipped("the database does not answer"))
+            return found | {"database": failed(*error_text(error, "correct SCM_DATABASE_URL"))}
         milliseconds = 1000 * (time.monotonic() - started)
         self.url = url
         if embedded:
             self.data_directory = server.data_directory
-        what = "the embedded server" if embedded else describe(url)
-        return [
-            ok("database", f"{what} answers in {milliseconds:.0f} ms"),
-            evaluate_version(server),
-            _encoding(server),
-            _rights(server),
-            *self._schema(url),
-        ]
+        name = "the embedded server" if embedded else describe(url)
+        return {
+            "database": ok(f"{name} answers in {milliseconds:.0f} ms"),
+            "database_version": evaluate_version(server),
+            "database_encoding": _encoding(server),
+            "database_rights": _rights(server),
+            **self._schema(url),
+        }
 
     def _find(self) -> tuple[str, bool]:
         """The URL in force, and whether it is the embedded server's, which is started."""
@@ -84,97 +79,83 @@ class Database:
             )
         return environment.ensure_server(self._settings.state_dir), True
 
-    def _schema(self, url: str) -> list[Finding]:
+    def _schema(self, url: str) -> dict[str, Finding]:
         ours = self._settings.environment
         try:
             state = migrations.check(url, ours)
         except psycopg.Error:
-            return [
-                failed(
-                    "migrations",
-                    "the record of migrations cannot be read",
-                    "grant the account SELECT on the tables of the schemas migrations and scm",
+            unreadable = "the record of migrations cannot be read"
+            return {
+                "migrations": failed(
+                    unreadable, "grant the account SELECT on the tables of the schemas migrations and scm"
                 ),
-                skipped("schema", "the record of migrations cannot be read"),
-                skipped("environment", "the marker cannot be read"),
-            ]
-        found = []
-        if state.unknown:
-            found.append(
-                failed(
-                    "migrations",
-                    f"{', '.join(state.unknown)} is applied and not known to this program",
-                    "install the version of this program that the database was migrated with, or a newer one",
-                )
-            )
-        elif state.pending:
-            seen = "no tables of ours yet" if not state.applied else f"{', '.join(state.pending)} is missing"
-            found.append(failed("migrations", seen, "run: scm-sync db migrate"))
-        else:
-            found.append(ok("migrations", f"current: {state.applied[-1]}"))
-        if state.environment is None:
-            found.append(skipped("environment", "the database is not marked before the first migration"))
-        elif state.environment != ours:
-            found.append(
-                failed(
-                    "environment",
-                    f"the database is marked {state.environment!r}, SCM_ENVIRONMENT is {ours!r}",
-                    "correct SCM_ENVIRONMENT or SCM_DATABASE_URL",
-                )
-            )
-        else:
-            found.append(ok("environment", f"{ours!r}, as the database is marked"))
-        self.usable = all(one.state is State.OK for one in found)
+                "schema": skipped(unreadable),
+                "environment": skipped("the marker cannot be read"),
+            }
+        found = {"migrations": _migrations(state), "environment": _environment(state, ours)}
+        self.usable = all(one.state is State.OK for one in found.values())
         current = not (state.unknown or state.pending)
-        found.insert(1, _objects(url) if current else skipped("schema", "it is of another version"))
-        return found
+        return found | {"schema": _objects(url) if current else skipped("it is of another version")}
+
+
+def _migrations(state: SchemaState) -> Finding:
+    if state.unknown:
+        return failed(
+            f"{', '.join(state.unknown)} is applied and not known to this program",
+            "install the version of this program that the database was migrated with, or a newer one",
+        )
+    if state.pending:
+        seen = "no tables of ours yet" if not state.applied else f"{', '.join(state.pending)} is missing"
+        return failed(seen, "run: scm-sync db migrate")
+    return ok(f"current: {state.applied[-1]}")
+
+
+def _environment(state: SchemaState, ours: str) -> Finding:
+    if state.environment is None:
+        return skipped("the database is not marked before the first migration")
+    if state.environment != ours:
+        return failed(
+            f"the database is marked {state.environment!r}, SCM_ENVIRONMENT is {ours!r}",
+            "correct SCM_ENVIRONMENT or SCM_DATABASE_URL",
+        )
+    return ok(f"{ours!r}, as the database is marked")
 
 
 def _objects(url: str) -> Finding:
     with diagnosis.connection(url, CONNECT_SECONDS) as conn:
         damages = objects.check(conn)
     if not damages:
-        return ok("schema", "every index, constraint, trigger, function and column is there")
-    more = len(damages) - 1
-    return failed(
-        "schema",
-        f"{damages[0].problem}{f', and {more} more' * (more > 0)}",
-        "run: scm-sync db check, which prints the statements that restore it",
-    )
+        return ok("every index, constraint, trigger, function and column is there")
+    more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
+    remedy = "run: scm-sync db check, which prints the statements that restore it"
+    return failed(f"{damages[0].problem}{more}", remedy)
 
 
 def evaluate_version(server: Server) -> Finding:
     """Whether the server is new enough."""
     if server.version_number < OLDEST * 10_000:
-        return failed("database_version", f"PostgreSQL {server.version}", f"use PostgreSQL {OLDEST} or newer")
-    return ok("database_version", f"PostgreSQL {server.version}")
+        return failed(f"PostgreSQL {server.version}", f"use PostgreSQL {OLDEST} or newer")
+    return ok(f"PostgreSQL {server.version}")
 
 
 def _encoding(server: Server) -> Finding:
     if server.encoding != "UTF8":
         return failed(
-            "database_encoding",
             f"{server.encoding}, which cannot hold every message and path",
             "make the database with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0",
         )
-    return ok("database_encoding", server.encoding)
+    return ok(server.encoding)
 
 
 def _rights(server: Server) -> Finding:
-    name = "database_rights"
     if server.read_only:
-        return failed(
-            name, "the database can only be read", "name the primary server, and no read-only account"
-        )
+        return failed("the database can only be read", "name the primary server, and no read-only account")
     if not server.may_stage:
-        return failed(
-            name, "no temporary tables are allowed", "GRANT TEMPORARY ON DATABASE ... to the account"
-        )
+        return failed("no temporary tables are allowed", "GRANT TEMPORARY ON DATABASE ... to the account")
     if not server.has_scm:
         if server.may_create:
-            return ok(name, "the account may make the schemas")
+            return ok("the account may make the schemas")
         return failed(
-            name,
             "the account may not make the schemas",
             "GRANT CREATE ON DATABASE ... to the account, or migrate with another one",
         )
@@ -182,8 +163,7 @@ def _rights(server: Server) -> Finding:
         shown = [f"{rights} on {table}" for table, rights in server.lacking.items()]
         more = len(shown) - _SHOWN_TABLES
         return failed(
-            name,
             f"the account lacks {'; '.join(shown[:_SHOWN_TABLES])}{f' and {more} tables more' * (more > 0)}",
             "sync with the account that migrated, or grant it these rights",
         )
-    return ok(name, "reads and writes every table of the schema scm")
+    return ok("reads and writes every table of the schema scm")

@@ -7,9 +7,9 @@ here: a check.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,10 @@ from sync_pipeline.operations import limits
 from sync_pipeline.operations.doctor import database, local, servers
 from sync_pipeline.operations.doctor.findings import (
     CHECKS,
+    DAGSTER_CHECKS,
+    DATABASE_CHECKS,
+    GITLAB_CHECKS,
+    LEDGER_CHECKS,
     Finding,
     Progress,
     State,
@@ -32,6 +36,7 @@ from sync_pipeline.operations.doctor.findings import (
     run_in_parallel,
     skipped,
 )
+from sync_pipeline.operations.documents.gates import Limit
 from sync_pipeline.quality import credentials, health
 from sync_pipeline.quality.health import HealthResult
 from sync_pipeline.settings import Settings
@@ -41,91 +46,92 @@ from sync_pipeline.store.heartbeats import Heartbeat
 from sync_pipeline.store.pools import Pool, Unserved
 from sync_pipeline.sync.readers import Readers
 
-DagsterChecks = Callable[[Settings, str | None], Sequence[Finding]]
-"""Finds something of each of :data:`DAGSTER_CHECKS`, given the URL of our database, None where it does not
-answer."""
-
-DAGSTER_CHECKS = ("dagster_home", "dagster_storage", "dagster_daemon", "dagster_concurrency", "dagster_runs")
+DagsterChecks = Callable[[Settings, str | None], Mapping[str, Finding]]
+"""A finding of each of :data:`DAGSTER_CHECKS`. The URL is that of our database, None without an answer."""
 
 SECONDS = 30.0
 """Longest time for the database, and again for everything that follows from it. Hosts that do not answer are
 given up long before; this is for what has no limit of its own, on a machine with much else to do."""
 
-_LOCAL_CHECKS = ("settings", "svn_command")
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """The rows of the database that several checks need. ``hindered`` are the shared rate limits that are
+    paused or lowered."""
+
+    repositories: list[Repository]
+    stops: Mapping[str, Stop]
+    beats: list[Heartbeat]
+    pools: list[Pool]
+    verdicts: list[HealthResult]
+    unserved: list[Unserved]
+    hindered: list[Limit]
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the database says about what is to be looked at: ``repositories`` and ``beats`` are None where it
-    says nothing. ``listed`` are the repositories of the snapshot, ``hindered`` the shared rate limits that
-    are paused or lowered."""
+    """The subjects of the checks: ``listed`` are the repositories of the database, or those of the snapshot
+    where it cannot be read; ``ledger`` is None then."""
 
-    listed: list[Repository]
-    repositories: list[Repository] | None = None
-    stops: dict[str, Stop] = field(default_factory=dict)
-    beats: list[Heartbeat] | None = None
-    pools: list[Pool] | None = None
-    verdicts: list[HealthResult] | None = None
-    unserved: list[Unserved] = field(default_factory=list)
-    hindered: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def listed_now(self) -> list[Repository]:
-        """All repositories, as the database has them, or the snapshot where it does not answer."""
-        return self.listed if self.repositories is None else self.repositories
+    listed: Sequence[Repository]
+    ledger: _Ledger | None
 
     def active(self, kind: Kind) -> list[Repository]:
-        return [r for r in self.listed_now if r.kind is kind and r.lifecycle is Lifecycle.ACTIVE]
+        return [r for r in self.listed if r.kind is kind and r.lifecycle is Lifecycle.ACTIVE]
 
 
 def examine(dagster: DagsterChecks, progress: Progress = lambda _: None) -> Iterator[Finding]:
-    """What every check of :data:`CHECKS` finds, each as soon as it is known. ``progress`` is told what is
-    waited for. It raises nothing."""
+    """The findings of every check of :data:`CHECKS`, each as soon as it is known. ``progress`` is called with
+    the checks that are awaited. It raises nothing."""
     findings, settings = local.settings_in_force()
-    yield from findings
+    yield from Task(("settings",), list).named(findings)
     if settings is None:
-        yield from run_in_parallel(
-            [Task(("svn_command",), partial(local.svn_command, None))], SECONDS, progress
-        )
-        for check in CHECKS:
-            if check not in _LOCAL_CHECKS:
-                yield skipped(check, "the settings cannot be read")
+        svn = Task(("svn_command",), partial(local.svn_command, None))
+        yield from run_in_parallel([svn], SECONDS, progress)
+        others = [check for check in CHECKS if check not in ("settings", "svn_command")]
+        yield from _skipped(others, "the settings cannot be read")
         return
-    place = database.Database(settings)
+    ours = database.Database(settings)
     first = [
-        Task(database.CHECKS, place.look),
+        Task(DATABASE_CHECKS, ours.check),
         Task(("state_folder",), partial(local.state_folder, settings)),
     ]
     yield from run_in_parallel(first, SECONDS, progress)
-    known = _known(settings, place)
-    yield from run_in_parallel(_tasks(settings, place, known, dagster), SECONDS, progress)
+    known = _known(settings, ours)
+    certificates = list(_certificates(settings, known))
+    tasks = [*_local(settings, ours, known, dagster), *_gitlab(settings, known), *_svn(settings, known)]
+    yield from run_in_parallel([*tasks, *certificates], SECONDS, progress)
+    if known.ledger is None:
+        yield from _skipped(LEDGER_CHECKS, "the database cannot be read")
     if not known.active(Kind.SVN):
-        yield skipped("svn_server", "no SVN repository is registered")
+        yield from _skipped(["svn_server"], "no SVN repository is registered")
     if not settings.gitlab_servers() and not known.active(Kind.GITLAB):
-        for check in servers.GITLAB_CHECKS:
-            yield skipped(check, "no GitLab is configured")
-    if not _certificates(settings, known):
-        yield skipped("certificate", "no server is reached by https or http")
+        yield from _skipped(GITLAB_CHECKS, "no GitLab is configured")
+    if not certificates:
+        yield from _skipped(["certificate"], "no server is reached by https or http")
 
 
-def _known(settings: Settings, place: database.Database) -> _Known:
-    listed: list[Repository] = []
-    # What is wrong with them, the checks of snapshot and database say.
-    with suppress(ConfigurationError):
-        listed = list(read_snapshot(settings.catalog_file).repositories)
+def _skipped(checks: Sequence[str], why: str) -> Iterator[Finding]:
+    return Task(checks, list).named(dict.fromkeys(checks, skipped(why)))
+
+
+def _known(settings: Settings, ours: database.Database) -> _Known:
     with suppress(ConfigurationError, psycopg.Error):
-        if place.url is not None and place.usable:
-            return _asked(settings, place.url, listed)
-    return _Known(listed)
+        if ours.url is not None and ours.usable:
+            ledger = _read_ledger(settings, ours.url)
+            return _Known(ledger.repositories, ledger)
+    # The checks of snapshot and database report what is wrong with them.
+    with suppress(ConfigurationError):
+        return _Known(read_snapshot(settings.catalog_file).repositories, None)
+    return _Known([], None)
 
 
-def _asked(settings: Settings, url: str, listed: list[Repository]) -> _Known:
+def _read_ledger(settings: Settings, url: str) -> _Ledger:
     with diagnosis.connection(url, database.CONNECT_SECONDS) as conn:
         tokens = credentials.in_force(conn, Readers(settings))
-        return _Known(
-            listed,
+        return _Ledger(
             repositories=repos.list_all(conn),
-            stops=dict(tokens.stopped),
+            stops=tokens.stopped,
             beats=heartbeats.read(conn),
             pools=pools.alive(conn),
             verdicts=health.read(conn, timedelta(seconds=settings.scheduler.stale_after_seconds), tokens),
@@ -134,35 +140,35 @@ def _asked(settings: Settings, url: str, listed: list[Repository]) -> _Known:
         )
 
 
-def _tasks(settings: Settings, place: database.Database, known: _Known, dagster: DagsterChecks) -> list[Task]:
+def _local(
+    settings: Settings, ours: database.Database, known: _Known, dagster: DagsterChecks
+) -> Iterator[Task]:
     disks = {"state folder": settings.state_dir, "temporary files": local.temporary_files()}
-    if place.data_directory is not None:
-        disks["database"] = Path(place.data_directory)
-    return [
-        *(
-            Task(("disk_space",), partial(local.disk_space, name, folder), name)
-            for name, folder in disks.items()
-        ),
-        Task(("catalog_snapshot",), partial(local.catalog_snapshot, settings, known.repositories)),
-        Task(("server_names",), partial(local.server_names, settings, known.listed_now)),
-        Task(DAGSTER_CHECKS, partial(dagster, settings, place.url)),
-        Task(("code_server",), partial(local.code_server, known.beats)),
-        Task(("sensors",), partial(local.sensors, known.beats)),
-        Task(("pools",), partial(local.pools, known.pools, known.unserved)),
-        Task(("assets",), partial(local.assets, known.verdicts, known.listed_now)),
-        Task(("svn_command",), partial(local.svn_command, known.repositories)),
-        *_gitlab(settings, known),
-        *_svn(settings, known),
-        *_certificates(settings, known),
-    ]
+    if ours.data_directory is not None:
+        disks["database"] = Path(ours.data_directory)
+    for name, folder in disks.items():
+        yield Task(("disk_space",), partial(local.disk_space, folder), name)
+    ledger = known.ledger
+    registered = None if ledger is None else ledger.repositories
+    yield Task(("catalog_snapshot",), partial(local.catalog_snapshot, settings, registered))
+    yield Task(("server_names",), partial(local.server_names, settings, known.listed))
+    yield Task(("svn_command",), partial(local.svn_command, registered))
+    yield Task(DAGSTER_CHECKS, partial(dagster, settings, ours.url))
+    if ledger is not None:
+        yield Task(("code_server",), partial(local.code_server, ledger.beats))
+        yield Task(("sensors",), partial(local.sensors, ledger.beats))
+        yield Task(("pools",), partial(local.pools, ledger.pools, ledger.unserved))
+        yield Task(("assets",), partial(local.assets, ledger.verdicts, ledger.repositories))
 
 
 def _gitlab(settings: Settings, known: _Known) -> Iterator[Task]:
     configured = {instance_of(server.url): server for server in settings.gitlab_servers()}
     for instance, server in configured.items():
-        hindered = [one for one in known.hindered if one["instance"] == instance]
-        look = servers.GitLabLook(instance, server, known.stops.get(instance), hindered)
-        yield Task(servers.GITLAB_CHECKS, look.look, instance)
+        stop, hindered = None, []
+        if known.ledger is not None:
+            stop = known.ledger.stops.get(instance)
+            hindered = [one for one in known.ledger.hindered if one["instance"] == instance]
+        yield Task(GITLAB_CHECKS, servers.GitLabChecks(server, stop, hindered).run, instance)
     used = Counter(repository.instance for repository in known.active(Kind.GITLAB))
     for instance, count in used.items():
         if instance in configured:
@@ -170,8 +176,7 @@ def _gitlab(settings: Settings, known: _Known) -> Iterator[Task]:
         try:
             Readers(settings).fingerprint(instance)
         except ConfigurationError as error:
-            found = servers.unconfigured_gitlab(instance, count, str(error))
-            yield Task(servers.GITLAB_CHECKS, partial(list, found), instance)
+            yield Task(GITLAB_CHECKS, partial(servers.unconfigured_gitlab, count, str(error)), instance)
 
 
 def _svn(settings: Settings, known: _Known) -> Iterator[Task]:
@@ -179,34 +184,28 @@ def _svn(settings: Settings, known: _Known) -> Iterator[Task]:
         yield Task(("svn_server",), partial(servers.svn_server, settings, repository), instance)
 
 
-def _certificates(settings: Settings, known: _Known) -> list[Task]:
-    tasks = []
+def _certificates(settings: Settings, known: _Known) -> Iterator[Task]:
     for server in settings.gitlab_servers():
-        name = instance_of(server.url)
-        look = partial(servers.certificate, server.url, name, ca_file=server.ca_file)
-        tasks.append(Task(("certificate",), look, name))
+        check = partial(servers.certificate, server.url, ca_file=server.ca_file)
+        yield Task(("certificate",), check, instance_of(server.url))
     sends_password = bool(settings.svn.password.get_secret_value())
     for instance, repository in _one_of_each(known).items():
         url = repository.url
         if url.startswith("https://") or (url.startswith("http://") and sends_password):
-            look = partial(
+            check = partial(
                 servers.certificate,
                 url,
-                instance,
                 ca_file=settings.ca_file,
                 system=True,
                 accepted=settings.svn.trust_failures,
             )
-            tasks.append(Task(("certificate",), look, instance))
-    return tasks
+            yield Task(("certificate",), check, instance)
 
 
 def _one_of_each(known: _Known) -> dict[str, Repository]:
     """The first repository of each SVN server."""
-    found: dict[str, Repository] = {}
-    for repository in sorted(known.active(Kind.SVN), key=lambda one: one.repo_id):
-        found.setdefault(repository.instance, repository)
-    return found
+    newest_first = sorted(known.active(Kind.SVN), key=lambda one: -one.repo_id)
+    return {repository.instance: repository for repository in newest_first}
 
 
 # The result ---------------------------------------------------------------------------------------------

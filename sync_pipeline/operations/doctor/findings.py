@@ -9,16 +9,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sync_pipeline.errors import SyncError
 
-CHECKS = (
-    "settings",
-    "state_folder",
-    "disk_space",
+DATABASE_CHECKS = (
     "database",
     "database_version",
     "database_encoding",
@@ -26,17 +23,11 @@ CHECKS = (
     "migrations",
     "schema",
     "environment",
-    "catalog_snapshot",
-    "server_names",
-    "dagster_home",
-    "dagster_storage",
-    "dagster_daemon",
-    "dagster_concurrency",
-    "dagster_runs",
-    "code_server",
-    "sensors",
-    "pools",
-    "assets",
+)
+DAGSTER_CHECKS = ("dagster_home", "dagster_storage", "dagster_daemon", "dagster_concurrency", "dagster_runs")
+LEDGER_CHECKS = ("code_server", "sensors", "pools", "assets")
+"""Checks of rows that the program keeps."""
+GITLAB_CHECKS = (
     "gitlab",
     "gitlab_version",
     "gitlab_token",
@@ -44,6 +35,17 @@ CHECKS = (
     "gitlab_stop",
     "gitlab_clock",
     "gitlab_limits",
+)
+CHECKS = (
+    "settings",
+    "state_folder",
+    "disk_space",
+    *DATABASE_CHECKS,
+    "catalog_snapshot",
+    "server_names",
+    *DAGSTER_CHECKS,
+    *LEDGER_CHECKS,
+    *GITLAB_CHECKS,
     "svn_command",
     "svn_server",
     "certificate",
@@ -52,7 +54,7 @@ CHECKS = (
 
 
 class State(StrEnum):
-    """What a check came to. A skipped one had nothing to look at, or something it needs is not there."""
+    """The result of a check. A skipped one had nothing to check, or needs something that is not there."""
 
     OK = "ok"
     WARNING = "warning"
@@ -62,15 +64,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report: ``seen`` is what was there, ``remedy`` what to do about it, empty where nothing
-    is to be done. ``subject`` says which server or folder it is about where there may be several. Neither
-    holds a secret."""
+    """One line of the report: ``seen`` is the observation, ``remedy`` the advice, empty where none is
+    needed. ``subject`` is the server or folder where there may be several. Neither holds a secret. The
+    runner sets ``check``."""
 
-    check: str
-    subject: str
     state: State
     seen: str
     remedy: str = ""
+    subject: str = ""
+    check: str = ""
 
     @property
     def order(self) -> tuple[int, str]:
@@ -78,24 +80,24 @@ class Finding:
         return CHECKS.index(self.check), self.subject
 
 
-def ok(check: str, seen: str, subject: str = "") -> Finding:
+def ok(seen: str, subject: str = "") -> Finding:
     """All is well."""
-    return Finding(check, subject, State.OK, seen)
+    return Finding(State.OK, seen, "", subject)
 
 
-def skipped(check: str, seen: str, subject: str = "") -> Finding:
-    """There was nothing to look at."""
-    return Finding(check, subject, State.SKIPPED, seen)
+def skipped(seen: str, subject: str = "") -> Finding:
+    """There was nothing to check."""
+    return Finding(State.SKIPPED, seen, "", subject)
 
 
-def warning(check: str, seen: str, remedy: str, subject: str = "") -> Finding:
+def warning(seen: str, remedy: str, subject: str = "") -> Finding:
     """It works, and somebody should do something."""
-    return Finding(check, subject, State.WARNING, seen, remedy)
+    return Finding(State.WARNING, seen, remedy, subject)
 
 
-def failed(check: str, seen: str, remedy: str, subject: str = "") -> Finding:
+def failed(seen: str, remedy: str, subject: str = "") -> Finding:
     """It does not work."""
-    return Finding(check, subject, State.FAILED, seen, remedy)
+    return Finding(State.FAILED, seen, remedy, subject)
 
 
 def error_text(error: SyncError, remedy: str) -> tuple[str, str]:
@@ -108,22 +110,45 @@ def error_text(error: SyncError, remedy: str) -> tuple[str, str]:
     return seen, advice
 
 
+Result = Finding | Sequence[Finding] | Mapping[str, Finding]
+"""One or several findings of one check, or one finding for each of several checks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some checks about one subject that are done one after the other; ``run`` finds something of each."""
+    """One check, or several that are done one after the other, about one subject."""
 
     checks: Sequence[str]
-    run: Callable[[], Sequence[Finding]]
+    run: Callable[[], Result]
     subject: str = ""
 
     @property
     def title(self) -> str:
-        """What a person waits for."""
+        """The name that a person reads while it is awaited."""
         return self.subject or self.checks[0]
+
+    def named(self, result: Result) -> Iterator[Finding]:
+        """The findings with check and subject."""
+        if isinstance(result, Finding):
+            result = [result]
+        if not isinstance(result, Mapping):
+            pairs = [(self.checks[0], one) for one in result]
+        else:
+            pairs = list(result.items())
+        for check, one in pairs:
+            yield replace(one, check=check, subject=one.subject or self.subject)
+
+    def without_result(self, seen: str, remedy: str) -> dict[str, Finding]:
+        """The first check failed, and the others are skipped."""
+        first, *others = self.checks
+        return {
+            first: failed(seen, remedy),
+            **{check: skipped(f"not looked at, because of {first}") for check in others},
+        }
 
 
 Progress = Callable[[Sequence[str]], None]
-"""Is told the titles of the tasks that are not done yet, whenever that changes."""
+"""Is called with the titles of the tasks that are not done yet, whenever that changes."""
 
 
 def run_in_parallel(
@@ -131,7 +156,7 @@ def run_in_parallel(
 ) -> Iterator[Finding]:
     """The findings of all tasks, as each is done. A task that fails, or is not done in ``seconds``, has its
     first check failed and the others skipped."""
-    done: queue.SimpleQueue[tuple[int, Sequence[Finding]]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, Result]] = queue.SimpleQueue()
     for number, task in enumerate(tasks):
         # A daemon, because nothing can end a thread that waits for the network or for a name server.
         threading.Thread(target=_run, args=(task, number, done), daemon=True).start()
@@ -140,35 +165,24 @@ def run_in_parallel(
     while waiting:
         progress([task.title for task in waiting.values()])
         try:
-            number, found = done.get(timeout=max(0.0, deadline - time.monotonic()))
+            number, result = done.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
+            seen = f"no result within {seconds:g} s"
             for task in waiting.values():
-                yield from _without_result(
-                    task, f"no result within {seconds:g} s", "try again; is the machine or the network slow?"
-                )
+                late = task.without_result(seen, "try again; is the machine or the network slow?")
+                yield from task.named(late)
             return
-        del waiting[number]
-        yield from found
+        yield from waiting.pop(number).named(result)
 
 
-def _run(task: Task, number: int, done: queue.SimpleQueue[tuple[int, Sequence[Finding]]]) -> None:
+def _run(task: Task, number: int, done: queue.SimpleQueue[tuple[int, Result]]) -> None:
     try:
-        found = task.run()
+        result = task.run()
     except SyncError as error:
-        found = _without_result(
-            task, *error_text(error, "try again; scm-sync status tells what the workers met")
-        )
+        advice = "try again; scm-sync status tells what the workers met"
+        result = task.without_result(*error_text(error, advice))
     except Exception as error:
         # The message may hold anything.
-        found = _without_result(
-            task, f"unexpected {type(error).__name__}", "report it with the output of scm-sync --version"
-        )
-    done.put((number, found))
-
-
-def _without_result(task: Task, seen: str, remedy: str) -> list[Finding]:
-    first, *others = task.checks
-    return [
-        failed(first, seen, remedy, task.subject),
-        *(skipped(check, f"not looked at, because of {first}", task.subject) for check in others),
-    ]
+        seen = f"unexpected {type(error).__name__}"
+        result = task.without_result(seen, "report it with the output of scm-sync --version")
+    done.put((number, result))

@@ -49,19 +49,19 @@ def settings_in_force() -> tuple[list[Finding], Settings | None]:
     except ConfigurationError as error:
         lists = "docs/settings.md lists every setting"
         problems = (error_text(ConfigurationError(problem), lists) for problem in error.problems)
-        return [failed("settings", seen, remedy) for seen, remedy in problems], _without_unknown()
+        return [failed(seen, remedy) for seen, remedy in problems], _without_unknown()
     file = config_file()
     given = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in OTHER_VARIABLES)
     seen = f"{file}" if file else "no TOML file"
     seen += f"; from the environment: {', '.join(given)}" if given else "; nothing from the environment"
     off = [
-        warning("settings", f"switched off: {what}", f"set {name} to true, unless this is wanted", name)
+        warning(f"switched off: {what}", f"set {name} to true, unless this is wanted", name)
         for name, what in settings.switched_off.items()
     ]
     if file is not None and _is_open_secret(file, settings):
         seen = f"{file} holds a secret and everybody may read it"
-        return [warning("settings", seen, f"chmod 600 {file}"), *off], settings
-    return [ok("settings", seen), *off], settings
+        return [warning(seen, f"chmod 600 {file}"), *off], settings
+    return [ok(seen), *off], settings
 
 
 def _without_unknown() -> Settings | None:
@@ -84,29 +84,29 @@ def _is_open_secret(file: Path, settings: Settings) -> bool:
 # Folders ------------------------------------------------------------------------------------------------
 
 
-def state_folder(settings: Settings) -> list[Finding]:
+def state_folder(settings: Settings) -> Finding:
     """Whether the state folder can be written, and what it takes."""
     folder = settings.state_dir
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         remedy = "correct its owner and mode, or set SCM_STATE_DIR"
-        return [failed("state_folder", f"{existing} cannot be written", remedy)]
+        return failed(f"{existing} cannot be written", remedy)
     if existing != folder:
-        return [ok("state_folder", f"{folder} is not there yet and can be made")]
-    return [ok("state_folder", f"{folder} takes {_size(_taken(folder))}")]
+        return ok(f"{folder} is not there yet and can be made")
+    return ok(f"{folder} takes {_size(_taken(folder))}")
 
 
-def disk_space(place: str, folder: Path) -> list[Finding]:
+def disk_space(folder: Path) -> Finding:
     """The free space of the disk that ``folder`` is on, or will be."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     seen = f"{_size(free)} free below {existing}"
     remedy = "free space, or move it to a larger disk"
     if free < NO_SPACE:
-        return [failed("disk_space", seen, remedy, place)]
+        return failed(seen, remedy)
     if free < LITTLE_SPACE:
-        return [warning("disk_space", seen, remedy, place)]
-    return [ok("disk_space", seen, place)]
+        return warning(seen, remedy)
+    return ok(seen)
 
 
 def temporary_files() -> Path:
@@ -117,10 +117,10 @@ def temporary_files() -> Path:
 def _taken(folder: Path) -> int:
     """Bytes of all files below, as far as they can be seen; they may vanish meanwhile."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(place, name)).st_size
+                total += os.lstat(os.path.join(parent, name)).st_size
             except OSError:
                 continue
     return total
@@ -135,38 +135,36 @@ def _size(count: int) -> str:
 # The catalog --------------------------------------------------------------------------------------------
 
 
-def catalog_snapshot(settings: Settings, known: Sequence[Repository] | None) -> list[Finding]:
+def catalog_snapshot(settings: Settings, known: Sequence[Repository] | None) -> Finding:
     """Whether Dagster loads the catalog that the database has; ``known`` is None where that cannot be
     read."""
-    name, file = "catalog_snapshot", settings.catalog_file
-    again = "run: scm-sync catalog export"
+    file, again = settings.catalog_file, "run: scm-sync catalog export"
     try:
         snapshot = catalog.read_snapshot(file)
     except ConfigurationError as error:
-        return [failed(name, *error_text(error, again))]
+        return failed(*error_text(error, again))
     if snapshot.written_at is None:
         if known:
-            return [failed(name, f"{file} is missing, with {_repositories(len(known))} registered", again)]
-        return [skipped(name, f"{file} is not there yet; the first scm-sync repo add writes it")]
+            return failed(f"{file} is missing, with {_repositories(len(known))} registered", again)
+        return skipped(f"{file} is not there yet; the first scm-sync repo add writes it")
     seen = f"{_repositories(len(snapshot.repositories))}, written {snapshot.written_at:%Y-%m-%d %H:%M:%S} UTC"
     if known is None:
-        return [ok(name, f"{seen}; not compared, because the database cannot be read")]
+        return ok(f"{seen}; not compared, because the database cannot be read")
     ours = {repository.repo_id: repository for repository in known}
     theirs = {repository.repo_id: repository for repository in snapshot.repositories}
     if ours != theirs:
         differing = sum(ours.get(key) != theirs.get(key) for key in {*ours, *theirs})
-        return [warning(name, f"{seen}; the database has {differing} of them otherwise", again)]
-    return [ok(name, f"{seen}, the same as in the database")]
+        return warning(f"{seen}; the database has {differing} of them otherwise", again)
+    return ok(f"{seen}, the same as in the database")
 
 
 def server_names(settings: Settings, repositories: Sequence[Repository]) -> list[Finding]:
     """Names of servers that are the alias of another server in the keys of assets."""
-    name = "server_names"
     conflicts = server_name_rules.conflicts(repositories, settings)
-    found = [failed(name, seen, advice) for seen, advice in conflicts]
+    found = [failed(*error_text(error, "")) for error in conflicts]
     if not settings.server_names:
-        return [ok(name, "no server has a name in the settings")]
-    return found or [ok(name, f"{', '.join(sorted(settings.server_names.values()))}: each is one server")]
+        return [ok("no server has a name in the settings")]
+    return found or [ok(f"{', '.join(sorted(settings.server_names.values()))}: each is one server")]
 
 
 def _repositories(number: int) -> str:
@@ -176,93 +174,75 @@ def _repositories(number: int) -> str:
 # Commands and sensors -----------------------------------------------------------------------------------
 
 
-def svn_command(known: Sequence[Repository] | None) -> list[Finding]:
+def svn_command(known: Sequence[Repository] | None) -> Finding:
     """The version of the command that reads Subversion, where somebody needs it."""
-    name, install = "svn_command", "install the package subversion, 1.14 or newer"
+    install = "install the package subversion, 1.14 or newer"
     active = [r for r in known or () if r.kind is Kind.SVN and r.lifecycle is Lifecycle.ACTIVE]
     command = shutil.which("svn")
     if command is None:
         if known is not None and not active:
-            return [skipped(name, "not on PATH, and no SVN repository is registered")]
+            return skipped("not on PATH, and no SVN repository is registered")
         needed = counted(len(active), "registered SVN repository", "registered SVN repositories")
-        return [
-            failed(name, f"not on PATH, and needed by {needed if active else 'SVN repositories'}", install)
-        ]
+        return failed(f"not on PATH, and needed by {needed if active else 'SVN repositories'}", install)
     arguments = ["--version", "--quiet"]
     limits = process.CommandLimits(_SVN_SECONDS, answer_bytes=1000, memory_bytes=_SVN_MEMORY)
     answer = process.run(command, arguments, limits=limits, environment=process.environment(tunnel=False))
     version = answer.file.read(0, 100).decode("ascii", "replace").strip()
     found = re.match(r"(\d+)\.(\d+)", version)
     if answer.status != 0 or not found:
-        return [failed(name, "does not say its version", install)]
+        return failed("does not say its version", install)
     if (int(found[1]), int(found[2])) < _OLDEST_SVN:
-        return [warning(name, f"version {version}", install)]
-    return [ok(name, f"version {version}")]
+        return warning(f"version {version}", install)
+    return ok(f"version {version}")
 
 
-def code_server(beats: Sequence[Heartbeat] | None) -> list[Finding]:
-    """Whether the code server of ``scm-sync up`` answers quickly; ``beats`` is None where that cannot be
-    read."""
-    name = "code_server"
-    if beats is None:
-        return [skipped(name, "the database cannot be read")]
+def code_server(beats: Sequence[Heartbeat]) -> Finding:
+    """Whether the code server of ``scm-sync up`` answers quickly."""
     up = slowness.of_up(beats)
     if not up:
-        return [skipped(name, "no scm-sync up has reported lately")]
+        return skipped("no scm-sync up has reported lately")
     slow = slowness.summary(beats)
     if slow:
         remedy = (
             "no data is lost, syncing is only late; start fewer runs at once (max_concurrent_runs in "
             "dagster.yaml), or give the machine more cores"
         )
-        return [warning(name, "; ".join(slow), remedy)]
-    return [ok(name, f"answers in {max(beat.seconds for beat in up):.1f} s")]
+        return warning("; ".join(slow), remedy)
+    return ok(f"answers in {max(beat.seconds for beat in up):.1f} s")
 
 
-def sensors(beats: Sequence[Heartbeat] | None) -> list[Finding]:
-    """Whether each sensor, schedule and loop that ever ticked still does; ``beats`` is None where that cannot
-    be read."""
-    if beats is None:
-        return [skipped("sensors", "the database cannot be read")]
+def sensors(beats: Sequence[Heartbeat]) -> Finding:
+    """Whether each sensor, schedule and loop that ever ticked still does."""
     if not beats:
-        return [skipped("sensors", "none has ticked on this database yet")]
+        return skipped("none has ticked on this database yet")
     silent = [f"{beat.name} for {age(beat.age)}" for beat in beats if beat.silent]
     failing = [f"{beat.name} {beat.outcome}" for beat in beats if beat.outcome.startswith("failed")]
     if silent:
-        return [
-            warning(
-                "sensors",
-                f"silent: {_some(silent)}",
-                "start scm-sync up or the loop; where it runs, look whether the sensor is switched off in "
-                "the UI; what is gone for good: scm-sync health --forget NAME",
-            )
-        ]
+        return warning(
+            f"silent: {_some(silent)}",
+            "start scm-sync up or the loop; where it runs, look whether the sensor is switched off in "
+            "the UI; what is gone for good: scm-sync health --forget NAME",
+        )
     if failing:
-        return [warning("sensors", _some(failing), "look at the sensor's ticks in the UI")]
+        return warning(_some(failing), "look at the sensor's ticks in the UI")
     newest = min(beat.age for beat in beats)
-    return [ok("sensors", f"{len(beats)} tick, the latest {age(newest)} ago")]
+    return ok(f"{len(beats)} tick, the latest {age(newest)} ago")
 
 
-def pools(living: Sequence[Pool] | None, unserved: Sequence[Unserved]) -> list[Finding]:
-    """Whether each (repository, job type) is taken by a worker pool that lives; ``living`` is None where that
-    cannot be read."""
-    if living is None:
-        return [skipped("pools", "the database cannot be read")]
+def pools(living: Sequence[Pool], unserved: Sequence[Unserved]) -> Finding:
+    """Whether each (repository, job type) is taken by a worker pool that lives."""
     if not living:
-        return [skipped("pools", "none was heard of lately")]
+        return skipped("none was heard of lately")
     names = ", ".join(pool.name for pool in living)
     if unserved:
         what = _some([f"{one.spec} {one.job_type}" for one in unserved])
         remedy = "start the pool that takes them, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)"
-        return [warning("pools", f"no living pool ({names}) takes {what}", remedy)]
-    return [ok("pools", f"every repository is taken by {counted(len(living), 'pool')}: {names}")]
+        return warning(f"no living pool ({names}) takes {what}", remedy)
+    return ok(f"every repository is taken by {counted(len(living), 'pool')}: {names}")
 
 
-def assets(verdicts: Sequence[HealthResult] | None, repositories: Sequence[Repository]) -> list[Finding]:
-    """One finding for each reason that needs a person, with the line and the remedy that every report shows.
-    ``verdicts`` is None where they cannot be read."""
-    if verdicts is None:
-        return [skipped("assets", "the database cannot be read")]
+def assets(verdicts: Sequence[HealthResult], repositories: Sequence[Repository]) -> list[Finding]:
+    """One finding for each reason that needs a person, with the line and remedy that every report shows."""
     found: dict[Reason, list[HealthResult]] = {}
     for verdict in verdicts:
         if not verdict.health.passed:
@@ -270,7 +250,7 @@ def assets(verdicts: Sequence[HealthResult] | None, repositories: Sequence[Repos
                 if reason not in WAITS_FOR_ITSELF:
                     found.setdefault(reason, []).append(verdict)
     if not found:
-        return [ok("assets", f"{counted(len(verdicts), 'asset')}, none of them unhealthy")]
+        return [ok(f"{counted(len(verdicts), 'asset')}, none of them unhealthy")]
     specs = {repository.repo_id: repository.spec for repository in repositories}
     return [_unhealthy(reason, some, specs) for reason, some in sorted(found.items())]
 
@@ -279,7 +259,7 @@ def _unhealthy(reason: Reason, some: Sequence[HealthResult], specs: Mapping[int,
     first = some[0]
     spec = specs.get(first.facts.repo_id, str(first.facts.repo_id))
     what = f"{counted(len(some), 'asset')}, such as {spec} {first.facts.job_type}"
-    return warning("assets", f"{reason}: {what}: {first.health.detail[reason]}", remedy(reason, spec))
+    return warning(f"{reason}: {what}: {first.health.detail[reason]}", remedy(reason, spec))
 
 
 def _some(texts: Sequence[str]) -> str:
