@@ -337,7 +337,7 @@ class JobRequest:
     the watermark to the source's end. ``reread`` reads also what is already covered. ``from_raw`` (mode
     ``repair``) derives stored rows anew from their raw and asks no source; its window is of facts, not of
     coverage. ``quarantine`` (mode ``repair``) are the entries of quarantine to be tried again, and nothing
-    else. ``heals`` (mode ``repair``) reads again what differs in its window, and nothing else. ``depth`` is
+    else. ``only_differences`` (mode ``repair``) reads only rows again that differ in its window. ``depth`` is
     that of a ``probe``, which ends after ``max_calls`` requests to the source, where that is set."""
 
     repo_id: int
@@ -352,7 +352,7 @@ class JobRequest:
     priority: int = 100
     from_raw: bool = False
     quarantine: tuple[int, ...] = ()
-    heals: bool = False
+    only_differences: bool = False
     depth: Depth | None = None
     max_calls: int | None = None
 

@@ -124,7 +124,7 @@ def is_due(row: Mapping[str, Any], judged: HealthResult, limits: PlanningLimits)
         listed_down_to=row["listed_down_to"],
         tenant=row["tenant"],
     )
-    reason, _ = evaluate_asset(asset, (), judged.judged_at, limits)
+    reason, _ = evaluate_asset(asset, (), judged.evaluated_at, limits)
     return reason in _DUE
 
 

@@ -1,7 +1,7 @@
-"""What follows from a difference between a source and what is stored.
+"""The consequence of a difference between a source and the stored rows.
 
 Belongs here: pure decisions: when a row that a source no longer has is believed to be deleted, what a repair
-can heal, and when a person has to look. Does not belong here: how rows are compared and read again.
+can repair, and when a person has to act. Does not belong here: how rows are compared and read again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from enum import StrEnum
 from sync_pipeline.model import Difference, DifferenceKind
 
 REPAIRS_BEFORE_A_PERSON = 3
-"""After so many repairs that did not help a difference is left to a person."""
+"""A difference is left to a person after so many repairs without success."""
 
 # Rows that are members of a set, or are listed as a whole: reading the set again takes away what is extra.
 _OF_SETS = re.compile(r"(branch|tag):|[0-9]+:(approval|reviewer):")
 
 
 class Next(StrEnum):
-    """What is done about a difference. ``wait``: it may be a deletion that is not believed yet."""
+    """The next step for a difference. ``wait``: it may be a deletion that is not believed yet."""
 
     READ = "read"
     DELETE = "delete"
@@ -40,7 +40,7 @@ class Patience:
 def what_next(
     difference: Difference, *, looks: int, repairs: int, found_at: datetime, now: datetime, patience: Patience
 ) -> Next:
-    """What to do about an open difference that ``looks`` comparisons saw since ``found_at`` and ``repairs``
+    """The next step for an open difference that ``looks`` comparisons saw since ``found_at`` and ``repairs``
     repairs did not heal. Times are the database's clock."""
     if is_gone_at_source(difference):
         believed = looks >= patience.looks and now - found_at >= patience.time
