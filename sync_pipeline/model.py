@@ -323,7 +323,7 @@ class JobRequest:
     """A request for a job. ``window`` is None for an incremental job, which reads from the watermark to the
     source's end. ``reread`` also reads covered windows. ``from_raw`` (mode ``repair``) fills columns from the
     stored JSON without a request to the source; its window selects facts, not coverage. ``quarantine`` (mode
-    ``repair``) are the entries of quarantine to retry, and nothing else. ``heals`` (mode ``repair``) reads
+    ``repair``) are the entries of quarantine to retry, and nothing else. ``only_differences`` (mode ``repair``) reads
     only the differences in its window again. ``depth`` is that of a ``probe``, which ends after ``max_calls``
     requests to the source, if set.
     """
@@ -340,7 +340,7 @@ class JobRequest:
     priority: int = 100
     from_raw: bool = False
     quarantine: tuple[int, ...] = ()
-    heals: bool = False
+    only_differences: bool = False
     depth: Depth | None = None
     max_calls: int | None = None
 

@@ -115,7 +115,7 @@ def is_due(row: Mapping[str, Any], judged: HealthResult, limits: PlanningLimits)
         **{name: getattr(facts, name) for name in _FACTS_OF_ASSET},
         **{name: row[name] for name in _COLUMNS_OF_ASSET},
     )
-    reason, _ = evaluate_asset(asset, (), judged.judged_at, limits)
+    reason, _ = evaluate_asset(asset, (), judged.evaluated_at, limits)
     return reason in _DUE
 
 

@@ -1,4 +1,4 @@
-"""Quarantine for people: what is set aside, what it looks like, and another try to store it.
+"""Quarantine for people: the entries, their payloads, and another try to store them.
 
 Belongs here: the documents of ``scm-sync admin quarantine``, which ``docs/quarantine.md`` describes, how a
 payload is shown, and which jobs a retry makes. Does not belong here: how rows are read again
@@ -29,7 +29,7 @@ from sync_pipeline.sync.retry import RAW
 from sync_pipeline.sync.retry import request as retry_request
 
 STORED, GONE, REMAINS, FAILED = "stored", "gone", "remains", "failed"
-"""What became of an entry: stored, no longer at the source, set aside again, or not tried to the end."""
+"""The outcome of an entry: stored, no longer at the source, in quarantine again, or not tried to the end."""
 
 Document = dict[str, Any]
 
@@ -145,30 +145,31 @@ def retry(
     jobs: list[Document] = []
     errors: dict[int, str] = {}
     for some in _groups(entries):
-        first = some[0]
-        ours = [entry.quarantine_id for entry in some]
-        repository = known[first.repo_id]
+        first, error = some[0], None
         try:
-            report = syncer.run(_request(database, repository, some, actor, reason), cancel=cancel)
+            request = _request(database, known[first.repo_id], some, actor, reason)
+            report = syncer.run(request, cancel=cancel)
         except Cancelled:
             raise
-        except SyncError as error:
-            errors |= dict.fromkeys(ours, str(error))
-            jobs.append(_job(repository, first.job_type, None, error))
+        except SyncError as failure:
+            error = str(failure)
+            jobs.append(_refused_job(known[first.repo_id], first.job_type, failure))
         else:
-            if not report.succeeded:
-                errors |= dict.fromkeys(ours, report.error or "the job did not succeed")
-            jobs.append(_job(repository, first.job_type, report, None))
+            error = None if report.succeeded else report.error or "the job did not succeed"
+            jobs.append(_job(known[first.repo_id], report))
+        if error is not None:
+            errors |= {entry.quarantine_id: error for entry in some}
     with database.connection() as conn:
         ids = tuple(entry.quarantine_id for entry in entries)
         after, _ = _find(conn, Filter(ids=ids, resolved=True), None)
     now = {entry.quarantine_id: entry for entry in after}
     rows = []
     for entry in entries:
-        current = now.get(entry.quarantine_id, entry)
-        outcome = _outcome(current, entry.quarantine_id in errors)
-        row = _plain(current, known) | {"outcome": outcome}
-        rows.append(row | {"error": errors.get(entry.quarantine_id) if outcome == FAILED else None})
+        current, error = now.get(entry.quarantine_id, entry), errors.get(entry.quarantine_id)
+        outcome = _outcome(current, error is not None)
+        rows.append(
+            _plain(current, known) | {"outcome": outcome, "error": error if outcome == FAILED else None}
+        )
     counts = {name: sum(row["outcome"] == name for row in rows) for name in (STORED, GONE, REMAINS, FAILED)}
     done = counts[STORED] + counts[GONE]
     code = exit_codes.SUCCESS if done == len(rows) else exit_codes.PARTIAL if done else exit_codes.FAILED
@@ -197,25 +198,27 @@ def _request(
         return retry_request(conn, entries, actor=actor, reason=reason)
 
 
-def _job(
-    repository: Repository, job_type: JobType, report: JobReport | None, error: SyncError | None
-) -> Document:
-    counts = report.counts if report else None
+_COUNTS = ("read", "inserted", "updated", "unchanged", "quarantined")
+
+
+def _job(repository: Repository, report: JobReport) -> Document:
     return {
         "repo": repository.spec,
-        "job": str(job_type),
-        "job_id": str(report.job_id) if report else None,
-        "run_id": str(report.run_id) if report and report.run_id else None,
-        "status": str(report.job_status) if report else None,
-        "error_code": report.error_code if report else error.code if error else None,
-        "error": report.error if report else str(error) if error else None,
-        "read": counts.read if counts else 0,
-        "inserted": counts.inserted if counts else 0,
-        "updated": counts.updated if counts else 0,
-        "unchanged": counts.unchanged if counts else 0,
-        "quarantined": counts.quarantined if counts else 0,
-        "calls": report.calls if report else 0,
+        "job": str(report.job_type),
+        "job_id": str(report.job_id),
+        "run_id": str(report.run_id) if report.run_id else None,
+        "status": str(report.job_status),
+        "error_code": report.error_code,
+        "error": report.error,
+        **{name: getattr(report.counts, name) for name in _COUNTS},
+        "calls": report.calls,
     }
+
+
+def _refused_job(repository: Repository, job_type: JobType, error: SyncError) -> Document:
+    """A job that could not be made."""
+    job = {"repo": repository.spec, "job": str(job_type), "job_id": None, "run_id": None, "status": None}
+    return job | {"error_code": error.code, "error": str(error)} | dict.fromkeys((*_COUNTS, "calls"), 0)
 
 
 def _chosen(database: Database, wanted: Filter) -> tuple[list[QuarantineEntry], dict[int, Repository]]:

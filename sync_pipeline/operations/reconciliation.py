@@ -27,12 +27,12 @@ from sync_pipeline.model import (
 from sync_pipeline.operations.costs import commands_for, requests_for
 from sync_pipeline.operations.formatting import plain_window
 from sync_pipeline.operations.runner import Bounds, backfill_window, check_bounds, time_window
-from sync_pipeline.policy.reconciliation import Next
-from sync_pipeline.policy.windows import bounds, overlap
+from sync_pipeline.policy.reconciliation import Next, Patience
+from sync_pipeline.policy.windows import overlap, without
 from sync_pipeline.quality import reconciliation
-from sync_pipeline.quality.reconciliation import COUNTED, Result, Starter
+from sync_pipeline.quality.reconciliation import Result, Starter
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import comparison, reconciliations, watermarks
+from sync_pipeline.store import reconciliations, stored_rows, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.reconciliations import Discrepancy
 from sync_pipeline.sync.engine import Syncer
@@ -109,7 +109,7 @@ def plan(
     jobs = []
     with database.connection() as conn:
         for job_type, window in windows:
-            rows = comparison.count_in(conn, repository.repo_id, job_type, window)
+            rows = stored_rows.count_in(conn, repository.repo_id, job_type, window)
             jobs.append(
                 {
                     "job": str(job_type),
@@ -151,10 +151,8 @@ def reconcile(
     something differs or a row or a part could not be compared, 2 where nothing could. Raises
     ConfigurationError where the repository is retired, Cancelled after ``cancel`` was set.
     """
-    results = [
-        _one(database, settings, syncer, repository, job_type, window, wish, starter, cancel, progress)
-        for job_type, window in windows
-    ]
+    reconciler = _Reconciler(database, settings, syncer, repository, wish, starter, cancel, progress)
+    results = [reconciler.run(job_type, window) for job_type, window in windows]
     last = [one["after"] or one for one in results]
     if all(one["status"] == CLEAN and one["complete"] and not one["unreadable"] for one in last):
         code = exit_codes.SUCCESS
@@ -170,119 +168,100 @@ def reconcile(
     }
 
 
-def _one(
-    database: Database,
-    settings: Settings,
-    syncer: Syncer,
-    repository: Repository,
-    job_type: JobType,
-    window: Window,
-    wish: Wish,
-    starter: Starter,
-    cancel: threading.Event | None,
-    progress: Progress | None,
-) -> Document:
-    request = reconciliation.probe_request(
-        repository.repo_id, job_type, window, wish.depth, starter, max_calls=wish.max_calls
-    )
+@dataclass(frozen=True, slots=True)
+class _Reconciler:
+    """Compares windows of one repository for one person."""
 
-    def probed() -> tuple[Result, Document]:
-        report = syncer.run(request, cancel=cancel, progress=progress)
-        with database.connection() as conn:
+    database: Database
+    settings: Settings
+    syncer: Syncer
+    repository: Repository
+    wish: Wish
+    starter: Starter
+    cancel: threading.Event | None
+    progress: Progress | None
+
+    def run(self, job_type: JobType, window: Window) -> Document:
+        """Compare a window, and repair the differences now, or queue that."""
+        repo_id = self.repository.repo_id
+        status, document = self._compare(job_type, window)
+        document |= {"repair": None, "after": None}
+        if status == CLEAN or not (self.wish.heal or self.wish.queue):
+            return document
+        with self.database.connection() as conn:
+            if not self.wish.heal:
+                job_id = reconciliation.queue_repair(conn, self.settings, repo_id, job_type, self.starter)
+                document["repair"] = None if job_id is None else _repair(None, str(job_id))
+                return document
+            reconciliations.forgive(conn, repo_id, job_type)
+            repair = reconciliation.repair_request(conn, self.settings, repo_id, job_type, self.starter)
+        if repair is not None:
+            report = self.syncer.run(repair, cancel=self.cancel, progress=self.progress)
+            document["repair"] = _repair(report, str(report.job_id))
+            _, document["after"] = self._compare(job_type, window)
+        return document
+
+    def _compare(self, job_type: JobType, window: Window) -> tuple[str, Document]:
+        request = reconciliation.probe_request(
+            self.repository.repo_id,
+            job_type,
+            window,
+            self.wish.depth,
+            self.starter,
+            max_calls=self.wish.max_calls,
+        )
+        report = self.syncer.run(request, cancel=self.cancel, progress=self.progress)
+        with self.database.connection() as conn:
             result = reconciliation.result_of(conn, report)
-            return result, _document(conn, settings, repository, window, result, wish)
+            return result.status, self._document(conn, window, result)
 
-    result, document = probed()
-    document |= {"repair": None, "after": None}
-    if result.status == CLEAN or not (wish.heal or wish.queue):
-        return document
-    if not wish.heal:
-        with database.connection() as conn:
-            job_id = reconciliation.queue_repair(conn, settings, repository.repo_id, job_type, starter)
-        document["repair"] = None if job_id is None else _repair(None, str(job_id))
-        return document
-    with database.connection() as conn:
-        reconciliations.forgive(conn, repository.repo_id, job_type)
-        heal = reconciliation.repair_request(conn, settings, repository.repo_id, job_type, starter)
-    if heal is not None:
-        healed = syncer.run(heal, cancel=cancel, progress=progress)
-        document["repair"] = _repair(healed, str(healed.job_id))
-        document["after"] = probed()[1]
-    return document
+    def _document(self, conn: Connection, window: Window, result: Result) -> Document:
+        report, repo_id = result.report, self.repository.repo_id
+        gaps = watermarks.missing(conn, repo_id, report.job_type, window)
+        found: list[Discrepancy] = []
+        for part in result.parts:
+            left = max(0, self.wish.shown - len(found))
+            found += reconciliations.open_ones(
+                conn, repo_id, report.job_type, number=part["reconciliation_id"], limit=left
+            )
+        compared = [part["window"] for part in result.parts if part["status"] != INCONCLUSIVE]
+        patience = patience_of(self.settings)
+        return {
+            "job": str(report.job_type),
+            "status": result.status,
+            "depth": str(self.wish.depth),
+            "window": plain_window(window),
+            "compared": [plain_window(one) for one in compared],
+            "uncovered": [plain_window(one) for one in gaps],
+            **result.sums,
+            "differences": [_difference(one, patience) for one in found],
+            "calls": report.calls,
+            "seconds": round(report.seconds, 3),
+            "job_id": str(report.job_id),
+            "run_id": None if report.run_id is None else str(report.run_id),
+            "complete": bool(compared) and not without(window, [*compared, *gaps]),
+            "detail": report.error or next((part["detail"] for part in result.parts if part["detail"]), None),
+        }
 
 
 def _repair(report: JobReport | None, job_id: str) -> Document:
-    counts = report.counts if report is not None else Counts()
+    """The repair that ran, or that is queued."""
+    if report is None:
+        changes: Document = {"inserted": 0, "updated": 0, "calls": 0, "error": None}
+        return {"job_id": job_id, "status": "queued", "window": None} | changes
     return {
         "job_id": job_id,
-        "status": "queued" if report is None else str(report.job_status),
-        "window": plain_window(report.window) if report is not None else None,
-        "inserted": counts.inserted,
-        "updated": counts.updated,
-        "calls": report.calls if report is not None else 0,
-        "error": report.error if report is not None else None,
-    }
-
-
-def _document(
-    conn: Connection,
-    settings: Settings,
-    repository: Repository,
-    window: Window,
-    result: Result,
-    wish: Wish,
-) -> Document:
-    report = result.report
-    gaps = watermarks.missing(conn, repository.repo_id, report.job_type, window)
-    numbers = {part["reconciliation_id"] for part in result.parts}
-    found: list[Discrepancy] = []
-    total = 0
-    for number in sorted(numbers):
-        some, many = reconciliations.open_ones(
-            conn, repository.repo_id, report.job_type, number=number, limit=max(0, wish.shown - len(found))
-        )
-        found += some
-        total += many
-    compared = [part["window"] for part in result.parts if part["status"] != INCONCLUSIVE]
-    patience = patience_of(settings)
-    return {
-        "job": str(report.job_type),
-        "status": result.status,
-        "depth": str(wish.depth),
-        "window": plain_window(window),
-        "compared": [plain_window(one) for one in compared],
-        "uncovered": [plain_window(one) for one in gaps],
-        **{name: result.sums[name] for name in COUNTED},
-        "differences": [_difference(one, next_of(one, patience), settings) for one in found],
+        "status": str(report.job_status),
+        "window": plain_window(report.window),
+        "inserted": report.counts.inserted,
+        "updated": report.counts.updated,
         "calls": report.calls,
-        "seconds": round(report.seconds, 3),
-        "job_id": str(report.job_id),
-        "run_id": None if report.run_id is None else str(report.run_id),
-        "complete": bool(compared) and _reaches(compared, gaps, window),
-        "detail": _detail(result),
+        "error": report.error,
     }
 
 
-def _detail(result: Result) -> str | None:
-    if result.report.error is not None:
-        return result.report.error
-    return next((part["detail"] for part in result.parts if part["detail"]), None)
-
-
-def _reaches(compared: Sequence[Window], gaps: Sequence[Window], window: Window) -> bool:
-    """Whether everything of ``window`` was compared that is covered."""
-    reached = sorted([bounds(one) for one in (*compared, *gaps)])
-    end = bounds(window)[0]
-    for start, stop in reached:
-        if start > end:
-            return False
-        end = max(end, stop)
-    return bool(end >= bounds(window)[1])
-
-
-def _difference(one: Discrepancy, following: Next, settings: Settings) -> Document:
-    difference = one.difference
-    believed = one.found_at + patience_of(settings).time
+def _difference(one: Discrepancy, patience: Patience) -> Document:
+    difference, following = one.difference, next_of(one, patience)
     return {
         "key": difference.natural_key,
         "kind": str(difference.kind),
@@ -292,5 +271,5 @@ def _difference(one: Discrepancy, following: Next, settings: Settings) -> Docume
         "looks": one.looks,
         "repairs": one.repairs,
         "next": str(following),
-        "believed_at": believed.isoformat() if following is Next.WAIT else None,
+        "believed_at": (one.found_at + patience.time).isoformat() if following is Next.WAIT else None,
     }

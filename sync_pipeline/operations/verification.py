@@ -1,9 +1,9 @@
 """Whether our own records agree with each other, as one document.
 
-Belongs here: the document of ``scm-sync admin verify``, which ``docs/verify.md`` describes, and the one proof
-that looks beyond the database: the catalog against the file from which Dagster makes its assets. It looks at
-no source. Does not belong here: the other proofs, which are queries
-(:mod:`sync_pipeline.store.integrity_checks`), and what the source has (reconciliation)."""
+Belongs here: the document of ``scm-sync admin verify``, which ``docs/verify.md`` describes, and the one check
+that reads more than the database: the catalog against the file from which Dagster makes its assets. It asks
+no source. Does not belong here: the other checks, which are queries
+(:mod:`sync_pipeline.store.integrity_checks`), and comparing with a source (reconciliation)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sync_pipeline.store.database import Connection, Database, database_time
 from sync_pipeline.store.integrity_checks import SHOWN_ROWS, IntegrityCheck
 
 CATALOG = "catalog"
-"""Name of the proof that compares the catalog with the assets."""
+"""Name of the check that compares the catalog with the assets."""
 
 _ABOUT_CATALOG = "Repositories that Dagster's catalog snapshot does not have as the database has them."
 
@@ -29,13 +29,13 @@ Document = dict[str, Any]
 
 
 def verify(database: Database, settings: Settings) -> Verification:
-    """Do every proof. ``exit_code`` is 0 if all hold, 2 if not; what is only open makes no proof fail."""
+    """Run every check. ``exit_code`` is 0 if all pass, 2 if not; open records make no check fail."""
     with database.connection() as conn:
         found = [*integrity_checks.integrity_checks(conn), _catalog(conn, settings)]
         waiting = integrity_checks.open_records(conn)
         now = database_time(conn)
-    found.sort(key=lambda proof: proof.name)
-    passed = not any(proof.total for proof in found)
+    found.sort(key=lambda check: check.name)
+    passed = not any(check.total for check in found)
     return {
         "version": __version__,
         "generated_at": now.isoformat(),
@@ -43,13 +43,13 @@ def verify(database: Database, settings: Settings) -> Verification:
         "passed": passed,
         "proofs": [
             {
-                "name": proof.name,
-                "about": proof.about,
-                "passed": proof.total == 0,
-                "disagreeing": proof.total,
-                "rows": proof.rows,
+                "name": check.name,
+                "about": check.about,
+                "passed": check.total == 0,
+                "disagreeing": check.total,
+                "rows": check.rows,
             }
-            for proof in found
+            for check in found
         ],
         "open": [
             {
@@ -82,7 +82,7 @@ def _catalog(conn: Connection, settings: Settings) -> IntegrityCheck:
 
 
 def differences(database: Iterable[Repository], snapshot: Iterable[Repository]) -> Iterable[Document]:
-    """What a snapshot has otherwise than the database, a row per repository."""
+    """The repositories that differ between the database and a snapshot, a row each."""
     ours = {repository.repo_id: repository for repository in database}
     theirs = {repository.repo_id: repository for repository in snapshot}
     for repo_id in sorted({*ours, *theirs}):

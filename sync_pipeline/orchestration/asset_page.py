@@ -98,7 +98,7 @@ def asset_metadata(
         found["lag_seconds"] = verdict.lag_seconds
     if changed_at is not None:
         found["last_change"] = dg.MetadataValue.timestamp(changed_at)
-        age = (verdict.judged_at - changed_at).total_seconds()
+        age = (verdict.evaluated_at - changed_at).total_seconds()
         found["last_change_age_seconds"] = max(0.0, round(age, 3))
     return found
 

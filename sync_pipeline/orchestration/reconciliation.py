@@ -1,9 +1,8 @@
 """Reconciliation: the fleet-wide asset that compares what is stored with its sources, and its schedule.
 
-Belongs here: when it runs by itself, and what a run tells Dagster. What is compared is decided in
-:mod:`sync_pipeline.policy.reconcile_schedule`, turns are carried out in
-:mod:`sync_pipeline.quality.reconcile_schedule`, the metadata is made in
-:mod:`sync_pipeline.orchestration.reconciliation_page`."""
+Belongs here: its schedule, and the results that a run reports to Dagster. The tasks are decided in
+:mod:`sync_pipeline.policy.reconcile_schedule` and run in :mod:`sync_pipeline.quality.reconcile_schedule`;
+:mod:`sync_pipeline.orchestration.reconciliation_page` makes the metadata."""
 
 # Dagster looks at the annotations of assets and schedules itself, so they cannot be postponed here.
 
@@ -74,7 +73,7 @@ def reconciliation_asset(
         sign(context.instance, context.run)
         try:
             with postgres.database(max_size=connections_for(settings.jobs.parallel_repositories)) as database:
-                sweep = ReconcileSchedule(
+                schedule = ReconcileSchedule(
                     database,
                     settings,
                     gitlab.readers(database),
@@ -83,20 +82,20 @@ def reconciliation_asset(
                     dagster_run_id=context.run.run_id,
                 )
                 watermarks, pages = WatermarkStore(database), AssetPages(database)
-                for outcome in sweep.run():
+                for outcome in schedule.run():
                     for report in outcome.visits:
                         if by_id[report.repo_id].kind is Kind.GITLAB:
-                            # Live syncing is due to show what it finished, whoever asked for it.
+                            # A visit shows the days that it finished, as live syncing does.
                             materialize_days(context, by_id[report.repo_id], report, days, watermarks, pages)
                 off = "sweep_enabled is false; " if not settings.reconcile.enabled else ""
-                context.log.info(off + summary(sweep.swept))
+                context.log.info(off + summary(schedule.round))
                 yield dg.MaterializeResult(
                     asset_key=key,
-                    metadata=metadata_of(database, settings, sweep.swept, by_id),
+                    metadata=metadata_of(database, settings, schedule.round, by_id),
                 )
         except ConfigurationError as error:
             raise refused(error) from None
-        _fail_if_any(sweep.swept, by_id)
+        _fail_if_any(schedule.round, by_id)
 
     return reconciliation
 
@@ -120,13 +119,13 @@ def reconciliation_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDef
     )
 
 
-def summary(swept: ReconcileRound) -> str:
+def summary(ran: ReconcileRound) -> str:
     """A run in one line."""
-    differences = sum(outcome.count(kind) for outcome in swept.outcomes for kind in _KINDS)
-    unclear = sum(outcome.error is not None for outcome in swept.outcomes)
+    differences = sum(outcome.count(kind) for outcome in ran.outcomes for kind in _KINDS)
+    unclear = sum(outcome.error is not None for outcome in ran.outcomes)
     return (
-        f"{len(swept.outcomes)} turns, {sum(swept.sent.values())} requests in this hour; {differences} "
-        f"differences, {swept.repairs} repairs queued, {unclear} turns inconclusive, {swept.waiting} wait"
+        f"{len(ran.outcomes)} turns, {sum(ran.sent.values())} requests in this hour; {differences} "
+        f"differences, {ran.repairs} repairs queued, {unclear} turns inconclusive, {ran.waiting} wait"
     )
 
 
@@ -138,11 +137,11 @@ def _deadline(context: dg.AssetExecutionContext) -> float:
     return time.monotonic() + min(_LONGEST, _SHARE_OF_RUN_TIME * limit if limit else _LONGEST)
 
 
-def _fail_if_any(swept: ReconcileRound, by_id: dict[int, Repository]) -> None:
+def _fail_if_any(ran: ReconcileRound, by_id: dict[int, Repository]) -> None:
     """Name every defect of ours or of the installation. What a source did is no failure of this run."""
     failures = [
         f"{by_id[outcome.task.repo_id].spec} {outcome.task.job_type}: {outcome.failure}"
-        for outcome in swept.outcomes
+        for outcome in ran.outcomes
         if outcome.failure is not None
     ]
     if failures:

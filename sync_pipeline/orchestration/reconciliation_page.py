@@ -1,4 +1,4 @@
-"""What a materialization of the reconciliation tells: figures, the worst of the fleet, a plot.
+"""The metadata of a materialization of the reconciliation: figures, the worst of the fleet, a plot.
 
 Belongs here: the metadata, and nothing that decides. Loaded by the run only: the plot needs matplotlib, which
 is slow to import.
@@ -24,12 +24,11 @@ from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
 from sync_pipeline.quality.reconcile_schedule import ReconcileRound, limits_of
 from sync_pipeline.safe_text import code
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import completeness as counts
-from sync_pipeline.store import sweeps
+from sync_pipeline.store import stored_rows, sweeps
 from sync_pipeline.store.database import Database
 
 WORST = 20
-"""Lines of the table of what is worst."""
+"""Lines of the table of the worst assets."""
 
 DAYS = 30
 """Days of the plot."""
@@ -46,25 +45,25 @@ Shares = dict[JobType, tuple[float, int]]
 
 
 def metadata_of(
-    database: Database, settings: Settings, swept: ReconcileRound, by_id: Mapping[int, Repository]
+    database: Database, settings: Settings, ran: ReconcileRound, by_id: Mapping[int, Repository]
 ) -> dict[str, Any]:
-    """The metadata of a run that came to ``swept``."""
+    """The metadata of a run that came to ``ran``."""
     with database.connection() as conn:
         totals = sweeps.totals(conn, repairs=REPAIRS_BEFORE_A_PERSON)
         by_day = sweeps.mismatches_by_day(conn, DAYS)
         rows = {
             (row["repo_id"], job_type): int(row["stored"])
             for job_type in JobType
-            for row in counts.rows_of(conn, job_type)
+            for row in stored_rows.by_repository(conn, job_type)
         }
-    assert swept.now is not None
-    shares = _shares(swept, settings, rows)
-    ended = [asset.round_ended_at for asset in _compared(swept)]
+    assert ran.now is not None
+    shares = _shares(ran, settings, rows)
+    ended = [asset.round_ended_at for asset in _compared(ran)]
     first = [moment for moment in ended if moment is not None]
-    results = [result for outcome in swept.outcomes for result in outcome.results]
+    results = [result for outcome in ran.outcomes for result in outcome.results]
     found: dict[str, Any] = {
-        "turns": len(swept.outcomes),
-        "turns_waiting": swept.waiting,
+        "turns": len(ran.outcomes),
+        "turns_waiting": ran.waiting,
         "compared_rows": sum(result.sums["expected"] for result in results),
         **{status: sum(result.status == status for result in results) for status in _STATUS},
         **{name: sum(result.sums[name] for result in results) for name in _SUMS},
@@ -72,35 +71,35 @@ def metadata_of(
         "escalated": totals["escalated"],
         "waiting_for_deletion": totals["waiting"],
         "tombstones": totals["tombstones"],
-        "repairs_queued": swept.repairs,
-        "requests": dg.MetadataValue.json(swept.sent),
+        "repairs_queued": ran.repairs,
+        "requests": dg.MetadataValue.json(ran.sent),
         "requests_at_most": settings.reconcile.requests,
-        "not_answering": dg.MetadataValue.json(swept.dropped),
-        "left_out": dg.MetadataValue.json(Counter(str(reason) for reason in swept.left_out.values())),
+        "not_answering": dg.MetadataValue.json(ran.dropped),
+        "left_out": dg.MetadataValue.json(Counter(str(reason) for reason in ran.left_out.values())),
         "first_round_not_ended": len(ended) - len(first),
         "completeness": dg.MetadataValue.json(completeness(database, settings)["total"]),
-        "worst": dg.MetadataValue.md(worst_table(swept, settings, by_id)),
-        "overview": dg.MetadataValue.md(_image(plot(shares, by_day, swept.now.date()))),
+        "worst": dg.MetadataValue.md(worst_table(ran, settings, by_id)),
+        "overview": dg.MetadataValue.md(_image(plot(shares, by_day, ran.now.date()))),
     }
     if first:
         found["oldest_round"] = dg.MetadataValue.timestamp(min(first))
     return found
 
 
-def _compared(swept: ReconcileRound) -> list[ReconcileAsset]:
+def _compared(ran: ReconcileRound) -> list[ReconcileAsset]:
     """What can be compared at all."""
-    return [asset for asset in swept.assets if swept.left_out.get(asset.key) not in _NOTHING]
+    return [asset for asset in ran.assets if ran.left_out.get(asset.key) not in _NOTHING]
 
 
-def _shares(swept: ReconcileRound, settings: Settings, rows: Mapping[tuple[int, JobType], int]) -> Shares:
-    assert swept.now is not None
+def _shares(ran: ReconcileRound, settings: Settings, rows: Mapping[tuple[int, JobType], int]) -> Shares:
+    assert ran.now is not None
     limits = limits_of(settings)
     found: Shares = {}
     for job_type in JobType:
-        assets = [asset for asset in _compared(swept) if asset.job_type is job_type]
+        assets = [asset for asset in _compared(ran) if asset.job_type is job_type]
         total = sum(rows.get(asset.key, 0) for asset in assets)
         if assets:
-            done = sum(rows.get(asset.key, 0) * share_compared(asset, limits, swept.now) for asset in assets)
+            done = sum(rows.get(asset.key, 0) * share_compared(asset, limits, ran.now) for asset in assets)
             found[job_type] = (done / total if total else 1.0), total
     return found
 
@@ -108,20 +107,20 @@ def _shares(swept: ReconcileRound, settings: Settings, rows: Mapping[tuple[int, 
 # The worst ----------------------------------------------------------------------------------------------
 
 
-def worst_table(swept: ReconcileRound, settings: Settings, by_id: Mapping[int, Repository]) -> str:
-    """Those that need somebody to look, the worst first, as a Markdown table."""
-    assert swept.now is not None
+def worst_table(ran: ReconcileRound, settings: Settings, by_id: Mapping[int, Repository]) -> str:
+    """Assets that need a person, the worst first, as a Markdown table."""
+    assert ran.now is not None
     limits = limits_of(settings)
     failures: dict[tuple[int, JobType], str] = {}
-    for outcome in swept.outcomes:
+    for outcome in ran.outcomes:
         if outcome.failure or outcome.error:
             failures[outcome.task.key] = outcome.failure or outcome.error or ""
         elif outcome.stuck:
             failures[outcome.task.key] = "its comparison needs more requests than sweep_requests leaves"
-    for key, reason in swept.left_out.items():
+    for key, reason in ran.left_out.items():
         if reason not in _NOTHING and reason is not SkipReason.RUNNING:
             failures.setdefault(key, str(reason))
-    bad = [asset for asset in swept.assets if asset.key in failures or asset.open]
+    bad = [asset for asset in ran.assets if asset.key in failures or asset.open]
     bad.sort(key=lambda asset: (-asset.escalated, -asset.open, asset.key not in failures, asset.key))
     if not bad:
         return "Nothing is open, and everything could be compared."
@@ -131,7 +130,7 @@ def worst_table(swept: ReconcileRound, settings: Settings, by_id: Mapping[int, R
     ]
     for asset in bad[:WORST]:
         repository = by_id[asset.repo_id]
-        share = f"{share_compared(asset, limits, swept.now):.0%}"
+        share = f"{share_compared(asset, limits, ran.now):.0%}"
         name = _cell(repository.project_path or repository.url)
         why = _cell(failures.get(asset.key, ""))
         lines.append(f"| {name} | {asset.job_type} | {asset.open} | {asset.escalated} | {share} | {why} |")

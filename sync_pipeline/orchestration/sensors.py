@@ -213,7 +213,7 @@ def _changed_verdicts(
             for v in verdicts
             if (repository := by_id.get(v.facts.repo_id)) is not None
             and v.facts.job_type in pools.job_types_of(settings, repository)
-            and (v.changed or v.shown_at is None or v.judged_at - v.shown_at > _VERDICT_AGE)
+            and (v.changed or v.shown_at is None or v.evaluated_at - v.shown_at > _VERDICT_AGE)
         ]
         news = _most_telling_first(news, by_id)[:_VERDICTS_PER_TICK]
         for verdict in news:

@@ -228,7 +228,7 @@ class Step:
                 )
                 for request in requests:
                     # What differs is read again for each job type on its own.
-                    part = request.window, request.job_type if request.heals else None
+                    part = request.window, request.job_type if request.only_differences else None
                     waiting.setdefault(request.repo_id, {}).setdefault(part, []).append(request)
         return [
             _RepositoryWork(repository, tuple(tuple(group) for group in waiting[repository.repo_id].values()))

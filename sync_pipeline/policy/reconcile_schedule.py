@@ -1,12 +1,13 @@
-"""What is compared with its source next, unattended, and how many requests that may take.
+"""The reconcile schedule: which windows are compared with their source next, and with how many requests.
 
-Belongs here: pure decisions over one snapshot: which windows of which (repository, job type) have their turn,
-in which order, and who gets the requests of the hour. Does not belong here: reading the snapshot
-(:mod:`sync_pipeline.store.sweeps`), carrying turns out (:mod:`sync_pipeline.quality.reconcile_schedule`), and
+Belongs here: pure decisions over one snapshot: the tasks that are due, their order, and the share of the
+hour's requests that each gets. Does not belong here: reading the snapshot
+(:mod:`sync_pipeline.store.sweeps`), running tasks (:mod:`sync_pipeline.quality.reconcile_schedule`), and
 what follows from a difference (:mod:`sync_pipeline.policy.reconciliation`).
 
-Every (repository, job type) has up to three turns an hour, one of each :class:`TaskReason`. Within a kind the
-one whose latest turn of that kind is the longest ago goes first, whatever came of it, so that nobody starves.
+Each asset has up to three tasks an hour, one of each :class:`TaskReason`. Within a kind the asset whose
+latest task is the longest ago goes first, whatever its result, so that no asset starves. The tasks of
+``history`` are the rolling scan: a round of them compares every stored row once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from math import ceil
+from typing import Any
 
 from sync_pipeline.model import (
     Access,
@@ -26,17 +28,17 @@ from sync_pipeline.model import (
     TimeWindow,
     Window,
 )
-from sync_pipeline.policy.windows import bounds, hull
+from sync_pipeline.policy.windows import between, bounds, hull
 
 REVISIONS_RECENT = 1000
 """The newest part of revisions, which have no time."""
 
-WINDOWS_OF_A_TURN = 10
-"""Windows around places of open differences that one turn compares."""
+MAX_TASK_WINDOWS = 10
+"""Windows around places of open differences that one task compares at most."""
 
-_LEAST_ROWS = 20
-_LEAST_REVISIONS = 1000
-# What lies so close together is compared as one window, which costs no more than two.
+_MIN_ROWS = 20
+_MIN_REVISIONS = 1000
+# Places so close together are compared as one window, which costs no more than two.
 _CLOSE = timedelta(hours=1)
 _STEP = timedelta(milliseconds=1)
 _HOUR = timedelta(hours=1)
@@ -58,8 +60,8 @@ Mark = int | datetime
 
 
 class TaskReason(StrEnum):
-    """What a turn is for, the most urgent first: ``places`` of open differences whose repair ended or whose
-    deletion has to be seen again, the ``recent`` part, or the next share of all ``history``."""
+    """The kind of a task, the most urgent first: ``places`` of open differences whose repair ended or whose
+    deletion has to be confirmed, the ``recent`` part, or the next share of all ``history``."""
 
     PLACES = "places"
     RECENT = "recent"
@@ -67,7 +69,7 @@ class TaskReason(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why nothing of a (repository, job type) is compared."""
+    """The reason why nothing of an asset is compared."""
 
     RETIRED = "retired"
     NOT_CONFIGURED = "not_configured"
@@ -81,14 +83,14 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReconcileAsset:
-    """One (repository, job type) as the plan sees it. Times are UTC by the database's clock, except marks.
+    """One asset as the plan sees it. Times are UTC by the database's clock, except marks.
 
     ``watermark`` is the end of what is complete, ``covered_from`` the start of all that is covered.
     ``credential``: the token in force is refused; ``configured`` is False where the settings have no such
     server. ``probed``: a probe of it runs. ``places`` of open differences are due, with ``anywhere`` also
     some without a place; ``open`` are all differences, of which ``escalated`` wait for a person.
     ``repairing``: a job of repair waits or runs; ``repair_died_at`` is when the latest died. ``places_at``,
-    ``recent_at`` and ``history_at`` are when the latest turn of each kind was. ``next`` is where the round
+    ``recent_at`` and ``history_at`` are when the latest task of each kind was. ``next`` is where the round
     goes on, None at its beginning; ``round_rows`` were stored when it began and ``round_done`` of them lie
     before ``next``; neither counts for revisions, whose numbers do.
     """
@@ -120,7 +122,7 @@ class ReconcileAsset:
 
     @property
     def key(self) -> tuple[int, JobType]:
-        """What it is told by."""
+        """The asset."""
         return self.repo_id, self.job_type
 
     @property
@@ -142,7 +144,7 @@ class ReconcileLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileTask:
-    """What one (repository, job type) compares in one go.
+    """The windows that one asset compares in one go.
 
     ``windows`` are compared one after the other. A share of history has none yet: it goes from ``start`` over
     ``rows`` stored rows, or to the watermark if there are no more; ``begins`` a round or goes on with one.
@@ -162,14 +164,14 @@ class ReconcileTask:
 
     @property
     def key(self) -> tuple[int, JobType]:
-        """Whose turn it is."""
+        """The asset of the task."""
         return self.repo_id, self.job_type
 
 
 def plan(
     assets: Iterable[ReconcileAsset], limits: ReconcileLimits, now: datetime
 ) -> tuple[list[ReconcileTask], dict[tuple[int, JobType], SkipReason]]:
-    """The turns that are due, in their order, and what is left out altogether."""
+    """The tasks that are due, in their order, and the assets that are left out."""
     left_out: dict[tuple[int, JobType], SkipReason] = {}
     found: list[tuple[tuple[int, datetime, int, JobType], ReconcileTask]] = []
     order = list(TaskReason)
@@ -191,7 +193,7 @@ def plan(
 
 
 def skip_reason(asset: ReconcileAsset) -> SkipReason | None:
-    """Why nothing of ``asset`` is compared; None where it is."""
+    """The reason why nothing of ``asset`` is compared; None where it is."""
     if asset.lifecycle is Lifecycle.RETIRED:
         return SkipReason.RETIRED
     if not asset.configured:
@@ -211,7 +213,7 @@ def skip_reason(asset: ReconcileAsset) -> SkipReason | None:
 
 def is_repair_due(asset: ReconcileAsset, now: datetime) -> bool:
     """True if a repair may be queued for what is open: none is under way or died a short while ago, and what
-    an earlier one did has been looked at."""
+    an earlier one did has been checked."""
     if skip_reason(asset) is not None or asset.open <= asset.escalated:
         return False
     if asset.repairing or asset.places or asset.anywhere:
@@ -220,30 +222,32 @@ def is_repair_due(asset: ReconcileAsset, now: datetime) -> bool:
 
 
 def sent_before(now: int, last_hour: int, limits: ReconcileLimits) -> int:
-    """Requests that count against this hour: those sent in it, and those of the last hour that were too many,
-    as a piece that has begun is finished."""
+    """Requests that count against this hour: those sent in it, and those above the limit of the last hour,
+    because a piece that has begun is finished."""
     return now + max(0, last_hour - limits.requests)
 
 
-# Turns ---------------------------------------------------------------------------------------------------
+# Tasks ---------------------------------------------------------------------------------------------------
 
 
 def _of_places(asset: ReconcileAsset) -> ReconcileTask | None:
-    windows = around(asset.places)[:WINDOWS_OF_A_TURN]
+    windows = around(asset.places)[:MAX_TASK_WINDOWS]
     if not windows and asset.anywhere:
-        # What has no place is looked for by every comparison, so the window may hold as good as nothing.
+        # Every comparison checks the differences without a place, so the window may be almost empty.
         windows = [_almost_empty(asset)]
     if not windows:
         return None
-    return ReconcileTask(
-        asset.repo_id,
-        asset.job_type,
-        asset.instance,
+    return _task(
+        asset,
         TaskReason.PLACES,
         Depth.DETAILS,
         len(windows) * calls_for(asset.job_type, 1),
-        tuple(windows),
+        windows=tuple(windows),
     )
+
+
+def _task(asset: ReconcileAsset, why: TaskReason, depth: Depth, calls: int, **range_: Any) -> ReconcileTask:
+    return ReconcileTask(asset.repo_id, asset.job_type, asset.instance, why, depth, calls, **range_)
 
 
 def around(places: Iterable[Window]) -> list[Window]:
@@ -260,41 +264,25 @@ def around(places: Iterable[Window]) -> list[Window]:
 
 
 def _is_close(before: Window, after: Window) -> bool:
-    if isinstance(before, RevisionWindow):
-        assert isinstance(after, RevisionWindow)
-        return after.end - before.first <= _LEAST_REVISIONS
-    assert isinstance(after, TimeWindow)
-    return after.until - before.since <= _CLOSE
+    length = bounds(after)[1] - bounds(before)[0]
+    return bool(length <= (_MIN_REVISIONS if isinstance(before, RevisionWindow) else _CLOSE))
 
 
 def _almost_empty(asset: ReconcileAsset) -> Window:
-    if isinstance(asset.watermark, datetime):
-        # Not the very last moment: to that belongs whatever has a date in the future.
-        return TimeWindow(asset.watermark - 2 * _STEP, asset.watermark - _STEP)
-    assert asset.watermark is not None
-    return RevisionWindow(asset.watermark - 1, asset.watermark)
+    mark: Any = asset.watermark
+    if isinstance(mark, datetime):
+        # Not the very last moment: rows with a date in the future belong to that.
+        return TimeWindow(mark - 2 * _STEP, mark - _STEP)
+    return RevisionWindow(mark - 1, mark)
 
 
 def _of_recent(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime) -> ReconcileTask | None:
     if asset.recent_at is not None and asset.recent_at >= hour_of(now):
         return None
-    window: Window
-    if isinstance(asset.watermark, datetime):
-        assert isinstance(asset.covered_from, datetime)
-        window = TimeWindow(max(asset.covered_from, asset.watermark - limits.recent), asset.watermark)
-    else:
-        assert asset.watermark is not None
-        assert isinstance(asset.covered_from, int)
-        window = RevisionWindow(max(asset.covered_from, asset.watermark - REVISIONS_RECENT), asset.watermark)
-    return ReconcileTask(
-        asset.repo_id,
-        asset.job_type,
-        asset.instance,
-        TaskReason.RECENT,
-        Depth.LISTING,
-        calls_for(asset.job_type, 0),
-        (window,),
-    )
+    mark: Any = asset.watermark
+    start = mark - (limits.recent if isinstance(mark, datetime) else REVISIONS_RECENT)
+    window = between(max(asset.covered_from, start), mark)
+    return _task(asset, TaskReason.RECENT, Depth.LISTING, calls_for(asset.job_type, 0), windows=(window,))
 
 
 def _of_history(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime) -> ReconcileTask | None:
@@ -313,12 +301,10 @@ def _of_history(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime) -
     assert start is not None
     rows = rows_of_round(asset)
     share = rows * min(1.0, passed + _HOUR / limits.round) - done
-    least = _LEAST_REVISIONS if asset.job_type is JobType.REVISIONS else _LEAST_ROWS
+    least = _MIN_REVISIONS if asset.job_type is JobType.REVISIONS else _MIN_ROWS
     wanted = min(max(least, ceil(share)), _affordable(asset.job_type, limits))
-    return ReconcileTask(
-        asset.repo_id,
-        asset.job_type,
-        asset.instance,
+    return _task(
+        asset,
         TaskReason.HISTORY,
         Depth.DETAILS,
         calls_for(asset.job_type, wanted),
@@ -382,8 +368,8 @@ def hour_of(moment: datetime) -> datetime:
 
 @dataclass
 class _Spent:
-    """Requests of one instance: those of this run by kind, those that the running turn of a repository may
-    still send, and what had been sent in this hour before."""
+    """Requests of one instance: those of this run by kind, those that the running task of a repository may
+    still send, and those that were sent in this hour before."""
 
     before: int
     by_why: dict[TaskReason, int] = field(default_factory=lambda: dict.fromkeys(TaskReason, 0))
@@ -398,11 +384,11 @@ class _Spent:
 
 
 class RequestBudget:
-    """The requests of an hour, handed out to turns.
+    """The requests of an hour, shared among tasks.
 
-    Each kind of turn has a third of its own at every instance, so that none starves however long another one
-    is. What a kind does not need goes to the others afterwards, in their order. What a running turn may send
-    is set aside until it ends. ``sent`` is what was sent to each instance in this hour before.
+    Each kind of task has a third of its own at every instance, so that none starves however long another one
+    is. Requests that a kind does not need go to the others afterwards, in their order. The requests that a
+    running task may send are reserved until it ends. ``sent`` were sent to each instance in this hour before.
     """
 
     def __init__(
@@ -414,7 +400,7 @@ class RequestBudget:
         self._spent = {task.instance: _Spent(sent.get(task.instance, 0)) for task in tasks}
 
     def next(self) -> tuple[ReconcileTask, int] | None:
-        """The next turn, and how many requests it may send; None where there is none at this moment. Tell
+        """The next task, and how many requests it may send; None where there is none at this moment. Call
         :meth:`ended` when it is over, and ask again."""
         for whole in (False, True):
             left = {
@@ -435,12 +421,12 @@ class RequestBudget:
     def _left(self, spent: _Spent, why: TaskReason, *, whole: bool) -> int:
         left = self._all - spent.total
         if whole:
-            # The rest is handed out when it is known what is left.
+            # The rest is shared when it is known how much is left.
             return 0 if spent.reserved else left
         return min(left, self._third - spent.of(why))
 
     def _allowance(self, task: ReconcileTask, left: int) -> int:
-        """Twice what it takes, about, so that others can go on beside it; at least half of what is left."""
+        """About twice the expected requests, so that others can run beside it; at least half of the rest."""
         return min(left, max(2 * task.calls, left // 2))
 
     def ended(self, task: ReconcileTask, calls: int) -> None:
@@ -450,11 +436,11 @@ class RequestBudget:
         spent.by_why[task.why] += calls
 
     def drop(self, unwanted: Iterable[tuple[int, JobType]] = (), instance: str | None = None) -> None:
-        """Hand out nothing more to these, or to anything of ``instance``."""
+        """Start no more tasks of these assets, or of ``instance``."""
         keys = set(unwanted)
         self._waiting = [t for t in self._waiting if t.key not in keys and t.instance != instance]
 
     @property
     def waiting(self) -> tuple[ReconcileTask, ...]:
-        """Turns that had none, in their order."""
+        """Tasks that got no requests, in their order."""
         return tuple(self._waiting)

@@ -25,6 +25,11 @@ def bounds(window: Window) -> tuple[Any, Any]:
     return window.since, window.until
 
 
+def between(start: Any, end: Any) -> Window:
+    """The window between two revisions, or two UTC times."""
+    return TimeWindow(start, end) if isinstance(end, datetime) else RevisionWindow(start, end)
+
+
 def hull(windows: Iterable[W]) -> W | None:
     """The smallest window that contains all of ``windows``, which are of one kind; None if there is none."""
     found = list(windows)

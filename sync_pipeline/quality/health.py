@@ -1,13 +1,13 @@
-"""Health: is what we hold of a (repository, job type) complete and fresh, and if not, why.
+"""Health: whether the stored copy of an asset is complete and fresh, and the reasons if it is not.
 
 Belongs here: the verdict and its reasons. The asset check in Dagster, the command line's health gate and the
-status report all use this one. It judges our own ledger; it looks at no source.
+status report all use this one. It evaluates our own ledger and asks no source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,8 +26,8 @@ _REASON_OF_ACCESS = {
     Access.GONE: Reason.GONE,
     Access.REPLACED: Reason.REPLACED,
 }
-# How a look at the source failed, and what that says about it.
-_REASON_OF_LOOK = {
+# The reason that a failed check of the source gives, by its error code.
+_REASON_OF_CHECK = {
     "denied": Reason.DENIED,
     "not_found": Reason.GONE,
     "moved": Reason.MOVED,
@@ -61,7 +61,7 @@ _REASON_OF_LOOK = {
         Reason.UNREACHABLE,
     ),
 }
-# A job asks for much more than a look: only these failures of it are about the server as a whole.
+# A job sends many requests: only these failures of it are about the server as a whole.
 _REASON_OF_RETRY = {
     "not_json": Reason.LOGIN_PAGE,
     **dict.fromkeys(("certificate", "connection", "blocked", "redirect"), Reason.UNREACHABLE),
@@ -92,8 +92,8 @@ NOT_ASKED = frozenset(
         "no_room",
     }
 )
-"""Codes of failed looks that say nothing about the source: nobody was asked, or we had no room for what it
-said. They change nothing that is recorded."""
+"""Codes of failed checks that say nothing about the source: it was not asked, or we had no room for its
+answer. They change nothing that is recorded."""
 ANSWERS = frozenset(
     {
         "bad_request",
@@ -117,8 +117,8 @@ ANSWERS = frozenset(
         "unstable",
     }
 )
-"""Codes of failed looks with which a server answers about a single repository."""
-# Somebody stopped it, or another one is at work on it, or our own database was away.
+"""Codes of failed checks with which a server answers about a single repository."""
+# A person stopped it, another job works on it, or our own database was away.
 _OWN_FAILURES = (NOT_ASKED - {"throttled", "rate_limit"}) | {
     "claim_lost",
     "configuration",
@@ -126,14 +126,14 @@ _OWN_FAILURES = (NOT_ASKED - {"throttled", "rate_limit"}) | {
     "lease_lost",
     "watermark_set",
 }
-# Looks have a short time limit, so time-outs of them alone prove nothing.
+# Checks have a short time limit, so time-outs of them alone prove nothing.
 _SLOW = "timeout"
 
 
 def reason_of_server(code: str) -> Reason | None:
-    """The reason that a look which failed with ``code`` gives about the server: it does not answer, or a
+    """The reason that a check which failed with ``code`` gives about the server: it does not answer, or a
     login page does. None: the code gives none; only those of ``ANSWERS`` say that the server answers."""
-    reason = None if code in ANSWERS else _REASON_OF_LOOK.get(code)
+    reason = None if code in ANSWERS else _REASON_OF_CHECK.get(code)
     return reason if reason in (Reason.UNREACHABLE, Reason.LOGIN_PAGE) else None
 
 
@@ -189,12 +189,12 @@ def _minute(moment: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts about one (repository, job type). Times are UTC.
+    """The facts about one asset. Times are UTC.
 
     ``gap``: before the watermark, not covered, and no job will fill it. ``queued``: likewise, but a job waits
-    for it. ``hint_code``: how a look at the repository after the latest visit failed; a time-out counts if
-    live syncing timed out too. ``server_code``: how looks at its server failed, if that is confirmed.
-    ``retry_code``: how live syncing failed that is tried again. ``failed``: windows of dead jobs that nobody
+    for it. ``hint_code``: how a check of the repository after the latest visit failed; a time-out counts if
+    live syncing timed out too. ``server_code``: how checks of its server failed, if that is confirmed.
+    ``retry_code``: how live syncing failed that is tried again. ``failed``: windows of dead jobs that are not
     covered since. ``poorer``: rows of the latest visit that arrived with less than is stored. ``credential``:
     why nothing can be read from the server with the token in force. ``missing``, ``extra`` and ``changed``
     are rows that differ from the source, ``unrepaired`` those of them that repairs did not heal.
@@ -237,7 +237,7 @@ class Facts:
     @property
     def problem(self) -> Problem | None:
         """The reason why the source cannot be read now; None if it can. A visit's result goes before a
-        look's. A refused token goes before both, because no request can be sent with it."""
+        check's. A refused token goes before both, because no request can be sent with it."""
         if self.credential is not None:
             return Problem(Reason.CREDENTIAL, self.credential, self.credential_since)
         if self.access in _REASON_OF_ACCESS:
@@ -246,9 +246,9 @@ class Facts:
         if self.access is Access.DISABLED:
             line = self.access_detail or "the project has this switched off"
             return Problem(Reason.DISABLED, line, self.access_since)
-        if self.hint_code in _REASON_OF_LOOK and (self.hint_code != _SLOW or self.retry_code == _SLOW):
+        if self.hint_code in _REASON_OF_CHECK and (self.hint_code != _SLOW or self.retry_code == _SLOW):
             line = self.hint_error or "the latest look failed"
-            return Problem(_REASON_OF_LOOK[self.hint_code], line, self.hint_at)
+            return Problem(_REASON_OF_CHECK[self.hint_code], line, self.hint_at)
         if self.server_code is not None:
             away = reason_of_server(self.server_code)
             if away is not None:
@@ -283,8 +283,8 @@ class Health:
 
 
 def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
-    """The verdict over ``facts`` at ``now``. A retired repository is not judged: it passes. So does what the
-    project has switched off, which is no defect; there the reason is told all the same."""
+    """The verdict over ``facts`` at ``now``. A retired repository passes. So does what the
+    project has switched off, which is no defect; that reason is reported all the same."""
     if facts.lifecycle is Lifecycle.RETIRED:
         return Health(True, (), {})
     problem = facts.problem
@@ -335,7 +335,7 @@ class HealthResult:
     health: Health
     shown: tuple[bool, tuple[str, ...]] | None
     shown_at: datetime | None
-    judged_at: datetime
+    evaluated_at: datetime
 
     @property
     def changed(self) -> bool:
@@ -346,7 +346,7 @@ class HealthResult:
     def lag_seconds(self) -> float | None:
         """Seconds since what is stored was known to be complete; None before the first time."""
         fresh = self.facts.fresh_at
-        return None if fresh is None else max(0.0, round((self.judged_at - fresh).total_seconds(), 3))
+        return None if fresh is None else max(0.0, round((self.evaluated_at - fresh).total_seconds(), 3))
 
 
 def read(
@@ -362,59 +362,40 @@ def read(
             health=evaluate(facts, row["now"], stale_after),
             shown=None if row["shown_at"] is None else (row["shown_passed"], tuple(row["shown_reasons"])),
             shown_at=row["shown_at"],
-            judged_at=row["now"],
+            evaluated_at=row["now"],
         )
         for row in store.facts(conn, repo_ids, repairs=REPAIRS_BEFORE_A_PERSON)
     ]
 
 
+_SAME_NAMES = frozenset(field.name for field in fields(Facts))
+
+
 def _facts(row: dict[str, Any], credentials: Credentials) -> Facts:
-    in_revs = row["watermark_time"] is None
+    """The facts in a row of :func:`sync_pipeline.store.health.facts`."""
     is_gitlab = row["kind"] == Kind.GITLAB
     stop = credentials.stopped.get(row["instance"]) if is_gitlab else None
-    return Facts(
-        repo_id=row["repo_id"],
-        job_type=JobType(row["job_type"]),
-        lifecycle=Lifecycle(row["lifecycle"]),
-        access=Access(row["access"]),
-        access_detail=row["access_detail"],
-        visited_at=row["visited_at"],
-        verified_at=row["verified_at"],
-        watermark=row["watermark_rev"] if in_revs else row["watermark_time"],
-        head=row["head_rev"],
-        gap=row["gap"],
-        queued=row["queued"],
-        hint_code=row["hint_code"],
-        hint_error=row["hint_error"],
-        hint_at=row["hint_at"],
-        server_code=row["server_code"],
-        server_error=row["server_error"],
-        server_since=row["server_since"],
-        retry_code=row["retry_code"],
-        retry_error=row["retry_error"],
-        failed=row["failed"],
-        incremental_dead=row["incremental_dead"],
-        last_error=row["last_error"],
-        quarantined=row["quarantined"],
-        obligations=row["obligations"],
-        poorer=row["poorer"],
-        access_since=row["access_since"],
-        credential=credentials.problem(row["instance"]) if is_gitlab else None,
-        credential_since=None if stop is None else stop.stopped_at,
-        missing=row["missing"],
-        extra=row["extra"],
-        changed=row["changed"],
-        unrepaired=row["unrepaired"],
-        unreadable=tuple(
-            Unreadable(
-                detail=one["detail"],
-                since=_utc(one["since"]),
-                error=one["error"],
-                is_unknown=one["code"] == "no_route",
-                readable_at=None if one["readable_at"] is None else _utc(one["readable_at"]),
-            )
-            for one in row["unreadable"]
-        ),
+    same = {name: value for name, value in row.items() if name in _SAME_NAMES}
+    converted: dict[str, Any] = {
+        "job_type": JobType(row["job_type"]),
+        "lifecycle": Lifecycle(row["lifecycle"]),
+        "access": Access(row["access"]),
+        "watermark": row["watermark_rev"] if row["watermark_time"] is None else row["watermark_time"],
+        "head": row["head_rev"],
+        "credential": credentials.problem(row["instance"]) if is_gitlab else None,
+        "credential_since": None if stop is None else stop.stopped_at,
+        "unreadable": tuple(map(_unreadable, row["unreadable"])),
+    }
+    return Facts(**same | converted)
+
+
+def _unreadable(row: dict[str, Any]) -> Unreadable:
+    return Unreadable(
+        detail=row["detail"],
+        since=_utc(row["since"]),
+        error=row["error"],
+        is_unknown=row["code"] == "no_route",
+        readable_at=None if row["readable_at"] is None else _utc(row["readable_at"]),
     )
 
 

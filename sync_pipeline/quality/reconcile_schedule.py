@@ -1,9 +1,10 @@
-"""The unattended comparison: the turns of an hour, carried out.
+"""The unattended comparison: one run of the reconcile schedule.
 
-Belongs here: what one turn does (a visit where the last one is old, the probes, how far the sweep got, the
-repair that follows) and the order in which turns get their requests. Which turns there are is decided in
-:mod:`sync_pipeline.policy.reconcile_schedule`; what a probe does is in :mod:`sync_pipeline.sync.reconcile`.
-Does not belong here: when it runs and what Dagster shows of it."""
+Belongs here: the steps of one task (a visit where the last one is old, the probes, the progress of the
+rolling scan, the repair that follows) and the order in which tasks get their requests. The tasks are decided
+in :mod:`sync_pipeline.policy.reconcile_schedule`; :mod:`sync_pipeline.sync.reconcile` does a probe. Does not
+belong here: when it runs, and what Dagster shows of it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,7 +27,6 @@ from sync_pipeline.model import (
     Kind,
     Lifecycle,
     Mode,
-    RevisionWindow,
     TimeWindow,
     Trigger,
     Window,
@@ -45,11 +45,11 @@ from sync_pipeline.policy.reconcile_schedule import (
     sent_before,
 )
 from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
-from sync_pipeline.policy.windows import bounds
+from sync_pipeline.policy.windows import between, bounds
 from sync_pipeline.quality import credentials
 from sync_pipeline.quality.reconciliation import Result, Starter, probe_request, queue_repair, result_of
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import comparison, sweeps, watermarks
+from sync_pipeline.store import stored_rows, sweeps, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
@@ -63,23 +63,23 @@ ACTOR = "reconcile"
 
 Key = tuple[int, JobType]
 
-# Says something about one (repository, job type) only, and nothing about its server.
-_OF_THE_UNIT = frozenset(
+# Errors of one asset only, which say nothing about its server.
+_OF_THE_ASSET = frozenset(
     {"denied", "disabled", "not_found", "no_repository", "replaced", "moved", "lease_held"}
 )
 _OF_THE_TOKEN = frozenset({"credential", "scope"})
-# After so many in a row the server is left alone until the next hour.
-_FAILURES_OF_A_SERVER = 3
+# After so many failures in a row the server is left alone until the next hour.
+_MAX_FAILURES_IN_A_ROW = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskResult:
-    """What came of a turn. ``calls`` are the requests of its probes; ``visits`` the reports of incrementals
-    before them. ``error`` is why it could not be concluded, ``code`` its word; ``failure`` is a defect of
-    ours or of the installation. ``stuck``: the requests that it could have did not bring it forward."""
+    """The result of a task. ``calls`` are the requests of its probes; ``visits`` the reports of incrementals
+    before them. ``error`` is why it could not be concluded, ``code`` its code; ``failure`` is a defect of
+    ours or of the installation. ``stuck``: its requests were too few for any progress."""
 
     task: ReconcileTask
-    results: tuple[Result, ...] = ()
+    results: list[Result] = field(default_factory=list)
     visits: tuple[JobReport, ...] = ()
     calls: int = 0
     repair: bool = False
@@ -90,18 +90,27 @@ class TaskResult:
 
     @property
     def goes_on(self) -> bool:
-        """True if the same (repository, job type) may have another turn in this hour."""
+        """True if the same asset may have another task in this hour."""
         return self.error is None and self.failure is None and not self.stuck
 
     def count(self, name: str) -> int:
         """The sum of a figure of its results, such as ``stored``."""
         return sum(result.sums[name] for result in self.results)
 
+    def fail(self, code: str | None, error: str, *, ours: bool = False) -> None:
+        """An error ended the task. A source that does not answer is no failure."""
+        self.code = code
+        line = " ".join(error.split())
+        if ours or code == "exception" or (code or "").startswith("database"):
+            self.failure = line
+        else:
+            self.error = line
+
 
 @dataclass
 class ReconcileRound:
-    """What a run came to: every turn that was taken, those that waited for requests, what was left out, and
-    the fleet afterwards. ``sent`` are requests by instance, of the hour; ``dropped`` instances did not
+    """The results of a run: every task that ran, how many waited for requests, the assets that were left out,
+    and the fleet afterwards. ``sent`` are requests by instance, of the hour; ``dropped`` instances did not
     answer."""
 
     outcomes: list[TaskResult] = field(default_factory=list)
@@ -126,8 +135,8 @@ def limits_of(settings: Settings) -> ReconcileLimits:
 class ReconcileSchedule:
     """One run of the unattended comparison, over ``repo_ids``.
 
-    Threads carry turns out; the caller's thread alone plans, and gets every outcome. ``deadline`` (of
-    :func:`time.monotonic`) is when it stops beginning turns. ``dagster_run_id`` is noted with every job.
+    Threads run tasks; the caller's thread alone plans, and gets every result. ``deadline`` (of
+    :func:`time.monotonic`) is when it starts no more tasks. ``dagster_run_id`` is noted with every job.
     """
 
     def __init__(
@@ -140,7 +149,7 @@ class ReconcileSchedule:
         deadline: float | None = None,
         dagster_run_id: str | None = None,
     ) -> None:
-        self.swept = ReconcileRound()
+        self.round = ReconcileRound()
         self._database = database
         self._settings = settings
         self._readers = readers
@@ -151,25 +160,26 @@ class ReconcileSchedule:
         self._syncer = Syncer(database, settings, readers)
         self._cancel = threading.Event()
         self._visited: dict[Key, datetime | None] = {}
-        self._kinds: dict[int, Kind] = {}
         self._resting: set[Key] = set()
         self._in_a_row: dict[str, int] = {}
 
     def run(self) -> Iterator[TaskResult]:
-        """Take turns as long as some are due and there are requests for them; :attr:`swept` is complete when
-        all outcomes were taken. Takes none where sweeps are switched off."""
+        """Run tasks as long as some are due and there are requests for them; :attr:`round` is complete when
+        all results were taken. Runs none where the schedule is switched off."""
         if not self._settings.reconcile.enabled:
             self._plan()
             return
-        threads = ThreadPoolExecutor(self._settings.jobs.parallel_repositories, thread_name_prefix="sweep")
+        threads = ThreadPoolExecutor(
+            self._settings.jobs.parallel_repositories, thread_name_prefix="reconcile"
+        )
         try:
             while True:
                 tasks = self._plan()
-                budget = RequestBudget(tasks, self._limits, self.swept.sent)
-                before = len(self.swept.outcomes)
+                budget = RequestBudget(tasks, self._limits, self.round.sent)
+                before = len(self.round.outcomes)
                 yield from self._hand_out(budget, threads)
-                self.swept.waiting = len(budget.waiting)
-                if len(self.swept.outcomes) == before or self._is_over():
+                self.round.waiting = len(budget.waiting)
+                if len(self.round.outcomes) == before or self._is_over():
                     break
         finally:
             # Also on interruption: threads stop between two pieces and put their jobs back.
@@ -193,9 +203,9 @@ class ReconcileSchedule:
                 looks=settings.reconcile.deletion_confirmations,
                 believed=settings.reconcile.deletion_after_seconds,
             )
-        if self.swept.now is None:
+        if self.round.now is None:
             # What others sent meanwhile counts in the next hour.
-            self.swept.sent = {
+            self.round.sent = {
                 instance: sent_before(now, before, self._limits)
                 for instance, (now, before) in rows.sent.items()
             }
@@ -205,16 +215,15 @@ class ReconcileSchedule:
             for row in rows.assets
             if row["repo_id"] in self._repo_ids and (not wanted or row["job_type"] in wanted)
         ]
-        self._kinds = {row["repo_id"]: Kind(row["kind"]) for row in mine}
         for row in mine:
             self._visited[row["repo_id"], JobType(row["job_type"])] = row["visited_at"]
-        self.swept.now = rows.now
-        self.swept.assets = [_unit(row, tokens) for row in mine]
-        tasks, self.swept.left_out = plan(self.swept.assets, self._limits, rows.now)
+        self.round.now = rows.now
+        self.round.assets = [_asset(row, tokens) for row in mine]
+        tasks, self.round.left_out = plan(self.round.assets, self._limits, rows.now)
         return [
             task
             for task in tasks
-            if task.key not in self._resting and task.instance not in self.swept.dropped
+            if task.key not in self._resting and task.instance not in self.round.dropped
         ]
 
     def _hand_out(self, budget: RequestBudget, threads: ThreadPoolExecutor) -> Iterator[TaskResult]:
@@ -224,7 +233,7 @@ class ReconcileSchedule:
                 taken = budget.next()
                 if taken is None:
                     break
-                running[threads.submit(self._take, *taken)] = taken[0]
+                running[threads.submit(self._run_task, *taken)] = taken[0]
             if not running:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -235,64 +244,67 @@ class ReconcileSchedule:
                 yield outcome
 
     def _note(self, outcome: TaskResult, budget: RequestBudget) -> None:
-        task, swept = outcome.task, self.swept
-        swept.outcomes.append(outcome)
-        swept.repairs += outcome.repair
-        swept.sent[task.instance] = swept.sent.get(task.instance, 0) + outcome.calls
+        task, current = outcome.task, self.round
+        current.outcomes.append(outcome)
+        current.repairs += outcome.repair
+        current.sent[task.instance] = current.sent.get(task.instance, 0) + outcome.calls
         if not outcome.goes_on:
             self._resting.add(task.key)
             budget.drop([task.key])
-        if outcome.error is None or outcome.code in _OF_THE_UNIT:
+        if outcome.error is None or outcome.code in _OF_THE_ASSET:
             self._in_a_row[task.instance] = 0
             return
         self._in_a_row[task.instance] = self._in_a_row.get(task.instance, 0) + 1
-        if outcome.code in _OF_THE_TOKEN or self._in_a_row[task.instance] >= _FAILURES_OF_A_SERVER:
-            swept.dropped[task.instance] = outcome.error
+        if outcome.code in _OF_THE_TOKEN or self._in_a_row[task.instance] >= _MAX_FAILURES_IN_A_ROW:
+            current.dropped[task.instance] = outcome.error
             budget.drop(instance=task.instance)
 
     def _queue_repairs(self) -> None:
-        """What could not be queued with a turn: a deletion that is believed now, what a person's comparison
-        found, what came after another repair of the same (repository, job type)."""
-        assert self.swept.now is not None
-        for asset in self.swept.assets:
-            if is_repair_due(asset, self.swept.now):
+        """Queue repairs that no task queued: of a deletion that is believed now, of differences that a
+        person's comparison found, or that came after another repair of the same asset."""
+        assert self.round.now is not None
+        for asset in self.round.assets:
+            if is_repair_due(asset, self.round.now):
                 with self._database.connection() as conn:
                     starter = self._starter("differences are open")
                     if queue_repair(conn, self._settings, asset.repo_id, asset.job_type, starter) is not None:
-                        self.swept.repairs += 1
+                        self.round.repairs += 1
 
     def _starter(self, reason: str) -> Starter:
         return Starter(Trigger.SENSOR, ACTOR, reason)
 
     # -- in the threads ---------------------------------------------------------------------------------
 
-    def _take(self, task: ReconcileTask, allowed: int) -> TaskResult:
-        """Carry a turn out. Raises Cancelled only."""
+    def _run_task(self, task: ReconcileTask, allowed: int) -> TaskResult:
+        """Run a task with at most ``allowed`` requests. Raises Cancelled only."""
+        result = TaskResult(task)
         try:
             with self._database.connection() as conn:
-                sweeps.turned(conn, task.repo_id, task.job_type, str(task.why))
-            visits = self._visit(task)
-            failed = next((report for report in visits if not report.succeeded), None)
-            if failed is not None:
-                return _failed(task, failed.error_code, failed.error or "the visit failed", visits=visits)
-            return self._compare(task, allowed, visits)
+                sweeps.mark_started(conn, task.repo_id, task.job_type, str(task.why))
+            result.visits = self._visit(task)
+            failed = next((report for report in result.visits if not report.succeeded), None)
+            if failed is None:
+                self._compare(result, allowed)
+            else:
+                result.fail(failed.error_code, failed.error or "the visit failed")
         except Cancelled:
             raise
         except SyncError as error:
-            return _failed(task, error.code, str(error), ours=isinstance(error, ConfigurationError))
+            result.fail(error.code, str(error), ours=isinstance(error, ConfigurationError))
         except Exception as error:
             _log.exception("the comparison of %s %s failed in an unforeseen way", task.repo_id, task.job_type)
-            return _failed(task, "exception", f"{type(error).__name__}: {error}")
+            result.fail("exception", f"{type(error).__name__}: {error}")
+        return result
 
     def _visit(self, task: ReconcileTask) -> tuple[JobReport, ...]:
         """Sync the family first where its last visit is old, so that what is compared is fresh. Revisions
         never change their place, so nothing is gained there."""
-        if self._kinds[task.repo_id] is not Kind.GITLAB:
+        if task.job_type is JobType.REVISIONS:
             return ()
-        assert self.swept.now is not None
+        assert self.round.now is not None
         latest = self._visited[task.key]
         interval = timedelta(seconds=self._settings.scheduler.sync_interval_seconds)
-        if latest is not None and latest > self.swept.now - interval:
+        if latest is not None and latest > self.round.now - interval:
             return ()
         requests = [
             JobRequest(
@@ -309,17 +321,17 @@ class ReconcileSchedule:
         ]
         reports = tuple(self._syncer.run_together(requests, cancel=self._cancel))
         for report in reports:
-            # A repository has one turn at a time, so nobody else looks at these.
-            self._visited[report.repo_id, report.job_type] = self.swept.now
+            # A repository has one task at a time, so no other thread reads these.
+            self._visited[report.repo_id, report.job_type] = self.round.now
         return tuple(report for report in reports if report.job_type is task.job_type) + tuple(
             report for report in reports if report.job_type is not task.job_type and report.succeeded
         )
 
-    def _compare(self, task: ReconcileTask, allowed: int, visits: tuple[JobReport, ...]) -> TaskResult:
-        outcome = TaskResult(task, visits=visits)
-        windows, mark = self._windows(task, fresh=bool(visits))
+    def _compare(self, result: TaskResult, allowed: int) -> None:
+        task = result.task
+        windows, mark = self._windows(task, fresh=bool(result.visits))
         for window in windows:
-            left = allowed - outcome.calls
+            left = allowed - result.calls
             if left <= 0:
                 break
             starter = self._starter(f"comparison of {task.why}")
@@ -329,21 +341,20 @@ class ReconcileSchedule:
             )
             report = self._syncer.run(request, cancel=self._cancel)
             with self._database.connection() as conn:
-                result = result_of(conn, report)
-            outcome = replace(outcome, results=(*outcome.results, result), calls=outcome.calls + report.calls)
-            reached = _reached(window, result, whole=report.succeeded and report.calls < left)
+                found = result_of(conn, report)
+            result.results.append(found)
+            result.calls += report.calls
+            reached = _reached(window, found, whole=report.succeeded and report.calls < left)
             if task.why is TaskReason.HISTORY:
                 self._move(task, window, reached, mark)
             if not report.succeeded:
-                error = _failed(task, report.error_code, report.error or "not finished")
-                outcome = replace(outcome, error=error.error, code=error.code, failure=error.failure)
+                result.fail(report.error_code, report.error or "not finished")
                 break
             if reached == bounds(window)[0]:
-                outcome = replace(outcome, stuck=True)
+                result.stuck = True
                 break
-        if any(result.status == MISMATCH for result in outcome.results):
-            outcome = replace(outcome, repair=self._repair(task))
-        return outcome
+        if any(one.status == MISMATCH for one in result.results):
+            result.repair = self._repair(task)
 
     def _windows(self, task: ReconcileTask, *, fresh: bool) -> tuple[tuple[Window, ...], Mark | None]:
         """What to compare, and the watermark; with a ``fresh`` visit the recent part ends there."""
@@ -355,28 +366,26 @@ class ReconcileSchedule:
                 return self._share(conn, task, mark), mark
         if task.why is TaskReason.RECENT and fresh and isinstance(mark, datetime):
             (window,) = task.windows
-            assert isinstance(window, TimeWindow)
-            return (TimeWindow(window.since, max(mark, window.until)),), mark
+            start, end = bounds(window)
+            return (between(start, max(mark, end)),), mark
         return task.windows, mark
 
     def _share(self, conn: Connection, task: ReconcileTask, mark: Mark) -> tuple[Window, ...]:
         """The next share of history, at most up to the watermark; begins the round where that is to be."""
-        start = task.start
+        start: Any = task.start
         if task.begins:
             rows = 0
             if isinstance(mark, datetime):
                 whole = TimeWindow(BEGINNING, mark)
-                rows = comparison.count_in(conn, task.repo_id, task.job_type, whole)
+                rows = stored_rows.count_in(conn, task.repo_id, task.job_type, whole)
             sweeps.begin(conn, task.repo_id, task.job_type, rows)
-        if isinstance(mark, datetime):
-            assert isinstance(start, datetime)
-            if start < mark:
-                end = sweeps.end_of(conn, task.repo_id, task.job_type, start, mark, task.rows)
-                return (TimeWindow(start, end),)
-        else:
-            assert isinstance(start, int)
-            if start < mark:
-                return (RevisionWindow(start, min(start + task.rows, mark)),)
+        if start < mark:
+            if isinstance(mark, datetime):
+                left = TimeWindow(start, mark)
+                end: Mark = stored_rows.end_of(conn, task.repo_id, task.job_type, left, task.rows)
+            else:
+                end = min(start + task.rows, mark)
+            return (between(start, end),)
         # The watermark was set back behind it.
         sweeps.move(conn, task.repo_id, task.job_type, None, rows=0)
         return ()
@@ -389,33 +398,16 @@ class ReconcileSchedule:
         with self._database.connection() as conn:
             rows = 0
             if isinstance(window, TimeWindow):
-                assert isinstance(reached, datetime)
-                passed = TimeWindow(window.since, reached)
-                rows = comparison.count_in(conn, task.repo_id, task.job_type, passed)
+                rows = stored_rows.count_in(conn, task.repo_id, task.job_type, between(start, reached))
             sweeps.move(conn, task.repo_id, task.job_type, None if reached == mark else reached, rows=rows)
 
     def _repair(self, task: ReconcileTask) -> bool:
-        """Queue the repair of what is open, unless one is under way: what it heals is looked at first."""
+        """Queue the repair of what is open, unless one is under way: its results are checked first."""
         with self._database.connection() as conn:
             if sweeps.is_repairing(conn, task.repo_id, task.job_type):
                 return False
             starter = self._starter("a comparison found differences")
             return queue_repair(conn, self._settings, task.repo_id, task.job_type, starter) is not None
-
-
-def _failed(
-    task: ReconcileTask,
-    code: str | None,
-    error: str,
-    *,
-    visits: tuple[JobReport, ...] = (),
-    ours: bool = False,
-) -> TaskResult:
-    """The outcome of a turn that an error ended. A source that does not answer is no failure."""
-    line = " ".join(error.split())
-    if ours or code == "exception" or (code or "").startswith("database"):
-        return TaskResult(task, visits=visits, failure=line, code=code)
-    return TaskResult(task, visits=visits, error=line, code=code)
 
 
 def _reached(window: Window, result: Result, *, whole: bool) -> Mark:
@@ -426,31 +418,18 @@ def _reached(window: Window, result: Result, *, whole: bool) -> Mark:
     return reached
 
 
-def _unit(row: dict[str, Any], tokens: credentials.Credentials) -> ReconcileAsset:
+_SAME_NAMES = frozenset(one.name for one in fields(ReconcileAsset))
+
+
+def _asset(row: dict[str, Any], tokens: credentials.Credentials) -> ReconcileAsset:
+    """The asset in a row of the snapshot."""
     is_gitlab = row["kind"] == Kind.GITLAB
-    return ReconcileAsset(
-        repo_id=row["repo_id"],
-        job_type=JobType(row["job_type"]),
-        instance=row["instance"],
-        lifecycle=Lifecycle(row["lifecycle"]),
-        access=Access(row["access"]),
-        credential=is_gitlab and row["instance"] in tokens.stopped,
-        configured=not is_gitlab or tokens.has_token(row["instance"]),
-        probed=row["probed"],
-        watermark=row["watermark"],
-        covered_from=row["covered_from"],
-        places=row["places"],
-        anywhere=row["anywhere"],
-        open=row["open"],
-        escalated=row["escalated"],
-        repairing=row["repairing"],
-        repair_died_at=row["repair_died_at"],
-        places_at=row["places_at"],
-        recent_at=row["recent_at"],
-        history_at=row["history_at"],
-        next=row["next"],
-        round_began_at=row["round_began_at"],
-        round_ended_at=row["round_ended_at"],
-        round_rows=row["round_rows"],
-        round_done=row["round_done"],
-    )
+    same = {name: value for name, value in row.items() if name in _SAME_NAMES}
+    converted: dict[str, Any] = {
+        "job_type": JobType(row["job_type"]),
+        "lifecycle": Lifecycle(row["lifecycle"]),
+        "access": Access(row["access"]),
+        "credential": is_gitlab and row["instance"] in tokens.stopped,
+        "configured": not is_gitlab or tokens.has_token(row["instance"]),
+    }
+    return ReconcileAsset(**same | converted)

@@ -1,8 +1,8 @@
-"""Comparisons of a (repository, job type) with its source, and the repairs that follow from them.
+"""Comparisons of an asset with its source, and the repairs that follow from them.
 
-Belongs here: what is asked of the engine, and which repair is queued. Whoever compares uses this one: the
-command line and the fleet-wide asset. What a probe does is in :mod:`sync_pipeline.sync.reconcile`, what
-follows from a difference in :mod:`sync_pipeline.policy.reconciliation`.
+Belongs here: the requests to the engine, the sums of a comparison, and which repair is queued; the command
+line and the fleet-wide asset share them. :mod:`sync_pipeline.sync.reconcile` does a comparison, and
+:mod:`sync_pipeline.policy.reconciliation` decides what follows from a difference.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ PRIORITY = 150
 """Priority of a repair: after live syncing, before history."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Starter:
-    """Who wants something compared or repaired, and why."""
+    """The origin of a comparison or repair, as its job keeps it."""
 
     trigger: Trigger
     actor: str
@@ -69,9 +69,7 @@ def probe_request(
         repo_id=repo_id,
         job_type=job_type,
         mode=Mode.PROBE,
-        trigger=starter.trigger,
-        actor=starter.actor,
-        reason=starter.reason,
+        **vars(starter),
         window=window,
         depth=depth,
         max_calls=max_calls,
@@ -80,37 +78,31 @@ def probe_request(
 
 
 def repair_request(
-    conn: Connection,
-    settings: Settings,
-    repo_id: int,
-    job_type: JobType,
-    starter: Starter,
-    *,
-    within: Window | None = None,
+    conn: Connection, settings: Settings, repo_id: int, job_type: JobType, starter: Starter
 ) -> JobRequest | None:
-    """The request to heal what is open and can be healed now, in ``within`` or anywhere; None where nothing
-    can: it is clean, or waits until a deletion is believed, or for a person."""
-    found, _ = reconciliations.open_ones(conn, repo_id, job_type, window=within)
+    """The request to repair the open differences that can be repaired now; None where there are none: the
+    asset is clean, or waits until a deletion is believed, or for a person."""
     patience = patience_of(settings)
-    doable = [one for one in found if next_of(one, patience) in (Next.READ, Next.DELETE)]
-    if not doable:
+    places = [
+        one.difference.place
+        for one in reconciliations.open_ones(conn, repo_id, job_type)
+        if next_of(one, patience) in (Next.READ, Next.DELETE)
+    ]
+    if not places:
         return None
-    places = [one.difference.place for one in doable]
     window = hull([place for place in places if place is not None])
-    if window is None or None in places:
-        # What has no place is anywhere: the window only says which of the others are healed with it.
-        window = within or settled_window(conn, repo_id, job_type) or window
+    if None in places:
+        # A difference without a place may be anywhere: the window only selects the others.
+        window = settled_window(conn, repo_id, job_type) or window
     if window is None:
         return None
     return JobRequest(
         repo_id=repo_id,
         job_type=job_type,
         mode=Mode.REPAIR,
-        trigger=starter.trigger,
-        actor=starter.actor,
-        reason=starter.reason,
+        **vars(starter),
         window=window,
-        heals=True,
+        only_differences=True,
         priority=PRIORITY,
     )
 
@@ -118,8 +110,8 @@ def repair_request(
 def queue_repair(
     conn: Connection, settings: Settings, repo_id: int, job_type: JobType, starter: Starter
 ) -> UUID | None:
-    """Make the job that heals what is open, for the scheduler to start; None where there is nothing to heal.
-    One that waits already is found again."""
+    """Make the job that repairs the open differences, for the scheduler to start, or find the one that waits
+    already; None where there is nothing to repair."""
     request = repair_request(conn, settings, repo_id, job_type, starter)
     if request is None:
         return None
@@ -130,7 +122,7 @@ def queue_repair(
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one probe came to: the sums over its parts. ``parts`` are rows of ``scm.reconciliations``, with
+    """The result of one probe: the sums over its parts. ``parts`` are rows of ``scm.reconciliations``, with
     ``window``. ``status`` is the worst of them, ``inconclusive`` also where the probe itself failed."""
 
     report: JobReport
@@ -139,11 +131,8 @@ class Result:
     sums: dict[str, int]
 
 
-COUNTED = ("expected", "stored", "missing", "extra", "changed", "newer", "unreadable", "hidden")
-
-
 def worst(states: Collection[str]) -> str:
-    """The worst of what comparisons came to; of none that nothing is known."""
+    """The worst of some states; inconclusive if there are none."""
     found = (state for state in (MISMATCH, INCONCLUSIVE, CLEAN) if state in states)
     return next(found, INCONCLUSIVE)
 
@@ -153,5 +142,5 @@ def result_of(conn: Connection, report: JobReport) -> Result:
     parts = tuple(reconciliations.of_run(conn, report.run_id)) if report.run_id is not None else ()
     states = {part["status"] for part in parts} | (set() if report.succeeded else {INCONCLUSIVE})
     status = worst(states)
-    sums = {name: sum(part[name] for part in parts) for name in COUNTED}
+    sums = {name: sum(part[name] for part in parts) for name in reconciliations.COUNTED}
     return Result(report, parts, status, sums)

@@ -1,4 +1,4 @@
-"""Proofs that our own records agree with each other.
+"""Checks that our own records agree with each other.
 
 Belongs here: running ``sql/ops/prove_*.sql``, each of which lists what is wrong, and counting what is open.
 Does not belong here: what lies outside of the database (:mod:`sync_pipeline.operations.verification`).
@@ -14,14 +14,14 @@ from sync_pipeline.store.database import Connection
 from sync_pipeline.store.migrations import sql_folder
 
 SHOWN_ROWS = 20
-"""So many rows of a proof are kept; the others are counted."""
+"""So many rows of a check are kept; the others are counted."""
 
 _EMPTY = " Empty when all is well."
 
-# Around a proof: the number of all rows with the first ones, so that a large damage is no large answer.
+# Around a check: the number of all rows with the first ones, so that a large damage is no large answer.
 _HEAD, _TAIL = b"SELECT count(*) OVER () AS disagreeing, p.* FROM (\n", b"\n) AS p LIMIT %(limit)s"
 
-# What waits for a repair, a retry or a person; none of it is a contradiction.
+# Records that wait for a repair, a retry or a person; none of them is a contradiction.
 _OPEN = """
 SELECT 'discrepancies' AS what, count(*) AS open, min(found_at) AS oldest_at
   FROM scm.discrepancies WHERE resolved_at IS NULL
@@ -35,8 +35,8 @@ SELECT 'quarantine', count(*), min(created_at) FROM scm.quarantine WHERE resolve
 
 @dataclass(frozen=True, slots=True)
 class IntegrityCheck:
-    """What one proof came to: ``total`` rows disagree, of which ``rows`` are the first ones. ``about`` says
-    what a row is."""
+    """The result of one check: ``total`` rows disagree, of which ``rows`` are the first ones. ``about``
+    describes a row."""
 
     name: str
     about: str
@@ -45,12 +45,12 @@ class IntegrityCheck:
 
 
 def names() -> list[str]:
-    """The proofs there are, such as ``coverage`` and ``jobs``."""
+    """The names of all checks, such as ``coverage`` and ``jobs``."""
     return sorted(file.stem.removeprefix("prove_") for file in (sql_folder() / "ops").glob("prove_*.sql"))
 
 
 def integrity_checks(conn: Connection, limit: int = SHOWN_ROWS) -> Iterator[IntegrityCheck]:
-    """Do every proof, in the order of their names."""
+    """Run every check, in the order of their names."""
     for name in names():
         text = (sql_folder() / "ops" / f"prove_{name}.sql").read_bytes()
         # Only the frame has a parameter.
@@ -61,8 +61,8 @@ def integrity_checks(conn: Connection, limit: int = SHOWN_ROWS) -> Iterator[Inte
 
 
 def failures(conn: Connection) -> dict[str, list[dict[str, Any]]]:
-    """What each proof that fails has found, by its name; empty when all is well."""
-    return {proof.name: proof.rows for proof in integrity_checks(conn) if proof.total}
+    """The rows of each check that fails, by its name; empty when all is well."""
+    return {check.name: check.rows for check in integrity_checks(conn) if check.total}
 
 
 def open_records(conn: Connection) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def open_records(conn: Connection) -> list[dict[str, Any]]:
 
 
 def _about(text: str) -> str:
-    """The comment that a proof begins with, without what is true of all of them."""
+    """The comment that a check begins with, without the sentence that all of them share."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("--"):

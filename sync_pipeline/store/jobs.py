@@ -394,7 +394,7 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
         "reread": request.reread,
         "from_raw": request.from_raw,
         "quarantine_ids": sorted(request.quarantine) or None,
-        "heals": request.heals,
+        "heals": request.only_differences,
         "depth": None if request.depth is None else str(request.depth),
         "priority": request.priority,
         "max_attempts": max_attempts,

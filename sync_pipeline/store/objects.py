@@ -142,74 +142,52 @@ def damages(wanted: Objects, found: Objects) -> list[Damage]:
     Objects that somebody added are no damage. A lost table is one damage: its columns and indexes come back
     with it, from a backup.
     """
-    lost = tuple(name for name in wanted["table"] if name not in found.get("table", {}))
+    lost = [name for name in wanted["table"] if name not in found.get("table", {})]
     result = [
-        Damage(
-            "table",
-            name,
-            "missing",
-            f"-- It comes back from a backup: pg_restore --table={name.partition('.')[2]} <backup>",
-        )
-        for name in lost
+        Damage("table", name, "missing", _RESTORE_TABLE.format(name.partition(".")[2])) for name in lost
     ]
     for kind, objects in wanted.items():
         there = found.get(kind, {})
         for name, definition in objects.items():
-            if kind in ("table", "query") or _table(kind, name, definition) in lost:
+            parts = _parts(kind, name, definition)
+            if kind in ("table", "query") or there.get(name) == definition or parts["table"] in lost:
                 continue
-            if name not in there:
-                result.append(Damage(kind, name, "missing", _make(wanted, kind, name)))
-            elif there[name] != definition:
-                result.append(Damage(kind, name, "different", _remake(wanted, kind, name)))
+            if kind == "view":
+                parts["query"] = wanted["query"][name]
+                parts["view"] = parts["query"].removeprefix("CREATE ").partition(f" {name} ")[0]
+            state, statements = ("different", _REMAKE) if name in there else ("missing", _MAKE)
+            result.append(Damage(kind, name, state, statements.get(kind, "{definition};").format(**parts)))
     return result
 
 
-def _table(kind: str, name: str, definition: str) -> str:
-    """The table of an object, empty where it has none."""
+_RESTORE_TABLE = "-- It comes back from a backup: pg_restore --table={} <backup>"
+_MAKE = {
+    "column": "ALTER TABLE {table} ADD COLUMN {own} {definition};",
+    "default": "ALTER TABLE {table} ALTER COLUMN {own} SET DEFAULT {definition};",
+    "not null": "ALTER TABLE {table} ALTER COLUMN {own} SET NOT NULL;",
+    "constraint": "ALTER TABLE {table} ADD CONSTRAINT {own} {definition};",
+    "foreign key": "ALTER TABLE {table} ADD CONSTRAINT {own} {definition};",
+    "view": "{query};",
+}
+_REMAKE = _MAKE | {
+    "column": "ALTER TABLE {table} ALTER COLUMN {own} TYPE {definition};",
+    "constraint": "ALTER TABLE {table} DROP CONSTRAINT {own}; " + _MAKE["constraint"],
+    "foreign key": "ALTER TABLE {table} DROP CONSTRAINT {own}; " + _MAKE["foreign key"],
+    "trigger": "DROP TRIGGER {own} ON {table}; {definition};",
+    "index": "DROP INDEX {name}; {definition};",
+    "view": "DROP {view} {name}; {query};",
+}
+
+
+def _parts(kind: str, name: str, definition: str) -> dict[str, str]:
+    """The parts of a statement about an object: its ``table``, empty where it has none, and its ``own`` name
+    within the table."""
+    table, own = "", name
     match kind:
         case "column" | "default" | "not null":
-            return name.rpartition(".")[0]
+            table, _, own = name.rpartition(".")
         case "constraint" | "foreign key" | "trigger":
-            return name.partition(" ")[0]
+            table, _, own = name.partition(" ")
         case "index":
-            return definition.partition(" ON ")[2].partition(" ")[0]
-    return ""
-
-
-def _make(wanted: Objects, kind: str, name: str) -> str:
-    """The statement that makes an object that is not there."""
-    definition = wanted[kind][name]
-    match kind:
-        case "column":
-            table, _, column = name.rpartition(".")
-            return f"ALTER TABLE {table} ADD COLUMN {column} {definition};"
-        case "default" | "not null":
-            table, _, column = name.rpartition(".")
-            value = f"DEFAULT {definition}" if kind == "default" else "NOT NULL"
-            return f"ALTER TABLE {table} ALTER COLUMN {column} SET {value};"
-        case "constraint" | "foreign key":
-            table, _, constraint = name.partition(" ")
-            return f"ALTER TABLE {table} ADD CONSTRAINT {constraint} {definition};"
-        case "view":
-            return f"{wanted['query'][name]};"
-    return f"{definition.rstrip()};"
-
-
-def _remake(wanted: Objects, kind: str, name: str) -> str:
-    """The statements that put an object right which is there."""
-    made = _make(wanted, kind, name)
-    table, _, own = name.partition(" ")
-    match kind:
-        case "column":
-            table, _, column = name.rpartition(".")
-            return f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {wanted[kind][name]};"
-        case "constraint" | "foreign key":
-            return f"ALTER TABLE {table} DROP CONSTRAINT {own}; {made}"
-        case "trigger":
-            return f"DROP TRIGGER {own} ON {table}; {made}"
-        case "index":
-            return f"DROP INDEX {name}; {made}"
-        case "view":
-            what = wanted["query"][name].removeprefix("CREATE ").partition(f" {name} ")[0]
-            return f"DROP {what} {name}; {made}"
-    return made
+            table = definition.partition(" ON ")[2].partition(" ")[0]
+    return {"table": table, "own": own, "name": name, "definition": definition.rstrip()}

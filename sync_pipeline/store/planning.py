@@ -377,7 +377,7 @@ def _request(row: Mapping[str, Any], dagster_run_id: str | None) -> JobRequest:
         window=from_ranges(row["revs"], row["period"]),
         dagster_run_id=dagster_run_id,
         reread=row["reread"],
-        heals=row["heals"],
+        only_differences=row["heals"],
         priority=row["priority"],
     )
 

@@ -1,21 +1,24 @@
-"""Comparisons with the source: their results, the differences that are open, and how far the sweep got.
+"""Comparisons with the source: their results and the open differences.
 
-Belongs here: ``scm.reconciliations``, ``scm.discrepancies`` and ``scm.sweeps``. How rows are compared is in
-:mod:`sync_pipeline.store.comparison`, what follows from a difference is decided in
-:mod:`sync_pipeline.policy.reconciliation`.
+Belongs here: ``scm.reconciliations`` and ``scm.discrepancies``. Rows are compared in
+:mod:`sync_pipeline.store.comparison`; :mod:`sync_pipeline.policy.reconciliation` decides what follows from a
+difference. The progress of the rolling scan is in :mod:`sync_pipeline.store.sweeps`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sync_pipeline.model import Depth, Difference, DifferenceKind, JobType, Window
+from sync_pipeline.model import Difference, DifferenceKind, JobType, Window
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_ranges, range_params
+
+COUNTED = ("expected", "stored", "missing", "extra", "changed", "newer", "unreadable", "hidden")
+"""The counts of rows in the result of a comparison."""
 
 # The number of a comparison is needed while its differences are written, before its result is known.
 _NEXT = "SELECT nextval(pg_get_serial_sequence('scm.reconciliations', 'reconciliation_id')) AS number"
@@ -43,13 +46,13 @@ ON CONFLICT (repo_id, job_type, natural_key) WHERE resolved_at IS NULL DO UPDATE
        reconciliation = EXCLUDED.reconciliation, last_seen_at = now()
 """
 
-# What a comparison of their place did not show any more. Those without a place were looked for as well.
+# Differences that a comparison of their place no longer saw; it may check those without a place, too.
 _RESOLVE = """
 UPDATE scm.discrepancies
    SET resolved_at = now(), outcome = CASE WHEN kind = 'extra' THEN 'returned' ELSE 'healed' END
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
    AND reconciliation <> %(number)s AND natural_key <> ALL (%(unread)s)
-   -- What belongs to a row that could not be looked at was not looked at either.
+   -- The parts of a row that could not be compared were not compared either.
    AND split_part(natural_key, ':', 1) <> ALL (%(unread)s)
    AND (revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange
         OR (revs IS NULL AND period IS NULL AND %(everywhere)s))
@@ -58,7 +61,7 @@ UPDATE scm.discrepancies
 # The open ones in a window, and those without a place.
 _OPEN = """
 SELECT discrepancy_id, natural_key, kind, fields, revs, period, looks, repairs, found_at, last_seen_at,
-       now() AS now, count(*) OVER () AS total
+       now() AS now
   FROM scm.discrepancies
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
    AND (NOT %(within)s OR revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange
@@ -79,7 +82,7 @@ UPDATE scm.discrepancies SET resolved_at = now(), outcome = 'deleted'
 # The results of one probe, in order.
 _OF_RUN = "SELECT * FROM scm.reconciliations WHERE run_id = %(run_id)s ORDER BY reconciliation_id"
 
-# How many were open when a repair begins again after a person looked.
+# A person starts the repairs again.
 _FORGIVE = """
 UPDATE scm.discrepancies SET repairs = 0
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND repairs > 0
@@ -100,6 +103,9 @@ class Discrepancy:
     now: datetime
 
 
+_NOTED = ("discrepancy_id", "looks", "repairs", "found_at", "last_seen_at", "now")
+
+
 def next_number(conn: Connection) -> int:
     """The number of the comparison that begins."""
     row = conn.execute(_NEXT).fetchone()
@@ -107,50 +113,10 @@ def next_number(conn: Connection) -> int:
     return int(row["number"])
 
 
-def add(
-    conn: Connection,
-    *,
-    number: int,
-    repo_id: int,
-    job_type: JobType,
-    window: Window,
-    depth: Depth,
-    status: str,
-    expected: int,
-    stored: int,
-    missing: int,
-    extra: int,
-    changed: int,
-    newer: int,
-    unreadable: int,
-    hidden: int = 0,
-    calls: int,
-    detail: str | None,
-    run_id: UUID,
-) -> None:
-    """Write the result of a comparison; the columns are those of ``scm.reconciliations``."""
-    conn.execute(
-        _ADD,
-        {
-            "number": number,
-            "repo_id": repo_id,
-            "job_type": str(job_type),
-            "depth": str(depth),
-            "status": status,
-            "expected": expected,
-            "stored": stored,
-            "missing": missing,
-            "extra": extra,
-            "changed": changed,
-            "newer": newer,
-            "unreadable": unreadable,
-            "hidden": hidden,
-            "calls": calls,
-            "detail": detail,
-            "run_id": run_id,
-        }
-        | range_params(window),
-    )
+def add(conn: Connection, window: Window, columns: Mapping[str, Any]) -> None:
+    """Write the result of a comparison: the ``columns`` of ``scm.reconciliations``, those of COUNTED among
+    them, with ``number`` for its number."""
+    conn.execute(_ADD, {**range_params(window), **columns})
 
 
 def put(
@@ -185,7 +151,7 @@ def resolve_unseen(
     unread: Collection[str] = (),
 ) -> int:
     """Close the differences in ``window`` that comparison ``number`` did not see; with ``everywhere`` also
-    those without a place. The rows with keys in ``unread`` could not be looked at. Returns how many."""
+    those without a place. The rows with keys in ``unread`` could not be compared. Returns how many."""
     params = {
         "repo_id": repo_id,
         "job_type": str(job_type),
@@ -204,9 +170,9 @@ def open_ones(
     window: Window | None = None,
     number: int | None = None,
     limit: int | None = None,
-) -> tuple[list[Discrepancy], int]:
+) -> list[Discrepancy]:
     """At most ``limit`` open differences: those in ``window`` or without a place, and only those that
-    comparison ``number`` saw, where these are set; and how many there are in all."""
+    comparison ``number`` saw, where these are set."""
     params = {
         "repo_id": repo_id,
         "job_type": str(job_type),
@@ -214,29 +180,22 @@ def open_ones(
         "number": number,
         "limit": limit,
     }
-    rows = conn.execute(_OPEN, params | range_params(window)).fetchall()
-    return [_discrepancy(row) for row in rows], rows[0]["total"] if rows else 0
-
-
-def _discrepancy(row: dict[str, Any]) -> Discrepancy:
-    return Discrepancy(
-        row["discrepancy_id"],
-        Difference(
-            row["natural_key"],
-            DifferenceKind(row["kind"]),
-            from_ranges(row["revs"], row["period"]),
-            tuple(row["fields"]),
-        ),
-        row["looks"],
-        row["repairs"],
-        row["found_at"],
-        row["last_seen_at"],
-        row["now"],
-    )
+    return [
+        Discrepancy(
+            difference=Difference(
+                row["natural_key"],
+                DifferenceKind(row["kind"]),
+                from_ranges(row["revs"], row["period"]),
+                tuple(row["fields"]),
+            ),
+            **{name: row[name] for name in _NOTED},
+        )
+        for row in conn.execute(_OPEN, params | range_params(window))
+    ]
 
 
 def tried(conn: Connection, ids: Sequence[int]) -> None:
-    """A repair tried to heal these."""
+    """A repair read the rows of these again."""
     conn.execute(_TRIED, {"ids": list(ids)})
 
 
@@ -246,7 +205,7 @@ def deleted(conn: Connection, ids: Sequence[int]) -> None:
 
 
 def forgive(conn: Connection, repo_id: int, job_type: JobType) -> None:
-    """A person wants what was given up to be repaired once more."""
+    """A person starts the repair of abandoned differences once more."""
     conn.execute(_FORGIVE, {"repo_id": repo_id, "job_type": str(job_type)})
 
 

@@ -1,7 +1,7 @@
-"""How far the unattended comparison got, and what it is planned from.
+"""The progress of the reconcile schedule, and the snapshot from which it plans.
 
-Belongs here: ``scm.sweeps``, the snapshot query over catalog, coverage and open differences, the end of a
-window with so many rows, and the figures that the fleet-wide asset shows. Does not belong here: any decision;
+Belongs here: ``scm.sweeps``, the snapshot query over catalog, coverage and open differences, and the
+figures that the fleet-wide asset shows. Does not belong here: any decision;
 that is :mod:`sync_pipeline.policy.reconcile_schedule`. Results and differences are written by
 :mod:`sync_pipeline.store.reconciliations`.
 """
@@ -9,22 +9,20 @@ that is :mod:`sync_pipeline.policy.reconcile_schedule`. Results and differences 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sync_pipeline.model import JobType
 from sync_pipeline.store.database import Connection
-from sync_pipeline.store.windows import from_ranges
-
-_STEP = timedelta(milliseconds=1)
+from sync_pipeline.store.windows import from_multiranges
 
 _NOW = "SELECT now() AS now"
 
-# Every (repository, job type) with its coverage, its place in the sweep and what is open of it. Of open
-# differences those are due that a repair ended for since they were seen last, and those that are gone at the
-# source and not believed to be yet, each so often that the last look comes when time is up. A job of repair
-# is looked for among those since the oldest of them was found.
-_UNITS = """
+# Every asset with its coverage, its progress in the rolling scan and its open differences. An open difference
+# is due if a repair ended since it was seen last. So is one that is gone at the source and not believed to be
+# yet, each so often that the last check comes when time is up. Jobs of repair count since the oldest open
+# difference was found.
+_ASSETS = """
 WITH found AS (
     SELECT d.repo_id, d.job_type, count(*) AS open, min(d.found_at) AS found_at,
            count(*) FILTER (WHERE d.repairs >= %(repairs)s) AS escalated
@@ -80,7 +78,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.lifecycle, w.access, w.visit
  ORDER BY w.repo_id, w.job_type
 """
 
-# Requests of all comparisons, whoever asked for them, in this hour and in the one before.
+# Requests of all comparisons, by a schedule or a person, in this hour and in the one before.
 _SENT = """
 SELECT r.instance,
        coalesce(sum(c.calls) FILTER (WHERE c.hour = date_trunc('hour', now())), 0)::bigint AS now,
@@ -93,8 +91,8 @@ SELECT r.instance,
  GROUP BY r.instance
 """
 
-# A kind of turn was taken.
-_TURNED = """
+# A task of this kind started.
+_STARTED = """
 INSERT INTO scm.sweeps AS s (repo_id, job_type, places_at, recent_at, history_at)
 VALUES (%(repo_id)s, %(job_type)s,
         CASE WHEN %(why)s = 'places' THEN now() END,
@@ -128,35 +126,7 @@ SELECT EXISTS (SELECT FROM scm.sync_jobs
                   AND status IN ('pending', 'running', 'failed')) AS repairing
 """
 
-# Where so many rows end: one more than these, by the time that windows are of. They are counted as those of
-# a comparison are.
-_SOME_COMMITS = """
-SELECT count(*) AS rows, min(at) AS first, max(at) AS last
-  FROM (SELECT ts AS at FROM scm.git_commits
-         WHERE repo_id = %(repo_id)s AND ts >= %(start)s AND ts < %(end)s AND deleted_at IS NULL
-         ORDER BY ts LIMIT %(limit)s) AS taken
-"""
-_SOME_MERGE_REQUESTS = """
-SELECT count(*) AS rows, min(at) AS first, max(at) AS last
-  FROM (SELECT updated_at AS at FROM scm.mrs
-         WHERE repo_id = %(repo_id)s AND updated_at >= %(start)s AND updated_at < %(end)s
-           AND deleted_at IS NULL
-         ORDER BY updated_at LIMIT %(limit)s) AS taken
-"""
-_SOME_REVIEWS = """
-SELECT count(*) AS rows, min(at) AS first, max(at) AS last
-  FROM (SELECT mr_updated_at AS at FROM scm.mr_reviews
-         WHERE repo_id = %(repo_id)s AND replaced_id = 0
-           AND mr_updated_at >= %(start)s AND mr_updated_at < %(end)s
-         ORDER BY mr_updated_at LIMIT %(limit)s) AS taken
-"""
-_SOME = {
-    JobType.COMMITS: _SOME_COMMITS,
-    JobType.MERGE_REQUESTS: _SOME_MERGE_REQUESTS,
-    JobType.REVIEWS: _SOME_REVIEWS,
-}
-
-# What the differences of a fleet come to.
+# The differences of the fleet.
 _OPEN = """
 SELECT count(*) FILTER (WHERE resolved_at IS NULL) AS open,
        count(*) FILTER (WHERE resolved_at IS NULL AND repairs >= %(repairs)s) AS escalated,
@@ -178,7 +148,7 @@ SELECT compared_at::date AS day, sum(missing)::bigint AS missing, sum(extra)::bi
 
 @dataclass(frozen=True, slots=True)
 class ReconcileRows:
-    """The rows of one plan. ``now`` is the database's clock. ``units`` have the columns of the first query
+    """The rows of one plan. ``now`` is the database's clock. ``assets`` have the columns of the first query
     above, with ``watermark``, ``covered_from`` and ``next`` in place of pairs of columns, and ``places`` as
     windows. ``sent`` are requests of comparisons by instance: those of this hour, and of the one before."""
 
@@ -195,11 +165,11 @@ def snapshot(
     believed: float,
     places: int = 200,
 ) -> ReconcileRows:
-    """Everything that a plan needs to know, read at one moment.
+    """The data of a plan, read at one moment.
 
-    ``repairs`` is after how many of them a difference is left to a person; a row has to be seen gone in
-    ``looks`` comparisons and for ``believed`` seconds. Of each (repository, job type) at most so many
-    ``places`` are looked at, those first that were not seen for the longest time.
+    A difference is left to a person after so many ``repairs``. A row has to be gone in ``looks`` comparisons
+    and for ``believed`` seconds. At most so many ``places`` of an asset are due, first those that were not
+    compared for the longest time.
     """
     params = {
         "repairs": repairs,
@@ -211,7 +181,7 @@ def snapshot(
     with conn.transaction():
         now = conn.execute(_NOW).fetchone()
         assert now is not None
-        assets = conn.execute(_UNITS, params).fetchall()
+        assets = conn.execute(_ASSETS, params).fetchall()
         sent = {row["instance"]: (row["now"], row["before"]) for row in conn.execute(_SENT)}
     for asset in assets:
         for name, first, second in (
@@ -221,34 +191,17 @@ def snapshot(
         ):
             revision, moment = asset.pop(first), asset.pop(second)
             asset[name] = moment if revision is None else revision
-        revs, period = asset.pop("revs"), asset.pop("period")
-        found = [from_ranges(r, None) for r in revs or ()] + [from_ranges(None, p) for p in period or ()]
-        asset["places"] = tuple(place for place in found if place is not None)
+        asset["places"] = from_multiranges(asset.pop("revs") or (), asset.pop("period") or ())
     return ReconcileRows(now["now"], assets, sent)
 
 
-def end_of(
-    conn: Connection, repo_id: int, job_type: JobType, start: datetime, end: datetime, rows: int
-) -> datetime:
-    """Where a window from ``start`` that holds about ``rows`` stored rows ends; ``end`` if there are no more
-    than these before it. Rows of one moment stay together."""
-    params = {"repo_id": repo_id, "start": start, "end": end, "limit": rows + 1}
-    found = conn.execute(_SOME[job_type], params).fetchone()
-    assert found is not None
-    if found["rows"] <= rows:
-        return end
-    first, last = found["first"], found["last"]
-    stop: datetime = last if last > first else last + _STEP
-    return min(stop, end)
-
-
-def turned(conn: Connection, repo_id: int, job_type: JobType, why: str) -> None:
-    """A turn of the kind ``why`` is taken now, whatever comes of it."""
-    conn.execute(_TURNED, {"repo_id": repo_id, "job_type": str(job_type), "why": why})
+def mark_started(conn: Connection, repo_id: int, job_type: JobType, why: str) -> None:
+    """A task of the kind ``why`` starts now, whatever its result."""
+    conn.execute(_STARTED, {"repo_id": repo_id, "job_type": str(job_type), "why": why})
 
 
 def begin(conn: Connection, repo_id: int, job_type: JobType, rows: int) -> None:
-    """A round over ``rows`` stored rows begins. The turn has been written before."""
+    """A round over ``rows`` stored rows begins. Its task was marked as started before."""
     conn.execute(_BEGIN, {"repo_id": repo_id, "job_type": str(job_type), "rows": rows})
 
 
@@ -270,7 +223,7 @@ def move(
 
 
 def is_repairing(conn: Connection, repo_id: int, job_type: JobType) -> bool:
-    """True if a job that heals differences waits or runs."""
+    """True if a repair of differences waits or runs."""
     row = conn.execute(_REPAIRING, {"repo_id": repo_id, "job_type": str(job_type)}).fetchone()
     assert row is not None
     return bool(row["repairing"])

@@ -7,15 +7,17 @@ migration, a field of the record and its parser. Does not belong here: whole sta
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
 from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVersion, Person, ReviewEventRow
-from sync_pipeline.store.raw import content_hash
+from sync_pipeline.store.raw import content_hash, storable
 
 _TYPES = {
     "int": "bigint",
@@ -74,51 +76,52 @@ class Table:
             values["flags"],
         )
 
-    def sql(self, template: str, **others: Table) -> str:
+    def differing(self, source: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of the columns whose values differ, sorted. ``source`` has the columns of a record, and
+        ``stored`` those of ``{names}``. An optional value that ``source`` lacks is no difference. Neither
+        raw nor hashes are compared."""
+        optional = {column.name for column in self.columns if column.optional}
+        unordered = {column.name for column in self.columns if column.unordered}
+        found: list[str] = []
+        for name in sorted(source.keys() & stored.keys() - {"raw", *self.hashes}):
+            new, old = comparable(source[name]), comparable(stored[name])
+            if name in unordered:
+                new, old = sorted(new or (), key=_sort_key), sorted(old or (), key=_sort_key)
+            if new != old and not (new is None and name in optional):
+                found.append(name)
+        return tuple(found)
+
+    def sql(self, template: str) -> str:
         """The statement of ``template``, with lists of columns in place of these names:
 
         - ``{columns}``: all columns of a row, with flags, raw and hashes; ``{types}``: the same, each with
-          its type, for ``json_to_recordset``; ``{shown}``: as ``{types}``, without raw and hashes.
+          its type, for ``json_to_recordset``; ``{names}`` and ``{shown}``: likewise, without raw and hashes.
         - ``{excluded}``: ``name = EXCLUDED.name`` for each column that a newer copy overwrites.
         - ``{mapped}``: ``name = s.name`` for each column that follows from the stored object.
-        - ``{differs}``: the condition that a row ``t`` and a row ``s`` differ in one of these.
-        - ``{lacking}``: pairs for ``jsonb_build_object`` that make a row ``s`` comparable to a row ``t``:
-          optional values as stored, unordered ones sorted; ``{sorted}``: the sorted ones of ``t``.
-        - ``{table}``; ``{key}``: the key of ``s``; ``{same_key}``: the condition that both have the same.
+        - ``{hashed}``: ``name = coalesce(s.name, t.name)`` for each hash.
+        - ``{table}``; ``{group}``: the first column of its key, by which rows are asked for;
+          ``{same_key}``: the condition that a row ``t`` and a row ``s`` have the same key.
 
-        For each of ``others`` the names are ``{<other>_columns}`` and so on. Braces of SQL are doubled.
+        Braces of SQL are doubled.
         """
-        parts = self._parts()
-        for prefix, other in others.items():
-            parts |= {f"{prefix}_{name}": part for name, part in other._parts().items()}
-        return sql.SQL(template).format(**{name: sql.SQL(part) for name, part in parts.items()}).as_string()
+        parts = {name: sql.SQL(part) for name, part in self._parts().items()}
+        return sql.SQL(template).format(**parts).as_string()
 
     def _parts(self) -> dict[str, str]:
         shown = [*self.given, *((column.name, column.type) for column in self.columns), ("flags", "text[]")]
         stored = [*shown, ("raw", "jsonb"), *((name, "bytea") for name in self.hashes)]
         changing = [c for c in self.columns if c.name not in {*self.key, *self.fixed}]
         mapped = [c for c in changing if c.name not in self.inferred]
-        ordered = [c.name for c in mapped if not c.unordered] + ["flags"]
         return {
             "columns": _list("{0}", [name for name, _ in stored]),
+            "names": _list("{0}", [name for name, _ in shown]),
             "types": _list("{0}", [f"{name} {kind}" for name, kind in stored]),
             "shown": _list("{0}", [f"{name} {kind}" for name, kind in shown]),
             "excluded": _list("{0} = EXCLUDED.{0}", [c.name for c in changing if not c.optional] + ["flags"]),
             "mapped": _list("{0} = s.{0}", [c.name for c in mapped] + ["flags"]),
-            "differs": " OR ".join(
-                [
-                    f"({_list('t.{0}', ordered)}) IS DISTINCT FROM ({_list('s.{0}', ordered)})",
-                    *(f"{_sorted('t', c)} IS DISTINCT FROM {_sorted('s', c)}" for c in mapped if c.unordered),
-                ]
-            ),
-            "lacking": ", ".join(
-                f"'{c.name}', " + (_sorted("s", c) if c.unordered else f"coalesce(s.{c.name}, t.{c.name})")
-                for c in self.columns
-                if c.optional or c.unordered
-            ),
-            "sorted": ", ".join(f"'{c.name}', {_sorted('t', c)}" for c in self.columns if c.unordered),
+            "hashed": _list("{0} = coalesce(s.{0}, t.{0})", self.hashes),
             "table": self.name,
-            "key": _list("s.{0}", self.key),
+            "group": self.key[0],
             "same_key": " AND ".join(f"t.{name} = s.{name}" for name in self.key),
         }
 
@@ -127,10 +130,21 @@ def _list(form: str, names: Sequence[str]) -> str:
     return ", ".join(form.format(name) for name in names)
 
 
-def _sorted(alias: str, column: Column) -> str:
-    """An unordered column as sorted jsonb, NULL where it is empty."""
-    elements = f"jsonb_array_elements(to_jsonb({alias}.{column.name}))"
-    return f"(SELECT jsonb_agg(e ORDER BY e) FROM {elements} AS e)"  # noqa: S608
+def comparable(value: Any) -> Any:
+    """A value as the table holds it."""
+    if isinstance(value, Jsonb):
+        return comparable(value.obj)
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, (list, tuple)):
+        return [comparable(part) for part in value]
+    if isinstance(value, dict):
+        return {name: comparable(part) for name, part in value.items()}
+    return value
+
+
+def _sort_key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def columns_of(record: type, **special: Column | Sequence[Column]) -> tuple[Column, ...]:

@@ -201,8 +201,8 @@ class Attempt:
 
     @contextmanager
     def lease(self) -> Iterator[leases.Lease]:
-        """Hold the lease for one chunk. Waits for it up to the setting ``max_wait_seconds``. Raises LeaseHeld,
-        which names the holder, after that."""
+        """Hold the lease for one chunk. Waits for it up to the setting ``max_wait_seconds``. Raises
+        LeaseHeld, which names the holder, after that."""
         settings = self.settings
         started = time.monotonic()
         who = f"{worker_name()} ({self.request.mode} job {self.claim.job_id})"

@@ -1,14 +1,14 @@
 """Refs and commits of a GitLab project compared with their source.
 
-Belongs here: what each difference is. Commits are complete by refs: whatever a ref reaches has to be stored,
-which our own rows show by their parents, without a request. Dates only choose whose values are compared, as
-git lists by date what it pleases; what it does not list is asked for by its name. What the listing has beyond
-that is reached by no branch and no tag, such as the heads of merge requests of forks.
+Belongs here: the kind of each difference. Commits are complete by refs: every commit that a ref reaches has
+to be stored, which our own rows show by their parents, without a request. Dates only select the commits whose
+values are compared, because a listing by date may omit some; omitted ones are asked for by name. Listed
+commits that no branch and no tag reaches, such as heads of merge requests of forks, do not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -22,15 +22,15 @@ from sync_pipeline.sources.gitlab.fields import quarantine_key
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import comparison, quarantine, refs
-from sync_pipeline.store.comparison import StoredCommit
+from sync_pipeline.store.comparison import ComparedRow, Row
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.reconcile import Compared
 
-_ASKED_ONE_BY_ONE = 200
+_MAX_SINGLE_REQUESTS = 200
 _ASKED_AT_ONCE = 20
 _STEP = timedelta(milliseconds=1)
-# What is another one of a ref that just moved.
+# The columns of a ref that change when it moves.
 _MOVED = frozenset({"tip", "target"})
 
 
@@ -59,11 +59,11 @@ class CommitComparison:
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent so far."""
+        """The requests so far."""
         return self._client.traffic
 
     def begin(self) -> None:
-        """Look at the project. Raises Permanent where it has its repository switched off, Transient where it
+        """Read the project. Raises Permanent where it has its repository switched off, Transient where it
         shows no ref although there were some: its storage may be away."""
         with self._visit.watched():
             self._look = self._visit.look()
@@ -75,7 +75,7 @@ class CommitComparison:
         self._window = window
         found, newer, unread = self._compare_refs()
         start = TimeWindow(window.since, window.since)
-        # What has no place, in a piece without any time.
+        # Differences without a place, in a piece without any time.
         yield Compared(start, 0, 0, tuple(found), newer, unread=unread)
         reader = CommitReader(self._client, self._visit.project_id, stats=depth is Depth.DETAILS)
         with self._database.connection() as conn:
@@ -87,7 +87,8 @@ class CommitComparison:
         for batch in reader.read_days(window):
             rows = [row for row in batch.rows if row.sha not in seen]
             seen |= {row.sha for row in rows}
-            yield self._compare(start, rows, absent, len(batch.quarantined))
+            compared = self._compare(start, rows, absent)
+            yield replace(compared, unreadable=len(batch.quarantined))
         yield from self._unlisted(start, stored, seen, absent, reader, depth)
         yield self._missing(window, absent, reader)
 
@@ -97,8 +98,8 @@ class CommitComparison:
         return watermark is None or window.until == watermark
 
     def _place(self, moment: datetime | None) -> TimeWindow:
-        """The smallest window that a commit of this time is in. What lies before or behind all that can be
-        covered, and what has no date, is in its first or last part."""
+        """The smallest window that a commit of this time is in. A commit without a date, or outside of all
+        time that can be covered, is in the first or last part of the window."""
         moment = self._window.since if moment is None else moment
         if moment < BEGINNING:
             moment = BEGINNING
@@ -133,7 +134,7 @@ class CommitComparison:
                 found.append(Difference(f"{kind}:{name}", DifferenceKind.EXTRA, None))
         for (kind, name), change in changes.changed.items():
             if set(change.fields) <= _MOVED:
-                if self._asked >= _ASKED_ONE_BY_ONE:
+                if self._asked >= _MAX_SINGLE_REQUESTS:
                     unread.append(f"{kind}:{name}")
                     continue
                 self._asked += 1
@@ -146,41 +147,40 @@ class CommitComparison:
     # -- commits ------------------------------------------------------------------------------------------
 
     def _compare(
-        self, window: TimeWindow, rows: list[CommitRow], absent: dict[str, CommitRow], unreadable: int
+        self,
+        window: TimeWindow,
+        rows: Sequence[CommitRow],
+        absent: dict[str, CommitRow],
+        *,
+        gone: Collection[str] = (),
+        unread: Collection[str] = (),
     ) -> Compared:
-        """Compare the values of ``rows``; those that are not stored are put into ``absent``."""
+        """Compare the values of ``rows``, and note those that are not stored in ``absent``."""
         by_sha = {row.sha: row for row in rows}
         with self._database.connection() as conn:
-            compared = comparison.compare_commits(conn, self._repo_id, rows)
-        absent |= {one.sha: by_sha[one.sha] for one in compared if one.missing}
-        changed = [one for one in compared if one.fields]
-        here = len(compared) - sum(one.missing for one in compared)
-        return Compared(
-            window,
-            here,
-            here,
-            tuple(
-                Difference(one.sha, DifferenceKind.CHANGED, self._place(_moment(by_sha[one.sha])), one.fields)
-                for one in changed
-            ),
-            0,
-            unreadable,
-        )
+            compared = comparison.compare_commits(conn, self._repo_id, rows, gone)
+        absent |= {row.key[0]: by_sha[row.key[0]] for row in compared if row.stored is None}
+        known = [row for row in compared if row.stored is not None]
+        return Compared.of(window, known, self._place_of, unread=unread)
+
+    def _place_of(self, row: ComparedRow) -> TimeWindow:
+        columns = row.source or row.stored or {}
+        return self._place(columns["committed_at"] or columns["authored_at"])
 
     def _unlisted(
         self,
         window: TimeWindow,
-        stored: dict[str, StoredCommit],
+        stored: dict[str, Row],
         seen: set[str],
         absent: dict[str, CommitRow],
         reader: CommitReader,
         depth: Depth,
     ) -> Iterator[Compared]:
-        """What is stored in the window and was not listed there, asked for by its name."""
+        """Stored commits of the window that were not listed there, asked for by name."""
         left = {
             sha: one
             for sha, one in stored.items()
-            if sha not in seen and not (one.unreachable and depth is Depth.LISTING)
+            if sha not in seen and not (one["unreachable"] and depth is Depth.LISTING)
         }
         todo = list(left)
         for first in range(0, len(todo), _ASKED_AT_ONCE):
@@ -194,22 +194,15 @@ class CommitComparison:
                 else:
                     (gone if row is _Answer.GONE else unread).append(sha)
             with self._database.connection() as conn:
-                # What a branch or a tag leads to is there, whatever its own address answers.
+                # A commit that a branch or a tag reaches exists, whatever its own address answers.
                 reached = refs.reached(conn, self._repo_id, gone) if gone else set()
             unread += sorted(reached)
             gone = [sha for sha in gone if sha not in reached]
-            compared = self._compare(window, came, absent, 0)
-            extra = [Difference(sha, DifferenceKind.EXTRA, self._place(left[sha].ts)) for sha in gone]
-            yield replace(
-                compared,
-                stored=compared.stored + len(gone),
-                differences=(*compared.differences, *extra),
-                unread=tuple(unread),
-            )
+            yield self._compare(window, came, absent, gone=gone, unread=unread)
 
     def _ask(self, reader: CommitReader, sha: str) -> CommitRow | _Answer:
         """A commit by its name, as long as not too many were asked for."""
-        if self._asked >= _ASKED_ONE_BY_ONE:
+        if self._asked >= _MAX_SINGLE_REQUESTS:
             return _Answer.NOT_ASKED
         self._asked += 1
         try:
@@ -222,8 +215,8 @@ class CommitComparison:
             return _Answer.UNREADABLE
 
     def _missing(self, window: TimeWindow, absent: dict[str, CommitRow], reader: CommitReader) -> Compared:
-        """What covered refs reach and is not stored: what stored commits and refs name, what that names, and
-        so on. A commit that was listed and that nothing names is reached by no ref."""
+        """Commits that covered refs reach and that are not stored: those that stored commits and refs name,
+        their parents, and so on. No ref reaches a listed commit that no other row names."""
         with self._database.connection() as conn:
             todo = comparison.unstored_commits(conn, self._repo_id)
             set_aside = quarantine.open_keys(conn, self._repo_id, self._attempt.job_type) if todo else set()

@@ -1,35 +1,50 @@
 """Merge requests and reviews compared with their source.
 
-Belongs here: which of them are listed, which are asked for one by one, and what each difference is. The list
-is read by the time of the last update, as coverage is, so that every merge request of either side is in
-exactly one window; one that is stored in a window and not listed there is asked for by its number.
+Belongs here: which of them are listed or asked for one by one, and the kind of each difference. The list is
+read by the time of the last update, as coverage is, so that every merge request of either side is in exactly
+one window. A merge request that is stored in a window and not listed there is asked for by its number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sync_pipeline.errors import Transient
 from sync_pipeline.gitlab_rows import MergeRequestRow, Origin, ReviewSet
-from sync_pipeline.model import Depth, Difference, DifferenceKind, JobType, TimeWindow, Traffic, Window
+from sync_pipeline.model import Depth, Difference, JobType, TimeWindow, Traffic, Window
 from sync_pipeline.sources.gitlab.children import Refusals
 from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.store import comparison, unreadable
+from sync_pipeline.store.comparison import ComparedRow
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.reconcile import Compared
 
-_ASKED_ONE_BY_ONE = 200
-# Asked for to tell a deletion from a server that shows nothing.
+_MAX_SINGLE_REQUESTS = 200
+# So many are asked for to distinguish a deletion from a server that shows nothing.
 _OTHERS = 3
 # A Date header shows whole seconds.
 _SECOND = timedelta(seconds=1)
-# What the API shows of time.
+# The resolution of times in the API.
 _STEP = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A piece of the list with the merge requests in it. ``gone`` ones are stored and no longer at the
+    source, with their time of update; ``date`` is when the list was read. ``unread`` keys came without
+    something that a comparison needs."""
+
+    window: TimeWindow
+    rows: Sequence[MergeRequestRow]
+    gone: dict[int, datetime]
+    date: datetime | None
+    unread: Sequence[str]
 
 
 class MergeRequestComparison:
@@ -60,11 +75,11 @@ class MergeRequestComparison:
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent so far."""
+        """The requests so far."""
         return self._client.traffic
 
     def begin(self) -> None:
-        """Look at the project. Raises Permanent where it has merge requests switched off."""
+        """Read the project. Raises Permanent where it has merge requests switched off."""
         with self._visit.watched():
             self._visit.look()
             self._visit.is_disabled(self._attempt)
@@ -96,29 +111,23 @@ class MergeRequestComparison:
             unlisted = self._unlisted(part, seen)
             came = [row for some in reader.read_some(sorted(unlisted)) for row in some.rows]
             absent = sorted(unlisted.keys() - {row.iid for row in came})
-            # Of more than these the others are asked for when these are tombstones.
-            gone = [iid for iid in absent[:_ASKED_ONE_BY_ONE] if self._singles.is_gone(iid)]
+            # Further ones are asked for when these are tombstones.
+            gone = [iid for iid in absent[:_MAX_SINGLE_REQUESTS] if self._singles.is_gone(iid)]
             if gone and not rows and not came:
                 self._require_any(reader, absent)
             seen |= unlisted.keys()
-            compare = self._compare_reviews if self._of_reviews else self._compare
-            yield compare(
-                part,
-                [*rows, *came],
-                {iid: unlisted[iid] for iid in gone},
-                depth,
-                batch.date,
-                [
-                    *(row.natural_key for row in batch.quarantined),
-                    *(one.natural_key for one in batch.deferred),
-                    *(str(iid) for iid in absent if iid not in gone),
-                ],
-            )
+            unread = [
+                *(row.natural_key for row in batch.quarantined),
+                *(one.natural_key for one in batch.deferred),
+                *(str(iid) for iid in absent if iid not in gone),
+            ]
+            listed = _Listed(part, [*rows, *came], {iid: unlisted[iid] for iid in gone}, batch.date, unread)
+            yield self._compare_reviews(listed, depth) if self._of_reviews else self._compare(listed)
             reached = until
 
     def _require_any(self, reader: MergeRequestReader, absent: Sequence[int]) -> None:
-        """Raises Transient where the server shows no merge request at all that it should have: that is no
-        deletion but something between us and them."""
+        """Raises Transient where the server shows no merge request at all that it should have: that is a
+        fault on the way, not a deletion."""
         others = self._stored_others(absent)
         if not others and len(absent) == 1:
             return
@@ -129,8 +138,8 @@ class MergeRequestComparison:
             )
 
     def _unlisted(self, part: TimeWindow, seen: Collection[int]) -> dict[int, datetime]:
-        """What is stored as last updated in ``part``, before all or behind all that is covered, and was not
-        listed."""
+        """Stored merge requests that were last updated in ``part``, or outside of all that is covered, and
+        were not listed."""
         with self._database.connection() as conn:
             stored = comparison.merge_requests_in(
                 conn,
@@ -142,124 +151,105 @@ class MergeRequestComparison:
             )
         return {iid: updated_at for iid, updated_at in stored.items() if iid not in seen}
 
-    def _compare(
-        self,
-        part: TimeWindow,
-        rows: Sequence[MergeRequestRow],
-        gone: dict[int, datetime],
-        depth: Depth,
-        date: datetime | None,
-        unread: list[str],
-    ) -> Compared:
+    def _compare(self, listed: _Listed) -> Compared:
         with self._database.connection() as conn:
-            compared = comparison.compare_merge_requests(conn, self._repo_id, rows)
-        at = {row.iid: row.updated_at for row in rows}
-        found = [
-            Difference(str(iid), DifferenceKind.EXTRA, _point(updated_at)) for iid, updated_at in gone.items()
-        ]
-        newer = 0
-        for one in compared:
-            if not one.missing and not one.fields:
-                continue
-            if at[one.iid] >= self._settled:
-                newer += 1
-                continue
-            kind = DifferenceKind.MISSING if one.missing else DifferenceKind.CHANGED
-            place = at[one.iid] if one.updated_at is None or _holds(part, at[one.iid]) else one.updated_at
-            found.append(Difference(str(one.iid), kind, _point(place), one.fields))
-        stored = sum(not one.missing for one in compared) + len(gone)
-        return Compared(part, len(compared), stored, tuple(found), newer, unread=tuple(dict.fromkeys(unread)))
+            compared = comparison.compare_merge_requests(conn, self._repo_id, listed.rows, listed.gone)
+        updated_at = {row.iid: row.updated_at for row in listed.rows} | listed.gone
 
-    def _compare_reviews(
-        self,
-        part: TimeWindow,
-        rows: Sequence[MergeRequestRow],
-        gone: dict[int, datetime],
-        depth: Depth,
-        date: datetime | None,
-        unread: list[str],
-    ) -> Compared:
+        def place(row: ComparedRow) -> TimeWindow:
+            moment = updated_at[row.key[0]]
+            if row.stored is not None and not listed.window.since <= moment < listed.window.until:
+                moment = row.stored["updated_at"]
+            return _point(moment)
+
+        newer = [
+            row.natural_key
+            for row in compared
+            if row.kind and row.source is not None and row.source["updated_at"] >= self._settled
+        ]
+        return Compared.of(
+            listed.window, compared, place, excluded=newer, newer=len(newer), unread=listed.unread
+        )
+
+    def _compare_reviews(self, listed: _Listed, depth: Depth) -> Compared:
+        rows, gone = listed.rows, listed.gone
         if depth is Depth.LISTING:
             with self._database.connection() as conn:
                 differ = comparison.reviews_that_differ(conn, self._repo_id, rows)
             rows = [row for row in rows if row.iid in differ]
-        # Of what was updated since it was read last everything may be new.
-        newer_ones = {row.iid for row in rows if row.updated_at >= self._settled}
-        sets = self._reviews.read([row for row in rows if row.iid not in newer_ones])
+        # All parts of a merge request that was updated since the latest reading may be new.
+        settled = [row for row in rows if row.updated_at < self._settled]
+        sets = self._reviews.read(settled)
         with self._database.connection() as conn:
             parts = comparison.compare_reviews(conn, self._repo_id, sets, gone)
-        places = {row.iid: row.updated_at for row in rows} | gone
+        places = {row.iid: _point(row.updated_at) for row in settled} | {
+            iid: _point(updated_at) for iid, updated_at in gone.items()
+        }
         short = self._short(sets)
+        newer: list[str] = []
         hidden: list[str] = []
-        found: list[Difference] = []
-        newer = len(newer_ones)
-        for one in parts:
-            if not (one.missing or one.extra or one.fields):
-                continue
-            if date is not None and one.happened_at is not None and one.happened_at > date + _SECOND:
+        unread: list[str] = []
+        for part in parts:
+            if _is_later(part, listed.date):
                 # It came while the list was read already: the merge request will be listed again.
-                newer += 1
-                continue
-            if one.extra and self._is_hidden(one, gone, short):
-                hidden.append(one.natural_key)
-                continue
-            if one.extra and one.origin is not None and not self._is_gone(one, gone):
-                # It is there, and the list does not give it.
-                unread.append(one.natural_key)
-                continue
-            kind = (
-                DifferenceKind.MISSING
-                if one.missing
-                else DifferenceKind.EXTRA
-                if one.extra
-                else DifferenceKind.CHANGED
-            )
-            found.append(Difference(one.natural_key, kind, _point(places[one.iid]), one.fields))
-        expected = sum(not one.extra for one in parts)
-        stored = sum(not one.missing for one in parts)
-        unread += [owed.natural_key for one in sets for owed in one.deferred]
-        unread += [row.natural_key for one in sets for row in one.quarantined]
-        return Compared(
-            part,
-            expected,
-            stored,
-            tuple(found),
-            newer,
-            unread=tuple(dict.fromkeys(unread)),
-            hidden=tuple(hidden),
+                newer.append(part.natural_key)
+            elif part.source is None and part.stored is not None and part.key[0] not in gone:
+                if self._is_hidden(part, short):
+                    hidden.append(part.natural_key)
+                elif "origin" in part.stored and not self._is_gone(part):
+                    # It is there, and the list does not give it.
+                    unread.append(part.natural_key)
+        return Compared.of(
+            listed.window,
+            parts,
+            lambda part: places[part.key[0]],
+            excluded={*newer, *hidden, *unread},
+            newer=len(rows) - len(settled) + len(newer),
+            unread=[
+                *listed.unread,
+                *unread,
+                *(owed.natural_key for one in sets for owed in one.deferred),
+                *(row.natural_key for one in sets for row in one.quarantined),
+            ],
+            hidden=hidden,
         )
 
     def _short(self, sets: Sequence[ReviewSet]) -> set[int]:
-        """Those of which fewer comments came than the merge request counts, without those that the token
-        never saw: some were withheld."""
+        """Merge requests that sent fewer comments than they count, apart from comments that the token never
+        saw: some were withheld."""
         with self._database.connection() as conn:
             known = comparison.hidden_notes(conn, self._repo_id, [one.mr_iid for one in sets])
         return {one.mr_iid for one in sets if (one.notes_hidden or 0) > known.get(one.mr_iid, 0)}
 
-    def _is_hidden(self, one: comparison.ComparedPart, gone: Collection[int], short: Collection[int]) -> bool:
+    def _is_hidden(self, part: ComparedRow, short: Collection[int]) -> bool:
         """True if the token may not see a stored note, so that its state at the source is unknown."""
-        if one.origin is not Origin.NOTE or one.iid in gone:
+        assert part.stored is not None
+        if part.stored.get("origin") != Origin.NOTE:
             return False
-        return one.iid in short or (one.is_internal and not self._visit.sees_internal_notes())
+        is_internal = part.stored["is_internal"]
+        return part.key[0] in short or (is_internal and not self._visit.sees_internal_notes())
 
-    def _is_gone(self, one: comparison.ComparedPart, gone: Collection[int]) -> bool:
-        if one.iid in gone:
-            return True
-        assert one.origin is not None
+    def _is_gone(self, part: ComparedRow) -> bool:
+        assert part.stored is not None
         self._asked += 1
-        # Of more than these the others are asked for when these are tombstones.
-        return self._asked <= _ASKED_ONE_BY_ONE and self._singles.is_event_gone(
-            one.iid, one.origin, one.natural_key
+        # Further ones are asked for when these are tombstones.
+        return self._asked <= _MAX_SINGLE_REQUESTS and self._singles.is_event_gone(
+            part.key[0], Origin(part.stored["origin"]), part.natural_key
         )
+
+
+def _is_later(part: ComparedRow, listed_at: datetime | None) -> bool:
+    """True if a part that differs happened after the list was read."""
+    if part.kind is None or part.source is None or listed_at is None:
+        return False
+    names = ("ts", "updated_at", "approved_at", "requested_at")
+    moments = [part.source[name] for name in names if part.source.get(name) is not None]
+    return bool(moments) and max(moments) > listed_at + _SECOND
 
 
 def _point(moment: datetime) -> TimeWindow:
     """The smallest window that a merge request of this time of update is in."""
     return TimeWindow(moment, moment + _STEP)
-
-
-def _holds(window: TimeWindow, moment: datetime) -> bool:
-    return window.since <= moment < window.until
 
 
 def number_of(one: Difference) -> int:

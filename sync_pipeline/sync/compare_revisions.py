@@ -1,8 +1,8 @@
 """Revisions of Subversion compared with their source.
 
-Belongs here: reading a window down to the single revision, and what each difference is. Revision properties
-can be edited at any time, and what is hidden can become visible and the other way round; numbers are never
-given anew, so a stored revision of which the source has nothing is one outside the registered path.
+Belongs here: reading a window down to the single revision, and the kind of each difference. Revision
+properties can be edited at any time, and hidden revisions can become visible and the reverse. Numbers are
+never reused, so a stored revision that the source does not list is outside the registered path.
 """
 
 from __future__ import annotations
@@ -10,15 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sync_pipeline.errors import WindowTooHard
-from sync_pipeline.model import (
-    Depth,
-    Difference,
-    DifferenceKind,
-    RevisionPage,
-    RevisionWindow,
-    Traffic,
-    Window,
-)
+from sync_pipeline.model import Depth, RevisionPage, RevisionWindow, Traffic, Window
 from sync_pipeline.store import comparison, watermarks
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.reconcile import Compared
@@ -27,7 +19,7 @@ from sync_pipeline.sync.source import RevisionSource
 
 
 class RevisionComparison:
-    """Compares revisions for one attempt; ``work`` looks at the front door."""
+    """Compares revisions for one attempt; ``work`` checks the identity of the repository."""
 
     def __init__(self, attempt: Attempt, source: RevisionSource, work: RevisionWork) -> None:
         self._attempt = attempt
@@ -40,7 +32,7 @@ class RevisionComparison:
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent so far."""
+        """The requests so far."""
         return self._source.traffic
 
     def begin(self) -> None:
@@ -74,18 +66,16 @@ class RevisionComparison:
     def _compare(self, batch: RevisionPage) -> Compared:
         assert isinstance(batch.window, RevisionWindow)
         with self._attempt.database.connection() as conn:
-            found = comparison.compare_revisions(conn, self._repo_id, batch.window, marked(batch))
-        unread = {int(row.natural_key) for row in batch.quarantined}
-        outside = [n for n in found.extra if n not in unread and self._source.is_outside(n)]
-        differences = [
-            *(_difference(n, DifferenceKind.MISSING) for n in found.missing),
-            *(_difference(n, DifferenceKind.EXTRA) for n in outside),
-            *(_difference(n, DifferenceKind.CHANGED, fields) for n, fields in found.changed.items()),
-        ]
-        unread |= {*found.poorer, *found.extra} - set(outside)
-        keys = tuple(map(str, sorted(unread)))
-        return Compared(batch.window, found.expected, found.stored, tuple(differences), unread=keys)
+            rows, poorer = comparison.compare_revisions(conn, self._repo_id, batch.window, marked(batch))
+        unread = {int(row.natural_key) for row in batch.quarantined} | poorer
+        for row in rows:
+            (number,) = row.key
+            if row.source is None and (number in unread or not self._source.is_outside(number)):
+                unread.add(number)
+        keys = [str(number) for number in sorted(unread)]
+        return Compared.of(batch.window, rows, _place, excluded=keys, unread=keys)
 
 
-def _difference(rev_num: int, kind: DifferenceKind, fields: tuple[str, ...] = ()) -> Difference:
-    return Difference(str(rev_num), kind, RevisionWindow(rev_num, rev_num + 1), fields)
+def _place(row: comparison.ComparedRow) -> RevisionWindow:
+    (number,) = row.key
+    return RevisionWindow(number, number + 1)

@@ -219,7 +219,7 @@ class Syncer:
         if attempts[0].request.mode is Mode.PROBE:
             return ProbeWork(attempts[0], self._comparison(repo, attempts[0], cancel))
         work = self._reading(repo, attempts, cancel)
-        if attempts[0].request.heals:
+        if attempts[0].request.only_differences:
             return HealWork(attempts[0], work)
         return RetryWork(attempts[0], work) if attempts[0].request.quarantine else work
 

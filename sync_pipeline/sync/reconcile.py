@@ -1,21 +1,21 @@
-"""Windows compared with their source, and what differs there healed: what one attempt at either does.
+"""One attempt at comparing a window with its source, or at repairing the differences in it.
 
-Belongs here: the order of things, and what is written of it. How rows are read and compared is the matter of
-each job type (:mod:`sync_pipeline.sync.compare_revisions`, :mod:`~sync_pipeline.sync.compare_commits`,
-:mod:`~sync_pipeline.sync.compare_merge_requests`), and so is how they are read again. What follows from a
-difference is decided in :mod:`sync_pipeline.policy.reconciliation`.
+Belongs here: the order of the steps, and the results that are written. Each job type reads and compares its
+own rows (:mod:`sync_pipeline.sync.compare_revisions`, :mod:`~sync_pipeline.sync.compare_commits`,
+:mod:`~sync_pipeline.sync.compare_merge_requests`), and reads them again. What follows from a difference is
+decided in :mod:`sync_pipeline.policy.reconciliation`.
 
-A probe stores no fact. Everything is read and compared under the lease, so that nobody writes in between.
+A probe stores no fact. It reads and compares under the lease, so that no other job writes in between.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from sync_pipeline.errors import Cancelled, LeaseLost, SyncError
 from sync_pipeline.model import (
@@ -24,37 +24,35 @@ from sync_pipeline.model import (
     Difference,
     DifferenceKind,
     Page,
-    RevisionWindow,
-    TimeWindow,
     Traffic,
     Window,
 )
 from sync_pipeline.policy.reconciliation import Next, Patience, what_next
-from sync_pipeline.policy.windows import bounds
+from sync_pipeline.policy.windows import between, bounds, without
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.fields import quarantine_key
 from sync_pipeline.store import quarantine, reconciliations, tombstones, watermarks
+from sync_pipeline.store.comparison import ComparedRow
 from sync_pipeline.store.reconciliations import Discrepancy
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.chunks import retry_on_lease_loss
 from sync_pipeline.sync.pages import open_batch
 
 CLEAN, MISMATCH, INCONCLUSIVE = "clean", "mismatch", "inconclusive"
-"""What a comparison comes to, as it is stored."""
+"""The status of a comparison, as it is stored."""
 
-# Rows that are asked for, and buried, under one lease.
+# Rows that are asked for, and become tombstones, under one lease.
 _BURIED_AT_ONCE = 50
-_KEPT = 10_000
+_MAX_KEPT = 10_000
 """Differences that one comparison writes down; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A piece of a window after its comparison: ``window`` begins where the piece before it ended. Counts are
-    rows. ``newer`` are differences that arose after what was read last, and no mismatch. ``unread`` are the
+    rows. ``newer`` are differences that arose after the latest reading, and no mismatch. ``unread`` are the
     keys of rows that could not be compared, and ``unreadable`` is how many others there are; ``hidden`` are
-    those that the token may not see. Nothing is known of them, so what was found of them earlier stays
-    open."""
+    those that the token may not see. Nothing is known of them, so their earlier differences stay open."""
 
     window: Window
     expected: int
@@ -65,13 +63,41 @@ class Compared:
     unread: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        window: Window,
+        rows: Sequence[ComparedRow],
+        place: Callable[[ComparedRow], Window | None],
+        *,
+        excluded: Collection[str] = (),
+        newer: int = 0,
+        unread: Iterable[str] = (),
+        hidden: Iterable[str] = (),
+    ) -> Compared:
+        """The comparison of ``rows``, which are those of both sides. ``place`` returns the smallest window
+        of a row. Rows whose keys are ``excluded`` are counted and are no difference."""
+        return cls(
+            window,
+            expected=sum(row.source is not None for row in rows),
+            stored=sum(row.stored is not None for row in rows),
+            differences=tuple(
+                Difference(row.natural_key, row.kind, place(row), row.fields)
+                for row in rows
+                if row.kind is not None and row.natural_key not in excluded
+            ),
+            newer=newer,
+            unread=tuple(dict.fromkeys(unread)),
+            hidden=tuple(hidden),
+        )
+
 
 class Comparison(Protocol):
-    """What a job type does to compare a window with its source."""
+    """The comparison of a window with its source, by job type."""
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent so far."""
+        """The requests so far."""
         ...
 
     @property
@@ -80,58 +106,55 @@ class Comparison(Protocol):
         ...
 
     def begin(self) -> None:
-        """Look at the source. Raises where it cannot be read, or is another one."""
+        """Check the source. Raises where it cannot be read, or is another one."""
         ...
 
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
         """Read ``window``, which is covered, and compare it, piece by piece in order. Each piece is read when
-        it is asked for. What has no place is looked for in the first piece."""
+        it is asked for. Rows without a place are compared in the first piece."""
         ...
 
 
 class Healing(Protocol):
-    """What a job type does to read again what differs."""
+    """The repair of rows that differ, by job type."""
 
     def heal(self, found: Sequence[Difference]) -> None:
-        """Read the rows of these again and store them over whatever is stored, whatever its age."""
+        """Read the rows of these again and store them over the stored rows, whatever their age."""
         ...
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
-        """The keys of those rows that the source, asked for each of them by its name, does not have. What it
-        does not answer is not gone."""
+        """The keys of the rows that the source does not have when it is asked for each by name. A row
+        without an answer is not gone."""
         ...
 
 
 @dataclass
 class _Part:
-    """The comparison of one covered part of the window so far."""
+    """The comparison of one covered part of the window, so far up to ``end``; ``counts`` are those of
+    COUNTED."""
 
     number: int
     window: Window
-    reached: Window | None = None
-    expected: int = 0
-    stored: int = 0
-    newer: int = 0
-    unreadable: int = 0
-    hidden: int = 0
+    end: Any
     unread: set[str] = field(default_factory=set)
-    by_kind: dict[DifferenceKind, int] = field(default_factory=lambda: dict.fromkeys(DifferenceKind, 0))
+    counts: Counter[str] = field(default_factory=Counter)
 
     @property
-    def differs(self) -> bool:
-        return any(self.by_kind.values())
+    def differing(self) -> int:
+        """How many rows differ."""
+        return sum(self.counts[kind] for kind in DifferenceKind)
 
     def add(self, piece: Compared) -> None:
-        start = bounds(self.window)[0]
-        self.reached = _like(self.window, start, bounds(piece.window)[1])
-        self.expected += piece.expected
-        self.stored += piece.stored
-        self.newer += piece.newer
-        self.unreadable += piece.unreadable + len(piece.unread)
-        self.hidden += len(piece.hidden)
+        self.end = bounds(piece.window)[1]
         self.unread.update(piece.unread, piece.hidden)
-        for one in piece.differences:
-            self.by_kind[one.kind] += 1
+        self.counts.update(
+            expected=piece.expected,
+            stored=piece.stored,
+            newer=piece.newer,
+            unreadable=piece.unreadable + len(piece.unread),
+            hidden=len(piece.hidden),
+        )
+        self.counts.update(str(one.kind) for one in piece.differences)
 
 
 class ProbeWork:
@@ -146,7 +169,7 @@ class ProbeWork:
         self._depth = attempt.request.depth
 
     def run(self) -> None:
-        """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
+        """Do the whole job. See :class:`sync_pipeline.sync.attempt.Work`."""
         window = self._attempt.claim.window
         assert window is not None
         try:
@@ -168,27 +191,21 @@ class ProbeWork:
         except (Cancelled, LeaseLost):
             raise
         except SyncError as failure:
-            # Of what the source did not show nothing is concluded.
+            # Nothing is concluded about the part that the source did not show.
             why = f"{failure.code}: {failure}"
             for rest in [part or self._part(left.popleft()), *map(self._part, left)]:
                 self._conclude(rest, why)
             raise
 
-    def _covered(self, window: Window) -> list[Window]:
-        """What of ``window`` is known to be complete: the rest is no mismatch but a gap."""
+    def _covered(self, window: Window) -> tuple[Window, ...]:
+        """The parts of ``window`` that are complete: rows of the rest are no difference but a gap."""
         with self._attempt.database.connection() as conn:
             gaps = watermarks.missing(conn, self._repo_id, self._job_type, window)
-        found: list[Window] = []
-        start, end = bounds(window)
-        for gap in gaps:
-            found.append(_like(window, start, bounds(gap)[0]))
-            start = bounds(gap)[1]
-        found.append(_like(window, start, end))
-        return [part for part in found if not _is_empty(part)]
+        return without(window, gaps)
 
     def _part(self, window: Window) -> _Part:
         with self._attempt.database.connection() as conn:
-            return _Part(reconciliations.next_number(conn), window)
+            return _Part(reconciliations.next_number(conn), window, bounds(window)[0])
 
     def _compare(self, part: _Part) -> bool:
         """Compare a part; False where the requests are used up before its end."""
@@ -200,9 +217,9 @@ class ProbeWork:
                     break
                 self._write(part, piece)
             limit = self._attempt.request.max_calls
-            if limit is not None and self._comparison.traffic.calls >= limit and part.reached != part.window:
-                got_on = part.reached is not None and not _is_empty(part.reached)
-                why = None if got_on else f"{limit} requests do not suffice for a piece of it"
+            start, end = bounds(part.window)
+            if limit is not None and self._comparison.traffic.calls >= limit and part.end != end:
+                why = f"{limit} requests do not suffice for a piece of it" if part.end == start else None
                 self._conclude(part, why)
                 return False
         self._conclude(part, None)
@@ -210,7 +227,7 @@ class ProbeWork:
 
     def _write(self, part: _Part, piece: Compared) -> None:
         piece = self._without_set_aside(piece)
-        room = max(0, _KEPT - sum(part.by_kind.values()))
+        room = max(0, _MAX_KEPT - part.differing)
         part.add(piece)
 
         with open_batch(self._attempt, Page(piece.window, ())) as batch:
@@ -224,7 +241,7 @@ class ProbeWork:
             batch.counts = Counts(read=piece.expected, unchanged=piece.expected)
 
     def _without_set_aside(self, piece: Compared) -> Compared:
-        """``piece`` without differences of what is in quarantine: that waits there for its own repair."""
+        """``piece`` without differences of rows in quarantine, which wait there for their own repair."""
         if not piece.differences:
             return piece
         with self._attempt.database.connection() as conn:
@@ -233,47 +250,41 @@ class ProbeWork:
             one.natural_key
             for one in piece.differences
             if one.kind is not DifferenceKind.EXTRA
-            # Of a merge request that is set aside so is its whole review.
+            # A merge request in quarantine hides its whole review.
             and not keys.isdisjoint((quarantine_key(one.natural_key), one.natural_key.partition(":")[0]))
         ]
         differences = tuple(one for one in piece.differences if one.natural_key not in waiting)
         return replace(piece, differences=differences, unread=(*piece.unread, *waiting))
 
     def _conclude(self, part: _Part, error: str | None) -> None:
-        """Write the result of what was compared, and that of the rest where ``error`` says why there is
-        none."""
-        done = None if part.reached is None or _is_empty(part.reached) else part.reached
-        if done is not None:
-            self._result(part, done, MISMATCH if part.differs else CLEAN, None)
-        if error is not None:
-            rest = part.window if done is None else _like(done, bounds(done)[1], bounds(part.window)[1])
-            number = self._part(rest).number if done is not None else part.number
-            if not _is_empty(rest):
-                self._result(_Part(number, rest), rest, INCONCLUSIVE, error)
+        """Write the result of the compared part, and where there is an ``error`` that of the rest."""
+        start, end = bounds(part.window)
+        if part.end > start:
+            self._result(part, between(start, part.end), MISMATCH if part.differing else CLEAN, None)
+        if error is not None and part.end < end:
+            rest = self._part(between(part.end, end))
+            # Differences without a place may have been found already.
+            number = rest.number if part.end > start else part.number
+            self._result(replace(rest, number=number), rest.window, INCONCLUSIVE, error)
 
     def _result(self, part: _Part, window: Window, status: str, detail: str | None) -> None:
         with self._attempt.lease(), open_batch(self._attempt, Page(window, ())) as batch:
             reconciliations.add(
                 batch.conn,
-                number=part.number,
-                repo_id=self._repo_id,
-                job_type=self._job_type,
-                window=window,
-                depth=self._depth,
-                status=status,
-                expected=part.expected,
-                stored=part.stored,
-                missing=part.by_kind[DifferenceKind.MISSING],
-                extra=part.by_kind[DifferenceKind.EXTRA],
-                changed=part.by_kind[DifferenceKind.CHANGED],
-                newer=part.newer,
-                unreadable=part.unreadable,
-                hidden=part.hidden,
-                calls=self._comparison.traffic.calls,
-                detail=detail,
-                run_id=self._attempt.claim.run_id,
+                window,
+                {
+                    "number": part.number,
+                    "repo_id": self._repo_id,
+                    "job_type": str(self._job_type),
+                    "depth": str(self._depth),
+                    "status": status,
+                    "calls": self._comparison.traffic.calls,
+                    "detail": detail,
+                    "run_id": self._attempt.claim.run_id,
+                }
+                | {name: part.counts[name] for name in reconciliations.COUNTED},
             )
-            # Lists alone do not show what was found in details.
+            # Lists alone do not show differences in details.
             if status != INCONCLUSIVE and (self._depth is Depth.DETAILS or self._comparison.lists_are_whole):
                 reconciliations.resolve_unseen(
                     batch.conn,
@@ -282,31 +293,31 @@ class ProbeWork:
                     window=window,
                     number=part.number,
                     unread=part.unread,
-                    # Some of them are looked for at the end.
+                    # Some rows without a place are compared at the end.
                     everywhere=window == part.window,
                 )
 
 
 class HealWork:
-    """Heals what differs in the window of one attempt."""
+    """Repairs the differences in the window of one attempt."""
 
     def __init__(self, attempt: Attempt, work: Healing) -> None:
         self._attempt = attempt
         self._work = work
 
     def run(self) -> None:
-        """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
+        """Do the whole job. See :class:`sync_pipeline.sync.attempt.Work`."""
         repo_id, job_type = self._attempt.repo.repo_id, self._attempt.job_type
         window = self._attempt.claim.window
         assert window is not None
         with self._attempt.database.connection() as conn:
-            found, _ = reconciliations.open_ones(conn, repo_id, job_type, window=window)
+            found = reconciliations.open_ones(conn, repo_id, job_type, window=window)
         patience = patience_of(self._attempt.settings)
         to_delete = [one for one in found if next_of(one, patience) is Next.DELETE]
         to_read = [one for one in found if next_of(one, patience) is Next.READ]
         if to_read:
             self._work.heal([one.difference for one in to_read])
-            # What could not be read was not tried.
+            # A row that could not be read does not count as tried.
             if not self._attempt.done.failures:
                 self._tried(window, to_read)
         back: list[Discrepancy] = []
@@ -322,8 +333,8 @@ class HealWork:
             reconciliations.tried(batch.conn, [one.discrepancy_id for one in read])
 
     def _bury(self, window: Window, some: Sequence[Discrepancy]) -> set[str]:
-        """Make tombstones of those that are gone; returns their keys. They are asked for under the lease, so
-        that nobody stores one that came back in between."""
+        """Make tombstones of those that are gone; returns their keys. The source is asked under the lease,
+        so that no other job stores one that came back in between."""
         with self._attempt.lease():
             gone = self._work.gone([one.difference for one in some])
             if gone:
@@ -350,7 +361,7 @@ def patience_of(settings: Settings) -> Patience:
 
 
 def next_of(one: Discrepancy, patience: Patience) -> Next:
-    """What is done about an open difference."""
+    """The next step for an open difference."""
     return what_next(
         one.difference,
         looks=one.looks,
@@ -359,12 +370,3 @@ def next_of(one: Discrepancy, patience: Patience) -> Next:
         now=one.now,
         patience=patience,
     )
-
-
-def _is_empty(window: Window) -> bool:
-    return not bounds(window)[0] < bounds(window)[1]
-
-
-def _like(window: Window, start: object, end: object) -> Window:
-    kind: type[RevisionWindow] | type[TimeWindow] = type(window)
-    return kind(start, end)  # type: ignore[arg-type]

@@ -1,21 +1,21 @@
 """Stored facts of GitLab derived anew from the objects they came from, by today's mapping.
 
-Belongs here: the request for it, what one attempt at it does, and a look ahead that writes nothing. The
-source is not asked: what its objects do not say (the thread of a note, what only versions of a merge request
-tell, marks) stays as it is stored. Does not belong here: what is in an object
-(:mod:`sync_pipeline.sources.gitlab`), how stored facts are found and compared
-(:mod:`sync_pipeline.store.remap`).
+Belongs here: the request for it, one attempt at it, and a preview that writes nothing. The source is not
+asked: values that its objects do not have (the thread of a note, columns that come from versions of a merge
+request, marks) stay as they are stored. Does not belong here: parsing an object
+(:mod:`sync_pipeline.sources.gitlab`), reading and writing stored facts (:mod:`sync_pipeline.store.remap`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
-from typing import Any, Generic, Protocol, TypeVar
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -38,11 +38,19 @@ from sync_pipeline.model import (
 from sync_pipeline.sources.gitlab.fields import commit, payload
 from sync_pipeline.sources.gitlab.merge_requests import merge_request, merge_request_version
 from sync_pipeline.sources.gitlab.reviews import note, resource_event, told_once
-from sync_pipeline.store import remap
+from sync_pipeline.store import commits, merge_requests, remap, reviews
 from sync_pipeline.store.commits import STATS_UNREAD
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.raw import ESCAPED
-from sync_pipeline.sync.attempt import Attempt, database_error, is_about_a_row
+from sync_pipeline.store.remap import DerivedRow
+from sync_pipeline.store.tables import (
+    COMMITS,
+    MERGE_REQUEST_COMMITS,
+    MERGE_REQUESTS,
+    REVIEW_EVENTS,
+    VERSIONS,
+)
+from sync_pipeline.sync.attempt import Attempt, database_error
 from sync_pipeline.sync.chunks import retry_on_lease_loss
 from sync_pipeline.sync.pages import Batch, FactStore, write_page
 
@@ -52,7 +60,8 @@ BATCH_ROWS = 500
 _NO_END = datetime.max.replace(tzinfo=UTC)
 _UNMAPPABLE = "unmappable"
 
-Row = TypeVar("Row")
+Stored = Mapping[str, Any]
+Record = TypeVar("Record")
 Mapped = TypeVar("Mapped", CommitRow, MergeRequestRow, ReviewEventRow)
 
 
@@ -84,41 +93,43 @@ def require_raw(repository: Repository) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Page(Generic[Row]):
-    """Rows as they should be stored, the raws that cannot be read, and the key where the next page begins."""
+class _Fact:
+    """A fact derived anew. ``keys`` are the names of its raws in quarantine, its own first."""
 
-    rows: Sequence[Row]
-    aside: Sequence[QuarantinedRow]
+    keys: list[str]
+    raw: Mapping[str, Any]
+    row: DerivedRow
+
+
+@dataclass(slots=True)
+class _Page:
+    """Facts as they should be stored, the raws that cannot be read, and the key where the next page
+    begins."""
+
     last: Any
+    facts: list[_Fact] = field(default_factory=list)
+    quarantined: list[QuarantinedRow] = field(default_factory=list)
 
+    def read(self, key: str, stored: Stored, parse: Callable[[Stored], Record]) -> Record | None:
+        """The record of a stored row; None where its raw cannot be read, which goes to quarantine."""
+        try:
+            return parse(stored)
+        except RowUnreadable as error:
+            found = error.payload or payload(stored["raw"])
+            self.quarantined.append(QuarantinedRow(key, _UNMAPPABLE, str(error), found))
+            return None
 
-class _Facts(Protocol[Row]):
-    """One kind of fact."""
-
-    def page(self, conn: Connection, after: Any) -> _Page[Row] | None:
-        """The facts that come after the key; None where there are none."""
-        ...
-
-    def put(self, conn: Connection, batch_id: int | None, rows: Sequence[Row]) -> Counts:
-        """Write what differs, or, without a batch, only count it."""
-        ...
-
-    def keys(self, row: Row) -> list[str]:
-        """What quarantine calls the raws of the row, its own first."""
-        ...
-
-    def payload(self, row: Row) -> bytes:
-        """Its raw, without secrets."""
-        ...
-
-
-def _facts(job_type: JobType, repo_id: int, since: datetime | None) -> _Facts[Any]:
-    kinds: dict[JobType, Callable[[int, datetime | None], _Facts[Any]]] = {
-        JobType.COMMITS: _Commits,
-        JobType.MERGE_REQUESTS: _MergeRequests,
-        JobType.REVIEWS: _Events,
-    }
-    return kinds[job_type](repo_id, since)
+    def read_set(
+        self, key: str, stored: Sequence[Stored] | None, parse: Callable[[Stored], Record]
+    ) -> tuple[Record, ...] | None:
+        """The records of a set; None where it was never read, or one of its raws cannot be."""
+        found: list[Record] = []
+        for one in stored or ():
+            record = self.read(key, one, parse)
+            if record is None:
+                return None
+            found.append(record)
+        return None if stored is None else tuple(found)
 
 
 class RemapWork(FactStore[Page[Any]]):
@@ -129,42 +140,44 @@ class RemapWork(FactStore[Page[Any]]):
         assert isinstance(window, TimeWindow)
         self._attempt = attempt
         self._window = window
-        since = window.since if window.since > BEGINNING else None
-        self._facts = _facts(attempt.job_type, attempt.repo.repo_id, since)
+        self._since = window.since if window.since > BEGINNING else None
 
     def run(self) -> None:
-        """Everything that the job asks for, a page under a lease of its own: what was read before somebody
-        else could write is not written after it. See :class:`sync_pipeline.sync.attempt.Work`."""
+        """Do the whole job, each page under a lease of its own: no page is written after another job could
+        write. See :class:`sync_pipeline.sync.attempt.Work`."""
         after: Any = None
         while (page := retry_on_lease_loss(partial(self._derive, after))) is not None:
             after = page.last
 
-    def _derive(self, after: Any) -> _Page[Any] | None:
-        with self._attempt.lease():
-            with self._attempt.database.connection() as conn:
-                page = self._facts.page(conn, after)
-            for part, aside in _parts(page) if page is not None else ():
+    def _derive(self, after: Any) -> _Page | None:
+        attempt = self._attempt
+        with attempt.lease():
+            with attempt.database.connection() as conn:
+                page = _PAGES[attempt.job_type](conn, attempt.repo.repo_id, after, self._since)
+            if page is None:
+                return None
+            quarantined = tuple(page.quarantined)
+            for first in range(0, max(len(page.facts), 1), BATCH_ROWS):
+                facts = page.facts[first : first + BATCH_ROWS]
+                evidence = Evidence("stored JSON")
                 write_page(
-                    self._attempt,
-                    Page(self._window, part, quarantined=tuple(aside), evidence=Evidence("stored JSON")),
-                    self,
+                    attempt, Page(self._window, facts, quarantined=quarantined, evidence=evidence), self
                 )
+                quarantined = ()
             return page
 
     def store(self, batch: Batch, page: Page[Any]) -> Counts:
         """See :class:`sync_pipeline.sync.pages.FactStore`."""
-        counts = self._facts.put(batch.conn, batch.batch_id, page.rows)
-        keys = [key for row in page.rows for key in self._facts.keys(row)]
-        remap.resolve(batch.conn, self._attempt.repo.repo_id, self._attempt.job_type, keys)
+        repo_id = self._attempt.repo.repo_id
+        rows = [fact.row for fact in page.rows]
+        counts = remap.put(batch.conn, repo_id=repo_id, batch_id=batch.batch_id, rows=rows)
+        keys = [key for fact in page.rows for key in fact.keys]
+        remap.resolve(batch.conn, repo_id, self._attempt.job_type, keys)
         return counts
 
     def key(self, row: Any) -> str:
         """See :class:`sync_pipeline.sync.pages.FactStore`."""
-        return self._facts.keys(row)[0]
-
-    def payload(self, row: Any) -> bytes:
-        """See :class:`sync_pipeline.sync.pages.FactStore`."""
-        return self._facts.payload(row)
+        return str(row.keys[0])
 
 
 def look_ahead(
@@ -179,18 +192,17 @@ def look_ahead(
     """How many facts :func:`request` would change; nothing is written. Raises ConfigurationError as that
     does, Cancelled after ``cancel`` was set, SyncError where the database fails."""
     require_raw(repository)
-    facts = _facts(job_type, repository.repo_id, since)
+    repo_id = repository.repo_id
     counts = Counts()
     after: Any = None
     try:
         with database.connection() as conn:
-            while (page := facts.page(conn, after)) is not None:
+            while (page := _PAGES[job_type](conn, repo_id, after, since)) is not None:
                 if cancel is not None and cancel.is_set():
                     raise Cancelled("stopped; nothing was changed")
-                aside = len(page.aside)
-                counts += Counts(read=aside, quarantined=aside)
-                for part, _ in _parts(page):
-                    counts += _would_change(conn, facts, part)
+                unreadable = len(page.quarantined)
+                counts += Counts(read=unreadable, quarantined=unreadable)
+                counts += remap.changes([fact.row for fact in page.facts])
                 after = page.last
                 if progress is not None:
                     progress(counts)
@@ -199,208 +211,160 @@ def look_ahead(
     return counts
 
 
-def _would_change(conn: Connection, facts: _Facts[Row], rows: Sequence[Row]) -> Counts:
-    try:
-        return facts.put(conn, None, rows)
-    except psycopg.Error as refused:
-        if not is_about_a_row(refused):
-            raise
-    if len(rows) <= 1:
-        return Counts(read=1, quarantined=1)
-    middle = len(rows) // 2
-    return _would_change(conn, facts, rows[:middle]) + _would_change(conn, facts, rows[middle:])
+# Commits ------------------------------------------------------------------------------------------------
 
 
-def _parts(page: _Page[Row]) -> Iterator[tuple[Sequence[Row], Sequence[QuarantinedRow]]]:
-    """A page in batches; what is set aside goes with the first."""
-    aside = page.aside
-    for first in range(0, max(len(page.rows), 1), BATCH_ROWS):
-        yield page.rows[first : first + BATCH_ROWS], aside
-        aside = ()
+def _commit_page(conn: Connection, repo_id: int, after: Any, since: datetime | None) -> _Page | None:
+    stored = remap.commits_after(conn, repo_id, after, since, BATCH_ROWS)
+    if not stored:
+        return None
+    page = _Page(stored[-1]["commit_sha"])
+    for one in stored:
+        key = _key(one["commit_sha"])
+        row = page.read(key, one, _commit)
+        if row is not None:
+            page.facts.append(_Fact([key], row.raw, DerivedRow(COMMITS, commits.columns(row), one)))
+    return page
 
 
-class _Commits:
-    def __init__(self, repo_id: int, since: datetime | None) -> None:
-        self._repo_id = repo_id
-        self._since = since
+def _commit(stored: Stored) -> CommitRow:
+    row = commit(stored["raw"])
+    _check_identity(row.sha, stored["commit_sha"])
+    row = replace(
+        row,
+        parents=None if stored["parents"] is None else row.parents,
+        additions=stored["additions"] if row.additions is None else row.additions,
+        deletions=stored["deletions"] if row.deletions is None else row.deletions,
+    )
+    if STATS_UNREAD in stored["flags"] and (row.additions is None or row.deletions is None):
+        row = replace(row, flags=(*row.flags, STATS_UNREAD))
+    return _with_mark(row, stored)
 
-    def page(self, conn: Connection, after: str | None) -> _Page[CommitRow] | None:
-        stored = remap.commits_after(conn, self._repo_id, after, self._since, BATCH_ROWS)
-        if not stored:
-            return None
-        rows: list[CommitRow] = []
-        aside: list[QuarantinedRow] = []
-        for one in stored:
-            try:
-                rows.append(self._derived(one))
-            except RowUnreadable as error:
-                aside.append(_unmappable(_key(one.sha), error, one.raw))
-        return _Page(rows, aside, stored[-1].sha)
 
-    def _derived(self, one: remap.StoredCommit) -> CommitRow:
-        row = commit(one.raw.data)
-        _check_identity(row.sha, one.sha)
+# Merge requests -----------------------------------------------------------------------------------------
+
+
+def _merge_request_page(conn: Connection, repo_id: int, after: Any, since: datetime | None) -> _Page | None:
+    stored = remap.merge_requests_after(conn, repo_id, after, since, BATCH_ROWS)
+    if not stored:
+        return None
+    page = _Page(stored[-1]["iid"])
+    for one in stored:
+        iid = one["iid"]
+        row = page.read(_key(iid), one, _merge_request)
+        if row is None:
+            continue
         row = replace(
             row,
-            parents=None if one.parents_unknown else row.parents,
-            additions=one.additions if row.additions is None else row.additions,
-            deletions=one.deletions if row.deletions is None else row.deletions,
+            versions=page.read_set(_key(iid, "versions"), one["versions"], _version),
+            commits=page.read_set(_key(iid, "commits"), one["commits"], _commit_of_merge_request),
         )
-        if one.stats_unread and (row.additions is None or row.deletions is None):
-            row = replace(row, flags=(*row.flags, STATS_UNREAD))
-        return _with_mark(row, one.raw)
-
-    def put(self, conn: Connection, batch_id: int | None, rows: Sequence[CommitRow]) -> Counts:
-        return remap.put_commits(conn, repo_id=self._repo_id, batch_id=batch_id, rows=rows)
-
-    def keys(self, row: CommitRow) -> list[str]:
-        return [_key(row.sha)]
-
-    def payload(self, row: CommitRow) -> bytes:
-        return payload(row.raw)
+        keys = [_key(iid)]
+        keys += [] if row.versions is None else [_key(iid, "versions")]
+        keys += [] if row.commits is None else [_key(iid, "commits")]
+        page.facts.append(_Fact(keys, row.raw, _with_children(row, one)))
+    return page
 
 
-class _MergeRequests:
-    def __init__(self, repo_id: int, since: datetime | None) -> None:
-        self._repo_id = repo_id
-        self._since = since
-
-    def page(self, conn: Connection, after: int | None) -> _Page[MergeRequestRow] | None:
-        stored = remap.merge_requests_after(conn, self._repo_id, after, self._since, BATCH_ROWS)
-        if not stored:
-            return None
-        rows: list[MergeRequestRow] = []
-        aside: list[QuarantinedRow] = []
-        for one in stored:
-            try:
-                row = self._derived(one)
-            except RowUnreadable as error:
-                aside.append(_unmappable(_key(one.iid), error, one.raw))
-            else:
-                rows.append(
-                    replace(row, versions=self._versions(one, aside), commits=self._commits(one, aside))
-                )
-        return _Page(rows, aside, stored[-1].iid)
-
-    def _derived(self, one: remap.StoredMergeRequest) -> MergeRequestRow:
-        row = merge_request(one.raw.data)
-        _check_identity(row.iid, one.iid)
-        # Where there are versions, these are theirs, and may be later than the raw.
-        own = not one.versions
-        return _with_mark(
-            replace(
-                row,
-                base_sha=(row.base_sha if own else None) or one.base_sha,
-                start_sha=(row.start_sha if own else None) or one.start_sha,
-                changes_count=(row.changes_count if own else None) or one.changes_count,
-            ),
-            one.raw,
+def _with_children(row: MergeRequestRow, stored: Stored) -> DerivedRow:
+    sets = merge_requests.Children(row)
+    children = [
+        DerivedRow(table, one, known[one[name]])
+        for table, name, derived, rows in (
+            (VERSIONS, "version_id", sets.versions, stored["versions"]),
+            (MERGE_REQUEST_COMMITS, "position", sets.commits, stored["commits"]),
         )
-
-    def _versions(
-        self, one: remap.StoredMergeRequest, aside: list[QuarantinedRow]
-    ) -> tuple[MergeRequestVersion, ...] | None:
-        """None where they were never read, or one of them cannot be: then all stay as they are."""
-        found: list[MergeRequestVersion] = []
-        for number, raw in one.versions or ():
-            try:
-                version = merge_request_version(raw.data)
-                _check_identity(version.version_id, number)
-            except RowUnreadable as error:
-                aside.append(_unmappable(_key(one.iid, "versions"), error, raw))
-                return None
-            found.append(version)
-        return None if one.versions is None else tuple(found)
-
-    def _commits(
-        self, one: remap.StoredMergeRequest, aside: list[QuarantinedRow]
-    ) -> tuple[CommitRow, ...] | None:
-        found: list[CommitRow] = []
-        for raw in one.commits or ():
-            try:
-                found.append(_with_mark(commit(raw.data), raw))
-            except RowUnreadable as error:
-                aside.append(_unmappable(_key(one.iid, "commits"), error, raw))
-                return None
-        return None if one.commits is None else tuple(found)
-
-    def put(self, conn: Connection, batch_id: int | None, rows: Sequence[MergeRequestRow]) -> Counts:
-        return remap.put_merge_requests(conn, repo_id=self._repo_id, batch_id=batch_id, rows=rows)
-
-    def keys(self, row: MergeRequestRow) -> list[str]:
-        keys = [_key(row.iid)]
-        keys += [] if row.versions is None else [_key(row.iid, "versions")]
-        keys += [] if row.commits is None else [_key(row.iid, "commits")]
-        return keys
-
-    def payload(self, row: MergeRequestRow) -> bytes:
-        return payload(row.raw)
+        for known in [{child[name]: child for child in rows or ()}]
+        for one in derived or ()
+        if one[name] in known
+    ]
+    return DerivedRow(MERGE_REQUESTS, merge_requests.columns(row, sets), stored, tuple(children))
 
 
-class _Events:
-    def __init__(self, repo_id: int, since: datetime | None) -> None:
-        self._repo_id = repo_id
-        self._since = since
+def _merge_request(stored: Stored) -> MergeRequestRow:
+    row = merge_request(stored["raw"])
+    _check_identity(row.iid, stored["iid"])
+    # Where there are versions, these are theirs, and may be later than the raw.
+    names = ("base_sha", "start_sha", "changes_count")
+    own = {name: None if stored["versions"] else getattr(row, name) for name in names}
+    return _with_mark(replace(row, **{name: own[name] or stored[name] for name in names}), stored)
 
-    def page(self, conn: Connection, after: int | None) -> _Page[ReviewEventRow] | None:
-        stored = remap.events_after(conn, self._repo_id, after, self._since, BATCH_ROWS)
-        if not stored:
-            return None
-        rows: list[ReviewEventRow] = []
-        aside: list[QuarantinedRow] = []
-        for _, review in groupby(stored, key=lambda one: one.mr_iid):
-            self._review(list(review), rows, aside)
-        return _Page(rows, aside, stored[-1].mr_iid)
 
-    def _review(
-        self,
-        stored: Sequence[remap.StoredEvent],
-        rows: list[ReviewEventRow],
-        aside: list[QuarantinedRow],
-    ) -> None:
-        """The events of one merge request, each fact told once."""
-        mapped: dict[str, ReviewEventRow] = {}
-        unreadable: set[str] = set()
-        for one in stored:
-            try:
-                mapped[one.event_id] = self._derived(one)
-            except RowUnreadable as error:
-                unreadable.add(one.event_id)
-                if one.is_wanted:
-                    aside.append(_unmappable(_key(one.mr_iid, one.event_id), error, one.raw))
-        there = [mapped[one.event_id] for one in stored if one.event_id in mapped and not one.is_gone]
-        told = mapped | {row.event_id: row for row in told_once(there)}
-        for one in stored:
-            if one.event_id in unreadable or not one.is_wanted:
-                continue
-            row = told[one.event_id]
-            if one.is_gone or one.duplicate_of in unreadable:
-                # What was there beside it when it was last seen, or what that one is, cannot be known.
-                kind = mapped[one.event_id].kind if one.duplicate_of is None else "system"
-                row = replace(row, kind=kind, duplicate_of=one.duplicate_of)
-            rows.append(row)
+def _version(stored: Stored) -> MergeRequestVersion:
+    version = merge_request_version(stored["raw"])
+    _check_identity(version.version_id, stored["version_id"])
+    return version
 
-    def _derived(self, one: remap.StoredEvent) -> ReviewEventRow:
-        if one.origin is Origin.NOTE:
-            row = note(one.raw.data, one.mr_iid, one.discussion_id, one.is_reply)
+
+def _commit_of_merge_request(stored: Stored) -> CommitRow:
+    return _with_mark(commit(stored["raw"]), stored)
+
+
+# Reviews ------------------------------------------------------------------------------------------------
+
+
+def _event_page(conn: Connection, repo_id: int, after: Any, since: datetime | None) -> _Page | None:
+    stored = remap.events_after(conn, repo_id, after, since, BATCH_ROWS)
+    if not stored:
+        return None
+    page = _Page(stored[-1]["mr_iid"])
+    for _, review in groupby(stored, key=itemgetter("mr_iid")):
+        _add_review(page, list(review))
+    return page
+
+
+def _add_review(page: _Page, stored: Sequence[Stored]) -> None:
+    """The events of one merge request, each fact once."""
+    mapped: dict[str, ReviewEventRow] = {}
+    unreadable: set[str] = set()
+    for one in stored:
+        event_id = one["source_event_id"]
+        # An event that is not asked for only matters to the others.
+        target = page if one["is_wanted"] else _Page(None)
+        row = target.read(_key(one["mr_iid"], event_id), one, _event)
+        if row is None:
+            unreadable.add(event_id)
         else:
-            row = resource_event(one.raw.data, one.mr_iid, one.origin)
-        _check_identity(row.event_id, one.event_id)
-        return _with_mark(row, one.raw)
+            mapped[event_id] = row
+    there = [
+        mapped[one["source_event_id"]]
+        for one in stored
+        if one["source_event_id"] in mapped and not one["is_gone"]
+    ]
+    rows = mapped | {row.event_id: row for row in told_once(there)}
+    for one in stored:
+        event_id = one["source_event_id"]
+        if event_id in unreadable or not one["is_wanted"]:
+            continue
+        row = rows[event_id]
+        if one["is_gone"] or one["duplicate_of"] in unreadable:
+            # The events beside it when it was last seen, or the other event, cannot be known.
+            kind = mapped[event_id].kind if one["duplicate_of"] is None else "system"
+            row = replace(row, kind=kind, duplicate_of=one["duplicate_of"])
+        key = _key(row.mr_iid, row.event_id)
+        page.facts.append(_Fact([key], row.raw, DerivedRow(REVIEW_EVENTS, reviews.columns(row), one)))
 
-    def put(self, conn: Connection, batch_id: int | None, rows: Sequence[ReviewEventRow]) -> Counts:
-        return remap.put_events(conn, repo_id=self._repo_id, batch_id=batch_id, rows=rows)
 
-    def keys(self, row: ReviewEventRow) -> list[str]:
-        return [_key(row.mr_iid, row.event_id)]
+def _event(stored: Stored) -> ReviewEventRow:
+    iid, origin = stored["mr_iid"], Origin(stored["origin"])
+    if origin is Origin.NOTE:
+        row = note(stored["raw"], iid, stored["discussion_id"], stored["is_reply"])
+    else:
+        row = resource_event(stored["raw"], iid, origin)
+    _check_identity(row.event_id, stored["source_event_id"])
+    return _with_mark(row, stored)
 
-    def payload(self, row: ReviewEventRow) -> bytes:
-        return payload(row.raw)
+
+_PAGES: Mapping[JobType, Callable[[Connection, int, Any, datetime | None], _Page | None]] = {
+    JobType.COMMITS: _commit_page,
+    JobType.MERGE_REQUESTS: _merge_request_page,
+    JobType.REVIEWS: _event_page,
+}
 
 
-def _with_mark(row: Mapped, raw: remap.StoredRaw) -> Mapped:
+def _with_mark(row: Mapped, stored: Stored) -> Mapped:
     """The raw stays as it is stored, and so does the flag that says how to read it."""
-    return replace(row, flags=(*row.flags, ESCAPED)) if raw.is_escaped else row
+    return replace(row, flags=(*row.flags, ESCAPED)) if ESCAPED in stored["flags"] else row
 
 
 def _check_identity(derived: object, stored: object) -> None:
@@ -410,9 +374,5 @@ def _check_identity(derived: object, stored: object) -> None:
 
 
 def _key(*parts: object) -> str:
-    """What quarantine calls a raw, told from rows that the source sent."""
+    """The name of a raw in quarantine, which differs from the names of rows that the source sent."""
     return "raw:" + ":".join(map(str, parts))
-
-
-def _unmappable(key: str, error: RowUnreadable, raw: remap.StoredRaw) -> QuarantinedRow:
-    return QuarantinedRow(key, _UNMAPPABLE, str(error), error.payload or payload(raw.data))

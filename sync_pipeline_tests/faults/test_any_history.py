@@ -476,7 +476,7 @@ class GitLabMachine(RuleBasedStateMachine):
             known = {key, key.partition(":")[0]} & (self.damaged | self.history.unannounced)
             assert known, f"{job_type} {key}: {what}"
         if found:
-            forge.syncer.run(forge.request(job_type, Mode.REPAIR, heals=True, window=window))
+            forge.syncer.run(forge.request(job_type, Mode.REPAIR, only_differences=True, window=window))
         self._check()
         return probe.succeeded and not found
 
@@ -720,7 +720,10 @@ class SvnMachine(RuleBasedStateMachine):
 
     def _compare_and_heal(self, window: tuple[int, int], away: int | None = None) -> bool:
         """Whether nothing differed. The repository is ``away`` for the comparison (0) or the repair (1)."""
-        modes = ({"mode": Mode.PROBE, "depth": Depth.DETAILS}, {"mode": Mode.REPAIR, "heals": True})
+        modes = (
+            {"mode": Mode.PROBE, "depth": Depth.DETAILS},
+            {"mode": Mode.REPAIR, "only_differences": True},
+        )
         other = self.repository.path.with_name(f"{self.repository.path.name}.away")
         for number, mode in enumerate(modes):
             if number == away:

@@ -103,7 +103,10 @@ def test_a_comparison_or_a_repair_that_is_killed_is_done_again(
         conn.execute(damage)
         window = (1, 46) if is_svn else ("1900-01-01T00:00+00:00", "2100-01-01T00:00+00:00")
         job = replace(job, job_types=job.job_types[:1], window=window)
-        compare, heal = replace(job, mode="probe", depth="details"), replace(job, mode="repair", heals=True)
+        compare, heal = (
+            replace(job, mode="probe", depth="details"),
+            replace(job, mode="repair", only_differences=True),
+        )
 
         def differ() -> set[str]:
             assert [report.error for report in compare.run(database) if not report.succeeded] == []

@@ -1,7 +1,7 @@
 """A program that does one job, for tests that stop, kill or starve it.
 
 ``python -m sync_pipeline_tests.faults.worker <database url> <job as JSON>``: ``repo_id``, ``job_types``,
-``mode``, ``settings``, ``window``, ``depth``, ``heals``. Prints one JSON document per report.
+``mode``, ``settings``, ``window``, ``depth``, ``only_differences``. Prints one JSON document per report.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Job:
     mode: str = "incremental"
     window: tuple[Any, Any] | None = None
     depth: str | None = None
-    heals: bool = False
+    only_differences: bool = False
 
     def run(self, database: Database, **other_settings: Any) -> list[JobReport]:
         """Do it in this process."""
@@ -61,7 +61,7 @@ class Job:
                 "test",
                 window=window,
                 depth=None if self.depth is None else Depth(self.depth),
-                heals=self.heals,
+                only_differences=self.only_differences,
             )
             for job_type in self.job_types
         ]

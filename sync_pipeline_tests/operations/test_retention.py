@@ -120,7 +120,7 @@ def test_what_somebody_still_needs_stays_however_old_it_is(database: Database) -
         read_since = ended(code="timeout", window=(1, 501))
         given_up = ended(code="superseded", window=(3001, 4001))
         earlier = ended(Mode.INCREMENTAL, code="denied")
-        heals = ended(Mode.REPAIR, status="completed", window=(1, 11), heals=True)
+        heals = ended(Mode.REPAIR, status="completed", window=(1, 11), only_differences=True)
         quarantined = ended(status="completed", window=(501, 601))
         latest = {ended(mode, status="completed", window=(1, 1001)) for mode in (Mode.BACKFILL, Mode.REPAIR)}
         latest.add(ended(Mode.INCREMENTAL, status="completed"))

@@ -132,7 +132,7 @@ def test_a_person_who_joins_a_job_is_on_record_and_its_trigger_stays(database: D
 def test_only_an_asset_that_is_not_registered_is_called_so(database: Database) -> None:
     with database.connection() as conn:
         repo = register(conn)
-        jobs.enqueue(conn, request(repo, Mode.REPAIR, window=(1, 11), heals=True))
+        jobs.enqueue(conn, request(repo, Mode.REPAIR, window=(1, 11), only_differences=True))
         with pytest.raises(LeaseHeld, match="does other work"):
             jobs.enqueue(conn, request(repo, Mode.REPAIR, window=(1, 11)))
         with pytest.raises(LookupError, match="has no revisions"):
@@ -313,7 +313,7 @@ def test_a_repair_of_differences_is_not_done_because_its_window_is_covered(datab
     with database.connection() as conn:
         repo = register(conn, head=2000)
         conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,2001)}'")
-        job = jobs.enqueue(conn, request(repo, Mode.REPAIR, window=(1, 1001), heals=True))
+        job = jobs.enqueue(conn, request(repo, Mode.REPAIR, window=(1, 1001), only_differences=True))
         assert claim(conn, job) is not None
         lost.expire_abandoned_jobs(conn, repo, JobType.REVISIONS)
         assert jobs.state(conn, job).status is JobStatus.RUNNING

@@ -9,16 +9,16 @@ import pytest
 
 from sync_pipeline.model import (
     BEGINNING,
-    Depth,
     Difference,
     DifferenceKind,
     JobRequest,
     JobType,
     Mode,
     RevisionWindow,
+    TimeWindow,
     Trigger,
 )
-from sync_pipeline.store import jobs, reconciliations, sweeps
+from sync_pipeline.store import jobs, reconciliations, stored_rows, sweeps
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.builders import register, register_project
 
@@ -47,7 +47,7 @@ def test_places_are_due_after_the_repair_and_while_a_deletion_is_not_believed(da
         assert (found["open"], found["places"], found["repairing"]) == (2, (), False)
         window = RevisionWindow(1, 100)
         request = JobRequest(
-            repo_id, REVISIONS, Mode.REPAIR, Trigger.SENSOR, "a", "b", window=window, heals=True
+            repo_id, REVISIONS, Mode.REPAIR, Trigger.SENSOR, "a", "b", window=window, only_differences=True
         )
         jobs.enqueue(conn, request)
         assert asset(conn, repo_id)["repairing"]
@@ -92,14 +92,14 @@ def test_a_round_begins_goes_on_and_ends(database: Database) -> None:
     with database.connection() as conn:
         repo_id = register(conn)
         for why in ("recent", "history"):
-            sweeps.turned(conn, repo_id, REVISIONS, why)
+            sweeps.mark_started(conn, repo_id, REVISIONS, why)
         found = asset(conn, repo_id)
         assert found["recent_at"] is not None
         assert found["history_at"] is not None
         assert (found["places_at"], found["round_began_at"], found["next"]) == (None, None, None)
         sweeps.begin(conn, repo_id, REVISIONS, 40)
         sweeps.move(conn, repo_id, REVISIONS, 1001, rows=30)
-        sweeps.turned(conn, repo_id, REVISIONS, "places")
+        sweeps.mark_started(conn, repo_id, REVISIONS, "places")
         found = asset(conn, repo_id)
         assert (found["next"], found["round_rows"], found["round_done"]) == (1001, 40, 30)
         assert found["round_ended_at"] is None
@@ -136,8 +136,8 @@ def test_a_window_ends_after_so_many_rows_and_never_within_a_moment(
                 " content_hash, batch_id) VALUES (%(r)s, %(i)s, %(i)s, 7, 'open', %(at)s, '{}', '', 1)",
                 {"r": repo_id, "i": iid, "at": DAY + timedelta(days=day)},
             )
-        assert sweeps.end_of(conn, repo_id, MRS, start, mark, rows) == (end or mark)
-        assert sweeps.end_of(conn, repo_id, COMMITS, start, mark, rows) == mark
+        assert stored_rows.end_of(conn, repo_id, MRS, TimeWindow(start, mark), rows) == (end or mark)
+        assert stored_rows.end_of(conn, repo_id, COMMITS, TimeWindow(start, mark), rows) == mark
 
 
 def test_requests_of_an_hour_are_those_of_every_comparison(database: Database) -> None:
@@ -148,22 +148,18 @@ def test_requests_of_an_hour_are_those_of_every_comparison(database: Database) -
         for calls in (3, 8):
             reconciliations.add(
                 conn,
-                number=reconciliations.next_number(conn),
-                repo_id=repo_id,
-                job_type=REVISIONS,
-                window=RevisionWindow(1, 9),
-                depth=Depth.LISTING,
-                status="clean",
-                expected=8,
-                stored=8,
-                missing=0,
-                extra=0,
-                changed=0,
-                newer=0,
-                unreadable=0,
-                calls=calls,
-                detail=None,
-                run_id=run["id"],
+                RevisionWindow(1, 9),
+                dict.fromkeys(reconciliations.COUNTED, 0)
+                | {
+                    "number": reconciliations.next_number(conn),
+                    "repo_id": repo_id,
+                    "job_type": "revisions",
+                    "depth": "listing",
+                    "status": "clean",
+                    "calls": calls,
+                    "detail": None,
+                    "run_id": run["id"],
+                },
             )
         found = sweeps.snapshot(conn, **LOOK)  # type: ignore[arg-type]
         assert found.sent == {"local": (8, 0)}, "parts of one comparison count on"

@@ -67,17 +67,24 @@ def test_a_statement_names_every_column_where_the_template_asks_for_it() -> None
         given=(("number", "bigint"),),
         hashes=("content_hash",),
     )
-    labels = "(SELECT jsonb_agg(e ORDER BY e) FROM jsonb_array_elements(to_jsonb({}.labels)) AS e)"
     assert table.sql("{columns}") == "number, name, labels, size, flags, raw, content_hash"
+    assert table.sql("{names} {group}") == "number, name, labels, size, flags number"
     assert table.sql("{shown}") == "number bigint, name text, labels text[], size bigint, flags text[]"
     assert table.sql("{excluded}") == "name = EXCLUDED.name, labels = EXCLUDED.labels, flags = EXCLUDED.flags"
     assert table.sql("{mapped}") == "name = s.name, labels = s.labels, size = s.size, flags = s.flags"
-    assert table.sql("{differs}") == (
-        "(t.name, t.size, t.flags) IS DISTINCT FROM (s.name, s.size, s.flags) OR "
-        f"{labels.format('t')} IS DISTINCT FROM {labels.format('s')}"
-    )
-    assert table.sql("{lacking}") == f"'labels', {labels.format('s')}, 'size', coalesce(s.size, t.size)"
     assert table.sql("'{{}}' {table} {same_key}") == "'{}' scm.things t.number = s.number"
+
+
+def test_a_row_is_compared_as_the_table_holds_it() -> None:
+    table = tables.MERGE_REQUESTS
+    row = whole(5, labels=("b", "a"), title="nul \0", base_sha=None)
+    source = table.values(row) | {"flags": [], "raw": {}}
+    stored = source | {"labels": ["a", "b"], "title": "nul \N{SYMBOL FOR NULL}", "base_sha": "abc"}
+    assert table.differing(source, stored) == ()
+    assert table.differing(source, stored | {"title": "x", "flags": ["y"], "raw": None}) == (
+        "flags",
+        "title",
+    )
 
 
 def test_hashes_stay_as_they_are_stored() -> None:

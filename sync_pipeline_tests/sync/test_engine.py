@@ -335,7 +335,7 @@ def test_a_server_that_is_down_is_asked_once_however_much_there_is_to_read(
         if work == "heal":
             conn.execute("DELETE FROM scm.svn_revisions WHERE rev_num % 4 = 1")
             assert syncer.run(request(repo, Mode.PROBE, window=(1, 46), depth=Depth.DETAILS)).succeeded
-            wanted = {"heals": True}
+            wanted = {"only_differences": True}
         asked.clear()
         down.set()
         again = request(repo) if not wanted else request(repo, Mode.REPAIR, window=(1, 46), **wanted)
@@ -809,7 +809,9 @@ def test_a_filtered_history_overwrites_nothing_however_it_is_found(
             if found_by == "heal":
                 probe = request(repo, Mode.PROBE, window=(1, 35), depth=Depth.DETAILS)
                 assert syncer.run(probe).succeeded
-                report = syncer.run(request(repo, Mode.REPAIR, window=RevisionWindow(1, 2**40), heals=True))
+                report = syncer.run(
+                    request(repo, Mode.REPAIR, window=RevisionWindow(1, 2**40), only_differences=True)
+                )
             else:
                 report = syncer.run(request(repo, Mode.BACKFILL, window=(1, 35), reread=True))
             assert report.error_code == "replaced", report
@@ -868,7 +870,9 @@ def test_a_history_filtered_out_of_a_registered_folder_makes_no_tombstone(
         before = facts_of(conn)
         filtered(place, "secret/5")
         assert syncer.run(request(repo, Mode.PROBE, window=(1, 35), depth=Depth.DETAILS)).succeeded
-        report = syncer.run(request(repo, Mode.REPAIR, window=RevisionWindow(1, 2**40), heals=True))
+        report = syncer.run(
+            request(repo, Mode.REPAIR, window=RevisionWindow(1, 2**40), only_differences=True)
+        )
         assert report.error_code == "replaced", report
         assert facts_of(conn) == before
         assert one(conn, "SELECT count(*) FROM scm.svn_revisions WHERE deleted_at IS NOT NULL") == 0

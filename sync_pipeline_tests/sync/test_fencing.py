@@ -92,7 +92,6 @@ FENCED = frozenset(
         "remap._RESOLVE",
         "remap._UPDATE",
         "remap._UPDATE_CHILDREN",
-        "remap._UPDATE_MERGE_REQUESTS",
         "repos._CREATED",
         "repos._EVENT",
         "repos._SEEN",
@@ -285,7 +284,7 @@ def _is_fenced(argument: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
 
 
 # Methods that are only called with the connection of a fenced transaction.
-_GIVEN_FENCED = frozenset({"_record_access", "put"})
+_GIVEN_FENCED = frozenset({"_record_access"})
 
 
 def test_every_statement_that_a_job_can_write_is_listed_and_fenced() -> None:

@@ -58,14 +58,16 @@ class Proof:
     def heal(self, job_type: JobType) -> JobReport:
         """Heal what is open."""
         window = TimeWindow(BEGINNING, datetime(2100, 1, 1, tzinfo=UTC))
-        report = self.forge.syncer.run(self.forge.request(job_type, Mode.REPAIR, heals=True, window=window))
+        report = self.forge.syncer.run(
+            self.forge.request(job_type, Mode.REPAIR, only_differences=True, window=window)
+        )
         assert report.succeeded, report.error
         return report
 
     def heal_if_possible(self, job_type: JobType) -> None:
         """Try to heal; the source may refuse."""
         window = TimeWindow(BEGINNING, datetime(2100, 1, 1, tzinfo=UTC))
-        self.forge.syncer.run(self.forge.request(job_type, Mode.REPAIR, heals=True, window=window))
+        self.forge.syncer.run(self.forge.request(job_type, Mode.REPAIR, only_differences=True, window=window))
 
     def result(self) -> dict[str, Any]:
         """The latest result."""

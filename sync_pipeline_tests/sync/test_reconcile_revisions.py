@@ -123,7 +123,7 @@ class Proof:
     def heal(self) -> JobReport:
         """Heal what is open, as far as the source lets us."""
         window = RevisionWindow(1, 2**40)
-        return self.syncer.run(request(self.repo_id, Mode.REPAIR, heals=True, window=window))
+        return self.syncer.run(request(self.repo_id, Mode.REPAIR, only_differences=True, window=window))
 
     def result(self) -> dict[str, Any]:
         """The latest result."""
