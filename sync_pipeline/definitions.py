@@ -1,4 +1,4 @@
-"""A doorway: the definitions that ``dagster -m sync_pipeline.definitions`` loads. Everything is in build."""
+"""The definitions that ``dagster -m sync_pipeline.definitions`` loads, built by the module ``build``."""
 
 from __future__ import annotations
 

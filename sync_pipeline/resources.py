@@ -1,6 +1,6 @@
-"""Resources: what Dagster hands to assets and sensors, each making a plain domain object.
+"""Resources of assets and sensors; each makes a plain domain object.
 
-Belongs here: thin wrappers. Nothing behind them knows Dagster. They take the settings as a nested resource
+Belongs here: thin wrappers. The objects do not know Dagster. They take the settings as a nested resource
 and show none of them: a resource's configuration can be read by everybody who sees the UI.
 """
 
@@ -131,7 +131,7 @@ class GitLabResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStore:
-    """Questions about what is known to be complete. Safe to share between threads."""
+    """Coverage and watermarks. Safe to share between threads."""
 
     database: Database
 
@@ -156,7 +156,7 @@ class WatermarkStore:
 
 
 class WatermarkStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """What is known to be complete."""
+    """Coverage and watermarks of (repository, job type)s."""
 
     postgres: dg.ResourceDependency[PostgresResource]
 

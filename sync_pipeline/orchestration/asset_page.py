@@ -1,4 +1,4 @@
-"""What a materialization shows on the page of its asset: the asset first, then the run.
+"""Metadata of materializations: the numbers of the asset first, then those of the run.
 
 Belongs here: the metadata of materializations. The page plots numbers in the order of their names, so the
 counters of a run begin with ``run/``, which comes after the numbers of the asset. What is fixed about an
@@ -30,10 +30,10 @@ from sync_pipeline.store.database import Database
 from sync_pipeline.store.stored_rows import StoredRows
 
 RUN = "run/"
-"""What the names of the counters of a run begin with."""
+"""The prefix of the counters of a run."""
 
 OF_EVERY_PARTITION = ("source", f"{RUN}window", f"{RUN}mode", f"{RUN}job_id", f"{RUN}sync_run_id")
-"""What every partition shows that a job finished; the rest is told once, with the newest one."""
+"""Metadata of every partition that a job finished; only the newest partition has the rest."""
 
 # Gaps and lag do not depend on tokens.
 _NO_TOKENS = Credentials(frozenset(), {}, {})
@@ -52,7 +52,7 @@ class AssetPages:
         self._rows: dict[tuple[int, JobType], StoredRows] = {}
 
     def metadata(self, repository: Repository, report: JobReport) -> Mapping[str, Any]:
-        """What the materializations tell after ``report``, each report once."""
+        """The metadata after ``report``; call it once for each report."""
         key = repository.repo_id, report.job_type
         with self._database.connection() as conn:
             [verdict] = [
@@ -71,7 +71,7 @@ class AssetPages:
 
 
 def check_fields(verdict: health.HealthResult, spec: str) -> dict[str, Any]:
-    """What Dagster shows of a verdict of the repository ``spec``, as arguments of an event."""
+    """A verdict of the repository ``spec`` as arguments of a check result."""
     return {
         "check_name": CHECK_NAME,
         "passed": verdict.health.passed,

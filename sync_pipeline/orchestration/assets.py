@@ -153,7 +153,7 @@ _WHAT = {
 
 
 def console_at(level: str) -> dict[str, Any]:
-    """Run configuration: what of a run's log a terminal gets; the event log has everything anyway."""
+    """Run configuration with this log level for the terminal; the event log has every level."""
     return {"loggers": {"console": {"config": {"log_level": level}}}}
 
 

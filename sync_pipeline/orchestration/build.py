@@ -1,7 +1,7 @@
-"""One function that puts the definitions together, for the doorway, the command line and the tests.
+"""One function that builds the definitions, for :mod:`sync_pipeline.definitions`, commands and tests.
 
-Belongs here: which assets, jobs, sensors and resources a code location has, and what becomes of a load that
-fails. Building them reads the catalog snapshot file and nothing else: no network, no database.
+Belongs here: which assets, jobs, sensors and resources a code location has, and the handling of a failed
+load. Building them reads the catalog snapshot file and nothing else: no network, no database.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from sync_pipeline.settings import Settings, load_settings
 
 @contextmanager
 def quiet_dagster() -> Iterator[None]:
-    """Silence what Dagster says about its own API, one line per asset otherwise; nothing else."""
+    """Hide Dagster's warnings about its own API, which are one line per asset, and no others."""
     with warnings.catch_warnings():
         for category in (BetaWarning, PreviewWarning, SupersessionWarning):
             warnings.simplefilter("ignore", category)
@@ -57,7 +57,7 @@ def quiet_dagster() -> Iterator[None]:
 
 
 def load_defs() -> dg.Definitions:
-    """The definitions for whoever loads the module.
+    """The definitions of the code location.
 
     A command such as ``dagster job execute`` ends with exit code 3 and one line on stderr if they cannot be
     built or if there is no catalog snapshot yet: Dagster would print its own call stack around that line. A
@@ -77,7 +77,7 @@ def load_defs() -> dg.Definitions:
 
 
 def _log_as(settings: Settings) -> None:
-    """Write what our own modules log to stderr, which Dagster hands on."""
+    """Write the log of our own modules to stderr, which Dagster hands on."""
     log = logging.getLogger("sync_pipeline")
     log.setLevel(settings.log_level.upper())
     if not log.handlers:
@@ -94,7 +94,7 @@ class _Lines(logging.Formatter):
 
 
 def _check_command(settings: Settings) -> None:
-    """Refuse early what a command of ``dagster`` cannot do."""
+    """Refuse a command of ``dagster`` that cannot succeed."""
     console.explain_failures()
     if not settings.catalog_file.exists():
         raise ConfigurationError(
@@ -141,15 +141,15 @@ def build_defs(
     """Fresh definitions.
 
     ``settings`` default to those in force, ``snapshot`` to the file in the state folder, ``only`` to the
-    setting of that name. They have what the pool of the settings takes, or what ``only`` names. Raises
-    ConfigurationError if the snapshot and its copy are damaged, or ``only`` names a repository that it does
-    not have.
+    setting of that name. They have the assets that the pool of the settings takes, or those of ``only``.
+    Raises ConfigurationError if the snapshot and its copy are damaged, or ``only`` names a repository that
+    it does not have.
     """
     settings = settings or load_settings()
     snapshot = snapshot or catalog.load_snapshot(settings.catalog_file)
     only = settings.only if only is None else only
     snapshot = catalog.narrow(snapshot, only)
-    # What somebody named is read whatever the pool takes.
+    # A repository that a person named is read, also if the pool does not take it.
     taking = pools.unrestricted(settings) if only else settings
     repositories = [r for r in snapshot.repositories if pools.job_types_of(taking, r)]
     with quiet_dagster():

@@ -1,7 +1,7 @@
-"""What Dagster has to be told after the catalog changed.
+"""Updates of Dagster after a change of the catalog.
 
-Belongs here: the snapshot file, the missing partitions, and the reload of a code location that runs.
-Importing the code location reads the file only, so nothing shows before this was done.
+Belongs here: the snapshot file, the missing partitions, and the reload of a running code location. Importing
+the code location reads the file only, so a change shows after these updates.
 """
 
 from __future__ import annotations

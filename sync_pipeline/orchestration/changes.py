@@ -1,4 +1,4 @@
-"""Change detection: per instance one sensor that notices where something may be new.
+"""Change detection: one sensor per instance that finds repositories with possible changes.
 
 Belongs here: the only sensors that use the network, for a few seconds a tick. They write hints and start
 nothing; what follows from a hint is decided in :mod:`sync_pipeline.policy.planning`. Of a GitLab server a
@@ -30,11 +30,11 @@ from sync_pipeline.store.database import Connection, Database
 _log = logging.getLogger(__name__)
 
 _SHORTEST_LOOK = 0.2
-# A time-out says something only if the look had about all of a tick's time: at the usual 3 s, svn info then
-# had 1.8 s or more.
+# A time-out counts only if the request had most of a tick's time: at the usual 3 s, svn info then had 1.8 s
+# or more.
 _SHARE_THAT_COUNTS = 0.8
-# After a look that timed out, the next one at the server may take so many times the limit of a tick: a server
-# that is silent is told from a slow one by the second tick, not by the first job that times out.
+# After a time-out the next request to the server may take this many times the limit of a tick. So the second
+# tick distinguishes a silent server from a slow one.
 _PATIENT = 6.0
 
 
@@ -148,7 +148,7 @@ def _list_newest(
 
 
 def _is_cut_short(error: SyncError, seconds: float, settings: Settings) -> bool:
-    """True if a look of so many seconds timed out and had too little of the tick to say something."""
+    """True if a request of so many seconds timed out and had too little of the tick to count."""
     return error.code == "timeout" and seconds < _SHARE_THAT_COUNTS * settings.sensors.changes_max_seconds
 
 
@@ -160,9 +160,9 @@ def _note_server(
     *,
     was_patient: bool = False,
 ) -> None:
-    """Record what looks at a server said about it: how each failed, None where it did not. One answer is
-    enough. What says nothing about the server changes nothing. ``was_patient``: the last look waited longer
-    than a tick."""
+    """Record whether a server answers. ``looks`` has the error of each request, None where it succeeded; one
+    answer is enough. Errors that do not concern the server change nothing. ``was_patient``: the last request
+    waited longer than a tick."""
     if any(error is None or error.code in ANSWERS for error in looks):
         servers.record_answer(conn, instance, kind)
         return
@@ -178,7 +178,7 @@ def _note_server(
 
 
 def _turn(active: Sequence[Repository], last: int) -> list[Repository]:
-    """Everybody once, beginning after ``last``."""
+    """Every repository once, beginning after ``last``."""
     return [r for r in active if r.repo_id > last] + [r for r in active if r.repo_id <= last]
 
 
@@ -238,7 +238,7 @@ def _look(
         failed += failure is not None
         highest = max(highest, head or 0)
         if failure is not None and failure.code == "timeout":
-            # What is left of the tick is too short for another look.
+            # The rest of the tick is too short for another request.
             break
     with database.connection() as conn:
         for server, summary in looks.items():

@@ -156,9 +156,11 @@ class CodeServer(DagsterProxyApiServicer):
                 return dagster_api_pb2.ReloadCodeReply()
             if fresh is not None:
                 _end(fresh)
-        told = f"the former definitions stay in use: {why}" if keeps else f"there are no definitions: {why}"
-        _log.warning("%s", told)
-        return context.abort(grpc.StatusCode.FAILED_PRECONDITION, told)
+        message = (
+            f"the former definitions stay in use: {why}" if keeps else f"there are no definitions: {why}"
+        )
+        _log.warning("%s", message)
+        return context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
 
     def GetServerId(self, request: Any, context: grpc.ServicerContext) -> Any:
         """From memory: page and daemon ask each second, and take two seconds without an answer for a server
@@ -264,7 +266,7 @@ class CodeServer(DagsterProxyApiServicer):
             except Exception as error:
                 _log.error("the process with the definitions does not start: %s", _why(error))
             if self._loaded is None or self._loaded.error is not None or not self._loaded.serves:
-                # Whoever broke the definitions may be mending them.
+                # A person may be correcting the definitions.
                 pause = _LONGEST_PAUSE
 
 

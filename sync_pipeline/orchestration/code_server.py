@@ -1,4 +1,4 @@
-"""How to start the code server of ``scm-sync up``, and to ask it for something.
+"""Starting the code server of ``scm-sync up``, and requests to it.
 
 Belongs here: what other processes need. The program is :mod:`sync_pipeline.orchestration.code_proxy`.
 Dagster's client is loaded when it is needed: commands that only name the location are quicker without.
@@ -16,7 +16,7 @@ LOCATION_NAME = "sync_pipeline"
 """Name of the code location; Dagster keeps the state of sensors by it."""
 
 RELOAD_SECONDS = 60
-"""How long a caller waits for a reload. It goes on where nobody waits any more."""
+"""How long a caller waits for a reload, which continues after that."""
 
 
 def command(place: Path, log: Path) -> list[str]:
@@ -42,8 +42,8 @@ def reload(place: str) -> bool:
         cause = error.__cause__
         if isinstance(cause, grpc.Call) and cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return False
-        told = cause.details() if isinstance(cause, grpc.Call) else None
-        raise SyncError(one_line(told or str(error))[:500]) from None
+        details = cause.details() if isinstance(cause, grpc.Call) else None
+        raise SyncError(one_line(details or str(error))[:500]) from None
     return True
 
 

@@ -1,7 +1,8 @@
-"""What a command of Dagster prints on a terminal or into the log of a CI job.
+"""The output of a command of Dagster on a terminal or in the log of a CI job.
 
 Belongs here: failures without call stacks where a person has to change something, and the reason as the last
-line of ``dagster job execute``. Does not belong here: what goes wrong. The event log keeps every call stack.
+line of ``dagster job execute``. Does not belong here: the failures themselves. The event log keeps every call
+stack.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _print_reasons() -> None:
 
 
 def _shorten(record: logging.LogRecord) -> bool:
-    """Remember the reason of a failure, and cut the call stack off where somebody described the failure."""
+    """Remember the reason of a failure, and remove the call stack of a failure that has a description."""
     event: dg.DagsterEvent | None = getattr(record, "dagster_event", None)
     if event is None:
         return True

@@ -17,8 +17,7 @@ from sync_pipeline.orchestration.dagster_internals import DagsterUserCodeProcess
 from sync_pipeline.quality.reasons import remedy
 
 REFUSED = "refused"
-"""Metadata of a failure: the code of the error, where a person has to change something before the step can
-begin."""
+"""Metadata key: the code of an error in the configuration, because of which the step could not begin."""
 
 _SHOWN_ERRORS = 5
 _SHOWN_REMEDIES = 2

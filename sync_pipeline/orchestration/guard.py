@@ -1,8 +1,8 @@
-"""What stands before the Dagster web page, which itself asks nobody who they are.
+"""The guard of the Dagster web page, which has no login of its own.
 
-Belongs here: an ASGI application that lets through only who has the token, and only what a foreign page in
-the same browser could not have sent. Dagster runs a mutation that arrives by GET, from any origin: here a GET
-reads or is refused. Does not belong here: starting a server.
+Belongs here: an ASGI application that accepts requests with the token only, and refuses those that a foreign
+page in the same browser may have sent. Dagster runs a mutation that arrives by GET, from any origin: here a
+GET reads or is refused. Does not belong here: starting a server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SESSION_SECONDS = 7 * 24 * 3600
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _NO_TOKEN = 401
-# What a person sees who opens a bookmark without the cookie, as after another start of the browser or of us.
+# The page for a bookmark without the cookie, such as after a restart of the browser or of the guard.
 _HOW_TO_GET_IN = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>scm-sync</title></head>
 <body>

@@ -47,7 +47,7 @@ _SHOWN = 50
 @dataclass(frozen=True, slots=True)
 class FleetVerdict:
     """The result of a fleet-wide check. ``wrong`` names each defect without its age, so that two verdicts can
-    be compared; ``metadata`` is what the page shows."""
+    be compared; the page shows ``metadata``."""
 
     name: str
     wrong: tuple[str, ...]
@@ -117,7 +117,7 @@ def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> Fleet
 
 
 def _held(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
-    """What is switched off, the pauses in force, and the circuit breakers that are not closed."""
+    """Critical paths that are switched off, pauses in force, and circuit breakers that are not closed."""
     wrong = list(settings.switched_off)
     metadata: dict[str, str | int] = {
         name: f"switched off: {what}; set it to true, unless this is wanted"

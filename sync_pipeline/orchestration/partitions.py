@@ -41,7 +41,7 @@ _KEYS_PER_STATEMENT = 5000
 def partitions_of(
     family: Family, instance: dg.DagsterInstance, days: dg.DailyPartitionsDefinition
 ) -> Partitions:
-    """What ``family`` has of partitions now."""
+    """The partitions of ``family`` now."""
     return Blocks(known_blocks(instance)) if family.kind is Kind.SVN else Days.of(days)
 
 
@@ -297,7 +297,7 @@ Partitions: TypeAlias = Blocks | Days
 
 
 def windows_of(known: Partitions, keys: Iterable[str]) -> list[Window]:
-    """The windows of those of ``keys`` that there is a partition of, in the order of the keys."""
+    """The windows of ``keys``, in this order, without keys that have no partition."""
     have = set(known.known) if isinstance(known, Blocks) else None
     found: list[Window] = []
     for key in keys:

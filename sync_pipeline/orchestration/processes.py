@@ -20,7 +20,7 @@ from sync_pipeline.sync.worker import is_gone, process_identity
 
 
 class Process(StrEnum):
-    """What is known of a process. ``unknown``: it is one of another machine, or nobody signed."""
+    """Whether a process lives. ``unknown``: it is on another machine, or the run is not signed."""
 
     UNKNOWN = "unknown"
     LIVES = "lives"
@@ -41,7 +41,7 @@ def sign(instance: dg.DagsterInstance, run: dg.DagsterRun, tags: Mapping[str, st
 
 
 def process_of(run: dg.DagsterRun) -> Process:
-    """What is known of the process that signed the run."""
+    """Whether the process that signed the run lives."""
     run_id, _, identity = tag_of(run.tags, PROCESS_TAG).partition(" ")
     if run_id != run.run_id or _machine(identity) != _machine(process_identity()):
         return Process.UNKNOWN
@@ -81,8 +81,8 @@ def _machine(identity: str) -> str:
 
 
 def end_lost_run(instance: dg.DagsterInstance, run_id: str, why: str) -> bool:
-    """Tell Dagster that a run ended which it believes to be at work; False if it knows by now. Whoever asks
-    is sure that nobody works on it any more: so what the run itself told last is there already."""
+    """Record in Dagster that a run has ended; False if Dagster knows already. The caller is sure that no
+    process works on it, so the last events of the run itself are stored."""
     run = instance.get_run_by_id(run_id)
     if run is None or run.is_finished:
         return False

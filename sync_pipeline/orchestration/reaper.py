@@ -1,7 +1,7 @@
-"""The reaper's sensor, and what is left over in Dagster when a process is killed.
+"""The reaper's sensor, and the cleanup in Dagster after a process was killed.
 
-Belongs here: asking Dagster about runs, ending those that nobody carries out, and freeing the slots of ended
-ones. What is lost in our own records is ended by :mod:`sync_pipeline.operations.reaper`. The name is fixed:
+Belongs here: asking Dagster about runs, ending those without a process, and freeing the slots of ended ones.
+Abandoned records of our own are ended by :mod:`sync_pipeline.operations.reaper`. The name is fixed:
 Dagster keeps the switch of a sensor by it.
 
 Dagster's own run monitoring ends a run that did not start or did not stop in time, and one that runs too
@@ -39,12 +39,12 @@ _BACKFILL_TAG = "dagster/backfill"
 _BACKFILL_GRACE = timedelta(hours=1)
 _BACKFILLS_LOOKED_AT = 20
 _SLOT_GRACE = timedelta(seconds=60)
-# A tick ends well within the time that Dagster gives it, and what is left has its turn at the next one.
+# A tick ends well within Dagster's limit; the next tick does the rest.
 _TICK_SECONDS = 4.0
 
 
 class Asked:
-    """Answers of a Dagster instance about its runs."""
+    """The states of runs by a Dagster instance."""
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self._instance = instance
@@ -58,7 +58,7 @@ class Asked:
 
 
 def reaper_sensor(settings: Settings) -> dg.SensorDefinition:
-    """The sensor that looks for what nobody works on any more. Starts nothing."""
+    """The sensor that ends abandoned jobs, runs and leases. Starts nothing."""
 
     @dg.sensor(
         name=REAPER,
@@ -169,9 +169,8 @@ def _free(instance: dg.DagsterInstance, run_id: str) -> bool:
 
 
 def _name_backfills(_: Database, instance: dg.DagsterInstance, report: ReapReport, rules: Rules) -> None:
-    """Backfills that are open although all their runs ended long ago. They are only named: the daemon ends
-    them when it can load their code location, and whoever did it in its place would write over what it does.
-    """
+    """Backfills that are open although all their runs ended long ago. They are only reported: the daemon
+    ends them when it can load their code location, and a second writer would overwrite its changes."""
     for status in _UNFINISHED_BACKFILLS:
         for backfill in instance.get_backfills(status=status, limit=_BACKFILLS_LOOKED_AT):
             tag = {_BACKFILL_TAG: backfill.backfill_id}

@@ -1,6 +1,6 @@
-"""Retention unattended: the fleet-wide asset, its schedule, and what goes of Dagster's own records.
+"""Unattended retention: the fleet-wide asset, its schedule, and the deletion of Dagster's own records.
 
-Belongs here: runs and ticks of Dagster, and what a pass tells Dagster. Our own tables are looked after in
+Belongs here: runs and ticks of Dagster, and the metadata of a pass. Our own tables are cleaned in
 :mod:`sync_pipeline.operations.retention`.
 
 Dagster deletes the events of a run with it, and with them what it knows of the partitions that the run

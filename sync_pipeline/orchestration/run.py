@@ -105,7 +105,7 @@ def execute(
         known = partitions_of(family, instance, day_partitions(first_day(snapshot, settings)))
         observer = Observer(_total(on_counts), ended)
         defs = build_defs(
-            # What a person named is read whatever the pool of this shell takes.
+            # A repository that a person named is read, also if the pool of this shell does not take it.
             settings=pools.unrestricted(settings),
             snapshot=snapshot,
             only="",
@@ -122,8 +122,8 @@ def execute(
         _close_lost_runs(instance)
         job = defs.resolve_job_def(family.job_name)
         try:
-            # Progress and result belong to the caller; the log of the run is kept with the run. Dagster
-            # prints what its loggers are not asked about.
+            # The caller shows progress and result, and the run keeps its log. Dagster prints some lines
+            # without its loggers.
             with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
                 result = job.execute_in_process(
                     instance=instance,
@@ -145,7 +145,7 @@ def execute(
 
 
 def _close_lost_runs(instance: dg.DagsterInstance) -> None:
-    """Runs of runners that were killed: nobody else would ever tell Dagster that they ended."""
+    """End runs of runners that were killed; without this they stay STARTED in Dagster."""
     for name in names_of(TRIGGER_TAG):
         started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED], tags={name: str(Trigger.RUNNER)})
         for run in instance.get_runs(started, limit=100):

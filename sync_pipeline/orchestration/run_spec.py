@@ -1,4 +1,4 @@
-"""What a Dagster run asks for: its tags, read and checked before anything is touched.
+"""The request of a Dagster run: its tags, which are checked before anything is written.
 
 Belongs here: the names of our run tags, and the pure translation of tags into an :class:`RunSpec`. Dagster
 does not check the partitions of ``dagster job execute``: an unknown one runs, a reversed range runs and
@@ -50,8 +50,8 @@ _MAX_TAG_LENGTH = 255
 
 POOLS_VARIABLE = "SCM_DAGSTER_POOLS"
 """Set in the processes of ``scm-sync up``: runs from the queue take a slot of their instance's pool. A run
-that somebody starts directly takes none: if such a process is killed, its slot is never given back, and after
-a few nobody could start anything."""
+that a person starts directly takes none: a killed process never frees its slot, and after a few of them no
+run could start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
 
 Look = Callable[[Database, Settings], tuple[bool, str]]
-"""Tells whether there is something to do, and that in one line."""
+"""Returns whether there is something to do, and one line about it."""
 
 
 def fleet_job(name: str, key: dg.AssetKey, description: str) -> UnresolvedAssetJobDefinition:
@@ -80,7 +80,7 @@ def schedule_of(
     return tick
 
 
-# What is read again by itself --------------------------------------------------------------------------
+# The schedules of resync --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

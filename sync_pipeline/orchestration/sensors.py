@@ -178,7 +178,7 @@ def _in_flight(
     by_id: Mapping[int, Repository],
     days: dg.DailyPartitionsDefinition,
 ) -> list[InFlight]:
-    """What the runs that wait or work will do."""
+    """The work of the runs that wait or work."""
     assets = {
         asset_key(repository, job_type): (repository.repo_id, job_type)
         for repository in by_id.values()
@@ -230,8 +230,8 @@ def _changed_verdicts(
 def _most_telling_first(
     news: Sequence[health.HealthResult], by_id: Mapping[int, Repository]
 ) -> list[health.HealthResult]:
-    """The order of reports: first what turned red, then what turned green, then what is only shown again. One
-    of each server comes before the second of any, so that the limit of a tick hides no unavailable server."""
+    """The order of reports: verdicts that turned red, then those that turned green, then repeated ones. The
+    first one of each server comes before the second one of any, so the limit of a tick hides no server."""
     before: Counter[tuple[bool, str]] = Counter()
     ranked: list[tuple[bool, int, int, health.HealthResult]] = []
     for verdict in news:
@@ -288,7 +288,7 @@ class Start:
 
 
 def group(decisions: Iterable[Decision]) -> list[Start]:
-    """The runs that do what was chosen, in the order of their most urgent job."""
+    """The runs for the chosen decisions, in the order of their most urgent job."""
     groups: dict[tuple[Family, str, Mode, object], list[Decision]] = {}
     for decision in decisions:
         if decision.chosen:
@@ -301,7 +301,7 @@ def group(decisions: Iterable[Decision]) -> list[Start]:
 
 
 def _part(window: Window | None) -> object:
-    """What the jobs of a run have in common: a range of so many blocks, or the same window of time."""
+    """The part of a window that all jobs of a run share: a range of blocks, or the same window of time."""
     if isinstance(window, RevisionWindow):
         return block_of(window.first).first // (BLOCK_REVISIONS * BLOCKS_PER_RUN)
     return window

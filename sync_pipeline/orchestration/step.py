@@ -62,7 +62,7 @@ from sync_pipeline.sync.readers import Readers
 _log = logging.getLogger(__name__)
 
 Selected = Sequence[tuple[Repository, tuple[JobType, ...]]]
-"""What a run is for: repositories, each with its job types in the order of the family."""
+"""The repositories of a run, each with its job types in the order of the family."""
 
 _SHARE_OF_RUN_TIME = 0.7
 _ERROR_LINES = 5
@@ -88,7 +88,7 @@ _HOPELESS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Who else wants to see what a run does: the runner's progress bar and its result."""
+    """Callbacks for the counts and reports of a run, for the runner's progress bar and its result."""
 
     on_counts: Callable[[int, JobType, Window | None, Counts], None] = lambda *_: None
     on_report: Callable[[JobReport], None] = lambda report: None
@@ -96,8 +96,8 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class _RequestResult:
-    """One request of one repository, and what came of it: a report, or a line that says why there is none.
-    ``refused`` is the code of the error where somebody has to set something right first."""
+    """One request of one repository and its result: a report, or a line that says why there is none.
+    ``refused`` is the code of an error in the configuration."""
 
     repository: Repository
     request: JobRequest
@@ -116,7 +116,7 @@ class _RequestResult:
 
 @dataclass(frozen=True, slots=True)
 class _RepositoryWork:
-    """What is to be done for one repository: groups of requests, each read together."""
+    """The work for one repository: groups of requests, each read together."""
 
     repository: Repository
     groups: tuple[tuple[JobRequest, ...], ...]
@@ -298,8 +298,7 @@ class Step:
     # -- in the main thread -----------------------------------------------------------------------------
 
     def _stop(self, threads: ThreadPoolExecutor) -> None:
-        """Wait for the threads, also if an impatient person interrupts a second time: they are stopping, and
-        without them nobody would put the jobs back."""
+        """Wait for the threads, also after a second interrupt: only they put their jobs back."""
         while True:
             try:
                 self.cancel.set()
@@ -369,7 +368,7 @@ class Step:
             )
 
     def _move_origins(self, todo: Sequence[_RepositoryWork]) -> None:
-        """What ``--update-watermark`` asks for: once, over everything, after complete success."""
+        """Do what ``--update-watermark`` asks for, once and after complete success."""
         if not self.order.update_watermark or self.errors or self.left:
             return
         for work in todo:
@@ -392,7 +391,7 @@ class Step:
             f"quarantined {c.quarantined}; {len(self.errors)} errors, {len(self.left)} left for the next run"
         )
         if self.left and not self.order.from_ledger and self.order.mode is not Mode.INCREMENTAL:
-            # Nobody starts these by himself, so the run must not look complete.
+            # No schedule starts these, so the run must not look complete.
             self.errors += [f"{name}: not started, the run time was used up" for name in self.left]
         if self.errors:
             refusal = self.refusals[0] if len(self.refusals) == len(self.errors) else None
@@ -421,7 +420,7 @@ def materialize_days(
     if not keys:
         return
     whole = pages.metadata(repository, report)
-    # The rest is told once, with the newest day: it is of the whole window.
+    # Only the newest day shows the rest, which is about the whole window.
     part = {name: whole[name] for name in OF_EVERY_PARTITION}
     shown = {key: whole if key == keys[-1] else part for key in keys}
     _log_together(context, asset_key(repository, report.job_type), shown)

@@ -1,6 +1,6 @@
 """Failures of the database in which Dagster keeps its tables.
 
-Belongs here: telling such a failure from others, as one line without the statement. Does not belong here:
+Belongs here: recognising such a failure, and one line about it without the statement. Does not belong here:
 failures of our own tables (:func:`sync_pipeline.sync.attempt.database_error`).
 """
 
@@ -59,7 +59,7 @@ def explained_storage() -> Iterator[None]:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the same may work later, once somebody has looked after the database."""
+    """Whether the same may work later, when the database answers again."""
     return storage_problem(error) is not None and (
         not isinstance(error, sqlalchemy.exc.DBAPIError)
         or isinstance(error, sqlalchemy.exc.OperationalError | sqlalchemy.exc.InterfaceError)

@@ -1,8 +1,7 @@
-"""What every tick of a sensor or schedule has in common: a heartbeat, because Dagster tells nobody that one
-fails, and a skip with a reason while a database is away.
+"""The frame of every tick of a sensor or schedule: a heartbeat, because Dagster does not report failed ticks,
+and a skip with a reason while a database is away.
 
-Belongs here: the frame of one tick, and which runs ticks count as unfinished. Does not belong here: what a
-tick does.
+Belongs here: this frame, and which runs ticks count as unfinished. Does not belong here: the work of a tick.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from sync_pipeline.store import heartbeats
 from sync_pipeline.store.database import Database
 
 WAITING = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED]
-"""Runs that nobody works on yet."""
+"""Runs that have not started."""
 
 UNFINISHED = [
     *WAITING,
@@ -61,7 +60,7 @@ def skips_outages(body: Callable[_P, _T]) -> Callable[_P, _T | dg.SkipReason]:
 def heartbeat(
     database: Database, settings: Settings, name: str, *, every: float
 ) -> Iterator[Callable[[str], None]]:
-    """Write the heartbeat of one tick, whatever becomes of it; the block says in one line what it did. The
+    """Write the heartbeat of one tick, also of a failed one; the block gives one line about its work. The
     next tick is expected ``every`` seconds."""
     started = time.monotonic()
     lines = ["nothing"]

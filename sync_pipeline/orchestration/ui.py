@@ -218,7 +218,7 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
 
 @contextlib.contextmanager
 def _only_one(settings: Settings) -> Iterator[None]:
-    """Two daemons on one state folder would both start runs: the second one is told where the first is."""
+    """Refuse a second process on this state folder and name the first: two daemons would both start runs."""
     with (settings.state_dir / "up.lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

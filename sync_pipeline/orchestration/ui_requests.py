@@ -1,4 +1,4 @@
-"""Takes requests of people in the Dagster UI over into the ledger.
+"""Copies requests of people in the Dagster UI to the ledger.
 
 Belongs here: reading Dagster's backfills and runs, and making the jobs that their steps would make. A
 backfill whose code location is away, or whose runs cannot start, would otherwise leave no job in the ledger
@@ -52,7 +52,7 @@ _BACKFILL_TAG = "dagster/backfill"
 # A request that is older than this is ignored, because people have given it up.
 _LOOK_BACK = timedelta(days=7)
 _LOOKED_AT = 50
-# The tick has other work; what is left is taken over at the next one.
+# The tick has other work; the next one takes over the rest.
 _SECONDS = 5.0
 # A run that was put down is asked about for so long.
 _PUT_DOWN_LATELY = timedelta(hours=1)

@@ -69,7 +69,7 @@ SSL_FAILURES = {
     0x00000008: "unknown-ca",
     0x40000000: "other",
 }
-"""Bits of pysvn's ``failures`` and what the command calls them."""
+"""The bits of pysvn's ``failures`` and their names in svn."""
 
 LOGIN_CODES = frozenset({170001, 215000, 215001, 215002, 215004})
 LOGIN_TRIES = 3
@@ -161,7 +161,7 @@ class Client:
         self._keep_login = bool(enable)
 
     def set_interactive(self, enable: bool) -> None:
-        """Accepted for pysvn's sake; svn never asks on a terminal here, whatever is set."""
+        """Has no effect, and exists because pysvn has it: svn never asks on a terminal here."""
 
     def get_default_username(self) -> str:
         """The user name that was set."""
@@ -231,7 +231,7 @@ class Client:
         *,
         timeout: float | None = None,
     ) -> list[tuple[str, PysvnInfo]]:
-        """What is known of a path and, with ``recurse``, of everything below it."""
+        """Kind, revision and last change of a path and, with ``recurse``, of everything below it."""
         arguments = ["info", "--xml", *(["-R"] if recurse else []), *_revision(revision)]
         answer = self._run([*arguments, "--", target(url_or_path, peg_revision)], timeout=timeout)
         result = []

@@ -1,4 +1,4 @@
-"""What the numeric codes of Subversion mean for us: one table, and the exception that follows from it.
+"""The meaning of Subversion's numeric codes: one table, and the exception for each meaning.
 
 Belongs here: codes (svn_error_codes.h, APR's ranges, errno) and their consequence. Does not belong here:
 matching on the text of a message, which depends on locale and version.
@@ -24,7 +24,7 @@ from sync_pipeline.sources.svn.types import ClientError
 
 
 class Meaning(Enum):
-    """What a failure of svn means, strongest first: of several codes the first one here decides."""
+    """The meaning of a failure of svn, strongest first: of several codes the first one here decides."""
 
     CANCELLED = "cancelled"
     NO_ROOM = "no_room"
@@ -148,7 +148,7 @@ _NO_REPOSITORY = frozenset({2, 170013})
 
 
 def meaning(codes: Iterable[int]) -> Meaning:
-    """What these codes mean together."""
+    """The meaning of these codes together."""
     codes = frozenset(codes)
     found = [Meaning.NOT_FOUND if codes >= _NO_REPOSITORY else Meaning.UNKNOWN]
     for code in codes:
@@ -225,7 +225,7 @@ def codes_of(error: ClientError) -> str:
 
 
 def consequence(error: ClientError, url: str) -> SyncError:
-    """The exception that one who reads ``url`` has to raise. Its message is one line without secrets."""
+    """The exception to raise for a failed read of ``url``. Its message is one line without secrets."""
     what = meaning(error.codes)
     if what is Meaning.MOVED:
         return moved(url, error.target)

@@ -38,7 +38,7 @@ class PrivateFolder:
     ``ca_file`` and uses ``proxy``. Only its owner can read it, because ``proxy`` may have a password.
 
     It is locked as long as the process lives. The first folder of a process removes those that killed
-    processes left behind, which nobody holds a lock of. Raises OSError where the disk is full.
+    processes left behind; these are not locked any more. Raises OSError where the disk is full.
     """
 
     def __init__(self, ca_file: str | Path | None, proxy: str | None) -> None:

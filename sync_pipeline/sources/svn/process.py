@@ -30,14 +30,14 @@ from sync_pipeline.errors import Cancelled, ConfigurationError, Transient, Windo
 
 STDERR_CAP = 64 * 1024
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
-"""What the system says when disk, open files, memory or processes are used up."""
+"""Error numbers that say that disk, open files, memory or processes are used up."""
 POLL_SECONDS = 0.05
-# What svn writes, in the middle of its answer, before it aborts.
+# svn writes this in the middle of its answer before it aborts.
 _LAST_WORDS = b"Out of memory"
 
 
 class OutputFile:
-    """What a command wrote, in an unnamed temporary file that is closed when the last reference goes.
+    """The output of a command, in an unnamed temporary file that is closed with the last reference.
 
     Readers use positions of their own, so any number of them may read at the same time.
     """
@@ -96,7 +96,7 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What one command left behind: its exit status, the answer and the start of its error text."""
+    """The result of one command: exit status, answer and the start of its error text."""
 
     status: int
     file: OutputFile
@@ -186,7 +186,7 @@ def run(
 
 
 def no_room(error: OSError) -> Exception:
-    """What to raise for ``error``: itself, or Transient where it only says that something is used up."""
+    """The error to raise for ``error``: itself, or Transient where it says that something is used up."""
     if error.errno not in NO_ROOM:
         return error
     return Transient(
@@ -284,7 +284,7 @@ class _Watch:
         return b"".join(parts)
 
     def wait(self, seconds: float) -> None:
-        """Wait until there is something to see, at most so long."""
+        """Wait until the process ends or writes, at most so long."""
         self._poll.poll(max(1, int(min(seconds, seconds if self._ending >= 0 else 0.01) * 1000)))
 
 

@@ -53,7 +53,7 @@ _TRUTH: Mapping[str | None, bool] = {"true": True, "false": False}
 
 
 class LogEntry(NamedTuple, Generic[T]):
-    """One entry as the answer has it. What is missing there is None; ``date`` is the server's text."""
+    """One entry as the answer has it. Missing values are None; ``date`` is the server's text."""
 
     revision: int
     author: str | None
@@ -349,7 +349,7 @@ def property_value(element: Any) -> str:
     return property_bytes(element).decode("utf-8", "replace")
 
 
-# The tolerant way: one entry, whatever bytes it holds.
+# The tolerant parser: one entry with any bytes.
 
 _RAW_FIELD = re.compile(rb"<(author|date|msg)>([^<]*)</\1>")
 _RAW_PATH = re.compile(rb"<path\s([^>]*)>([^<]*)</path>")
@@ -381,7 +381,7 @@ def tolerant(file: OutputFile, revision: int) -> TolerantEntry:
 
 
 def _take_apart(file: OutputFile, revision: int, start: int, end: int) -> TolerantEntry:
-    # What is around the paths is one message at most, so it is read whole.
+    # Around the paths there is one message at most, so it is read whole.
     opening, closing = _outside(file, start, end)
     outside = file.read(start, opening) + file.read(closing, end)
     fields = {match[1].decode(): raw_plain(match[2]) for match in _RAW_FIELD.finditer(outside)}

@@ -28,7 +28,7 @@ class opt_revision_kind(_NamedKind):
 
 
 class node_kind(_NamedKind):
-    """What is at a path."""
+    """The kind of the object at a path."""
 
     none = 0
     file = 1
@@ -42,7 +42,7 @@ def kind_of(name: str | None) -> node_kind:
 
 
 class diff_summarize_kind(_NamedKind):
-    """What a difference did to a path."""
+    """The change of a path in a difference."""
 
     normal = 0
     added = 1
@@ -177,7 +177,7 @@ class PysvnLogChangedPath(ByKey):
 
 
 class PysvnLog(ByKey):
-    """One entry of a log. What the revision does not have, or hides, is None.
+    """One entry of a log. A value that the revision does not have, or hides, is None.
 
     ``date`` is in seconds since the epoch, ``date_text`` as the server wrote it. ``changed_paths`` may be
     iterated any number of times; of a huge revision it is read from the answer anew each time.
