@@ -19,7 +19,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -44,7 +47,7 @@ _RUN = "SCM_TEST_RUN"
 _SERVER = "SCM_TEST_DATABASE_URL"
 _PREFIX = "scm-tests-"
 _LOCKS: dict[Path, int] = {}
-_ADMINISTRATORS: dict[str, psycopg.Connection[Any]] = {}
+_KEPT = threading.local()
 
 
 # Every landing tries the same examples; ``long`` is for a night, or ten minutes under a seed of one's own.
@@ -99,8 +102,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         for run in list(_LOCKS):
             _end(run)
             os.close(_LOCKS.pop(run))
-    while _ADMINISTRATORS:
-        _ADMINISTRATORS.popitem()[1].close()
+    _close_administrators()
 
 
 def _roomy() -> Path:
@@ -215,13 +217,63 @@ def template(server_url: str, run_folder: Path) -> str:
     return name
 
 
+class Clones:
+    """Copies of the template for the tests of one process. A thread makes the next ones and drops the used
+    ones while a test runs."""
+
+    def __init__(self, server_url: str, template: str, prefix: str) -> None:
+        self._server_url = server_url
+        self._template = template
+        self._prefix = prefix
+        self._thread = ThreadPoolExecutor(1)
+        self._ready: deque[Future[str]] = deque()
+        self._dropped: list[Future[None]] = []
+
+    def take(self) -> str:
+        """The name of a copy that nobody used."""
+        while len(self._ready) < 2:
+            self._ready.append(self._thread.submit(self._make))
+        try:
+            return self._ready.popleft().result()
+        except psycopg.Error:  # the test before stopped the server meanwhile
+            return self._thread.submit(self._make).result()
+
+    def give_back(self, name: str) -> None:
+        """Drop a copy. An error of it fails a later test."""
+        while self._dropped and self._dropped[0].done():
+            self._dropped.pop(0).result()
+        self._dropped.append(self._thread.submit(self._drop, name))
+
+    def close(self) -> None:
+        """Wait for what is under way. Copies that nobody used end with the server, or with the run."""
+        self._thread.submit(_close_administrators).result()
+        self._thread.shutdown()
+
+    def _make(self) -> str:
+        name = self._prefix + secrets.token_hex(6)
+        _administer(
+            self._server_url, "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy", name, self._template
+        )
+        return name
+
+    def _drop(self, name: str) -> None:
+        _administer(self._server_url, "DROP DATABASE {} WITH (FORCE)", name)
+
+
+@pytest.fixture(scope="session")
+def clones(server_url: str, template: str, run_folder: Path) -> Iterator[Clones]:
+    """See :class:`Clones`."""
+    made = Clones(server_url, template, _database_prefix(run_folder))
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def database_url(server_url: str, template: str, run_folder: Path) -> Iterator[str]:
+def database_url(clones: Clones, server_url: str) -> Iterator[str]:
     """URL of a database of the test's own: migrated, empty, marked for the environment ``test``."""
-    name = _database_prefix(run_folder) + secrets.token_hex(6)
-    _administer(server_url, "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy", name, template)
+    name = clones.take()
     yield database_of(server_url, name)
-    _administer(server_url, "DROP DATABASE {} WITH (FORCE)", name)
+    clones.give_back(name)
 
 
 @pytest.fixture
@@ -250,18 +302,24 @@ def database_of(url: str, name: str) -> str:
 
 
 def _administer(url: str, statement: str, *names: str) -> None:
-    """Run a statement over a connection that is kept: two new ones for each test cost more than the copy."""
+    """Run a statement over a connection that the thread keeps: two new ones for each test cost more than the
+    copy."""
     query = sql.SQL(statement).format(*map(sql.Identifier, names))
-    kept = _ADMINISTRATORS.get(url)
-    if kept is not None:
+    kept: dict[str, psycopg.Connection[Any]] = _KEPT.__dict__
+    if url in kept:
         try:
-            kept.execute(query)
+            kept[url].execute(query)
         except psycopg.OperationalError:
-            kept.close()  # a test ended it, or ended the server
+            kept[url].close()  # a test ended it, or ended the server
         else:
             return
-    _ADMINISTRATORS[url] = psycopg.connect(url, autocommit=True)
-    _ADMINISTRATORS[url].execute(query)
+    kept[url] = psycopg.connect(url, autocommit=True)
+    kept[url].execute(query)
+
+
+def _close_administrators() -> None:
+    while _KEPT.__dict__:
+        _KEPT.__dict__.popitem()[1].close()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from dagster._grpc.client import DagsterGrpcClient
 from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.sandbox.gitlab.records import Project
 from sync_pipeline.store.connecting import describe
-from sync_pipeline_tests.end_to_end.conftest import Up, commit, midnight, until
+from sync_pipeline_tests.end_to_end.conftest import Up, commit, until
 
 pytestmark = pytest.mark.xdist_group("up")
 
@@ -95,31 +94,17 @@ REVISIONS = {
 }
 
 
-@dataclass
-class Fleet:
-    """What is registered in the running installation, all at once: each reload of the page takes seconds."""
-
-    days: Project
-    git: Project
-    origin: datetime
-
-
 @pytest.fixture(scope="module", autouse=True)
-def fleet(up: Up) -> Fleet:
-    """See :class:`Fleet`. The page shows every new asset without being restarted."""
+def project(up: Up) -> Project:
+    """A project of GitLab with commits. It is registered in the running installation together with
+    :data:`REVISIONS`, because each reload of the page takes seconds; the page is not restarted."""
     made, now = up.installation, datetime.now(UTC)
-    found = Fleet(
-        days=made.forge.large_project("ui-days", 20, midnight(now) - timedelta(days=12)),
-        git=made.forge.git_project("alone-git", now - timedelta(days=500), now - timedelta(days=1)),
-        origin=midnight(now),
-    )
+    git = made.forge.git_project("alone-git", now - timedelta(days=500), now - timedelta(days=1))
     urls = [svn_samples.large(made.folder / name, count, 1) for name, count in REVISIONS.items()]
-    projects = [f"gitlab:{project.id}" for project in (found.days, found.git)]
-    made.add(*(f"svn:{url}" for url in urls), *projects)
-    paths = [svn(up, name)[2] for name in REVISIONS]
-    paths += [[*made.project(project)[1], "merge_requests"] for project in (found.days, found.git)]
+    made.add(*(f"svn:{url}" for url in urls), f"gitlab:{git.id}")
+    paths = [svn(up, name)[2] for name in REVISIONS] + [[*made.project(git)[1], "merge_requests"]]
     until(partial(_shown, up, paths), "the page shows the new assets without being restarted")
-    return found
+    return git
 
 
 def _shown(up: Up, paths: list[list[str]]) -> bool:
@@ -145,13 +130,13 @@ def scheduling(up: Up) -> Iterator[None]:
         up.switch("scheduler", on=False)
 
 
-def launch(up: Up, path: list[str], keys: list[str], *more: list[str]) -> str:
+def launch(up: Up, path: list[str], keys: list[str]) -> str:
     """Launch a backfill; returns its id once it has runs.
 
     Page and daemon look each second whether the code location changed. A backfill of an asset that the page
     shows and the daemon does not know yet is failed by Dagster; it is launched again, as a person would.
     """
-    assets = [{"path": one} for one in (path, *more)]
+    assets = [{"path": path}]
     deadline = time.monotonic() + 180
     while True:
         found = up.graphql(LAUNCH, assets=assets, keys=keys)["launchPartitionBackfill"]
@@ -235,29 +220,6 @@ def test_a_terminated_backfill_stops_between_batches_and_a_repeat_completes_it(u
     assert sum(1 for _ in half) == sum_of(up.installation.covered(repo_id))
     assert ended(up, launch(up, path, KEYS[0:1])) == "COMPLETED_SUCCESS"
     assert up.installation.stored(repo_id) == list(range(1, 1001))
-
-
-def test_a_backfill_of_days_is_read_at_once_and_shows_every_day(up: Up, fleet: Fleet) -> None:
-    today = fleet.origin
-    repo_id, beginning = up.installation.project(fleet.days)
-    paths = [[*beginning, job_type] for job_type in ("merge_requests", "reviews")]
-    keys = [(today - timedelta(days=n)).date().isoformat() for n in range(12, -1, -1)]
-    assert ended(up, launch(up, paths[0], keys, paths[1])) == "COMPLETED_SUCCESS"
-    for path in paths:
-        assert sorted(materialized(up, path)) == keys
-    query = "SELECT count(*)::int AS n FROM scm.mrs WHERE repo_id = %(id)s"
-    assert up.installation.rows(query, id=repo_id) == [{"n": 20}]
-    # Thirteen days are one job of each job type, not thirteen.
-    query = "SELECT job_type, upper(period) - lower(period) AS length, status FROM scm.sync_jobs"
-    query += " WHERE repo_id = %(id)s AND trigger = 'ui' ORDER BY job_type"
-    assert up.installation.rows(query, id=repo_id) == [
-        {"job_type": job_type, "length": timedelta(days=13), "status": "completed"}
-        for job_type in ("merge_requests", "reviews")
-    ]
-    # Asked for again, what is covered is compared with the source.
-    assert ended(up, launch(up, paths[0], keys[2:4])) == "COMPLETED_SUCCESS"
-    query = "SELECT reread FROM scm.sync_jobs WHERE repo_id = %(id)s AND trigger = 'ui' ORDER BY created_at"
-    assert [row["reread"] for row in up.installation.rows(query, id=repo_id)] == [False, False, True]
 
 
 def test_the_page_is_the_real_one_and_is_guarded(up: Up) -> None:
@@ -438,10 +400,10 @@ def test_no_run_is_lost_when_the_code_server_ends_or_is_told_to_end(up: Up) -> N
     assert up.installation.rows(never) == []
 
 
-def test_the_sensors_read_all_history_by_themselves_and_notice_what_is_new(up: Up, fleet: Fleet) -> None:
+def test_the_sensors_read_all_history_by_themselves_and_notice_what_is_new(up: Up, project: Project) -> None:
     made, today = up.installation, datetime.now(UTC).date().isoformat()
     place, svn_id, svn_path = svn(up, "alone")
-    git_id, beginning = made.project(fleet.git)
+    git_id, beginning = made.project(project)
     # What other tests left to do would take turns with it.
     retire = "UPDATE scm.repos SET lifecycle = 'retired' WHERE repo_id <> ALL (%(ids)s) RETURNING repo_id"
     made.rows(retire, ids=[svn_id, git_id])
@@ -453,7 +415,6 @@ def test_the_sensors_read_all_history_by_themselves_and_notice_what_is_new(up: U
            AND isempty(tstzmultirange(tstzrange('1900-01-01', now() - interval '1 hour')) - covered_time)
         """
         until(lambda: made.rows(complete, id=git_id) == [{"n": 3}], "all history is covered")
-        project = fleet.git
         assert project.repository is not None
         base = project.repository.resolve("refs/heads/main")
         assert base is not None

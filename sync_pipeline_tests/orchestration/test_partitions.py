@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sync_pipeline import clock
 from sync_pipeline.model import BEGINNING, TimeWindow
 from sync_pipeline.orchestration.partitions import (
     Days,
@@ -22,6 +23,7 @@ from sync_pipeline.orchestration.partitions import (
     is_done,
     known_blocks,
 )
+from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import Database
 
 
@@ -66,6 +68,19 @@ def test_our_days_are_those_of_dagster() -> None:
     assert days.newest == keys[-1] == now.date().isoformat()
     window = definition.time_window_for_partition_key("2024-02-29")
     assert (window.start, window.end) == (LEAP.since, LEAP.until)
+
+
+@pytest.mark.parametrize(
+    ("moment", "today"),
+    [("2026-11-29T23:59:59.900Z", date(2026, 11, 29)), ("2026-11-30T00:00:00.100Z", date(2026, 11, 30))],
+)
+def test_today_changes_at_midnight_utc(monkeypatch: pytest.MonkeyPatch, moment: str, today: date) -> None:
+    monkeypatch.setattr(clock, "now", lambda: datetime.fromisoformat(moment))
+    days = Days.of(day_partitions(date(2026, 11, 1)))
+    assert (days.today, days.newest) == (today, today.isoformat())
+    assert Settings(history_floor=today).gitlab.history_floor == today
+    with pytest.raises(ValueError, match="to today"):
+        Settings(history_floor=today + timedelta(days=1))
 
 
 @given(st.timedeltas(timedelta(0), timedelta(9999)), st.timedeltas(timedelta(0), timedelta(20)))
