@@ -1,14 +1,15 @@
 """The exit codes of every command, which ``docs/commands.md`` lists.
 
-Belongs here: only the codes, so that processes and the ``exit_code`` of documents agree.
+Belongs here: only they, so that whoever ends a process and whoever writes an ``exit_code`` into a document
+mean the same.
 """
 
 SUCCESS = 0
 PARTIAL = 1
 FAILED = 2
 CONFIGURATION = 3
-"""Something has to be corrected first; nothing was touched."""
+"""Something has to be set right first; nothing was touched."""
 INTERRUPTED = 130
-"""The code of a shell after SIGINT."""
+"""As a shell has it after SIGINT."""
 CLOSED_PIPE = 141
-"""The code of a shell after SIGPIPE."""
+"""As a shell has it after SIGPIPE."""

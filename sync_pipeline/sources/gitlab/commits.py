@@ -1,11 +1,10 @@
-"""Commits: walks from a fixed commit to the root, or to covered commits.
+"""Commits: walks from a fixed commit to the root, or to what is covered already.
 
-Belongs here: pages of a walk, whether its responses are acceptable, statistics. Does not belong here: which
-tips are walked and which are covered, because that needs the stored refs.
+Belongs here: pages of a walk, whether its answers can be believed, statistics. Does not belong here: which
+tips are walked and what is covered (that needs the stored refs).
 
-A walk begins at a commit, never at a branch: it is immutable, so its pages are stable, and it can continue at
-any page. Dates limit nothing, because git stops a date-limited walk at the first old-dated commit.
-"""
+A walk names a commit, never a branch: it is immutable, so its pages are stable, and it goes on at any page.
+Dates limit nothing, because git stops a date-limited walk at the first old-dated commit."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ from sync_pipeline.sources.gitlab.paging import Progress, rows, stamp
 from sync_pipeline.sources.gitlab.transport import Client, Response, project_path
 
 _GIVE_UP_AFTER = 2
-# Statistics are tried again after this many pages without them, then after twice as many, and so on. A
-# restarted server may count again.
+# After so many pages without them statistics are tried again, then after twice as many, and so on: a server
+# that was restarted is no server that cannot count.
 _SPARED = 5
 
 
@@ -53,14 +52,14 @@ class CommitReader:
         whole: Callable[[], tuple[int, bool]] = lambda: (1, False),
         names: Sequence[str] = (),
     ) -> Iterator[CommitBatch]:
-        """Everything reachable from ``tip`` but not from ``covered``. An interrupted walk continues at
+        """Everything reachable from ``tip`` but not from ``covered``. An interrupted walk goes on at
         ``first_page``, with ``tip_read`` of its last batch.
 
-        The response about the range is not accepted if the server does not have ``covered``, or if ``tip`` is
-        reachable from it. Then the whole of ``tip`` is read, and ``whole`` says where that continues. If a
-        branch or tag has the name of the id ``tip``, the server may take the id for the name. ``names`` are
-        then full names of refs that lead to ``tip``, and are requested after the id. The last batch is
-        ``complete``. Raises SourceGone with code ``no_commit`` if the server does not return the history of
+        The answer about the range cannot be believed if the server does not have ``covered``, or if ``tip``
+        is reachable from it. Then the whole of ``tip`` is read, and ``whole`` says where that goes on. Where
+        a branch or tag is named like the id ``tip``, the server may take the id for the name. ``names`` are
+        then the full names of refs that lead to ``tip``, and are requested after the id. The last batch is
+        ``complete``. Raises SourceGone with code ``no_commit`` where the server does not give the history of
         ``tip``.
         """
         for base in (covered, None) if covered is not None else (None,):
@@ -77,22 +76,20 @@ class CommitReader:
                 except (SourceGone, Permanent) as error:
                     if error.code not in ("no_object", "bad_request"):
                         raise
-                # A name may lead elsewhere by now, so its pages are not continued.
+                # A name may lead elsewhere by now, so its pages are not gone on with.
                 first_page, tip_read = 1, False
         raise SourceGone(f"the server does not give the history of commit {tip}", code="no_commit")
 
     def read_days(self, window: TimeWindow) -> Iterator[CommitBatch]:
-        """The commits of all refs committed in ``window``, as far as git finds them. This refreshes rows but
-        proves nothing, so no batch is ``complete``.
-        """
+        """The commits of all refs committed in ``window``, as far as git finds them: this refreshes rows and
+        proves nothing, so no batch is ``complete``."""
         query = {"all": "true", "since": stamp(window.since), "until": stamp(window.until)}
         for page, answer, aside in self._pages(query, 1):
             yield self._batch(None, None, page, answer, aside, tip_read=False)
 
     def settle(self, sha: str) -> CommitRow:
-        """One commit with its statistics. Raises as the transport does, and RowUnreadable if it is no commit
-        or another one.
-        """
+        """One commit with its statistics. Raises as the transport does, RowUnreadable where it is none, or
+        another one."""
         row = commit(self._client.get(f"{self._path}/{sha}", {"stats": "true"}).data)
         if row.sha != sha:
             raise RowUnreadable(
@@ -103,15 +100,15 @@ class CommitReader:
     def _walk(
         self, tip: str, covered: str | None, first_page: int, tip_read: bool, revision: str
     ) -> Iterator[CommitBatch]:
-        """The pages of ``revision``, which leads to ``tip``. Ends at once if it does not begin with it."""
+        """The pages of ``revision``, which leads to ``tip``. Ends at once where it does not begin with it."""
         query = _query(covered, revision)
         for page, answer, owing in self._pages(query, first_page):
             if page == 1 and _begins_elsewhere(tip, answer):
                 return
             batch = self._batch(tip, covered, page, answer, owing, tip_read=tip_read)
-            # An empty page follows a full last page. A range whose ends were deleted since the page before is
-            # empty as well.
-            # A name may lead elsewhere too.
+            # Behind a full last page comes an empty one. A range whose ends were cleaned away since the page
+            # before is empty as well.
+            # So may a name lead elsewhere.
             is_doubtful = revision != tip or not answer.data
             if page > 1 and batch.complete and is_doubtful and not self._begins_with(tip, query):
                 batch = replace(batch, complete=False)
@@ -123,16 +120,15 @@ class CommitReader:
         try:
             answer = self._client.get(self._path, {**query, "per_page": 1, "page": 1})
         except (Transient, Permanent) as error:
-            # The page has a row that the server cannot return.
+            # There is a row that it cannot give.
             if is_splittable(error):
                 return True
             raise
         return any(isinstance(row, dict) and row.get("id") == tip for row in rows(answer, self._path))
 
     def _pages(self, query: dict[str, Any], page: int) -> Iterator[tuple[int, Response, bool]]:
-        """Number, response, and whether statistics were left out, of each page. An :class:`UnreadableRow` is
-        a row that the server cannot return.
-        """
+        """Number, answer, and whether statistics were left out, of each page. An :class:`UnreadableRow` is a
+        row that the server cannot give."""
         size = PER_PAGE if page == 1 else 0
         progress = Progress(self._path)
         while True:
@@ -143,7 +139,7 @@ class CommitReader:
             except (Transient, Permanent) as error:
                 if not is_splittable(error):
                     raise
-                # Some servers return fewer rows than requested; then a page begins elsewhere.
+                # Some servers give fewer rows than they are asked for; then a page begins elsewhere.
                 size = size or len(self._listed({**asked, "page": page - 1}).data)
                 answer, without = self._in_pieces(asked, page, error, size), False
             yield page, answer, without
@@ -163,7 +159,7 @@ class CommitReader:
                 self._failed_stats = 0
                 return answer, False
             except (Transient, Permanent) as error:
-                # The server takes too long to count the lines of huge commits.
+                # Counting the lines of huge commits takes the server too long.
                 if not is_splittable(error):
                     raise
                 self._failed_stats += 1
@@ -200,7 +196,7 @@ class CommitReader:
         for index, data in enumerate(rows(answer, self._path)):
             if isinstance(data, UnreadableRow):
                 aside.append(QuarantinedRow(f"{tip}:{page}:{index}", UNLISTED, data.error, b""))
-                # A walk begins with its tip, and one that is not accepted is empty.
+                # A walk begins with its tip, and one that cannot be believed is empty.
                 tip_read = tip_read or (data.place == 0 and len(answer.data) > 1)
                 continue
             try:
@@ -228,7 +224,7 @@ def _query(covered: str | None, revision: str) -> dict[str, Any]:
 
 
 def _begins_elsewhere(tip: str, answer: Response) -> bool:
-    """Whether the first row of a walk is another commit than its tip. A row without a name may be any."""
+    """Whether the first row of a walk is another commit than its tip. One without a name may be any."""
     first = answer.data[0] if isinstance(answer.data, list) and answer.data else None
     name = first.get("id") if isinstance(first, dict) else None
     return is_sha(name) and name != tip
