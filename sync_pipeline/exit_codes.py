@@ -1,6 +1,7 @@
 """The exit codes of every command, which ``docs/commands.md`` lists.
 
-Belongs here: only the codes, so that processes and the ``exit_code`` of documents agree.
+Belongs here: only they, so that whoever ends a process and whoever writes an ``exit_code`` into a document
+mean the same.
 """
 
 from typing import Final

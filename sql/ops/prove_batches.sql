@@ -1,5 +1,5 @@
--- Windows that count as complete although their batch does not say so. Also batches that say so of windows that do not
--- count. Empty if the records agree. An event whose batch was deleted is not checked.
+-- Windows that count as complete although the batch named for it does not say so, and batches that say so of windows
+-- that do not count. Empty when all is well. An event whose batch is not there any more proves nothing.
 WITH base AS (
     SELECT repo_id, job_type, max(created_at) FILTER (WHERE direction IN ('register', 'set', 'reset')) AS since
       FROM scm.sync_watermark_events
@@ -15,7 +15,7 @@ SELECT e.repo_id, e.job_type, e.batch_id, 'the batch does not say so' AS problem
         OR (b.run_id, b.repo_id, b.job_type) IS DISTINCT FROM (e.run_id, e.repo_id, e.job_type)
         OR NOT coalesce(b.revs @> e.added_revs, b.period @> e.added_time, FALSE))
 UNION ALL
--- A batch of merge requests declares only a part of its requested window complete.
+-- Of merge requests a batch says it of a part of what it asked for.
 SELECT b.repo_id, b.job_type, b.batch_id, 'what the batch says does not count',
        coalesce((w.covered_revs * b.revs::int8multirange)::text,
                 (w.covered_time * b.period::tstzmultirange)::text),

@@ -1,7 +1,7 @@
 """Writes the files that ``./dev generate`` makes from migrations, settings and types of documents.
 
-Belongs here: the text of each file. A test of each file fails until the file has it. The migrations run in an
-embedded PostgreSQL that is deleted afterwards.
+Belongs here: which file has which text. A test of each file fails until the file has it. The migrations
+run in an embedded PostgreSQL that is deleted afterwards.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The mock GitLab of the demo: its address, and how far its history has come.
+"""The mock GitLab of the demo: where it listens, and how far its history has come.
 
-Belongs here: its address, its token and the file that keeps them. ``./dev demo`` reads from it. ``./dev up``
-starts it again beside the UI, so that syncing continues. Run as a program it prints the variables that a
-shell needs to use it. :mod:`sync_pipeline.sandbox.sample_activity` has the actions of people.
+Belongs here: its address, its token and the file that keeps them. ``./dev demo`` reads from it, and
+``./dev up`` starts it again beside the UI, so that what the demo registered goes on syncing. Run as a program
+it prints what a shell has to export to use it too. What people do in it is
+:mod:`sync_pipeline.sandbox.sample_activity`'s.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ _CHANGES_TAKE = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Address and token of the server, and the time up to which the first sync sees it (UTC). ``changed``: it
-    has continued after that.
-    """
+    """Where the server listens, with which token, and the time up to which the first sync sees it (UTC).
+    ``changed`` once it has gone on from there."""
 
     port: int
     token: str
@@ -48,7 +48,7 @@ class Place:
 
 
 class Sample:
-    """The running server. ``place`` has its address, and how far it has come."""
+    """The running server. ``place`` says where, and how far it has come."""
 
     def __init__(self, folder: Path, place: Place, server: Server, activity: Activity) -> None:
         self.place = place
@@ -58,7 +58,7 @@ class Sample:
         self._advance()
 
     def go_on(self) -> None:
-        """Do the changes that the second sync finds. From here on the server has the time of this machine."""
+        """Let happen what the second sync finds. From here on the server has the time of this machine."""
         self.place = replace(self.place, changed=True)
         # First the file: a demo that is killed goes on from here.
         _write(self._folder, self.place)
@@ -111,14 +111,14 @@ def choose_place(folder: Path, now: datetime | None = None) -> Place:
 
 
 def begin_again(folder: Path) -> None:
-    """Reset the server to the state of the first sync, for an empty database."""
+    """Put the server back to what the first sync sees, for a database that has seen nothing."""
     known = place(folder)
     if known is not None:
         _write(folder, replace(known, changed=False))
 
 
 def _write(folder: Path, content: Place) -> None:
-    """Write the file atomically and readable by its owner only, because it holds the token."""
+    """All or nothing, and for nobody else: it holds the token."""
     text = json.dumps(
         {
             "port": content.port,
@@ -140,9 +140,8 @@ def _write(folder: Path, content: Place) -> None:
 
 @contextmanager
 def start(folder: Path) -> Iterator[Sample]:
-    """Serve the sample whose repositories are below ``folder``. Raises ConfigurationError if its port is in
-    use.
-    """
+    """Serve the sample whose repositories are below ``folder``. Raises ConfigurationError where its port is
+    taken."""
     where = choose_place(folder)
     gitlab = GitLab(first_id=1001)
     with ExitStack() as stack:
@@ -160,9 +159,8 @@ def start(folder: Path) -> Iterator[Sample]:
 
 
 def main() -> int:
-    """Print the variables that a shell needs for ``scm-sync`` with the demo's GitLab while ``./dev up``
-    serves it; 3 before the demo has run.
-    """
+    """Print what a shell has to export to use ``scm-sync`` with the demo's GitLab while ``./dev up`` serves
+    it; 3 before the demo has run."""
     try:
         where = place(load_settings().state_dir / "samples")
     except SyncError as error:

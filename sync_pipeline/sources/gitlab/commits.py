@@ -1,11 +1,10 @@
-"""Commits: walks from a fixed commit to the root, or to covered commits.
+"""Commits: walks from a fixed commit to the root, or to what is covered already.
 
 Belongs here: pages of a walk, whether its answers can be relied on, statistics. Does not belong here: which
 tips are walked and what is covered (that needs the stored refs).
 
-A walk begins at a commit, never at a branch: it is immutable, so its pages are stable, and it can continue at
-any page. Dates limit nothing, because git stops a date-limited walk at the first old-dated commit.
-"""
+A walk names a commit, never a branch: it is immutable, so its pages are stable, and it goes on at any page.
+Dates limit nothing, because git stops a date-limited walk at the first old-dated commit."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ from sync_pipeline.sources.gitlab.paging import Progress, rows, stamp
 from sync_pipeline.sources.gitlab.transport import Client, Response, project_path
 
 _GIVE_UP_AFTER = 2
-# Statistics are tried again after this many pages without them, then after twice as many, and so on. A
-# restarted server may count again.
+# After so many pages without them statistics are tried again, then after twice as many, and so on: a server
+# that was restarted is no server that cannot count.
 _SPARED = 5
 _NO_STATS = "the server could not count the lines of a page of commits"
 
@@ -77,7 +76,7 @@ class CommitReader:
                 except (SourceGone, Permanent) as error:
                     if error.code not in ("no_object", "bad_request"):
                         raise
-                # A name may lead elsewhere by now, so its pages are not continued.
+                # A name may lead elsewhere by now, so its pages are not gone on with.
                 first_page, tip_read = 1, False
         raise SourceGone(f"the server does not give the history of commit {tip}", code="no_commit")
 
@@ -89,9 +88,8 @@ class CommitReader:
             yield self._commit_page(None, None, number, answer, without, tip_read=False)
 
     def settle(self, sha: str) -> CommitRow:
-        """One commit with its statistics. Raises as the transport does, and RowUnreadable if it is no commit
-        or another one.
-        """
+        """One commit with its statistics. Raises as the transport does, RowUnreadable where it is none, or
+        another one."""
         row = commit(self._client.get(f"{self._path}/{sha}", {"stats": "true"}).data)
         if row.sha != sha:
             raise RowUnreadable(
@@ -121,16 +119,15 @@ class CommitReader:
         try:
             answer = self._client.get(self._path, {**query, "per_page": 1, "page": 1})
         except (Transient, Permanent) as error:
-            # The page has a row that the server cannot return.
+            # There is a row that it cannot give.
             if is_splittable(error):
                 return True
             raise
         return any(isinstance(row, dict) and row.get("id") == tip for row in rows(answer, self._path))
 
     def _pages(self, query: dict[str, Any], page: int) -> Iterator[tuple[int, Response, bool]]:
-        """Number, response, and whether statistics were left out, of each page. An :class:`UnreadableRow` is
-        a row that the server cannot return.
-        """
+        """Number, answer, and whether statistics were left out, of each page. An :class:`UnreadableRow` is a
+        row that the server cannot give."""
         size = PER_PAGE if page == 1 else 0
         progress = Progress(self._path)
         while True:
@@ -141,7 +138,7 @@ class CommitReader:
             except (Transient, Permanent) as error:
                 if not is_splittable(error):
                     raise
-                # Some servers return fewer rows than requested; then a page begins elsewhere.
+                # Some servers give fewer rows than they are asked for; then a page begins elsewhere.
                 size = size or len(self._listed({**asked, "page": page - 1}).data)
                 answer, without = self._in_pieces(asked, page, error, size), False
             yield page, answer, without
@@ -161,7 +158,7 @@ class CommitReader:
                 self._failed_stats = 0
                 return answer, False
             except (Transient, Permanent) as error:
-                # The server takes too long to count the lines of huge commits.
+                # Counting the lines of huge commits takes the server too long.
                 if not is_splittable(error):
                     raise
                 self._failed_stats += 1
@@ -227,7 +224,7 @@ def _query(base: str | None, revision: str) -> dict[str, Any]:
 
 
 def _begins_elsewhere(tip: str, answer: Response) -> bool:
-    """Whether the first row of a walk is another commit than its tip. A row without a name may be any."""
+    """Whether the first row of a walk is another commit than its tip. One without a name may be any."""
     first = answer.data[0] if isinstance(answer.data, list) and answer.data else None
     name = first.get("id") if isinstance(first, dict) else None
     return is_sha(name) and name != tip

@@ -1,11 +1,11 @@
-"""Merge requests by their time of update, with their versions and commits.
+"""Merge requests by the time they were updated at, with their versions and commits.
 
-Belongs here: the list, single merge requests, and these two kinds of children. Does not belong here: the
-review (:mod:`sync_pipeline.sources.gitlab.reviews`).
+Belongs here: the list, single ones, and the two children that belong to the merge request itself. Does not
+belong here: the review (:mod:`sync_pipeline.sources.gitlab.reviews`).
 
-The list row lacks the compared commits and the number of changed files. The newest version has them, so the
-detail is requested only if versions cannot be read or do not exist yet.
-"""
+The list row says everything but the commits that the difference is between and the number of changed files;
+the newest version says those, so the detail is asked for only where versions cannot be read or are not there
+yet."""
 
 from __future__ import annotations
 
@@ -39,23 +39,21 @@ _ORDER = {"state": "all", "scope": "all", "order_by": "updated_at", "sort": "asc
 _IIDS_AT_ONCE = 100
 # Merge requests with their details in one batch.
 _WHOLE_AT_ONCE = 25
-# Prefix of the key in quarantine of a merge request that is known only by a range of update times.
+# Begins the key in quarantine of what is known only by the times between which it was updated.
 _UPDATED = "updated:"
 
 Head = tuple[str | None, str | None]
-"""Head and target branch of a merge request: while both stay, its versions and commits stay too."""
+"""Head and target branch of a merge request: while both stay, so do its versions and commits."""
 
 Known = Callable[[Mapping[int, int]], Mapping[int, Head]]
-"""Returns, for numbers of merge requests (each with its number within the instance), the heads for which
-versions and commits are stored.
-"""
+"""Tells, for numbers of merge requests (each with its number within the instance), the heads for which
+versions and commits are stored."""
 
 
 class MergeRequestReader:
-    """Reads the merge requests of one project. One instance serves one job, with ``parallel`` requests at
-    once. Without ``children`` versions and commits are never requested. Details in ``refusals`` are not
-    requested.
-    """
+    """Reads the merge requests of one project. One instance serves one job; ``parallel`` requests at once.
+    Without ``children`` their versions and commits are never asked for. Details in ``refusals`` are not
+    requested."""
 
     def __init__(
         self,
@@ -88,7 +86,7 @@ class MergeRequestReader:
             single, unlisted = self._single([_iid(one.data) for one in page.partial_rows])
             unlisted += [_between(one.since, one.until, one.error) for one in page.unlisted]
             listed = [*page.rows, *single]
-            # Details take many requests, so parts of a page are returned early.
+            # Details take many requests: what was read of a page is handed out before all of it is.
             while len(listed) > _WHOLE_AT_ONCE:
                 yield replace(self._page(listed[:_WHOLE_AT_ONCE], page.date, known), window=window)
                 listed = listed[_WHOLE_AT_ONCE:]
@@ -121,9 +119,8 @@ class MergeRequestReader:
         return row, fetches.found
 
     def ask(self, iid: int, detail: str) -> Refusal | None:
-        """How the server refuses a detail of one merge request; None if it is readable. Raises as the
-        transport does.
-        """
+        """How the server refuses a detail of one merge request; None where it gives it. Raises as the
+        transport does."""
         path = f"{self._path}/{iid}"
         return refusal_of(self._client, path, path if detail == "detail" else f"{path}/{detail}", detail)
 
@@ -149,7 +146,7 @@ class MergeRequestReader:
         return Page(None, tuple(complete), None, tuple(aside), deferred, date=date)
 
     def _single(self, iids: Sequence[Any]) -> tuple[list[Any], list[QuarantinedRow]]:
-        """Merge requests requested one by one, and those that failed."""
+        """Merge requests one by one, as they are, and those of them that do not come so either."""
         found: list[Any] = []
         unlisted: list[QuarantinedRow] = []
         for iid in iids:
@@ -206,9 +203,8 @@ def _between(since: datetime, until: datetime, error: str) -> QuarantinedRow:
 
 
 def unlisted_window(natural_key: str) -> TimeWindow | None:
-    """The window in which to look again for the quarantined ``natural_key``; None if that is the number of a
-    merge request.
-    """
+    """Where what was set aside under ``natural_key`` is to be looked for again; None where that is the number
+    of a merge request."""
     since, _, until = natural_key.removeprefix(_UPDATED).partition("/")
     first, last = moment(since), moment(until)
     if not natural_key.startswith(_UPDATED) or first is None or last is None:
@@ -232,7 +228,7 @@ def _key(data: Any) -> Key | None:
 
 
 def merge_request_version(data: Any) -> MergeRequestVersion:
-    """A version of a merge request. Raises RowUnreadable if it has no number."""
+    """A version of a merge request. Raises RowUnreadable where it has no number."""
     fields = Fields(data)
     return MergeRequestVersion(
         version_id=fields.required("id"),
@@ -248,9 +244,8 @@ def merge_request_version(data: Any) -> MergeRequestVersion:
 
 
 def merge_request(data: Any) -> MergeRequestRow:
-    """A merge request from a list row or a detail. Raises RowUnreadable without number, state or time of
-    update.
-    """
+    """A merge request from a list row or a detail. Raises RowUnreadable where it has no number, state or time
+    of update."""
     fields = Fields(data)
     updated_at = fields.moment("updated_at")
     state = fields.text("state")
@@ -276,7 +271,7 @@ def merge_request(data: Any) -> MergeRequestRow:
         author=fields.person("author"),
         assignees=assignees,
         reviewers=fields.people("reviewers"),
-        # On an open one, merge_user is the person who set auto-merge.
+        # merge_user is also who set auto-merge on an open one.
         merged_by=(fields.person("merge_user") or fields.person("merged_by")) if state == "merged" else None,
         closed_by=fields.person("closed_by"),
         created_at=fields.moment("created_at"),

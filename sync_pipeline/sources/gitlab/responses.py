@@ -293,7 +293,7 @@ def not_json(where: str, headers: Mapping[str, str], status: int, proxy: str | N
     """
     kind = headers.get("Content-Type", "").partition(";")[0].strip()[:60] or "no content type"
     return Transient(
-        f"{where}: status {status} with {kind} instead of JSON. This is no GitLab API, or a login or error "
-        f"page of a proxy. Check the URL and the proxy{_behind(proxy)}",
+        f"{where}: status {status} with {kind} instead of JSON: no GitLab API, or a login or error page "
+        f"of a proxy; check the URL and the proxy{_behind(proxy)}",
         code="not_json",
     )

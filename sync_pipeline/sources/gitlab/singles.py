@@ -1,4 +1,4 @@
-"""Single rows requested by name, to learn whether they still exist.
+"""Single rows asked for by their names, to learn whether they are still there.
 
 Belongs here: what the server's answer means for one row. A row is gone where its own address answers that
 there is no such row, while the project itself can be read. Does not belong here: how often, and over how long
@@ -20,7 +20,7 @@ _PATHS = {
 
 
 class SingleReader:
-    """Requests single rows of one project. Raises as the transport does if there is no clear response."""
+    """Asks for single rows of one project. Raises as the transport does where the server does not say."""
 
     def __init__(self, client: Client, project_id: int) -> None:
         self._client = client
@@ -31,7 +31,8 @@ class SingleReader:
         return self._is_gone("merge_requests", iid)
 
     def is_event_gone(self, iid: int, origin: Origin, natural_key: str) -> bool:
-        """True if an existing merge request has no such note or event. Its number ends ``natural_key``."""
+        """True if a merge request that is there has no such note or event; ``natural_key`` ends with its
+        number."""
         return self._is_gone("merge_requests", iid, _PATHS[origin], natural_key.rpartition(":")[2])
 
     def is_commit_gone(self, sha: str) -> bool:
@@ -44,6 +45,6 @@ class SingleReader:
         except SourceGone as error:
             if error.code not in ("no_object", "no_route"):
                 raise
-            # An old server without this address proves nothing about the row.
+            # An old server that has no such address says nothing about the row.
             return error.code == "no_object"
         return False

@@ -337,7 +337,7 @@ def test_a_proxy_login_page_ends_in_one_clear_line() -> None:
     assert isinstance(error, Transient)
     assert error.code == "not_json"
     assert "text/html instead of JSON" in str(error)
-    assert "Check the URL and the proxy" in str(error)
+    assert "check the URL and the proxy" in str(error)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
