@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sync_pipeline.model import DeferredFetch, QuarantinedRow, TimeWindow
+from sync_pipeline.model import DeferredFetch, Page, QuarantinedRow
 
 Raw = Mapping[str, Any]
 
@@ -91,25 +91,20 @@ class CommitRow:
     raw: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class CommitBatch:
-    """One page of a walk from ``tip``, without what is reachable from ``covered`` (None: to the root).
+@dataclass(frozen=True)
+class CommitPage(Page[tuple[CommitRow, ...]]):
+    """A page of commits. One of a walk holds what ``tip`` reaches and ``base`` does not (None: to the root).
 
-    ``page`` counts from 1; a walk of the same tip may go on at ``next_page`` later, None at the end.
-    ``tip_read``: the tip was in this page or an earlier one. ``complete``: with this page everything of the
-    walk is read and the answers can be believed. ``absent`` are commits that were asked for by their names
-    and that the server does not have."""
+    ``number`` counts from 1; the walk can be continued at ``next_number``, None at its end. ``tip_read``: the
+    tip was in this page or an earlier one. ``complete``: this page ends the walk, and its answers can be
+    relied on. ``absent`` are commits that were requested by name and that the server does not have."""
 
-    tip: str | None
-    covered: str | None
-    page: int
-    next_page: int | None
-    rows: tuple[CommitRow, ...]
-    tip_read: bool
-    complete: bool
-    date: datetime | None
-    quarantined: tuple[QuarantinedRow, ...] = ()
-    obligations: tuple[DeferredFetch, ...] = ()
+    tip: str | None = None
+    base: str | None = None
+    number: int = 1
+    next_number: int | None = None
+    tip_read: bool = False
+    complete: bool = False
     absent: tuple[str, ...] = ()
 
 
@@ -170,18 +165,8 @@ class MergeRequestRow:
     commits: tuple[CommitRow, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MergeRequestBatch:
-    """One page of merge requests, oldest update first. Once it and all earlier ones are stored, ``covered``
-    is
-    complete; None where nothing more is."""
-
-    window: TimeWindow | None
-    rows: tuple[MergeRequestRow, ...]
-    covered: TimeWindow | None
-    date: datetime | None
-    quarantined: tuple[QuarantinedRow, ...] = ()
-    obligations: tuple[DeferredFetch, ...] = ()
+MergeRequestPage = Page[tuple[MergeRequestRow, ...]]
+"""Merge requests of a list, oldest update first, or some that were requested by their numbers."""
 
 
 class Origin(StrEnum):
@@ -198,7 +183,7 @@ class ReviewEventRow:
     """One thing that happened in a review. ``event_id`` is ``<origin>:<number>`` and never changes; ``kind``
     may, when later versions know a note's text better. See docs/decisions/gitlab-review-events.md.
 
-    ``duplicate_of`` names the structured event that tells the same fact; such a note has the kind ``system``.
+    ``duplicate_of`` names the structured event of the same fact; such a note has the kind ``system``.
     ``is_reply``: not the first note of its discussion. ``details`` are of the kind (people added and removed,
     the label, the number of commits).
     """
@@ -249,7 +234,7 @@ class ReviewerRow:
 
 @dataclass(frozen=True, slots=True)
 class ReviewSet:
-    """Everything of one merge request's review that could be read.
+    """Everything of one merge request's review that could be read, as of its ``mr_updated_at``.
 
     ``whole`` names the origins that were read to their end: a stored event of such an origin that is not in
     ``events`` is missing at the source. ``approvals`` and ``reviewers`` are the sets in force, None where
@@ -258,12 +243,13 @@ class ReviewSet:
     not known."""
 
     mr_iid: int
+    mr_updated_at: datetime
     events: tuple[ReviewEventRow, ...]
     approvals: tuple[ApprovalRow, ...] | None
     reviewers: tuple[ReviewerRow, ...] | None
     whole: frozenset[Origin]
     quarantined: tuple[QuarantinedRow, ...] = ()
-    obligations: tuple[DeferredFetch, ...] = ()
+    deferred: tuple[DeferredFetch, ...] = ()
     mr_id: int | None = None
     notes_counted: int | None = None
 
@@ -274,3 +260,7 @@ class ReviewSet:
             return None
         came = sum(event.origin is Origin.NOTE and not event.is_system for event in self.events)
         return max(0, self.notes_counted - came)
+
+
+ReviewPage = Page[tuple[ReviewSet, ...]]
+"""The reviews of the merge requests of one page."""

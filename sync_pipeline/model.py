@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 BEGINNING = datetime(1900, 1, 1, tzinfo=UTC)
@@ -47,12 +47,6 @@ class JobType(StrEnum):
         except ValueError:
             known = ", ".join([*cls, *aliases])
             raise ValueError(f"unknown job type {text!r}; use one of: {known}") from None
-
-
-JOB_TYPES_OF_KIND: Mapping[Kind, tuple[JobType, ...]] = {
-    Kind.GITLAB: (JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS),
-    Kind.SVN: (JobType.REVISIONS,),
-}
 
 
 class Mode(StrEnum):
@@ -295,21 +289,6 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """One page of source rows, to be committed in one transaction.
-
-    ``window`` is what was asked for; ``covered`` is what is complete once this batch is stored (None if this
-    page alone does not say). ``rows`` may be a one-shot iterable.
-    """
-
-    window: Window
-    rows: Iterable[RevisionRow]
-    covered: Window | None
-    quarantined: tuple[QuarantinedRow, ...] = ()
-    obligations: tuple[DeferredFetch, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Visit:
     """What a look at an SVN repository's front door says. ``head`` is the youngest revision."""
 
@@ -338,7 +317,10 @@ class JobRequest:
     ``repair``) derives stored rows anew from their raw and asks no source; its window is of facts, not of
     coverage. ``quarantine`` (mode ``repair``) are the entries of quarantine to be tried again, and nothing
     else. ``only_differences`` (mode ``repair``) reads only rows again that differ in its window. ``depth`` is
-    that of a ``probe``, which ends after ``max_calls`` requests to the source, where that is set."""
+    that of a ``probe``, which ends after ``max_calls`` requests to the source, where that is set.
+
+    ``job_id`` is the job that a plan dispatched, which is claimed as it is. None: the job is made or found.
+    """
 
     repo_id: int
     job_type: JobType
@@ -347,6 +329,7 @@ class JobRequest:
     actor: str
     reason: str
     window: Window | None = None
+    job_id: UUID | None = None
     dagster_run_id: str | None = None
     reread: bool = False
     priority: int = 100
@@ -406,6 +389,32 @@ class Evidence:
         if keys:
             self.first_key = self.first_key or keys[0]
             self.last_key = keys[-1]
+
+
+Rows = TypeVar("Rows", bound=Iterable[Any], covariant=True)
+
+
+@dataclass(frozen=True)
+class Page(Generic[Rows]):
+    """Rows of a source that are committed in one transaction, with everything that is known because of them.
+
+    ``window`` is what was requested; None: rows were requested by their names. ``covered`` is complete once
+    this page and those before it are stored; None where the page does not say. ``quarantined`` rows cannot be
+    stored. ``deferred`` details of the rows are fetched later. ``evidence`` says where the rows were read,
+    and ``date`` is the server's clock at the answer.
+    """
+
+    window: Window | None
+    rows: Rows
+    covered: Window | None = None
+    quarantined: tuple[QuarantinedRow, ...] = ()
+    deferred: tuple[DeferredFetch, ...] = ()
+    evidence: Evidence | None = None
+    date: datetime | None = None
+
+
+RevisionPage = Page[Iterable[RevisionRow]]
+"""A page of revisions. Its rows may come from an iterator, so that memory does not grow with them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def scheduler_command(
     dry_run: DryRun = False,
 ) -> int:
     """Plan what is due and hand it to the workers. The sensor `scheduler` plans the same; both at once are
-    harmless. With --dry-run nothing is handed out; with --json every repository says why it was chosen or
+    harmless. With --dry-run nothing is dispatched; with --json every repository says why it was chosen or
     not."""
     import psycopg
 
@@ -100,7 +100,7 @@ def scheduler_command(
 
 def worker_command(
     once: Annotated[
-        bool, typer.Option("--once", help="Until nothing is handed out any more; the default.")
+        bool, typer.Option("--once", help="Until no dispatched job is left; the default.")
     ] = False,
     loop: Loop = False,
     interval: Annotated[
@@ -137,7 +137,7 @@ def worker_command(
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Do what a scheduler handed out. It takes the jobs that its pool accepts. A second stop signal ends it
+    """Do the jobs that a scheduler dispatched and this pool accepts. A second stop signal ends it
     at once; what was committed stays."""
     import psycopg
 
@@ -187,11 +187,11 @@ def _one_of(once: bool, loop: bool) -> None:
 
 
 def _round(database: Database, settings: Settings, dry_run: bool, *, once: bool) -> Round:
-    from sync_pipeline.operations.scheduling import LOOP, hand_out
+    from sync_pipeline.operations.scheduling import LOOP, dispatch
     from sync_pipeline.store import heartbeats
 
     started = time.monotonic()
-    found = hand_out(database, settings, dry_run=dry_run)
+    found = dispatch(database, settings, dry_run=dry_run)
     if not dry_run:
         with database.connection() as conn:
             heartbeats.beat(
@@ -238,7 +238,7 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
 
     names = _names(database)
     with database.connection() as conn:
-        requests = planning.mark_dispatched(
+        requests = planning.dispatched_requests(
             conn,
             instances=settings.worker.instance_allowlist,
             tenants=settings.worker.tenant_allowlist,
@@ -260,7 +260,7 @@ def _waiting(database: Database, settings: Settings, as_json: bool) -> int:
         print_json({"dry_run": True, "pool": settings.worker.pool, "jobs": rows})
         return SUCCESS
     print_rows(rows)
-    say(f"{counted(len(rows), 'job')} handed out to this pool")
+    say(f"{counted(len(rows), 'job')} dispatched to this pool")
     return SUCCESS
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobType, Kind, Repository
+from sync_pipeline.job_types import DECLARED
+from sync_pipeline.model import JobType, Repository
 from sync_pipeline.operations.formatting import some
 from sync_pipeline.operations.registration import find_repository
 from sync_pipeline.operations.scheduling import limits_of
@@ -166,7 +167,7 @@ def _require_known(conn: Connection, place: Place) -> None:
 def _require_kind(repository: Repository | None, place: Place) -> None:
     if repository is None or place.job_type is None:
         return
-    if (repository.kind is Kind.SVN) is not (place.job_type is JobType.REVISIONS):
+    if DECLARED[place.job_type].kind is not repository.kind:
         raise ConfigurationError(f"{repository.spec} has no {place.job_type}; leave --job out")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import dagster as dg
 
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.job_types import Family, by_family
 from sync_pipeline.model import JobType, Kind, Repository
 from sync_pipeline.operations import pools, server_names
 from sync_pipeline.orchestration.failures import refused
@@ -21,7 +22,6 @@ from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE, read_run_spec, repository_tag
 from sync_pipeline.orchestration.specs import asset_key, asset_spec
 from sync_pipeline.orchestration.step import Observer, Step
-from sync_pipeline.policy.families import Family, by_family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import connections_for

@@ -11,18 +11,12 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from sync_pipeline.job_types import Family
 from sync_pipeline.model import Repository
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.failures import StepFailure
 from sync_pipeline.orchestration.specs import asset_key
-from sync_pipeline.policy.families import Family
 from sync_pipeline.settings import Settings
-
-_WHAT = {
-    Family.COMMITS: "GitLab commits",
-    Family.MERGE_REQUESTS: "GitLab merge requests and their reviews",
-    Family.REVISIONS: "SVN revisions",
-}
 
 
 def console_at(level: str) -> dict[str, Any]:
@@ -51,7 +45,7 @@ def _job(
     return dg.define_asset_job(
         family.job_name,
         selection=dg.AssetSelection.assets(*keys),
-        description=f"Sync {_WHAT[family]}. With a partition (or a range of them): that window of every "
+        description=f"Sync {family.content}. With a partition (or a range of them): that window of every "
         "repository. Without: what is new since the watermark.",
         executor_def=dg.in_process_executor,
     )
@@ -60,7 +54,7 @@ def _job(
 def _nothing(family: Family) -> dg.JobDefinition:
     """A job without any asset would succeed without doing anything, and whoever called it would be misled."""
     line = (
-        f"no repository of this code location has {_WHAT[family]}: SCM_ONLY names one of another kind, "
+        f"no repository of this code location has {family.content}: SCM_ONLY names one of another kind, "
         "its pool takes none, or none is registered"
     )
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sync_pipeline.catalog import BLOCK_REVISIONS, block_of
+from sync_pipeline.job_types import FAMILY_OF, Family
 from sync_pipeline.model import JobType, Mode, RevisionWindow, Window
-from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.snapshot import Decision
 from sync_pipeline.policy.windows import hull
 

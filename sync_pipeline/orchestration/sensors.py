@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.job_types import FAMILY_OF, Family
 from sync_pipeline.model import (
     JobType,
     Kind,
@@ -38,6 +40,7 @@ from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of,
 from sync_pipeline.orchestration.planning import Start, group
 from sync_pipeline.orchestration.run_spec import (
     ACTOR_TAG,
+    DISPATCH_TAG,
     MODE_TAG,
     PRIORITY_TAG,
     RANGE_END_TAG,
@@ -51,7 +54,6 @@ from sync_pipeline.orchestration.run_spec import (
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat, skips_outages
 from sync_pipeline.orchestration.ui_requests import UiRequests
-from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.snapshot import InFlight
 from sync_pipeline.policy.windows import hull
 from sync_pipeline.quality import credentials, health
@@ -142,7 +144,11 @@ def _schedule(
             return [], "another scheduler is at work"
         plan, now = scheduling.read_plan(conn, settings, in_flight, tokens, by_id.keys())
         starts = group(plan.decisions)[:room]
-        started = [decision for start in starts for decision in start.decisions]
+        started = [
+            replace(decision, dispatch=start.run_key(now, settings.jobs.claim_seconds))
+            for start in starts
+            for decision in start.decisions
+        ]
         scheduling.record(conn, plan, started, settings, now, trigger=Trigger.SENSOR)
     if not starts:
         return [], scheduling.held_back(plan)
@@ -165,7 +171,9 @@ def _run_request(
     by_id: Mapping[int, Repository],
 ) -> dg.RunRequest:
     partitions = partitions_of(start.family, instance, days)
+    run_key = start.run_key(now, settings.jobs.claim_seconds)
     tags = {
+        DISPATCH_TAG: run_key,
         MODE_TAG: str(start.mode),
         TRIGGER_TAG: str(Trigger.SENSOR),
         ACTOR_TAG: SCHEDULER,
@@ -179,7 +187,7 @@ def _run_request(
             # Its edges need not be those of days, and it may lie in front of all of them.
             tags[WINDOWS_TAG] = windows_text([start.window])
     return dg.RunRequest(
-        run_key=start.run_key(now, settings.jobs.claim_seconds),
+        run_key=run_key,
         job_name=start.family.job_name,
         # An incremental needs some partition to be a run of a partitioned asset: the newest carries it.
         partition_key=partitions.newest if start.window is None else None,

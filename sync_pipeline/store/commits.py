@@ -21,7 +21,7 @@ from sync_pipeline.store.raw import ESCAPED, flags, payload, recordset, restored
 from sync_pipeline.store.tables import COMMITS
 
 STATS_UNREAD = "stats_unread"
-"""Flag of a commit whose numbers of lines are owed."""
+"""Flag of a commit whose numbers of lines are a deferred fetch."""
 
 # Makes a walk, or finds the one that was interrupted. One that is asked for again after its end begins anew.
 _BEGIN = """
@@ -127,7 +127,7 @@ UPDATE scm.quarantine SET resolved_at = now()
 """
 
 # Before copies are stored that win over what is there: nothing that is kept about these is relied on.
-_DISTRUST = """
+_INVALIDATE = """
 UPDATE scm.git_commits SET content_hash = '', batch_id = 0
  WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s)
 """
@@ -147,7 +147,7 @@ SELECT DISTINCT ON (m.commit_sha) m.commit_sha, m.flags, m.raw
  LIMIT %(limit)s
 """
 
-# Commits whose parents are to be read: not asked for yet, or a while ago. Commits with an open obligation are
+# Commits whose parents are to be read: not asked for yet, or a while ago. Commits with a deferred fetch are
 # retried through it.
 _WITHOUT_PARENTS = """
 SELECT c.commit_sha FROM scm.git_commits AS c
@@ -160,7 +160,7 @@ SELECT c.commit_sha FROM scm.git_commits AS c
  LIMIT %(limit)s
 """
 
-# The server does not have these commits: their parents are not owed, and are asked for again later.
+# The server does not have these commits: their parents are no deferred fetch, and are requested later.
 _PARENTS_ASKED = """
 WITH settled AS (
     UPDATE scm.obligations SET resolved_at = now()
@@ -218,7 +218,7 @@ def covered_tips(conn: Connection, repo_id: int, generation: int, tips: Sequence
 def invalidate(conn: Connection, repo_id: int, shas: Sequence[str]) -> None:
     """The copies of these commits that are stored next, in this transaction, win over what is stored,
     whatever was noted of its content."""
-    conn.execute(_DISTRUST, {"repo_id": repo_id, "shas": list(shas)})
+    conn.execute(_INVALIDATE, {"repo_id": repo_id, "shas": list(shas)})
 
 
 def store_commits(
@@ -228,13 +228,13 @@ def store_commits(
     batch_id: int,
     rows: Sequence[CommitRow],
     walk_id: int | None = None,
-    owed: Collection[str] = (),
+    deferred: Collection[str] = (),
 ) -> Counts:
     """Write commits; returns what that changed, counted by the database.
 
     ``walk_id`` is the walk that read them; None where they were read by date or one by one: then new ones
-    that no branch and no tag reaches are flagged as unreachable. ``owed`` are the names of those whose
-    numbers of lines are owed. A commit that comes twice is one row, the richer copy.
+    that no branch and no tag reaches are flagged as unreachable. ``deferred`` are the names of those
+    whose numbers of lines are fetched later. A commit that comes twice is one row, the richer copy.
     """
     once: dict[str, CommitRow] = {}
     for row in rows:
@@ -247,7 +247,7 @@ def store_commits(
         "batch_id": batch_id,
         "walk_id": walk_id,
         "shas": list(once),
-        "rows": recordset(columns(row, owed) for row in once.values()),
+        "rows": recordset(columns(row, deferred) for row in once.values()),
     }
     written = {row["commit_sha"]: row["inserted"] for row in conn.execute(_UPSERT, params)}
     unwritten = [row for sha, row in once.items() if sha not in written]
@@ -284,11 +284,11 @@ def _richness(row: CommitRow) -> tuple[bool, bool]:
     return row.parents is not None, _has_stats(row)
 
 
-def columns(row: CommitRow, owed: Collection[str] = ()) -> dict[str, Any]:
-    """The columns of ``scm.git_commits`` that ``row`` says, with the hash over them; ``owed`` as in
+def columns(row: CommitRow, deferred: Collection[str] = ()) -> dict[str, Any]:
+    """The columns of ``scm.git_commits`` that ``row`` says, with the hash over them; ``deferred`` as in
     :func:`store_commits`."""
     raw, escaped = payload(row.raw)
-    unread = [STATS_UNREAD] if row.sha in owed and not _has_stats(row) else []
+    unread = [STATS_UNREAD] if row.sha in deferred and not _has_stats(row) else []
     values = COMMITS.values(row) | {"flags": flags(row.flags, unread, escaped=escaped)}
     return values | {"raw": raw, "content_hash": COMMITS.hash(values)}
 

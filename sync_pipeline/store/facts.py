@@ -1,8 +1,8 @@
 """SVN facts: how a batch of revisions gets into the tables.
 
-Belongs here: staging by COPY, the upsert in which the richer and then the newer look wins, and the counts,
-which come from the database. An unchanged revision (same content hash) causes no write. Runs inside the
-caller's transaction, after the lease and the claim were checked.
+Belongs here: staging by COPY, the upsert in which the more detailed and then the newer copy wins, and the
+counts, which come from the database. An unchanged revision (same content hash) causes no write. Runs inside
+the caller's fenced transaction.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COPY scm.svn_changed_paths (repo_id, rev_num, path_no, path, action, kind, copyf
 FROM STDIN
 """
 
-# Tells a first look from a later one. The caller's lease keeps it true until the transaction ends.
+# Tells a first reading from a later one. The caller's lease keeps it true until the transaction ends.
 _ANY_IN_WINDOW = """
 SELECT EXISTS (SELECT 1 FROM scm.svn_revisions
                 WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s)
@@ -194,7 +194,7 @@ UPDATE scm.svn_revisions AS r
        <> (array_position(%(ranks)s, s.visibility) < array_position(%(ranks)s, r.visibility))
 """
 
-# A row that could be stored after all leaves quarantine; a detail that was read is no longer owed.
+# A row that could be stored after all leaves quarantine; a detail that was read is no longer deferred.
 _RESOLVE = """
 WITH stored AS (SELECT rev_num::text AS natural_key, flags FROM stage_revisions),
 settled AS (
@@ -209,7 +209,7 @@ UPDATE scm.quarantine AS q SET resolved_at = now()
    AND q.natural_key = s.natural_key
 """
 
-# What the fingerprint check compares with a new look at the same revisions.
+# What the fingerprint check compares with a new reading of the same revisions.
 _FINGERPRINTS = """
 SELECT rev_num, ts, paths_hash, visibility FROM scm.svn_revisions
  WHERE repo_id = %(repo_id)s AND rev_num <= %(head)s AND deleted_at IS NULL
@@ -224,7 +224,7 @@ _NULL = "\\N"
 _BOOLEANS = {True: "t", False: "f", None: _NULL}
 
 # Before copies are stored that win over what is there: nothing that is kept about these is relied on.
-_DISTRUST = """
+_INVALIDATE = """
 UPDATE scm.svn_revisions AS r SET content_hash = '', batch_id = 0, richness = s.richness
   FROM json_to_recordset(%(rows)s) AS s (rev_num bigint, richness smallint)
  WHERE r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
@@ -261,7 +261,7 @@ Check = Callable[[Sequence[dict[str, Any]]], None]
 
 def detail_level(row: RevisionRow) -> int:
     """How much of the revision was read. Visibility counts first, then details that could not be read
-    (flags ending in ``_unread``), or not for sure (``_unsure``). A look that is poorer than what is stored
+    (flags ending in ``_unread``), or not for sure (``_unsure``). A copy with less than what is stored
     changes nothing."""
     return detail_level_of(row.visibility, row.flags)
 
@@ -462,7 +462,7 @@ def invalidate(conn: Connection, repo_id: int, rev_nums: Iterable[int]) -> None:
         }
         for row in conn.execute(_HOW_RICH, params)
     ]
-    conn.execute(_DISTRUST, params | {"rows": recordset(rows)})
+    conn.execute(_INVALIDATE, params | {"rows": recordset(rows)})
 
 
 def fingerprints(conn: Connection, repo_id: int, head: int, limit: int) -> list[dict[str, Any]]:

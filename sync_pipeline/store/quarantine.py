@@ -1,6 +1,6 @@
-"""Quarantine and obligations: what could not be stored, and what is still owed.
+"""Quarantine and deferred fetches: rows that could not be stored, and details that are still to be read.
 
-Belongs here: writing both in the batch's transaction, finding the obligations that are due, and looking
+Belongs here: writing both in the batch's transaction, finding the fetches that are due, and looking
 through quarantine. They are resolved by the module that stores the row or the detail after all.
 """
 
@@ -14,6 +14,7 @@ from uuid import UUID
 
 from sync_pipeline.model import DeferredFetch, JobType, QuarantinedRow, Window
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.raw import recordset
 from sync_pipeline.store.windows import from_ranges
 
 _QUARANTINE = """
@@ -26,7 +27,7 @@ ON CONFLICT (repo_id, job_type, natural_key) WHERE resolved_at IS NULL DO UPDATE
 """
 
 # Met again: the next try waits longer each time, a day at most.
-_OWE = """
+_DEFER = """
 INSERT INTO scm.obligations AS o (repo_id, job_type, natural_key, detail, last_error)
 VALUES (%(repo_id)s, %(job_type)s, %(natural_key)s, %(detail)s, left(%(error)s, 2000))
 ON CONFLICT (repo_id, job_type, natural_key, detail) WHERE resolved_at IS NULL DO UPDATE
@@ -35,7 +36,7 @@ ON CONFLICT (repo_id, job_type, natural_key, detail) WHERE resolved_at IS NULL D
 """
 
 _DUE = """
-SELECT natural_key, detail FROM scm.obligations
+SELECT natural_key, detail, last_error AS error FROM scm.obligations
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND not_before <= now()
  ORDER BY not_before
  LIMIT %(limit)s
@@ -66,15 +67,28 @@ UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail,
  WHERE quarantine_id = ANY (%(ids)s) AND resolved_at IS NULL
 """
 
-# What of a (repository, job type) is set aside.
+# Everything of an asset that is quarantined.
 _OPEN_KEYS = """
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
 """
 
-# Obligations and quarantine of rows that are gone from their source. All that belongs to a merge request
+# A row that could be stored after all leaves quarantine; a detail that was read is no longer deferred.
+_SETTLE = """
+WITH settled AS (
+    UPDATE scm.obligations AS o SET resolved_at = now()
+      FROM json_to_recordset(%(fetched)s) AS s (natural_key text, detail text)
+     WHERE o.repo_id = %(repo_id)s AND o.job_type = %(job_type)s AND o.resolved_at IS NULL
+       AND o.natural_key = s.natural_key AND o.detail = s.detail
+)
+UPDATE scm.quarantine SET resolved_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
+   AND natural_key = ANY (%(keys)s)
+"""
+
+# Deferred fetches and quarantine of rows that are gone from their source. All that belongs to a merge request
 # begins with its number.
-_SETTLE_OWED = """
+_SETTLE_DEFERRED = """
 UPDATE scm.obligations SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = ANY (%(job_types)s) AND natural_key = ANY (%(keys)s)
    AND resolved_at IS NULL
@@ -86,7 +100,7 @@ UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail,
         OR (job_type IN ('merge_requests', 'reviews') AND split_part(natural_key, ':', 1) = ANY (%(keys)s)))
 """
 
-# The same of a merge request that no row tells of, once it was asked for often enough: no comparison finds
+# The same for a merge request that is not stored, once it was requested often enough: no comparison finds
 # that it was deleted. A row that is there gets its tombstone first.
 _UNSTORED = """
 SELECT natural_key FROM scm.obligations AS o
@@ -122,18 +136,10 @@ class QuarantineEntry:
     resolved_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A detail that is to be read now."""
-
-    natural_key: str
-    detail: str
-
-
 def quarantine(
     conn: Connection, *, repo_id: int, job_type: JobType, batch_id: int, rows: Iterable[QuarantinedRow]
 ) -> int:
-    """Set rows aside; a row that is there already is updated. Returns how many came."""
+    """Put rows into quarantine; a row that is there already is updated. Returns how many came."""
     number = 0
     for row in rows:
         number += 1
@@ -152,11 +158,11 @@ def quarantine(
     return number
 
 
-def owe(conn: Connection, *, repo_id: int, job_type: JobType, obligations: Iterable[DeferredFetch]) -> None:
-    """Write down details that could not be read; one that is owed already waits longer."""
-    for item in obligations:
+def defer(conn: Connection, *, repo_id: int, job_type: JobType, fetches: Iterable[DeferredFetch]) -> None:
+    """Record details that could not be read. One that is recorded already waits longer each time."""
+    for item in fetches:
         conn.execute(
-            _OWE,
+            _DEFER,
             {
                 "repo_id": repo_id,
                 "job_type": str(job_type),
@@ -167,10 +173,10 @@ def owe(conn: Connection, *, repo_id: int, job_type: JobType, obligations: Itera
         )
 
 
-def due(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> list[Due]:
-    """At most ``limit`` obligations whose next try has come, the longest waiting first."""
+def due(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> list[DeferredFetch]:
+    """At most ``limit`` fetches whose next try has come, the longest waiting first."""
     params = {"repo_id": repo_id, "job_type": str(job_type), "limit": limit}
-    return [Due(r["natural_key"], r["detail"]) for r in conn.execute(_DUE, params)]
+    return [DeferredFetch(**row) for row in conn.execute(_DUE, params)]
 
 
 def entries(
@@ -214,10 +220,24 @@ def resolve(conn: Connection, ids: Sequence[int]) -> None:
     conn.execute(_RESOLVE, {"ids": list(ids), "gone": GONE})
 
 
+def settle(
+    conn: Connection,
+    repo_id: int,
+    job_type: JobType,
+    keys: Iterable[str],
+    fetched: Iterable[tuple[str, str]] = (),
+) -> None:
+    """Take these keys out of quarantine. End the deferred fetches of what was ``fetched``: pairs of a key and
+    a detail."""
+    found = recordset({"natural_key": key, "detail": detail} for key, detail in fetched)
+    params = {"repo_id": repo_id, "job_type": str(job_type), "keys": list(keys), "fetched": found}
+    conn.execute(_SETTLE, params)
+
+
 def settle_gone(
     conn: Connection, repo_id: int, job_types: Sequence[JobType], keys: Sequence[int | str]
 ) -> None:
-    """End the obligations and the quarantine of these rows, which are gone from their source. The key of a
+    """End the deferred fetches and the quarantine of rows that are gone from their source. The key of a
     merge request is its number, and stands for all that belongs to it."""
     if not keys:
         return
@@ -227,14 +247,14 @@ def settle_gone(
         "keys": [str(key) for key in keys],
         "gone": GONE,
     }
-    conn.execute(_SETTLE_OWED, params)
+    conn.execute(_SETTLE_DEFERRED, params)
     conn.execute(_SETTLE_ASIDE, params)
 
 
 def settle_unstored(
     conn: Connection, *, repo_id: int, job_type: JobType, iid: int, looks: int, time: timedelta
 ) -> None:
-    """The source says now that there is no such merge request. Its obligations end if no row of it is stored
+    """The source says now that there is no such merge request. Its deferred fetches end if it is not stored
     and it was requested ``looks`` times, over ``time`` at least."""
     params = {"repo_id": repo_id, "job_type": str(job_type), "iid": iid, "looks": looks, "time": time}
     if conn.execute(_UNSTORED, params).fetchone() is not None:
@@ -242,6 +262,6 @@ def settle_unstored(
 
 
 def open_keys(conn: Connection, repo_id: int, job_type: JobType) -> set[str]:
-    """The keys of everything that is set aside of a (repository, job type)."""
+    """The keys of everything of an asset that is in quarantine."""
     rows = conn.execute(_OPEN_KEYS, {"repo_id": repo_id, "job_type": str(job_type)})
     return {row["natural_key"] for row in rows}

@@ -14,6 +14,8 @@ from itertools import islice
 from typing import Any
 
 from sync_pipeline.gitlab_rows import RefKind, RefRow
+from sync_pipeline.model import JobType
+from sync_pipeline.store import quarantine
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.raw import flags, payload, recordset, storable
 
@@ -94,12 +96,6 @@ _SET_ASIDE = """
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
    AND (natural_key LIKE 'branch:%%' OR natural_key LIKE 'tag:%%') AND (reason = %(no_history)s) = %(walked)s
-"""
-
-# They are gone, or could be stored after all.
-_RESOLVE = """
-UPDATE scm.quarantine SET resolved_at = now()
- WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL AND natural_key = ANY (%(keys)s)
 """
 
 # Goes from a commit to its parents until the ancestor is met: rows come one by one, so LIMIT 1 ends it. The
@@ -341,7 +337,7 @@ def set_aside(conn: Connection, repo_id: int, *, without_history: bool = False) 
 
 def resolve(conn: Connection, repo_id: int, keys: Iterable[str]) -> None:
     """Refs that were set aside and are no longer listed, or could be stored, leave quarantine."""
-    conn.execute(_RESOLVE, {"repo_id": repo_id, "keys": list(keys)})
+    quarantine.settle(conn, repo_id, JobType.COMMITS, keys)
 
 
 def _columns(row: RefRow) -> dict[str, Any]:

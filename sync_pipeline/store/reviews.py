@@ -9,14 +9,14 @@ is for a confirmation to say.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from sync_pipeline.gitlab_rows import Origin, Person, ReviewEventRow, ReviewSet
+from sync_pipeline.gitlab_rows import MergeRequestRow, Origin, Person, ReviewEventRow, ReviewSet
 from sync_pipeline.model import Counts, JobType
 from sync_pipeline.store import quarantine
 from sync_pipeline.store.database import Connection
@@ -78,8 +78,8 @@ UPDATE scm.mr_reviewers AS r SET replaced_id = 0
 """,
 )
 
-# How completely each review was read. Returns those for which this is the latest look. Pages are read ahead:
-# a look at an older state of the merge request may be written after one at a newer state. A state that the
+# How completely each review was read. Returns those for which this is the latest reading. Pages are read
+# ahead: an older state of the merge request may be written after a newer one. A state that the
 # server's clock has not reached is no newer one.
 _READING = """
 INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, saw_internal, batch_id)
@@ -209,19 +209,6 @@ ON CONFLICT (repo_id, mr_iid, person) WHERE closed_at IS NULL DO UPDATE
 RETURNING mr_iid, (xmax = 0) AS inserted
 """
 
-# What could be stored after all leaves quarantine; a detail that was read is no longer owed.
-_RESOLVE = """
-WITH settled AS (
-    UPDATE scm.obligations AS o SET resolved_at = now()
-      FROM json_to_recordset(%(details)s) AS s (natural_key text, detail text)
-     WHERE o.repo_id = %(repo_id)s AND o.job_type = 'reviews' AND o.resolved_at IS NULL
-       AND o.natural_key = s.natural_key AND o.detail = s.detail
-)
-UPDATE scm.quarantine SET resolved_at = now()
- WHERE repo_id = %(repo_id)s AND job_type = 'reviews' AND resolved_at IS NULL
-   AND natural_key = ANY (%(keys)s)
-"""
-
 # Spares reading a review again that is complete as of this update and this head of its merge request. A push
 # that resets approvals need not be an update: not where the merge request was written since, or moved on.
 _AS_OF = """
@@ -237,7 +224,7 @@ SELECT r.mr_iid, r.mr_updated_at
                       AND o.natural_key = r.mr_iid::text AND o.resolved_at IS NULL)
 """
 
-# The rolling sweep over open merge requests; one whose review was never read counts from when it was found.
+# The rolling scan of open merge requests; one whose review was never read counts from when it was found.
 _STALE = """
 SELECT m.iid
   FROM scm.mrs AS m
@@ -263,7 +250,7 @@ SELECT r.mr_iid AS iid
  LIMIT %(limit)s
 """
 
-# Those that a sweep asked for and did not get wait for its next round; nothing is known of them by that.
+# Reviews that a scan requested and did not get wait for its next round; nothing is known of them by that.
 _ASKED = """
 INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, batch_id)
 SELECT m.repo_id, m.iid, m.gitlab_id, m.updated_at, '{}', %(batch_id)s
@@ -274,11 +261,11 @@ ON CONFLICT (repo_id, mr_iid, replaced_id) DO UPDATE
 """
 
 # Before copies are stored that win over whatever is there: nothing that is kept about these is relied on.
-_DISTRUST_READINGS = """
+_INVALIDATE_READINGS = """
 UPDATE scm.mr_reviews SET mr_updated_at = '-infinity', batch_id = 0
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 """
-_DISTRUST_EVENTS = """
+_INVALIDATE_EVENTS = """
 UPDATE scm.review_events SET content_hash = '', updated_at = NULL, batch_id = 0
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
    AND mr_iid || ':' || source_event_id = ANY (%(keys)s)
@@ -307,27 +294,28 @@ def store_reviews(
     *,
     repo_id: int,
     batch_id: int,
-    sets: Sequence[tuple[ReviewSet, datetime]],
+    sets: Sequence[ReviewSet],
     server_now: datetime | None = None,
     begun: datetime | None = None,
-    distrusted: Collection[str] = (),
+    overriding: Collection[str] = (),
     sees_internal: bool = True,
 ) -> Counts:
-    """Write reviews, each with the ``updated_at`` of its merge request; returns what that changed, counted by
-    the database. ``server_now`` is the server's clock at its answer, and ``begun`` the database's before the
-    server was asked. With ``distrusted`` these reviews replace the stored ones, whatever their age. So do
-    their events with one of these keys, whatever hash is stored. The stored review of another merge request
-    with the same number is gone: it keeps its rows. Internal notes that do not come are missing only to a
-    token that ``sees_internal`` ones.
+    """Write reviews; returns what that changed, counted by the database.
+
+    ``server_now`` is the server's clock at its answer, and ``begun`` the database's before the request. With
+    ``overriding`` these reviews replace the stored ones, whatever their age, and so do their events with one
+    of these keys, whatever hash is stored. The stored review of another merge request with the same number is
+    gone: it keeps its rows. Internal notes that do not come are missing only to a token that
+    ``sees_internal`` ones.
 
     Counts are events. Each event that went missing also counts once as read and updated. So does each
     approval and reviewer that is new, changed or gone, except new ones at the first reading of a review. A
     review that comes twice is one, the later. Raises psycopg.Error where the database refuses a row.
     """
-    once = {one.mr_iid: (one, updated_at) for one, updated_at in sets}
+    once = {one.mr_iid: one for one in sets}
     if not once:
         return Counts()
-    found = with_discussions(conn, repo_id, [one for one, _ in once.values()])
+    found = with_discussions(conn, repo_id, list(once.values()))
     events = {_key(one.mr_iid, row.event_id): columns(row) for one in found for row in one.events}
     params: dict[str, Any] = {
         "repo_id": repo_id,
@@ -335,27 +323,25 @@ def store_reviews(
         "server_now": server_now,
         "begun": begun,
         "sees_internal": sees_internal,
-        "sets": recordset(_reading(one, once[one.mr_iid][1]) for one in found),
+        "sets": recordset(map(_reading, found)),
         "events": recordset(events.values()),
     }
     beside = _replace(conn, params)
-    if distrusted:
-        keys = [key for key in events if key in distrusted]
-        doubtful = {"repo_id": repo_id, "iids": list(once), "keys": keys}
-        conn.execute(_DISTRUST_READINGS, doubtful)
-        conn.execute(_DISTRUST_EVENTS, doubtful)
+    if overriding:
+        keys = [key for key in events if key in overriding]
+        again = {"repo_id": repo_id, "iids": list(once), "keys": keys}
+        conn.execute(_INVALIDATE_READINGS, again)
+        conn.execute(_INVALIDATE_EVENTS, again)
     first = {row["mr_iid"]: row["first"] for row in conn.execute(_READING, params)}
     written = [row["inserted"] for row in conn.execute(_UPSERT, params)]
-    # An earlier look that comes late says nothing about what is there now.
+    # An earlier reading that comes late says nothing about the present.
     current = [one for one in found if one.mr_iid in first]
     returned, missing = _compare(conn, params, current, events, sees_internal)
     beside += missing
     beside += _store_set(conn, _CLOSE_APPROVALS, _PUT_APPROVALS, params, first, approvals_of(current))
     beside += _store_set(conn, _CLOSE_REVIEWERS, _PUT_REVIEWERS, params, first, reviewers_of(current))
-    read = [{"natural_key": str(one.mr_iid), "detail": detail} for one in current for detail in _read(one)]
-    conn.execute(
-        _RESOLVE, params | {"details": recordset(read), "keys": [*events, *(str(iid) for iid in once)]}
-    )
+    read = {(str(one.mr_iid), detail) for one in current for detail in _read(one)}
+    quarantine.settle(conn, repo_id, JobType.REVIEWS, [*events, *map(str, once)], read)
     inserted = sum(written)
     updated = len(written) - inserted + returned
     return Counts(
@@ -396,13 +382,13 @@ def with_discussions(conn: Connection, repo_id: int, sets: Sequence[ReviewSet]) 
     rows = conn.execute(_DISCUSSIONS, {"repo_id": repo_id, "iids": poor})
     known = {(r["mr_iid"], r["source_event_id"]): (r["discussion_id"], r["is_reply"]) for r in rows}
 
-    def richer(iid: int, row: ReviewEventRow) -> ReviewEventRow:
+    def placed(iid: int, row: ReviewEventRow) -> ReviewEventRow:
         if row.discussion_id is not None or (iid, row.event_id) not in known:
             return row
         discussion_id, is_reply = known[iid, row.event_id]
         return replace(row, discussion_id=discussion_id, is_reply=is_reply)
 
-    return [replace(one, events=tuple(richer(one.mr_iid, row) for row in one.events)) for one in sets]
+    return [replace(one, events=tuple(placed(one.mr_iid, row) for row in one.events)) for one in sets]
 
 
 def _compare(
@@ -447,14 +433,14 @@ def _key(iid: int, event_id: str) -> str:
     return f"{iid}:{event_id}"
 
 
-def _reading(one: ReviewSet, updated_at: datetime) -> dict[str, Any]:
+def _reading(one: ReviewSet) -> dict[str, Any]:
     whole = [str(origin) for origin in one.whole]
     whole += [_APPROVALS] if one.approvals is not None else []
     whole += [_REVIEWERS] if one.reviewers is not None else []
     return {
         "mr_iid": one.mr_iid,
         "gitlab_id": one.mr_id,
-        "mr_updated_at": updated_at,
+        "mr_updated_at": one.mr_updated_at,
         "whole": sorted(whole),
     }
 
@@ -549,33 +535,25 @@ def part_of(detail: str) -> str:
 
 
 def _read(one: ReviewSet) -> Iterator[str]:
-    """The details that may be owed and came with this look."""
-    owed = {row.detail for row in one.obligations}
+    """The details that this reading brought."""
+    deferred = {row.detail for row in one.deferred}
     came = [_DETAILS[origin] for origin in one.whole]
     came += [_APPROVALS] if one.approvals is not None else []
     came += [_REVIEWERS] if one.reviewers is not None else []
-    yield from (detail for detail in came if detail not in owed)
+    yield from (detail for detail in came if detail not in deferred)
 
 
 def reviews_as_of(
-    conn: Connection,
-    repo_id: int,
-    heads: Mapping[int, str | None],
-    ids: Mapping[int, int] | None = None,
-    refused: Collection[str] = (),
+    conn: Connection, repo_id: int, rows: Sequence[MergeRequestRow], refused: Collection[str] = ()
 ) -> dict[int, datetime]:
     """By merge request, the ``updated_at`` as of which its review is complete: all kinds of events and the
-    approvals were read to their end, nothing is owed, and its head was the one in ``heads`` already. ``ids``
-    are the ``gitlab_id`` that they must have. Details that the server refuses for all of them are not
-    needed."""
+    approvals were read to their end, nothing is deferred, and its head was that of the row already. Details
+    that the server refuses for every merge request are not needed."""
     missing = {part_of(detail) for detail in refused}
     needed = [part for part in (*map(str, Origin), _APPROVALS) if part not in missing]
-    ids = ids or {}
-    asked = recordset(
-        {"iid": iid, "head_sha": head, "gitlab_id": ids.get(iid)} for iid, head in heads.items()
-    )
-    rows = conn.execute(_AS_OF, {"repo_id": repo_id, "rows": asked, "needed": needed})
-    return {row["mr_iid"]: row["mr_updated_at"] for row in rows}
+    asked = recordset({"iid": r.iid, "head_sha": r.head_sha, "gitlab_id": r.mr_id} for r in rows)
+    found = conn.execute(_AS_OF, {"repo_id": repo_id, "rows": asked, "needed": needed})
+    return {row["mr_iid"]: row["mr_updated_at"] for row in found}
 
 
 def stale_reviews(conn: Connection, repo_id: int, older_than: timedelta, limit: int) -> list[int]:
@@ -594,7 +572,7 @@ def hidden_before(conn: Connection, repo_id: int, limit: int) -> list[int]:
 def postpone(
     conn: Connection, repo_id: int, batch_id: int, iids: Sequence[int], *, sees_internal: bool = False
 ) -> None:
-    """These were asked for and did not come: the sweep comes back to them after all others. A token that
+    """These were asked for and did not come: the scan comes back to them after all others. A token that
     ``sees_internal`` notes does not ask for them again because of these."""
     conn.execute(
         _ASKED,

@@ -1,9 +1,8 @@
 """Details that a server refuses for every merge request of a repository: one state each, not one per row.
 
 Belongs here: ``scm.unreadable_details``, and which merge requests lack such a detail once it can be read
-again. A detail of one merge request that cannot be read is an obligation
-(:mod:`sync_pipeline.store.quarantine`). Writes run inside the caller's transaction, after the lease and the
-claim were checked."""
+again. A detail of one merge request that cannot be read is a deferred fetch
+(:mod:`sync_pipeline.store.quarantine`). Writes run inside the caller's fenced transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ SELECT detail, since, readable_at, error,
  ORDER BY detail
 """
 
-# A repeated refusal keeps ``since``. Open obligations for the detail end, because this one row replaces those
+# A repeated refusal keeps ``since``. Deferred fetches of the detail end, because this one row replaces those
 # of each merge request.
 _REFUSED = """
 INSERT INTO scm.unreadable_details AS u
@@ -54,7 +53,7 @@ DELETE FROM scm.unreadable_details
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND detail = %(detail)s
 """
 
-# Merge requests whose latest reading lacks the detail; one that is owed is read again on its own. Those that
+# Merge requests whose latest reading lacks the detail; a deferred one is read again on its own. Those that
 # were read since the detail can be read are done: they come last, or not at all.
 _REVIEWS_WITHOUT = """
 SELECT r.mr_iid AS iid
@@ -149,7 +148,7 @@ def readable(conn: Connection, repo_id: int, job_type: JobType, detail: str) -> 
 
 
 def forget(conn: Connection, repo_id: int, job_type: JobType, detail: str) -> None:
-    """Every merge request that lacks the detail was read since it can be read, or owes it."""
+    """Every merge request that lacks the detail was read since it can be read, or has it deferred."""
     conn.execute(_FORGET, {"repo_id": repo_id, "job_type": str(job_type), "detail": detail})
 
 

@@ -1,7 +1,7 @@
 """One attempt at one job: the claim kept alive, batches written, the end recorded.
 
 Belongs here: what every attempt has in common, whatever it reads: the lease of a chunk, the one transaction
-of a batch, what follows from each kind of error. Does not belong here: what is read and in which order
+of a batch, the consequence of each kind of error. Does not belong here: what is read and in which order
 (:mod:`sync_pipeline.sync.revisions`, :mod:`~sync_pipeline.sync.commits`,
 :mod:`~sync_pipeline.sync.merge_requests`), how rows are written (:mod:`sync_pipeline.store`), when something
 is due or how long to wait (:mod:`sync_pipeline.policy`), who gets the job (:mod:`sync_pipeline.sync.engine`).
@@ -15,9 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import psycopg
 
@@ -38,14 +38,11 @@ from sync_pipeline.errors import (
 from sync_pipeline.model import (
     Access,
     Counts,
-    DeferredFetch,
-    Evidence,
     JobReport,
     JobRequest,
     JobStatus,
     JobType,
     Mode,
-    QuarantinedRow,
     Repository,
     RunStatus,
     Traffic,
@@ -55,33 +52,28 @@ from sync_pipeline.model import (
 from sync_pipeline.policy.backoff import ends_the_job, seconds_until_retry
 from sync_pipeline.policy.chunking import share_of
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, leases, quarantine, watermarks
+from sync_pipeline.store import jobs, leases, watermarks
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.heartbeat import Heartbeat
 from sync_pipeline.sync.worker import worker_name
 
 _log = logging.getLogger(__name__)
 
-OBLIGATIONS_PER_RUN = 20
-"""Owed details that one visit tries again."""
-
-_PAYLOAD_BYTES = 1 << 20
-"""What quarantine keeps of a row that the database refuses."""
-
-Row = TypeVar("Row")
+DEFERRED_PER_VISIT = 20
+"""Deferred fetches that one visit tries again."""
 
 # Smaller goes first at the lease: live syncing passes a backfill between two of its chunks.
 _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2, Mode.PROBE: 2}
-# Not the job's fault and not to be tried again before something else changed: it waits without losing an
-# attempt. The credential stops as a whole, a switched-off feature is asked about by live syncing.
+# The job waits and keeps its attempts, because a retry cannot help yet: the credential is stopped as a whole,
+# and live syncing notices when a switched-off feature is on again.
 _WAITS = frozenset({"credential", "scope", "disabled"})
-# The server, or the next owner of the job, ended our session; or nobody knows what did.
+# The server or the next owner of the job ended our session, or the reason is unknown.
 _ENDED = frozenset({"57P01", "25P03", None})
-# A statement ran into its time limit, or somebody cancelled it.
+# A statement ran into its time limit or was cancelled.
 _TOO_SLOW = "57014"
-# Our own database gave no connection: the job waits a moment and keeps its attempts, however often.
+# Our own database gave no connection: the job is retried soon and keeps its attempts.
 _NO_DATABASE = frozenset({"database_busy", "database_down"})
-# Says nothing about the job.
+# Errors that cost no attempt.
 _FREE = frozenset({"rate_limit", "throttled"}) | _NO_DATABASE
 _GONE = frozenset({"not_found", "no_repository"})
 # The server names another address for good, which gets no credential of ours.
@@ -89,16 +81,16 @@ _MOVED = frozenset({"moved", "redirect"})
 
 
 class Work(Protocol):
-    """What one attempt, or a few of the same repository together, read and store."""
+    """The reading and storing of one attempt, or of a few of the same repository together."""
 
     def run(self) -> None:
-        """Do it. Raises SyncError where nothing more can be done."""
+        """Read and store everything that the job asks for. Raises SyncError where that is not possible."""
         ...
 
 
 @dataclass
 class Progress:
-    """What one attempt has done so far. ``failures`` are of parts that others do not depend on."""
+    """The progress of one attempt. ``failures`` are errors of parts that the other parts do not depend on."""
 
     counts: Counts = field(default_factory=Counts)
     batches: int = 0
@@ -122,7 +114,7 @@ class Attempt:
         claim: jobs.Claim,
         *,
         cancel: threading.Event,
-        progress: Callable[[Counts], None] | None,
+        progress: Callable[[JobType, Counts], None] | None,
     ) -> None:
         self.done = Progress()
         self.database = database
@@ -137,19 +129,13 @@ class Attempt:
         self._started = time.monotonic()
         # What was sent to the source so far.
         self.meter: Callable[[], Traffic] = lambda: self.done.traffic
+        # The lease of the chunk that is written now.
+        self.held: leases.Lease | None = None
         # Requests of the page that is written next, where pages are read ahead; None: since the last batch.
         self.page_calls: int | None = None
         self._calls_counted = 0
         self._last_batch = self._started
-        self.heartbeat = Heartbeat(
-            database,
-            claim,
-            claim_length=settings.jobs.claim_seconds,
-            claim_renew=settings.jobs.claim_renew_seconds,
-            lease_length=settings.jobs.lease_seconds,
-            lease_renew=settings.jobs.lease_renew_seconds,
-            max_failures=settings.worker.max_renew_failures,
-        )
+        self.heartbeat = Heartbeat(database, claim, settings)
 
     @property
     def is_incremental(self) -> bool:
@@ -163,71 +149,25 @@ class Attempt:
 
     # -- writing -----------------------------------------------------------------------------------------
 
-    def write(
-        self,
-        lease: leases.Lease,
-        store: Callable[[Connection, int], Counts],
-        *,
-        window: Window,
-        covered: Sequence[Window] = (),
-        quarantined: Sequence[QuarantinedRow] = (),
-        obligations: Sequence[DeferredFetch] = (),
-        evidence: Evidence | None = None,
-    ) -> Counts:
-        """One batch, one transaction: guards, facts, quarantine, obligations, ledger, coverage.
-
-        ``store`` writes the facts, given the connection and the number of the batch. ``window`` is what was
-        asked for, ``covered`` what is complete with this batch, ``evidence`` where it was read.
-        """
-        self.stop_if_asked()
-        repo_id, job_type, claim = self.repo.repo_id, self.job_type, self.claim
-        news: list[Window] = []
+    def since_last_batch(self) -> tuple[int, float]:
+        """Requests and seconds of the batch that is written now."""
         calls = self.page_calls
         if calls is None:
             calls = max(0, self.meter().calls - self._calls_counted)
-        with self.fenced(lease) as conn:
-            batch_id = jobs.next_batch(conn)
-            counts = store(conn, batch_id)
-            set_aside = quarantine.quarantine(
-                conn, repo_id=repo_id, job_type=job_type, batch_id=batch_id, rows=quarantined
-            )
-            quarantine.owe(conn, repo_id=repo_id, job_type=job_type, obligations=obligations)
-            counts = replace(counts, read=counts.read + set_aside, quarantined=set_aside)
-            for piece in covered:
-                if watermarks.extend(
-                    conn,
-                    repo_id=repo_id,
-                    job_type=job_type,
-                    window=piece,
-                    actor=claim.actor,
-                    reason=claim.reason,
-                    run_id=claim.run_id,
-                    batch_id=batch_id,
-                ):
-                    news.append(piece)
-            jobs.add_batch(
-                conn,
-                claim,
-                batch_id=batch_id,
-                fence=lease.fence,
-                window=window,
-                covers=bool(covered),
-                counts=counts,
-                owed=len(obligations),
-                evidence=evidence,
-                calls=calls,
-                seconds=time.monotonic() - self._last_batch,
-            )
+        return calls, time.monotonic() - self._last_batch
+
+    def note_batch(self, counts: Counts, covered: Window | None, calls: int) -> None:
+        """Count a batch that was committed; ``covered`` is new coverage."""
         self._calls_counted += calls
         self._last_batch = time.monotonic()
         if self.page_calls is not None:
             self.page_calls = 0
         self.done.counts += counts
         self.done.batches += 1
-        self.done.covered += news
+        if covered is not None:
+            self.done.covered.append(covered)
         if self._progress is not None:
-            self._progress(self.done.counts)
-        return counts
+            self._progress(self.job_type, self.done.counts)
 
     @contextmanager
     def fenced(self, lease: leases.Lease | None = None) -> Iterator[Connection]:
@@ -259,67 +199,10 @@ class Attempt:
         with self.database.connection() as conn, conn.transaction():
             yield conn
 
-    def write_rows(
-        self,
-        lease: leases.Lease,
-        rows: Sequence[Row],
-        store: Callable[[Connection, int, Sequence[Row]], Counts],
-        *,
-        key: Callable[[Row], str],
-        payload: Callable[[Row], bytes],
-        window: Window,
-        evidence: Evidence,
-        covered: Sequence[Window] = (),
-        quarantined: Sequence[QuarantinedRow] = (),
-        obligations: Sequence[DeferredFetch] = (),
-        also: Callable[[Connection, int], None] = lambda conn, batch_id: None,
-    ) -> None:
-        """A page of rows, in one transaction; in smaller ones where the database refuses a row, which goes to
-        quarantine under its ``key`` and with its ``payload``.
-
-        ``store`` writes some of the rows. ``also`` is done in the last transaction, with everything that says
-        that the page is complete.
-        """
-        todo: list[tuple[Row, ...]] = [tuple(rows)]
-        refused_rows: list[QuarantinedRow] = []
-        while todo:
-            part = todo.pop()
-            last = not todo
-
-            def write(
-                conn: Connection, batch_id: int, part: tuple[Row, ...] = part, last: bool = last
-            ) -> Counts:
-                counts = store(conn, batch_id, part) if part else Counts()
-                if last:
-                    also(conn, batch_id)
-                return counts
-
-            try:
-                self.write(
-                    lease,
-                    write,
-                    window=window,
-                    covered=covered if last else (),
-                    quarantined=[*quarantined, *refused_rows] if last else (),
-                    obligations=obligations if last else (),
-                    evidence=noted(evidence, part, key),
-                )
-            except psycopg.Error as refused:
-                if not part or not is_about_a_row(refused):
-                    raise
-                if len(part) > 1:
-                    middle = len(part) // 2
-                    todo += [part[middle:], part[:middle]]
-                    continue
-                detail = str(database_error(refused))
-                kept = payload(part[0])[:_PAYLOAD_BYTES]
-                refused_rows.append(QuarantinedRow(key(part[0]), "unstorable", detail, kept))
-                if last:
-                    todo.append(())
-
     @contextmanager
     def lease(self) -> Iterator[leases.Lease]:
-        """The lease for one chunk. Waits for it, politely, up to the limit; then says who has it."""
+        """Hold the lease for one chunk. Waits for it up to the setting ``max_wait_seconds``. Raises LeaseHeld,
+        which names the holder, after that."""
         settings = self.settings
         started = time.monotonic()
         who = f"{worker_name()} ({self.request.mode} job {self.claim.job_id})"
@@ -351,20 +234,23 @@ class Attempt:
             self._tidy_up(lambda conn: leases.stop_waiting(conn, self.claim.token))
             raise
         self.done.waited += time.monotonic() - started
+        self.held = lease
         self.heartbeat.hold(lease)
         try:
             yield lease
         finally:
+            self.held = None
             self.heartbeat.hold(None)
             self._tidy_up(lambda conn: leases.release(conn, lease))
 
     def _tidy_up(self, what: Callable[[Connection], None]) -> None:
-        """Do what ends by itself anyway, unless the database is away: that must hide no other error."""
+        """Run ``what``, which only speeds up what ends by itself. An error of the database is ignored, so
+        that it hides no other error."""
         with suppress(psycopg.Error, ConfigurationError), self.database.connection() as conn:
             what(conn)
 
     def stop_if_asked(self) -> None:
-        """Raises Cancelled after somebody asked to stop, ClaimLost once the heartbeat lost the claim."""
+        """Raises Cancelled after a request to stop, ClaimLost once the heartbeat lost the claim."""
         if self._cancel.is_set():
             raise Cancelled("stopped between two batches; what was committed stays")
         if self.heartbeat.lost.is_set():
@@ -384,10 +270,10 @@ class Attempt:
         job_status, run_status, backoff, free = JobStatus.COMPLETED, RunStatus.COMPLETED, 0.0, False
         if error is not None:
             run_status = RunStatus.FAILED
-            # Long work that is interrupted again and again ends by itself, as long as it gets on.
+            # Long work that is interrupted often still ends, as long as each attempt makes progress.
             gets_on = bool(self.done.covered) or self.done.counts.inserted > 0
             free = error.code in _FREE or (isinstance(error, Transient) and gets_on)
-            # Nobody takes up a probe but whoever asks for it again.
+            # A failed probe is not retried by the scheduler.
             free = free and self.request.mode is not Mode.PROBE
             exhausted = self.claim.attempt >= self.claim.max_attempts and not free
             job_status = (
@@ -405,7 +291,7 @@ class Attempt:
                     self.claim,
                     job_status=job_status,
                     run_status=run_status,
-                    traffic=self.done.traffic,
+                    traffic=self.meter(),
                     head_rev=self.done.head,
                     error_code=error.code if error else None,
                     error=str(error) if error else None,
@@ -418,7 +304,7 @@ class Attempt:
                 elif not isinstance(error, LeaseLost):
                     error = jobs.lost(conn, self.claim)
         except WatermarkSet as reset:
-            # Rolled back with it: the job is still ours, and what it found is of a state that was forgotten.
+            # Rolled back: the job is still ours, and what it read belongs to a watermark that was reset.
             return self._report(reset, self.release_job(reset, RunStatus.FAILED), RunStatus.FAILED)
         except (psycopg.Error, ConfigurationError) as failure:
             # The row stays claimed until the claim runs out; then the next starter takes the job over.
@@ -446,11 +332,11 @@ class Attempt:
             and job_status is JobStatus.DEAD
             and not self.request.is_one_off
         ):
-            # One look is no proof; the attempts of a job are spread over minutes.
+            # One 404 is no proof; the attempts of a job are spread over minutes.
             access = Access.GONE
         if access not in (None, Access.REPLACED):
             known = watermarks.get(conn, self.repo.repo_id, self.job_type).access
-            # Only the proof of its whole history lifts that, and another trouble is none.
+            # Only a reading of its whole history ends the state REPLACED.
             access = None if known is Access.REPLACED else access
         if access is not None:
             watermarks.record_visit(
@@ -462,8 +348,8 @@ class Attempt:
             )
 
     def release_job(self, cause: BaseException, run_status: RunStatus = RunStatus.INTERRUPTED) -> JobStatus:
-        """Leave the job as if this attempt had not been. What a person started and somebody stopped stays
-        stopped. Returns what the job is now."""
+        """Undo the claim as if this attempt had not been made. A job that a person started and stopped stays
+        stopped. Returns the new status of the job."""
         by_a_person = self.claim.trigger in (Trigger.UI, Trigger.CI, Trigger.RUNNER)
         stopped = self.request.is_one_off or (by_a_person and not _waits(cause))
         status = JobStatus.DEAD if stopped else JobStatus.PENDING
@@ -474,7 +360,7 @@ class Attempt:
                     self.claim,
                     job_status=status,
                     run_status=run_status,
-                    traffic=self.done.traffic,
+                    traffic=self.meter(),
                     head_rev=self.done.head,
                     error_code=cause.code if isinstance(cause, SyncError) else Cancelled.code,
                     error=str(cause) or type(cause).__name__,
@@ -501,7 +387,7 @@ class Attempt:
             job_status=job_status,
             run_status=run_status,
             counts=self.done.counts,
-            traffic=self.done.traffic,
+            traffic=self.meter(),
             batches=self.done.batches,
             seconds=time.monotonic() - self._started,
             waited_seconds=self.done.waited,
@@ -530,8 +416,7 @@ def _waits(cause: BaseException) -> bool:
 
 
 def _smaller(settings: Settings, share: float) -> Settings:
-    """The settings with chunks of a share of the usual size: what a source in trouble is asked for. The same
-    is read in the end."""
+    """The settings with chunks of a share of the usual size, for a source in trouble."""
     rows, revisions = share_of(settings.chunks.rows, share), share_of(settings.chunks.revisions, share)
     return settings.model_copy(update={"chunk_rows": rows, "chunk_revisions": revisions})
 
@@ -554,7 +439,7 @@ def execute(attempts: Sequence[Attempt], work: Callable[[], Work]) -> list[JobRe
         except psycopg.Error as failure:
             error = database_error(failure)
         except Exception as failure:
-            # A defect of ours costs an attempt, so that it cannot repeat for ever.
+            # A defect of ours costs an attempt, so that it is not repeated for ever.
             _log.exception("job %s failed in an unforeseen way", attempts[0].claim.job_id)
             error = SyncError(f"{type(failure).__name__}: {failure}", code="exception")
         except BaseException as interruption:
@@ -564,21 +449,13 @@ def execute(attempts: Sequence[Attempt], work: Callable[[], Work]) -> list[JobRe
         return [attempt.finish(error) for attempt in attempts]
 
 
-def noted(evidence: Evidence, rows: Sequence[Row], key: Callable[[Row], str]) -> Evidence:
-    """``evidence`` of a batch that holds ``rows``, by their keys."""
-    found = replace(evidence)
-    if rows:
-        found.note(key(rows[0]), key(rows[-1]))
-    return found
-
-
 def is_about_a_row(refused: psycopg.Error) -> bool:
     """True if the database refused what was written, not to work: data, constraint, size, trigger."""
     return (refused.sqlstate or "")[:2] in ("22", "23", "54", "P0")
 
 
 def database_error(failure: Exception) -> SyncError:
-    """What a failure of the database means for the job: retried later, under a code that says why."""
+    """The error of the job after a failure of the database: Transient, with a code for the reason."""
     if isinstance(failure, SyncError):
         return failure
     line = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__

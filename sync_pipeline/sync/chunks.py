@@ -1,7 +1,7 @@
 """Pages as they arrive from a source, stored in chunks.
 
-Belongs here: reading one page ahead while the one before is stored, giving the lease back between two chunks,
-so that whoever waits may write, and doing a chunk again whose lease was lost.
+Belongs here: reading one page ahead while the one before is stored, giving the lease back between two chunks
+so that others may write, and doing a chunk again whose lease was lost.
 """
 
 from __future__ import annotations
@@ -9,68 +9,78 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
-from typing import TypeVar
+from contextlib import ExitStack, closing
+from functools import partial
+from itertools import islice
+from typing import TypeAlias, TypeVar
 
 from sync_pipeline.errors import LeaseLost
+from sync_pipeline.model import JobType
 from sync_pipeline.sync.attempt import Attempt
 
 _log = logging.getLogger(__name__)
 
-_LEASES_LOST = 3
+_MAX_LEASES_LOST = 3
 
-Page = TypeVar("Page")
-Held = TypeVar("Held")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+_Counted: TypeAlias = tuple[Item, dict[JobType, int]]
 
 
 def store_in_chunks(
-    pages: Iterator[Page],
-    lease: Callable[[], AbstractContextManager[Held]],
-    store: Callable[[Held, Page], int],
-    rows: int,
-    attempts: Sequence[Attempt],
+    attempts: Sequence[Attempt], pages: Iterator[Item], store: Callable[[Item], int], *, rows: int
 ) -> None:
-    """Store each page under the lease, which is taken anew after about ``rows`` rows; ``store`` returns how
-    many a page had. A page whose lease was lost is stored again under a new one. ``attempts`` are those that
-    write: each is told how many of its requests a page took. Raises what reading and storing raise; pages
-    stored before that stay."""
-    with closing(prefetch(_counted(pages, attempts))) as waiting:
+    """Store each page under the leases of ``attempts``, which are taken anew after about ``rows`` rows.
+
+    ``store`` returns how many rows a page had, and may take an attempt out of ``attempts``. A page whose
+    lease was lost is stored again under a new one. Ends early when no attempt is left. Raises what reading
+    and storing raise; pages stored before that stay."""
+    with closing(prefetch(_counted(attempts, pages))) as waiting:
+        following = list(islice(waiting, 1))
         try:
-            found = next(waiting, None)
-
-            def chunk() -> None:
-                nonlocal found
-                with lease() as held:
-                    left = rows
-                    while found is not None and left > 0:
-                        page, calls = found
-                        for attempt, number in zip(attempts, calls, strict=True):
-                            attempt.page_calls = number
-                        left -= store(held, page)
-                        found = next(waiting, None)
-
-            while found is not None:
-                retry_on_lease_loss(chunk)
+            while following and attempts:
+                retry_on_lease_loss(partial(_store_chunk, attempts, following, waiting, store, rows))
         finally:
             for attempt in attempts:
                 attempt.page_calls = None
 
 
-def _counted(pages: Iterator[Page], attempts: Sequence[Attempt]) -> Iterator[tuple[Page, list[int]]]:
-    """The pages, each with the requests that it took for each attempt."""
+def _store_chunk(
+    attempts: Sequence[Attempt],
+    following: list[_Counted[Item]],
+    waiting: Iterator[_Counted[Item]],
+    store: Callable[[Item], int],
+    rows: int,
+) -> None:
+    """Store pages under one lease until there are enough rows. ``following`` holds the page that is stored
+    next; it is empty at the end."""
+    with ExitStack() as leases:
+        # Always in the same order: two workers must not wait for each other.
+        for attempt in attempts:
+            leases.enter_context(attempt.lease())
+        while following and attempts and rows > 0:
+            page, calls = following[0]
+            for attempt in attempts:
+                attempt.page_calls = calls[attempt.job_type]
+            rows -= store(page)
+            following[:] = islice(waiting, 1)
+
+
+def _counted(attempts: Sequence[Attempt], pages: Iterator[Item]) -> Iterator[_Counted[Item]]:
+    """The pages, each with the requests that it took, by job type."""
+    every = tuple(attempts)
     while True:
-        before = [attempt.meter().calls for attempt in attempts]
+        before = [attempt.meter().calls for attempt in every]
         page = next(pages, None)
         if page is None:
             return
-        yield page, [a.meter().calls - calls for a, calls in zip(attempts, before, strict=True)]
+        yield page, {a.job_type: a.meter().calls - calls for a, calls in zip(every, before, strict=True)}
 
 
 def retry_on_lease_loss(work: Callable[[], Result]) -> Result:
-    """What ``work`` returns, which takes a lease and may be done again: so it is, a few times, where that
-    lease was lost. A claim that is lost ends the job: that is raised."""
-    for _ in range(_LEASES_LOST - 1):
+    """What ``work`` returns. It takes a lease, and is done again, a few times, where that lease was lost.
+    Raises ClaimLost at once: that ends the job."""
+    for _ in range(_MAX_LEASES_LOST - 1):
         try:
             return work()
         except LeaseLost as lost:
@@ -80,7 +90,7 @@ def retry_on_lease_loss(work: Callable[[], Result]) -> Result:
     return work()
 
 
-def prefetch(items: Iterator[Page]) -> Generator[Page, None, None]:
+def prefetch(items: Iterator[Item]) -> Generator[Item, None, None]:
     """``items``, each read in another thread while the caller is busy with the one before."""
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as reader:
         coming = reader.submit(next, items, None)

@@ -106,7 +106,7 @@ class MergeRequestComparison:
             rows = [row for row in batch.rows if window.since <= row.updated_at < window.until]
             rows = list({row.iid: row for row in rows if row.iid not in seen}.values())
             seen |= {row.iid for row in batch.rows}
-            until = reached if batch.covered is None else batch.covered.until
+            until = batch.covered.until if isinstance(batch.covered, TimeWindow) else reached
             part = TimeWindow(reached, until)
             unlisted = self._unlisted(part, seen)
             came = [row for some in reader.read_some(sorted(unlisted)) for row in some.rows]
@@ -118,7 +118,7 @@ class MergeRequestComparison:
             seen |= unlisted.keys()
             unread = [
                 *(row.natural_key for row in batch.quarantined),
-                *(one.natural_key for one in batch.obligations),
+                *(one.natural_key for one in batch.deferred),
                 *(str(iid) for iid in absent if iid not in gone),
             ]
             listed = _Listed(part, [*rows, *came], {iid: unlisted[iid] for iid in gone}, batch.date, unread)
@@ -208,7 +208,7 @@ class MergeRequestComparison:
             unread=[
                 *listed.unread,
                 *unread,
-                *(owed.natural_key for one in sets for owed in one.obligations),
+                *(owed.natural_key for one in sets for owed in one.deferred),
                 *(row.natural_key for one in sets for row in one.quarantined),
             ],
             hidden=hidden,

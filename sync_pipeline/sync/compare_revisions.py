@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sync_pipeline.errors import WindowTooHard
-from sync_pipeline.model import Batch, Depth, RevisionWindow, Traffic, Window
+from sync_pipeline.model import Depth, RevisionPage, RevisionWindow, Traffic, Window
 from sync_pipeline.store import comparison, watermarks
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.reconcile import Compared
@@ -49,7 +49,7 @@ class RevisionComparison:
             for batch in self._batches(piece):
                 yield self._compare(batch)
 
-    def _batches(self, window: RevisionWindow) -> Iterator[Batch]:
+    def _batches(self, window: RevisionWindow) -> Iterator[RevisionPage]:
         todo = [window]
         while todo:
             part = todo.pop()
@@ -63,7 +63,7 @@ class RevisionComparison:
                 else:
                     todo += halves(part)
 
-    def _compare(self, batch: Batch) -> Compared:
+    def _compare(self, batch: RevisionPage) -> Compared:
         assert isinstance(batch.window, RevisionWindow)
         with self._attempt.database.connection() as conn:
             rows, poorer = comparison.compare_revisions(conn, self._repo_id, batch.window, marked(batch))

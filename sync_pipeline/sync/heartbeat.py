@@ -1,7 +1,7 @@
 """The thread that keeps the claim and the lease of a running job alive.
 
-Belongs here: renewing both on a connection of its own, and saying loudly when either is lost. The word of
-the heartbeat is only an early warning: every writing transaction checks both itself.
+Belongs here: renewing both on a connection of its own, and reporting the loss of either. The heartbeat is
+only an early warning, because every writing transaction checks both itself.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import TracebackType
 import psycopg
 
 from sync_pipeline.errors import SyncError
+from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases
 from sync_pipeline.store.database import Database
 
@@ -22,32 +23,24 @@ _log = logging.getLogger(__name__)
 
 class Heartbeat:
     """Renews ``claim`` and, while one is set, the lease. ``lost`` is set once the claim cannot be kept, or
-    could not be renewed ``max_failures`` times in a row: then nobody knows, and going on would be in vain. A
-    lost lease is taken again for the next chunk."""
+    could not be renewed ``worker_max_renew_failures`` times in a row: then its state is unknown. A lost lease
+    is taken again for the next chunk."""
 
-    def __init__(
-        self,
-        database: Database,
-        claim: jobs.Claim,
-        *,
-        claim_length: float,
-        claim_renew: float,
-        lease_length: float,
-        lease_renew: float,
-        max_failures: int,
-    ) -> None:
+    def __init__(self, database: Database, claim: jobs.Claim, settings: Settings) -> None:
         self.lost = threading.Event()
         self._database = database
         self._claim = claim
-        self._claim_length = claim_length
-        self._lease_length = lease_length
-        self._max_failures = max_failures
+        self._settings = settings
         self._lease: leases.Lease | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._threads = (
-            threading.Thread(target=self._beat, args=(claim_renew, self._renew_claim), daemon=True),
-            threading.Thread(target=self._beat, args=(lease_renew, self._renew_lease), daemon=True),
+            threading.Thread(
+                target=self._beat, args=(settings.jobs.claim_renew_seconds, self._renew_claim), daemon=True
+            ),
+            threading.Thread(
+                target=self._beat, args=(settings.jobs.lease_renew_seconds, self._renew_lease), daemon=True
+            ),
         )
 
     def __enter__(self) -> Heartbeat:
@@ -75,21 +68,21 @@ class Heartbeat:
                 failures = 0
             except (psycopg.Error, SyncError) as error:
                 failures += 1
-                if renew == self._renew_claim and failures >= self._max_failures:
+                if renew == self._renew_claim and failures >= self._settings.worker.max_renew_failures:
                     self.lost.set()
-                # The database may be back before the claim ends; the guard decides, not we.
+                # The database may be back before the claim ends; the guard of each transaction decides.
                 _log.warning("heartbeat of job %s failed: %s", self._claim.job_id, error)
 
     def _renew_claim(self) -> None:
         with self._database.connection() as conn:
-            if not jobs.renew(conn, self._claim, self._claim_length):
+            if not jobs.renew(conn, self._claim, self._settings.jobs.claim_seconds):
                 self.lost.set()
 
     def _renew_lease(self) -> None:
-        # The lock makes sure that a lease just given back is not taken for lost.
+        # The lock keeps a lease that was just released from counting as lost.
         with self._lock:
             if self._lease is None:
                 return
             with self._database.connection() as conn:
-                if not leases.renew(conn, self._lease, self._lease_length):
+                if not leases.renew(conn, self._lease, self._settings.jobs.lease_seconds):
                     self._lease = None

@@ -1,8 +1,8 @@
-"""Attempts whose owners are lost, ended as the policy judges them.
+"""Attempts whose owners are gone, ended as the policy decides.
 
 Belongs here: the step from rows of the ledger to :mod:`sync_pipeline.policy.reaping` and back. The reaper
-takes it for everything and with its graces; whoever starts a job, at once for what else is left over of that
-repository, because nobody may ever ask for the same window again.
+does this for all jobs, after a grace period. Starting a job does it at once for the other jobs of that asset,
+because the same window may never be requested again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sync_pipeline.sync.worker import is_gone
 
 _log = logging.getLogger(__name__)
 
-# Somebody works on this repository now, so nothing is gained by waiting before the next attempt.
+# This asset is worked on now, so waiting before the next attempt gains nothing.
 _AT_ONCE = Rules(
     job_grace=timedelta(),
     lease_grace=timedelta(),
@@ -49,7 +49,7 @@ def facts_of(
 
 
 def end(conn: Connection, row: Mapping[str, Any], ending: Ending, *, process_gone: bool) -> bool:
-    """End the attempt of ``row`` so; False if it is somebody's again by now. See
+    """End the attempt of ``row`` as ``ending`` says; False if the job has an owner again. See
     :func:`sync_pipeline.store.jobs.end_lost`."""
     return jobs.end_lost(
         conn,
@@ -64,8 +64,7 @@ def end(conn: Connection, row: Mapping[str, Any], ending: Ending, *, process_gon
 
 
 def expire_abandoned_jobs(conn: Connection, repo_id: int, job_type: JobType) -> None:
-    """End what dead workers left running of one (repository, job type), whichever window it was, and say so
-    in the log."""
+    """End the jobs of one asset that dead workers left running, whatever their window, and log it."""
     now = database_time(conn)
     for row in reaping.running_jobs(conn, repo_id, job_type):
         gone = is_gone(row["claimed_process"])

@@ -1,7 +1,7 @@
-"""A visit to a GitLab project: the look at its front door, and what is recorded of it.
+"""A visit to a GitLab project: its project info, and what is recorded of it.
 
-Belongs here: what commits, merge requests and reviews have in common: the state of access per job type, the
-end of what can be read, the credential that was refused.
+Belongs here: what commits, merge requests and reviews have in common: the access state of each job type, the
+end of the time that can be read, the credential that was refused.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _REPORTER = 20
 
 
 class ProjectVisit:
-    """One look at a project, for all ``attempts`` that share it. ``fingerprint`` is that of the token."""
+    """One visit to a project, for all ``attempts`` that share it. ``fingerprint`` is that of the token."""
 
     def __init__(self, attempts: Sequence[Attempt], client: Client, fingerprint: str) -> None:
         self._attempts = attempts
         self._client = client
-        self._fingerprint = fingerprint
+        self.fingerprint = fingerprint
         self._database = attempts[0].database
         self._repo = attempts[0].repo
         self._lag = timedelta(seconds=attempts[0].settings.gitlab.safety_lag_seconds)
@@ -44,13 +44,8 @@ class ProjectVisit:
         assert self._repo.project_id is not None
         return self._repo.project_id
 
-    @property
-    def fingerprint(self) -> str:
-        """That of the token."""
-        return self._fingerprint
-
     def look(self) -> project.ProjectInfo:
-        """Request the project, or use the look of another job type's visit a moment ago. Raises as the
+        """Get the project info, or use that of another job type's visit a moment ago. Raises as the
         transport does; SourceGone where the project is not found this once, SourceReplaced where another one
         has its number."""
         job_types = [attempt.job_type for attempt in self._attempts]
@@ -61,7 +56,7 @@ class ProjectVisit:
             known = None
             if all(attempt.is_incremental for attempt in self._attempts):
                 known = project_looks.recent(
-                    conn, repo_id, self._fingerprint, job_types, seconds=_LOOK_SECONDS
+                    conn, repo_id, self.fingerprint, job_types, seconds=_LOOK_SECONDS
                 )
         if known is None:
             self.project = look = project.get_project(self._client, self.project_id)
@@ -89,9 +84,9 @@ class ProjectVisit:
                     marked_on=look.marked_on,
                     actor=self._attempts[0].claim.actor,
                 )
-                credentials.clear(conn, self._repo.instance, self._fingerprint)
+                credentials.clear(conn, self._repo.instance, self.fingerprint)
                 fresh = project_looks.StoredLook(look.raw, look.date, self.looked_at)
-                project_looks.put(conn, repo_id, self._fingerprint, job_types, fresh)
+                project_looks.put(conn, repo_id, self.fingerprint, job_types, fresh)
             else:
                 # Its own visit recorded it. A discovery may have seen a newer state since.
                 project_looks.used(conn, repo_id, job_types, known)
@@ -101,7 +96,7 @@ class ProjectVisit:
 
     def sees_internal_notes(self) -> bool:
         """True if the token is known to see notes that only members see; without that such a note that does
-        not come may just be hidden. Only right after :meth:`look`."""
+        not come may just be hidden. Valid after :meth:`look`."""
         permissions = self.project.raw.get("permissions")
         found = permissions.values() if isinstance(permissions, dict) else ()
         levels = [one.get("access_level") for one in found if isinstance(one, dict)]
@@ -109,7 +104,7 @@ class ProjectVisit:
 
     def readable(self, clock: datetime | None) -> TimeWindow:
         """All time up to the safety lag before ``clock``, the server's clock at an answer (None: at the
-        look). Raises Transient where the server does not tell its time: ours may be ahead of it, and what
+        project info). Raises Transient where the server does not send its time: ours may be ahead, and what
         happened in between would count as read."""
         now = clock or self.project.date
         if now is None:
@@ -132,7 +127,7 @@ class ProjectVisit:
         return True
 
     def record(self, attempt: Attempt, *, complete: bool, detail: str | None = None) -> None:
-        """Write down that ``attempt`` could read. ``complete``: nothing was missing at the look."""
+        """Record that ``attempt`` could read. ``complete``: nothing was missing when the visit began."""
         access = project.access(self.project, attempt.job_type)
         if access is Access.PENDING_DELETION and detail is None:
             detail = (
@@ -179,4 +174,4 @@ class ProjectVisit:
         if isinstance(error, AccessDenied) and error.is_of_the_token:
             # An attempt that lost its job says nothing about the token: its answer may be an old one.
             with suppress(LeaseLost), self._attempts[0].fenced() as conn:
-                credentials.stop(conn, self._repo.instance, self._fingerprint, str(error))
+                credentials.stop(conn, self._repo.instance, self.fingerprint, str(error))

@@ -29,8 +29,8 @@ class Readers:
     """Makes readers and clients; share one per process, because a GitLab server's connections and what is
     known about its token belong to the process. Safe to share between threads.
 
-    ``database`` is where the shared rate limits are. Whoever sends something gives one; without it, which is
-    for looks at tokens and for tests, nothing is limited.
+    ``database`` holds the shared rate limits. Without it, which is for reading tokens and for tests, nothing
+    is limited.
     """
 
     def __init__(self, settings: Settings, database: Database | None = None) -> None:
@@ -79,8 +79,8 @@ class Readers:
         return Instance(server.url, server.token, ca_file=server.ca_file, limiter=limiter)
 
     def fingerprint(self, instance: str) -> str:
-        """Start of the SHA-256 of the token in force, which tells it from a renewed one; ``none`` where there
-        is none. Raises as :meth:`gitlab`."""
+        """The first digits of the SHA-256 of the current token, which differ after a renewal; ``none``
+        without a token. Raises as :meth:`gitlab`."""
         token = self._server(instance).token()
         return hashlib.sha256(token.encode()).hexdigest()[:_FINGERPRINT] if token else "none"
 
@@ -96,7 +96,7 @@ class Readers:
 
 
 def not_configured(instance: str) -> str:
-    """What to say where the settings know no GitLab server with this key."""
+    """The message for a GitLab server that the settings do not have."""
     return (
         f"no GitLab is configured for {instance}; set SCM_GITLAB_URL and SCM_GITLAB_TOKEN, "
         "or add a [[gitlab]] table to the TOML file"
@@ -112,8 +112,8 @@ def svn_reader(
     attempts: int = 3,
     limiter: RateLimiter | None = None,
 ) -> SvnReader:
-    """The reader of everything below ``prefix`` of the repository at ``root_url``. It asks a server that
-    cannot be reached ``attempts`` times, and ``limiter`` before each command."""
+    """The reader of everything below ``prefix`` of the repository at ``root_url``. It tries a server that
+    cannot be reached ``attempts`` times, and asks ``limiter`` before each command."""
     client = make_client(
         username=settings.svn.username,
         password=settings.svn.password.get_secret_value(),

@@ -23,6 +23,7 @@ from sync_pipeline.model import (
     Depth,
     Difference,
     DifferenceKind,
+    Page,
     Traffic,
     Window,
 )
@@ -32,11 +33,10 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.fields import quarantine_key
 from sync_pipeline.store import quarantine, reconciliations, tombstones, watermarks
 from sync_pipeline.store.comparison import ComparedRow
-from sync_pipeline.store.database import Connection
-from sync_pipeline.store.leases import Lease
 from sync_pipeline.store.reconciliations import Discrepancy
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.chunks import retry_on_lease_loss
+from sync_pipeline.sync.pages import open_batch
 
 CLEAN, MISMATCH, INCONCLUSIVE = "clean", "mismatch", "inconclusive"
 """The status of a comparison, as it is stored."""
@@ -211,11 +211,11 @@ class ProbeWork:
         """Compare a part; False where the requests are used up before its end."""
         pieces = self._comparison.read(part.window, self._depth)
         while True:
-            with self._attempt.lease() as lease:
+            with self._attempt.lease():
                 piece = next(pieces, None)
                 if piece is None:
                     break
-                self._write(lease, part, piece)
+                self._write(part, piece)
             limit = self._attempt.request.max_calls
             start, end = bounds(part.window)
             if limit is not None and self._comparison.traffic.calls >= limit and part.end != end:
@@ -225,22 +225,20 @@ class ProbeWork:
         self._conclude(part, None)
         return True
 
-    def _write(self, lease: Lease, part: _Part, piece: Compared) -> None:
+    def _write(self, part: _Part, piece: Compared) -> None:
         piece = self._without_set_aside(piece)
         room = max(0, _MAX_KEPT - part.differing)
         part.add(piece)
 
-        def store(conn: Connection, batch_id: int) -> Counts:
+        with open_batch(self._attempt, Page(piece.window, ())) as batch:
             reconciliations.put(
-                conn,
+                batch.conn,
                 repo_id=self._repo_id,
                 job_type=self._job_type,
                 number=part.number,
                 found=piece.differences[:room],
             )
-            return Counts(read=piece.expected, unchanged=piece.expected)
-
-        self._attempt.write(lease, store, window=piece.window)
+            batch.counts = Counts(read=piece.expected, unchanged=piece.expected)
 
     def _without_set_aside(self, piece: Compared) -> Compared:
         """``piece`` without differences of rows in quarantine, which wait there for their own repair."""
@@ -270,9 +268,9 @@ class ProbeWork:
             self._result(replace(rest, number=number), rest.window, INCONCLUSIVE, error)
 
     def _result(self, part: _Part, window: Window, status: str, detail: str | None) -> None:
-        def store(conn: Connection, batch_id: int) -> Counts:
+        with self._attempt.lease(), open_batch(self._attempt, Page(window, ())) as batch:
             reconciliations.add(
-                conn,
+                batch.conn,
                 window,
                 {
                     "number": part.number,
@@ -289,7 +287,7 @@ class ProbeWork:
             # Lists alone do not show differences in details.
             if status != INCONCLUSIVE and (self._depth is Depth.DETAILS or self._comparison.lists_are_whole):
                 reconciliations.resolve_unseen(
-                    conn,
+                    batch.conn,
                     repo_id=self._repo_id,
                     job_type=self._job_type,
                     window=window,
@@ -298,10 +296,6 @@ class ProbeWork:
                     # Some rows without a place are compared at the end.
                     everywhere=window == part.window,
                 )
-            return Counts()
-
-        with self._attempt.lease() as lease:
-            self._attempt.write(lease, store, window=window)
 
 
 class HealWork:
@@ -335,33 +329,26 @@ class HealWork:
             self._work.heal([one.difference for one in back])
 
     def _tried(self, window: Window, read: Sequence[Discrepancy]) -> None:
-        def store(conn: Connection, batch_id: int) -> Counts:
-            reconciliations.tried(conn, [one.discrepancy_id for one in read])
-            return Counts()
-
-        with self._attempt.lease() as lease:
-            self._attempt.write(lease, store, window=window)
+        with self._attempt.lease(), open_batch(self._attempt, Page(window, ())) as batch:
+            reconciliations.tried(batch.conn, [one.discrepancy_id for one in read])
 
     def _bury(self, window: Window, some: Sequence[Discrepancy]) -> set[str]:
         """Make tombstones of those that are gone; returns their keys. The source is asked under the lease,
         so that no other job stores one that came back in between."""
-        with self._attempt.lease() as lease:
+        with self._attempt.lease():
             gone = self._work.gone([one.difference for one in some])
-
-            def store(conn: Connection, batch_id: int) -> Counts:
-                number = tombstones.bury(
-                    conn,
-                    repo_id=self._attempt.repo.repo_id,
-                    job_type=self._attempt.job_type,
-                    batch_id=batch_id,
-                    keys=sorted(gone),
-                )
-                ids = [one.discrepancy_id for one in some if one.difference.natural_key in gone]
-                reconciliations.deleted(conn, ids)
-                return Counts(read=number, updated=number)
-
             if gone:
-                self._attempt.write(lease, store, window=window)
+                with open_batch(self._attempt, Page(window, ())) as batch:
+                    number = tombstones.bury(
+                        batch.conn,
+                        repo_id=self._attempt.repo.repo_id,
+                        job_type=self._attempt.job_type,
+                        batch_id=batch.batch_id,
+                        keys=sorted(gone),
+                    )
+                    ids = [one.discrepancy_id for one in some if one.difference.natural_key in gone]
+                    reconciliations.deleted(batch.conn, ids)
+                    batch.counts = Counts(read=number, updated=number)
         return gone
 
 

@@ -29,17 +29,20 @@ from sync_pipeline.model import (
     JobType,
     Kind,
     Mode,
+    Page,
     QuarantinedRow,
     Repository,
     TimeWindow,
     Trigger,
 )
 from sync_pipeline.sources.gitlab.fields import commit, payload
+from sync_pipeline.sources.gitlab.lists import LISTS
 from sync_pipeline.sources.gitlab.merge_requests import merge_request, merge_request_version
 from sync_pipeline.sources.gitlab.reviews import note, resource_event, told_once
-from sync_pipeline.store import commits, merge_requests, remap, reviews
+from sync_pipeline.store import commits, listed, merge_requests, remap, reviews
 from sync_pipeline.store.commits import STATS_UNREAD
 from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.store.job_types import LISTED
 from sync_pipeline.store.raw import ESCAPED
 from sync_pipeline.store.remap import DerivedRow
 from sync_pipeline.store.tables import (
@@ -51,6 +54,7 @@ from sync_pipeline.store.tables import (
 )
 from sync_pipeline.sync.attempt import Attempt, database_error
 from sync_pipeline.sync.chunks import retry_on_lease_loss
+from sync_pipeline.sync.pages import Batch, FactStore, write_page
 
 BATCH_ROWS = 500
 """Rows that one transaction changes at most, but for a merge request that alone has more children."""
@@ -130,7 +134,7 @@ class _Page:
         return None if stored is None else tuple(found)
 
 
-class RemapWork:
+class RemapWork(FactStore[Page[Sequence[_Fact]]]):
     """Derives the facts of one job type anew for one attempt."""
 
     def __init__(self, attempt: Attempt) -> None:
@@ -149,32 +153,33 @@ class RemapWork:
 
     def _derive(self, after: Any) -> _Page | None:
         attempt = self._attempt
-        with attempt.lease() as lease:
+        with attempt.lease():
             with attempt.database.connection() as conn:
                 page = _PAGES[attempt.job_type](conn, attempt.repo.repo_id, after, self._since)
             if page is None:
                 return None
-            quarantined = page.quarantined
+            quarantined = tuple(page.quarantined)
             for first in range(0, max(len(page.facts), 1), BATCH_ROWS):
-                attempt.write_rows(
-                    lease,
-                    page.facts[first : first + BATCH_ROWS],
-                    self._store,
-                    key=lambda fact: fact.keys[0],
-                    payload=lambda fact: payload(fact.raw),
-                    window=self._window,
-                    evidence=Evidence("stored JSON"),
-                    quarantined=quarantined,
+                facts = page.facts[first : first + BATCH_ROWS]
+                evidence = Evidence("stored JSON")
+                write_page(
+                    attempt, Page(self._window, facts, quarantined=quarantined, evidence=evidence), self
                 )
-                quarantined = []
+                quarantined = ()
             return page
 
-    def _store(self, conn: Connection, batch_id: int, facts: Sequence[_Fact]) -> Counts:
+    def store(self, batch: Batch, page: Page[Sequence[_Fact]]) -> Counts:
+        """See :class:`sync_pipeline.sync.pages.FactStore`."""
         repo_id = self._attempt.repo.repo_id
-        counts = remap.put(conn, repo_id=repo_id, batch_id=batch_id, rows=[fact.row for fact in facts])
-        keys = [key for fact in facts for key in fact.keys]
-        remap.resolve(conn, repo_id, self._attempt.job_type, keys)
+        rows = [fact.row for fact in page.rows]
+        counts = remap.put(batch.conn, repo_id=repo_id, batch_id=batch.batch_id, rows=rows)
+        keys = [key for fact in page.rows for key in fact.keys]
+        remap.resolve(batch.conn, repo_id, self._attempt.job_type, keys)
         return counts
+
+    def key(self, row: _Fact) -> str:
+        """See :class:`sync_pipeline.sync.pages.FactStore`."""
+        return row.keys[0]
 
 
 def look_ahead(
@@ -352,10 +357,36 @@ def _event(stored: Stored) -> ReviewEventRow:
     return _with_mark(row, stored)
 
 
+# Flat lists ---------------------------------------------------------------------------------------------
+
+
+def _list_page(
+    job_type: JobType, conn: Connection, repo_id: int, after: Any, since: datetime | None
+) -> _Page | None:
+    table, parse = LISTED[job_type], LISTS[job_type].parse
+    stored = remap.listed_after(conn, table, repo_id, after, since, BATCH_ROWS)
+    if not stored:
+        return None
+
+    def derive(one: Stored) -> Any:
+        row = parse(one["raw"])
+        _check_identity(listed.key_of(table, row), str(one[table.key[0]]))
+        return _with_mark(row, one)
+
+    page = _Page(str(stored[-1][table.key[0]]))
+    for one in stored:
+        key = _key(one[table.key[0]])
+        row = page.read(key, one, derive)
+        if row is not None:
+            page.facts.append(_Fact([key], row.raw, DerivedRow(table, listed.columns(table, row), one)))
+    return page
+
+
 _PAGES: Mapping[JobType, Callable[[Connection, int, Any, datetime | None], _Page | None]] = {
     JobType.COMMITS: _commit_page,
     JobType.MERGE_REQUESTS: _merge_request_page,
     JobType.REVIEWS: _event_page,
+    **{job_type: partial(_list_page, job_type) for job_type in LISTS},
 }
 
 

@@ -1,7 +1,7 @@
-"""Rows in quarantine tried again: what one attempt at it does.
+"""Rows in quarantine tried again by one attempt.
 
-Belongs here: the order of things, and what becomes of an entry whose row was not met this time. How a row is
-read again is the matter of each job type (:mod:`sync_pipeline.sync.revisions`,
+Belongs here: the order of the steps, and the end of an entry whose row did not come. How a row is
+read again is up to each job type (:mod:`sync_pipeline.sync.revisions`,
 :mod:`~sync_pipeline.sync.commits`, :mod:`~sync_pipeline.sync.merge_requests`). The source is always asked: a
 payload may have been redacted or cut, and the row may have been mended. Only what a stored raw could not be
 read from (keys that begin with ``raw:``) is another work, that of :mod:`sync_pipeline.sync.remap`.
@@ -9,15 +9,15 @@ read from (keys that begin with ``raw:``) is another work, that of :mod:`sync_pi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from sync_pipeline.model import (
     BEGINNING,
-    Counts,
     JobRequest,
     Mode,
+    Page,
     QuarantinedRow,
     RevisionWindow,
     TimeWindow,
@@ -28,6 +28,7 @@ from sync_pipeline.store import quarantine
 from sync_pipeline.store.database import Connection, database_time
 from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync.attempt import Attempt
+from sync_pipeline.sync.pages import open_batch
 
 RAW = "raw:"
 """Keys of quarantine that begin so are of stored raws, not of rows of the source."""
@@ -35,7 +36,7 @@ RAW = "raw:"
 
 @dataclass
 class RetryResult:
-    """What reading again has shown about rows that did not come. ``absent``: everything that the row could be
+    """The result of reading again, for rows that did not come. ``absent``: everything that the row could be
     among was read, and it is not there. ``unread``: why the row could not be looked for, by its key."""
 
     absent: set[str] = field(default_factory=set)
@@ -46,7 +47,7 @@ class Retries(Protocol):
     """The work of a job type that can read single rows again."""
 
     def retry(self, entries: Sequence[QuarantineEntry]) -> RetryResult:
-        """Read again what ``entries`` are about and store it, or set it aside again."""
+        """Read again what ``entries`` are about and store it, or quarantine it again."""
         ...
 
 
@@ -85,41 +86,32 @@ class RetryWork:
         """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
         before = self._open()
         if before:
-            outcome = self._work.retry(before)
+            result = self._work.retry(before)
             seen = {entry.quarantine_id: entry.seen for entry in before}
             left = [entry for entry in self._open() if entry.seen == seen.get(entry.quarantine_id)]
             if left and not self._attempt.done.failures:
-                self._conclude(left, outcome)
+                self._conclude(left, result)
 
     def _open(self) -> list[QuarantineEntry]:
         with self._attempt.database.connection() as conn:
             found, _ = quarantine.entries(conn, ids=self._attempt.request.quarantine)
         return found
 
-    def _conclude(self, left: Sequence[QuarantineEntry], outcome: RetryResult) -> None:
+    def _conclude(self, left: Sequence[QuarantineEntry], result: RetryResult) -> None:
         """Entries whose rows did not come: they leave quarantine where nothing is there any more, and else
         stay, as met once more."""
-        gone = [entry.quarantine_id for entry in left if entry.natural_key in outcome.absent]
-        kept = [entry for entry in left if entry.natural_key not in outcome.absent]
-        rows = self._kept(kept, outcome.unread)
-
-        def store(conn: Connection, batch_id: int) -> Counts:
-            quarantine.resolve(conn, gone)
-            return Counts()
-
-        window = self._attempt.claim.window
-        assert window is not None
-        with self._attempt.lease() as lease:
-            self._attempt.write(lease, store, window=window, quarantined=rows)
-
-    def _kept(self, entries: Sequence[QuarantineEntry], unread: Mapping[str, str]) -> list[QuarantinedRow]:
+        gone = [entry.quarantine_id for entry in left if entry.natural_key in result.absent]
+        kept = [entry for entry in left if entry.natural_key not in result.absent]
         with self._attempt.database.connection() as conn:
-            return [
+            rows = tuple(
                 QuarantinedRow(
                     entry.natural_key,
                     entry.reason,
-                    unread.get(entry.natural_key, entry.detail),
+                    result.unread.get(entry.natural_key, entry.detail),
                     quarantine.payload_of(conn, entry.quarantine_id),
                 )
-                for entry in entries
-            ]
+                for entry in kept
+            )
+        page = Page(self._attempt.claim.window, (), quarantined=rows)
+        with self._attempt.lease(), open_batch(self._attempt, page) as batch:
+            quarantine.resolve(batch.conn, gone)

@@ -1,6 +1,6 @@
-"""Revisions of Subversion: what one attempt looks at, reads and stores.
+"""Revisions of Subversion: what one attempt reads and stores.
 
-Belongs here: the look at the front door, HEAD, chunks and their halves, the sweep for edited properties.
+Belongs here: the identity of the repository, HEAD, chunks and their halves, the scan for edited properties.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
@@ -30,35 +30,37 @@ from sync_pipeline.errors import (
 )
 from sync_pipeline.model import (
     Access,
-    Batch,
     Counts,
     Difference,
     Evidence,
+    Page,
     QuarantinedRow,
+    RevisionPage,
     RevisionRow,
     RevisionWindow,
     Visit,
     Window,
 )
 from sync_pipeline.policy.chunking import WindowLimit, next_size
-from sync_pipeline.store import facts, leases, quarantine, watermarks
-from sync_pipeline.store.database import Connection, database_time
+from sync_pipeline.store import facts, quarantine, watermarks
+from sync_pipeline.store.database import database_time
 from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync import identity
-from sync_pipeline.sync.attempt import OBLIGATIONS_PER_RUN, Attempt, database_error, is_about_a_row
+from sync_pipeline.sync.attempt import DEFERRED_PER_VISIT, Attempt, database_error, is_about_a_row
 from sync_pipeline.sync.chunks import retry_on_lease_loss
+from sync_pipeline.sync.pages import Batch, FactStore, write_page
 from sync_pipeline.sync.retry import RetryResult
 from sync_pipeline.sync.source import RevisionSource
 
 _log = logging.getLogger(__name__)
 
-SWEEP_BLOCK = 1000
-"""Older revisions that one visit of the rolling sweep re-reads."""
+SCAN_BLOCK = 1000
+"""Older revisions that one visit of the rolling scan reads again."""
 
 _LOOK_SECONDS = 30.0
 # What quarantine keeps of a revision that cannot be stored.
-_PATHS_SET_ASIDE = 1000
-_PAYLOAD_BYTES = 1 << 20
+_MAX_QUARANTINED_PATHS = 1000
+_MAX_PAYLOAD_BYTES = 1 << 20
 _STOP_AFTER_FAILED_CHUNKS = 3
 _STOP_AFTER_TIMEOUTS = 5
 _SOURCE_IS_DOWN = frozenset({"connection", "timeout"})
@@ -66,11 +68,58 @@ _SOURCE_IS_DOWN = frozenset({"connection", "timeout"})
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """A look at the front door that found the repository that we know."""
+    """A visit that found the repository that is registered."""
 
     visit: Visit
     looked_at: datetime
     monotonic: float
+
+
+@dataclass
+class RevisionFacts(FactStore[RevisionPage]):
+    """Writes pages of revisions of the repository at ``url``. Those in ``overriding`` replace what is stored,
+    unless they show less."""
+
+    repo_id: int
+    url: str
+    overriding: set[int] = field(default_factory=set)
+
+    def store(self, batch: Batch, page: RevisionPage) -> Counts:
+        """See :class:`sync_pipeline.sync.pages.FactStore`. Raises SourceReplaced where the rows are those of
+        another repository."""
+        window = page.window
+        assert isinstance(window, RevisionWindow)
+        again = self.overriding.intersection(range(window.first, window.end))
+        if again:
+            facts.invalidate(batch.conn, self.repo_id, again)
+        return facts.store_revisions(
+            batch.conn,
+            repo_id=self.repo_id,
+            batch_id=batch.batch_id,
+            rows=self._noted(batch, page),
+            window=window,
+            check=partial(self.check_history, invalidated=again),
+        )
+
+    def _noted(self, batch: Batch, page: RevisionPage) -> Iterator[RevisionRow]:
+        for row in marked(page):
+            batch.note(self.key(row))
+            yield row
+
+    def key(self, row: RevisionRow) -> str:
+        """See :class:`sync_pipeline.sync.pages.FactStore`."""
+        return str(row.rev_num)
+
+    def check_history(self, changed: Sequence[dict[str, Any]], invalidated: Collection[int] = ()) -> None:
+        """Raises SourceReplaced where the changed revisions are others than the stored ones. The stored rows
+        of ``invalidated`` ones may have been damaged here, so only their paths count."""
+        found = (identity.Change(**row) for row in changed)
+        why = identity.rewritten(
+            (replace(one, message_differs=False) if one.rev_num in invalidated else one for one in found),
+            self.url,
+        )
+        if why is not None:
+            raise SourceReplaced(why)
 
 
 class RevisionWork:
@@ -84,25 +133,16 @@ class RevisionWork:
         self._settings = attempt.settings
         self._repo = attempt.repo
         self._job_type = attempt.job_type
-        # Revisions whose next copy wins over what is stored.
-        self._distrusted: set[int] = set()
+        self._facts = RevisionFacts(attempt.repo.repo_id, attempt.repo.url)
         self._limit = WindowLimit()
         self.done = attempt.done
         attempt.meter = lambda: source.traffic
 
     def run(self) -> None:
         """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
-        try:
-            self._work()
-        finally:
-            self.done.traffic = self._source.traffic
-
-    def _work(self) -> None:
-        with self._database.connection() as conn:
-            before = watermarks.get(conn, self._repo.repo_id, self._job_type)
+        before = self._watermark()
         look = self.look(before)
         visit, looked_at = look.visit, look.looked_at
-        self.done.head = visit.head
         if before.access is Access.REPLACED:
             self._read_covered_again(before, visit)
             if self.done.failures:
@@ -110,67 +150,54 @@ class RevisionWork:
                 return
         target = self._target(before, visit)
         if target is not None:
-            with self._database.connection() as conn:
-                todo: tuple[Window, ...] = (target,)
-                if not self._attempt.rereads:
+            todo: tuple[Window, ...] = (target,)
+            if not self._attempt.rereads:
+                with self._database.connection() as conn:
                     todo = watermarks.missing(conn, self._repo.repo_id, self._job_type, target)
             self._read_windows(todo)
         if self._attempt.is_incremental and not self.done.failures:
-            self._settle_obligations()
-            self._sweep(before, visit)
+            self._fetch_deferred()
+            self._scan(before, visit)
         self._record_visit(visit, looked_at)
+
+    def _watermark(self) -> watermarks.WatermarkRow:
+        with self._database.connection() as conn:
+            return watermarks.get(conn, self._repo.repo_id, self._job_type)
 
     def retry(self, entries: Sequence[QuarantineEntry]) -> RetryResult:
         """Read the revisions of ``entries`` again. See :class:`sync_pipeline.sync.retry.Retries`."""
-        try:
-            with self._database.connection() as conn:
-                before = watermarks.get(conn, self._repo.repo_id, self._job_type)
-            head = self.look(before).visit.head
-            self._read_windows(up_to(head, runs(int(entry.natural_key) for entry in entries)))
-        finally:
-            self.done.traffic = self._source.traffic
+        head = self.look(self._watermark()).visit.head
+        self._read_windows(up_to(head, runs(int(entry.natural_key) for entry in entries)))
         return RetryResult()
 
     def heal(self, found: Sequence[Difference]) -> None:
         """Read the revisions of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Healing`."""
-        try:
-            with self._database.connection() as conn:
-                before = watermarks.get(conn, self._repo.repo_id, self._job_type)
-            head = self.look(before).visit.head
-            self._distrusted = {int(one.natural_key) for one in found}
-            self._read_windows(up_to(head, runs(self._distrusted)))
-        finally:
-            self.done.traffic = self._source.traffic
+        head = self.look(self._watermark()).visit.head
+        self._facts.overriding = {int(one.natural_key) for one in found}
+        self._read_windows(up_to(head, runs(self._facts.overriding)))
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
         """See :class:`sync_pipeline.sync.reconcile.Healing`."""
-        try:
-            with self._database.connection() as conn:
-                before = watermarks.get(conn, self._repo.repo_id, self._job_type)
-            head = self.look(before).visit.head
-            outside = set()
-            for rev_num in (int(one.natural_key) for one in found):
-                if rev_num <= head and self._source.is_outside(rev_num):
-                    with self._database.connection() as conn:
-                        was_inside = facts.is_whole(conn, self._repo.repo_id, rev_num)
-                    if was_inside:
-                        raise SourceReplaced(identity.other_paths(rev_num, self._repo.url))
-                    outside.add(str(rev_num))
-            return outside
-        finally:
-            self.done.traffic = self._source.traffic
+        head = self.look(self._watermark()).visit.head
+        outside = set()
+        for rev_num in (int(one.natural_key) for one in found):
+            if rev_num <= head and self._source.is_outside(rev_num):
+                with self._database.connection() as conn:
+                    was_inside = facts.is_whole(conn, self._repo.repo_id, rev_num)
+                if was_inside:
+                    raise SourceReplaced(identity.other_paths(rev_num, self._repo.url))
+                outside.add(str(rev_num))
+        return outside
 
     def look(self, before: watermarks.WatermarkRow) -> SourceState:
-        """Pin HEAD and make sure that this is still the repository that we know. Raises SourceReplaced.
+        """Pin HEAD and check that this is still the registered repository. Raises SourceReplaced.
 
-        The block jobs of one backfill share a look for half a minute; live syncing always looks itself.
+        The block jobs of one backfill share a visit for half a minute. Live syncing always makes its own.
         """
         known = self._looks.get(self._repo.repo_id)
-        if (
-            known is not None
-            and not self._attempt.is_incremental
-            and time.monotonic() - known.monotonic < _LOOK_SECONDS
-        ):
+        is_shared = known is not None and time.monotonic() - known.monotonic < _LOOK_SECONDS
+        if known is not None and is_shared and not self._attempt.is_incremental:
+            self.done.head = known.visit.head
             return known
         with self._database.connection() as conn:
             looked_at = database_time(conn)
@@ -191,7 +218,7 @@ class RevisionWork:
         return look
 
     def end_if_silent(self, hard: WindowTooHard) -> None:
-        """After a time-out, look at the server and raise the error of the look: if it does not answer, a
+        """After a time-out, visit the server and raise the error of the visit: if it does not answer, a
         smaller window does not help."""
         if hard.code == "timeout":
             self._source.visit()
@@ -259,7 +286,7 @@ class RevisionWork:
                 first = chunk.end
 
     def _read_chunk(self, chunk: RevisionWindow) -> None:
-        with self._attempt.lease() as lease:
+        with self._attempt.lease():
             todo = [chunk]
             timeouts = 0
             while todo:
@@ -270,8 +297,8 @@ class RevisionWork:
                     window = RevisionWindow(window.first, middle)
                 self._attempt.stop_if_asked()
                 try:
-                    for batch in self._source.read(window):
-                        self._write(lease, batch)
+                    for page in self._source.read(window):
+                        self._write(page)
                     timeouts = 0
                     self._limit.grow()
                 except WindowTooHard as hard:
@@ -282,7 +309,7 @@ class RevisionWork:
                         raise Transient(f"{timeouts} times in a row: {hard}", code=hard.code) from None
                     if len(window) == 1:
                         _log.info("%s %s: %s; reading it another way", self._repo.slug, window, hard)
-                        self._write(lease, self._source.read_single(window.first))
+                        self._write(self._source.read_single(window.first))
                         continue
                     if hard.code in _SOURCE_IS_DOWN:
                         self._limit.shrink(len(window))
@@ -293,56 +320,26 @@ class RevisionWork:
                     if not is_about_a_row(refused):
                         raise
                     if len(window) == 1:
-                        self._write(lease, self._set_aside(window, refused))
+                        self._write(self._refused(window, refused))
                         continue
                     todo += halves(window)
 
-    def _set_aside(self, window: RevisionWindow, refused: psycopg.Error) -> Batch:
-        """The quarantine entry of a single revision that the database refuses."""
+    def _refused(self, window: RevisionWindow, error: psycopg.Error) -> RevisionPage:
+        """The page that puts a single revision into quarantine, because the database refuses it."""
         payload = b""
-        for batch in self._source.read(window):
-            for row in batch.rows:
-                fields = asdict(replace(row, paths=tuple(islice(row.paths, _PATHS_SET_ASIDE))))
+        for page in self._source.read(window):
+            for row in page.rows:
+                fields = asdict(replace(row, paths=tuple(islice(row.paths, _MAX_QUARANTINED_PATHS))))
                 payload = json.dumps(fields, default=str, ensure_ascii=False).encode(
                     "utf-8", "backslashreplace"
                 )
-        detail = str(database_error(refused))
-        entry = QuarantinedRow(str(window.first), "unstorable", detail, payload[:_PAYLOAD_BYTES])
-        return Batch(window, (), window, (entry,))
+        detail = str(database_error(error))
+        entry = QuarantinedRow(str(window.first), "unstorable", detail, payload[:_MAX_PAYLOAD_BYTES])
+        return Page(window, (), window, (entry,))
 
-    def _write(self, lease: leases.Lease, batch: Batch) -> None:
-        window = batch.window
-        assert isinstance(window, RevisionWindow)
-        repo_id = self._repo.repo_id
-        evidence = Evidence(f"svn log {window}")
-
-        def arriving() -> Iterator[RevisionRow]:
-            for row in marked(batch):
-                evidence.note(str(row.rev_num))
-                yield row
-
-        def store(conn: Connection, batch_id: int) -> Counts:
-            doubtful = self._distrusted.intersection(range(window.first, window.end))
-            if doubtful:
-                facts.invalidate(conn, repo_id, doubtful)
-            return facts.store_revisions(
-                conn,
-                repo_id=repo_id,
-                batch_id=batch_id,
-                rows=arriving(),
-                window=window,
-                check=partial(self._check_history, doubtful=doubtful),
-            )
-
-        self._attempt.write(
-            lease,
-            store,
-            window=window,
-            covered=() if batch.covered is None else (batch.covered,),
-            quarantined=batch.quarantined,
-            obligations=batch.obligations,
-            evidence=evidence,
-        )
+    def _write(self, page: RevisionPage) -> None:
+        evidence = Evidence(f"svn log {page.window}")
+        write_page(self._attempt, replace(page, evidence=evidence), self._facts)
 
     # -- what does not show in new revisions -------------------------------------------------------------
 
@@ -360,42 +357,31 @@ class RevisionWork:
             # A subfolder's revisions may lie far apart; the newest one alone is proof enough.
             window = RevisionWindow(stored[0].rev_num, stored[0].rev_num + 1)
         try:
-            batches = list(self._source.read(window))
+            pages = list(self._source.read(window))
         except WindowTooHard as hard:
             self.end_if_silent(hard)
             # Unreadable revisions are no proof of another repository; they are handled where they are read.
             _log.info("%s: fingerprints of %s cannot be read: %s", self._repo.slug, window, hard)
             return
-        for batch in batches:
-            for row in batch.rows:
+        for page in pages:
+            for row in page.rows:
                 seen[row.rev_num] = identity.Fingerprint(
                     row.rev_num, row.ts, facts.paths_hash(row.paths), row.visibility
                 )
         if identity.may_be_rewritten(stored, seen):
             with self._database.connection() as conn:
-                again = chain.from_iterable(map(marked, batches))
+                again = chain.from_iterable(map(marked, pages))
                 changed = facts.changes(conn, self._repo.repo_id, again)
-            self._check_history(changed)
+            self._facts.check_history(changed)
 
-    def _check_history(self, changed: Sequence[dict[str, Any]], doubtful: Collection[int] = ()) -> None:
-        """Raises SourceReplaced where the changed revisions are others than the stored ones. The stored rows
-        of ``doubtful`` ones may have been damaged here, so only their paths count."""
-        found = (identity.Change(**row) for row in changed)
-        why = identity.rewritten(
-            (replace(one, message_differs=False) if one.rev_num in doubtful else one for one in found),
-            self._repo.url,
-        )
-        if why is not None:
-            raise SourceReplaced(why)
-
-    def _settle_obligations(self) -> None:
+    def _fetch_deferred(self) -> None:
         with self._database.connection() as conn:
-            due = quarantine.due(conn, self._repo.repo_id, self._job_type, OBLIGATIONS_PER_RUN)
+            due = quarantine.due(conn, self._repo.repo_id, self._job_type, DEFERRED_PER_VISIT)
         for item in due:
-            with self._attempt.lease() as lease:
-                self._write(lease, self._source.settle(item.natural_key, item.detail))
+            with self._attempt.lease():
+                self._write(self._source.settle(item.natural_key, item.detail))
 
-    def _sweep(self, before: watermarks.WatermarkRow, visit: Visit) -> None:
+    def _scan(self, before: watermarks.WatermarkRow, visit: Visit) -> None:
         """Re-read the newest revisions and one older block: properties can be edited at any time."""
         if not self._settings.reconcile.enabled or before.watermark is None:
             return
@@ -407,7 +393,7 @@ class RevisionWork:
         end = visit.head + 1
         recent = RevisionWindow(max(1, end - self._settings.reconcile.recent_revisions), end)
         first = before.sweep_rev if before.sweep_rev < recent.first else 1
-        older = RevisionWindow(first, max(first, min(first + SWEEP_BLOCK, recent.first)))
+        older = RevisionWindow(first, max(first, min(first + SCAN_BLOCK, recent.first)))
         with self._database.connection() as conn:
             # Revisions that were never read are backfilled, not swept.
             whole = [
@@ -454,11 +440,11 @@ def halves(window: RevisionWindow) -> list[RevisionWindow]:
     return [RevisionWindow(middle, window.end), RevisionWindow(window.first, middle)]
 
 
-def marked(batch: Batch) -> Iterator[RevisionRow]:
-    """The rows, each flagged with the details that are owed for it, so that they never count as complete."""
-    owed: dict[str, list[str]] = {}
-    for item in batch.obligations:
-        owed.setdefault(item.natural_key, []).append(f"{item.detail}_unread")
-    for row in batch.rows:
-        missing = owed.get(str(row.rev_num)) if owed else None
+def marked(page: RevisionPage) -> Iterator[RevisionRow]:
+    """The rows, each flagged with its deferred details, so that it never counts as complete."""
+    unread: dict[str, list[str]] = {}
+    for item in page.deferred:
+        unread.setdefault(item.natural_key, []).append(f"{item.detail}_unread")
+    for row in page.rows:
+        missing = unread.get(str(row.rev_num))
         yield replace(row, flags=(*row.flags, *missing)) if missing else row

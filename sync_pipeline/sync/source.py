@@ -1,4 +1,4 @@
-"""What the engine needs of the outside world.
+"""The readers that the engine needs.
 
 Belongs here: the protocols that readers of :mod:`sync_pipeline.sources` satisfy without knowing them.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from sync_pipeline.model import Batch, Repository, RevisionWindow, Traffic, Visit
+from sync_pipeline.model import Repository, RevisionPage, RevisionWindow, Traffic, Visit
 from sync_pipeline.sources.gitlab.transport import Client
 
 
 class RevisionSource(Protocol):
-    """What the engine needs of a reader of revisions. One instance serves one job in one thread."""
+    """A reader of revisions. One instance serves one job in one thread."""
 
     @property
     def traffic(self) -> Traffic:
@@ -21,19 +21,19 @@ class RevisionSource(Protocol):
         ...
 
     def visit(self) -> Visit:
-        """Look at the front door."""
+        """The identity of the repository and its youngest revision."""
         ...
 
-    def read(self, window: RevisionWindow) -> Iterator[Batch]:
+    def read(self, window: RevisionWindow) -> Iterator[RevisionPage]:
         """The rows of a window. Raises WindowTooHard before it yields if a smaller one may work."""
         ...
 
-    def read_single(self, rev_num: int) -> Batch:
+    def read_single(self, rev_num: int) -> RevisionPage:
         """One revision that the ordinary way cannot read; quarantines it rather than give up."""
         ...
 
-    def settle(self, natural_key: str, detail: str) -> Batch:
-        """Another try at a detail that is owed."""
+    def settle(self, natural_key: str, detail: str) -> RevisionPage:
+        """Try a deferred fetch again."""
         ...
 
     def is_outside(self, rev_num: int) -> bool:
@@ -42,10 +42,10 @@ class RevisionSource(Protocol):
 
 
 class Sources(Protocol):
-    """What makes readers and clients for the engine; see :class:`sync_pipeline.sync.readers.Readers`."""
+    """Makes readers and clients for the engine; see :class:`sync_pipeline.sync.readers.Readers`."""
 
     def svn(self, repo: Repository, cancelled: Callable[[], bool]) -> RevisionSource:
-        """The reader of an SVN repository; the second argument tells, when called, whether to stop."""
+        """The reader of an SVN repository; ``cancelled`` returns whether to stop."""
         ...
 
     def gitlab(self, instance: str, cancelled: Callable[[], bool], *, tenant: str) -> Client:
@@ -53,5 +53,5 @@ class Sources(Protocol):
         ...
 
     def fingerprint(self, instance: str) -> str:
-        """What tells the token in force from another one."""
+        """A mark that tells the token in force from another one."""
         ...

@@ -25,11 +25,11 @@ from pydantic import SecretStr
 from sync_pipeline.errors import AccessDenied, Permanent, SourceGone, SyncError, Transient
 from sync_pipeline.model import (
     Access,
-    Batch,
     JobStatus,
     JobType,
     Mode,
     Repository,
+    RevisionPage,
     RevisionRow,
     RevisionWindow,
     Visibility,
@@ -184,7 +184,7 @@ def _plain(row: RevisionRow) -> tuple[object, ...]:
     return row.rev_num, row.author_raw, row.ts, row.message, row.flags, dict(row.revprops), row.raw, paths
 
 
-def one(batch: Batch) -> RevisionRow:
+def one(batch: RevisionPage) -> RevisionRow:
     (row,) = batch.rows
     return row
 

@@ -19,7 +19,7 @@ from sync_pipeline.errors import (
     Transient,
     WindowTooHard,
 )
-from sync_pipeline.model import Batch, PathChange, RevisionRow, RevisionWindow, Visibility
+from sync_pipeline.model import PathChange, RevisionPage, RevisionRow, RevisionWindow, Visibility
 from sync_pipeline.sandbox.dumps import DumpWriter
 from sync_pipeline.sandbox.svn_samples import growing
 from sync_pipeline.sources.svn import make_client
@@ -42,7 +42,7 @@ def reader_of(url: str, prefix: str = "", **client: str | float) -> SvnReader:
     )
 
 
-def read(reader: SvnReader, first: int, end: int) -> Batch:
+def read(reader: SvnReader, first: int, end: int) -> RevisionPage:
     (batch,) = reader.read(RevisionWindow(first, end))
     return batch
 
@@ -51,7 +51,7 @@ def rows_of(reader: SvnReader, end: int, first: int = 1) -> list[RevisionRow]:
     return list(read(reader, first, end).rows)
 
 
-def one(batch: Batch) -> RevisionRow:
+def one(batch: RevisionPage) -> RevisionRow:
     (row,) = batch.rows
     return row
 
@@ -125,7 +125,7 @@ def test_broken_revisions_cost_no_command_but_for_control_characters(
     batch = read(reader, 1, 301)
     rows = list(batch.rows)
     assert reader.calls == 1 + len(replaced)
-    assert not batch.obligations
+    assert not batch.deferred
     assert [row.rev_num for row in rows if row.flags == ("invalid_utf8",)] == sorted(latin)
     assert {row.raw.get("svn:log") for row in rows} == {None, *(b"caf\xe9 \r\n %d" % n for n in latin)}
     assert [row.rev_num for row in rows if "\x02" in (row.message or "")] == sorted(replaced)
@@ -367,11 +367,11 @@ def test_a_damaged_revision_costs_only_itself(svn_repository: Factory, svnserve:
         batch = reader.read_single(3)
         row = one(batch)
         assert (row.message, list(row.paths)) == ("m3", [])
-        (owed,) = batch.obligations
+        (owed,) = batch.deferred
         assert (owed.natural_key, owed.detail) == ("3", "changed_paths")
         settled = reader.settle("3", "changed_paths")
         assert settled.covered is None
-        assert settled.obligations[0].detail == "changed_paths"
+        assert settled.deferred[0].detail == "changed_paths"
 
 
 def test_a_settled_obligation_is_gone(svn_repository: Factory) -> None:
@@ -379,10 +379,10 @@ def test_a_settled_obligation_is_gone(svn_repository: Factory) -> None:
     whole = repository.revision_file(2).read_bytes()
     repository.damage(2)
     reader = reader_of(repository.url)
-    assert reader.read_single(2).obligations
+    assert reader.read_single(2).deferred
     repository.revision_file(2).write_bytes(whole)
     batch = reader.settle("2", "changed_paths")
-    assert not batch.obligations
+    assert not batch.deferred
     assert [p.path for p in one(batch).paths] == ["/f2"]
 
 
@@ -461,7 +461,7 @@ def test_a_failed_second_look_keeps_the_text_and_owes_the_message(
     )
     batch = read(reader_of("svn://host/r", svn_command=command), 1, 2)
     assert one(batch).message == "x?\\027y"
-    (owed,) = batch.obligations
+    (owed,) = batch.deferred
     assert (owed.natural_key, owed.detail) == ("1", "message")
 
 

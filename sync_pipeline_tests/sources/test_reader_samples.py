@@ -19,7 +19,7 @@ def read_all(url: str, head: int) -> list[RevisionRow]:
     (batch,) = reader.read(RevisionWindow(1, head + 1))
     assert batch.covered == batch.window
     assert not batch.quarantined
-    assert not batch.obligations
+    assert not batch.deferred
     return list(batch.rows)
 
 

@@ -173,5 +173,10 @@ def event(number: int, origin: Origin = Origin.NOTE, iid: int = 1, **other: Any)
 
 def review(*events: ReviewEventRow, iid: int = 1, **other: Any) -> ReviewSet:
     """A review that was read whole, with these events and nobody who approves or is asked."""
-    values: dict[str, Any] = {"approvals": (), "reviewers": (), "whole": frozenset(Origin)}
+    values: dict[str, Any] = {
+        "mr_updated_at": START,
+        "approvals": (),
+        "reviewers": (),
+        "whole": frozenset(Origin),
+    }
     return ReviewSet(mr_iid=iid, events=tuple(replace(one, mr_iid=iid) for one in events), **(values | other))

@@ -65,7 +65,9 @@ def test_a_copy_without_numbers_of_lines_never_blanks_them(database: Database) -
         assert store(conn, repo, poor, rich, poor) == Counts(read=1, updated=1)
         before = everything(conn)
         assert store(conn, repo, poor) == Counts(read=1, poorer=1)
-        assert store(conn, repo, replace(poor, title="other"), owed={sha("a")}) == Counts(read=1, poorer=1)
+        assert store(conn, repo, replace(poor, title="other"), deferred={sha("a")}) == Counts(
+            read=1, poorer=1
+        )
         assert everything(conn) == before
         stored = one(conn, "a")
         assert [stored[c] for c in ("additions", "is_bulk", "version", "raw")] == [
@@ -152,14 +154,12 @@ def test_owed_numbers_are_flagged_and_quarantine_and_obligations_end(database: D
         repo = project(conn)
         bad = QuarantinedRow(key, "unstorable", "refused", b"x")
         quarantine.quarantine(conn, repo_id=repo, job_type=job, batch_id=1, rows=[bad])
-        quarantine.owe(
-            conn, repo_id=repo, job_type=job, obligations=[DeferredFetch(key, "stats", "timed out")]
-        )
-        store(conn, repo, commit("a", stats=None), owed={key})
+        quarantine.defer(conn, repo_id=repo, job_type=job, fetches=[DeferredFetch(key, "stats", "timed out")])
+        store(conn, repo, commit("a", stats=None), deferred={key})
         assert one(conn, "a")["flags"] == ["stats_unread"]
         assert conn.execute("SELECT 1 FROM scm.quarantine WHERE resolved_at IS NULL").fetchall() == []
-        assert quarantine.due(conn, repo, job, 9) == [quarantine.Due(key, "stats")]
-        assert store(conn, repo, commit("a"), owed={key}) == Counts(read=1, updated=1)
+        assert quarantine.due(conn, repo, job, 9) == [DeferredFetch(key, "stats", "timed out")]
+        assert store(conn, repo, commit("a"), deferred={key}) == Counts(read=1, updated=1)
         assert one(conn, "a")["flags"] == []
         assert quarantine.due(conn, repo, job, 9) == []
 

@@ -260,16 +260,18 @@ def test_quarantine_and_obligations_end_when_the_row_is_stored(database: Databas
         repo = register(conn)
         for _ in range(2):
             quarantine.quarantine(conn, repo_id=repo, job_type=JobType.REVISIONS, batch_id=1, rows=[bad])
-        quarantine.owe(
+        quarantine.defer(
             conn,
             repo_id=repo,
             job_type=JobType.REVISIONS,
-            obligations=[DeferredFetch("8", "message", "timed out")],
+            fetches=[DeferredFetch("8", "message", "timed out")],
         )
         assert conn.execute("SELECT seen, payload FROM scm.quarantine").fetchall() == [
             {"seen": 2, "payload": b"\x00raw"}
         ]
-        assert quarantine.due(conn, repo, JobType.REVISIONS, 10) == [quarantine.Due("8", "message")]
+        assert quarantine.due(conn, repo, JobType.REVISIONS, 10) == [
+            DeferredFetch("8", "message", "timed out")
+        ]
         still_owed = replace(revision(8), flags=("message_unread",))
         store(conn, repo, revision(7), still_owed)
         open_rows = "SELECT count(*) AS n FROM scm.quarantine WHERE resolved_at IS NULL"
@@ -283,11 +285,11 @@ def test_an_obligation_met_again_waits_longer(database: Database) -> None:
     with database.connection() as conn:
         repo = register(conn)
         for _ in range(3):
-            quarantine.owe(
+            quarantine.defer(
                 conn,
                 repo_id=repo,
                 job_type=JobType.REVISIONS,
-                obligations=[DeferredFetch("8", "message", "timed out")],
+                fetches=[DeferredFetch("8", "message", "timed out")],
             )
         row = conn.execute(
             "SELECT attempts, not_before > now() + interval '90 seconds' AS later FROM scm.obligations"

@@ -39,11 +39,11 @@ def store(
     repo: int,
     *rows: MergeRequestRow,
     batch: int | None = None,
-    owed: Sequence[DeferredFetch] = (),
+    deferred: Sequence[DeferredFetch] = (),
 ) -> Counts:
     with conn.transaction():
         return merge_requests.store_merge_requests(
-            conn, repo_id=repo, batch_id=batch or next(_batches), rows=rows, owed=owed
+            conn, repo_id=repo, batch_id=batch or next(_batches), rows=rows, deferred=deferred
         )
 
 
@@ -219,14 +219,14 @@ def test_heads_are_known_once_both_sets_are_stored_and_nothing_is_owed(database:
             bad = QuarantinedRow(key, "unstorable", "refused", b"x")
             quarantine.quarantine(conn, repo_id=repo, job_type=MR, batch_id=1, rows=[bad])
         owed = [missing, DeferredFetch("1", "detail", "x"), DeferredFetch("2", "versions", "x")]
-        quarantine.owe(conn, repo_id=repo, job_type=MR, obligations=owed)
+        quarantine.defer(conn, repo_id=repo, job_type=MR, fetches=owed)
         half = replace(whole(1), commits=None)
-        store(conn, repo, half, owed=[missing])
+        store(conn, repo, half, deferred=[missing])
         assert merge_requests.known_heads(conn, repo, [1, 2, 3]) == {}
         assert one(conn)["children_head"] is None
         assert quarantine.due(conn, repo, MR, 9) == [
-            quarantine.Due("1", "commits"),
-            quarantine.Due("2", "versions"),
+            missing,
+            DeferredFetch("2", "versions", "x"),
         ]
         open_keys = conn.execute(
             "SELECT natural_key FROM scm.quarantine WHERE resolved_at IS NULL"
@@ -234,10 +234,10 @@ def test_heads_are_known_once_both_sets_are_stored_and_nothing_is_owed(database:
         assert open_keys == [{"natural_key": "2"}]
         store(conn, repo, whole(1), merge_request(3))
         assert merge_requests.known_heads(conn, repo, [1, 2, 3]) == {1: (sha("head"), "main")}
-        quarantine.owe(conn, repo_id=repo, job_type=MR, obligations=[missing])
+        quarantine.defer(conn, repo_id=repo, job_type=MR, fetches=[missing])
         assert merge_requests.known_heads(conn, repo, [1]) == {}
         # The target changed, the children did not: no new version, but the next look knows.
-        store(conn, repo, merge_request(1, target_branch="next"), owed=[missing])
+        store(conn, repo, merge_request(1, target_branch="next"), deferred=[missing])
         store(conn, repo, whole(1, target_branch="next"))
         assert merge_requests.known_heads(conn, repo, [1]) == {1: (sha("head"), "next")}
 
@@ -246,7 +246,7 @@ def test_an_older_copy_settles_nothing_that_is_owed(database: Database) -> None:
     with database.connection() as conn:
         repo = project(conn)
         store(conn, repo, merge_request(1, updated_at=later(5)))
-        quarantine.owe(conn, repo_id=repo, job_type=MR, obligations=[DeferredFetch("1", "versions", "x")])
+        quarantine.defer(conn, repo_id=repo, job_type=MR, fetches=[DeferredFetch("1", "versions", "x")])
         store(conn, repo, whole(1))
         assert len(quarantine.due(conn, repo, MR, 9)) == 1
 

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sync_pipeline.gitlab_rows import ApprovalRow, Origin, Person, ReviewerRow, ReviewSet
+from sync_pipeline.gitlab_rows import ApprovalRow, MergeRequestRow, Origin, Person, ReviewerRow, ReviewSet
 from sync_pipeline.model import Counts, DeferredFetch, JobType, QuarantinedRow
 from sync_pipeline.store import merge_requests, quarantine, reviews
 from sync_pipeline.store.database import Connection, Database
@@ -38,12 +38,12 @@ def store(
             conn,
             repo_id=repo,
             batch_id=batch or next(_batches),
-            sets=[(one, updated_at) for one in sets],
+            sets=[replace(one, mr_updated_at=updated_at) for one in sets],
         )
 
 
-def heads(*iids: int) -> dict[int, str | None]:
-    return dict.fromkeys(iids)
+def heads(*iids: int) -> list[MergeRequestRow]:
+    return [merge_request(iid, head_sha=None) for iid in iids]
 
 
 def everything(conn: Connection) -> list[dict[str, Any]]:
@@ -253,8 +253,8 @@ def test_a_review_is_complete_when_all_of_it_was_read_and_nothing_is_owed(databa
             bad = QuarantinedRow(key, "unstorable", "refused", b"x")
             quarantine.quarantine(conn, repo_id=repo, job_type=REVIEWS, batch_id=1, rows=[bad])
         everything_owed = [DeferredFetch("1", detail, "x") for detail in details]
-        quarantine.owe(conn, repo_id=repo, job_type=REVIEWS, obligations=everything_owed)
-        half = review(event(1), whole=frozenset(Origin) - {Origin.NOTE}, reviewers=None, obligations=(owed,))
+        quarantine.defer(conn, repo_id=repo, job_type=REVIEWS, fetches=everything_owed)
+        half = review(event(1), whole=frozenset(Origin) - {Origin.NOTE}, reviewers=None, deferred=(owed,))
         store(conn, repo, half, review(iid=2, approvals=None), review(iid=3, reviewers=None))
         assert {due.detail for due in quarantine.due(conn, repo, REVIEWS, 9)} == {"notes", "reviewers"}
         unresolved = "SELECT natural_key FROM scm.quarantine WHERE resolved_at IS NULL"
@@ -264,7 +264,7 @@ def test_a_review_is_complete_when_all_of_it_was_read_and_nothing_is_owed(databa
         assert reviews.reviews_as_of(conn, repo, heads(1, 2, 3)) == {1: later(7), 2: later(7), 3: START}
         store(conn, repo, review(event(1)), updated_at=later(2))
         assert reviews.reviews_as_of(conn, repo, heads(1)) == {1: later(7)}
-        quarantine.owe(conn, repo_id=repo, job_type=REVIEWS, obligations=[owed])
+        quarantine.defer(conn, repo_id=repo, job_type=REVIEWS, fetches=[owed])
         assert reviews.reviews_as_of(conn, repo, heads(1)) == {}
 
 

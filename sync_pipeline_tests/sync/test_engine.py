@@ -28,7 +28,6 @@ from sync_pipeline.errors import (
     WindowTooHard,
 )
 from sync_pipeline.model import (
-    Batch,
     Counts,
     DeferredFetch,
     Depth,
@@ -36,8 +35,10 @@ from sync_pipeline.model import (
     JobStatus,
     JobType,
     Mode,
+    Page,
     QuarantinedRow,
     Repository,
+    RevisionPage,
     RevisionWindow,
     RunStatus,
     Traffic,
@@ -118,16 +119,16 @@ class Hindered:
         visit: Visit = self._inner.visit()
         return visit
 
-    def read(self, window: RevisionWindow) -> Iterator[Batch]:
+    def read(self, window: RevisionWindow) -> Iterator[RevisionPage]:
         self._before_read(window)
         yield from self._inner.read(window)
 
-    def read_single(self, rev_num: int) -> Batch:
-        batch: Batch = self._inner.read_single(rev_num)
+    def read_single(self, rev_num: int) -> RevisionPage:
+        batch: RevisionPage = self._inner.read_single(rev_num)
         return batch
 
-    def settle(self, natural_key: str, detail: str) -> Batch:
-        batch: Batch = self._inner.settle(natural_key, detail)
+    def settle(self, natural_key: str, detail: str) -> RevisionPage:
+        batch: RevisionPage = self._inner.settle(natural_key, detail)
         return batch
 
 
@@ -982,10 +983,10 @@ def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, plac
     make = Readers(SMALL).svn
 
     class Owing(Hindered):
-        def read(self, window: RevisionWindow) -> Iterator[Batch]:
+        def read(self, window: RevisionWindow) -> Iterator[RevisionPage]:
             for batch in self._inner.read(window):
                 if window.first <= 5 < window.end and len(window) > 1:
-                    yield replace(batch, obligations=(DeferredFetch("5", "message", "timed out"),))
+                    yield replace(batch, deferred=(DeferredFetch("5", "message", "timed out"),))
                 else:
                     yield batch
 
@@ -1005,9 +1006,9 @@ def test_one_bad_row_goes_to_quarantine_and_the_batch_goes_on(database: Database
     make = Readers(SMALL).svn
 
     class Corrupt(Hindered):
-        def read_single(self, rev_num: int) -> Batch:
+        def read_single(self, rev_num: int) -> RevisionPage:
             window = RevisionWindow(rev_num, rev_num + 1)
-            return Batch(window, (), window, (QuarantinedRow(str(rev_num), "corrupt", "bad node", b"\x00"),))
+            return Page(window, (), window, (QuarantinedRow(str(rev_num), "corrupt", "bad node", b"\x00"),))
 
     def obstacle(window: RevisionWindow) -> None:
         if window.first <= 7 < window.end:

@@ -36,14 +36,15 @@ from sync_pipeline_tests.sync.conftest import Forge, Impatient
 # Reached from the code of jobs through a fenced transaction.
 FENCED = frozenset(
     [
-        "quarantine._OWE",
+        "quarantine._DEFER",
         "quarantine._QUARANTINE",
         "quarantine._RESOLVE",
+        "quarantine._SETTLE",
         "quarantine._SETTLE_ASIDE",
-        "quarantine._SETTLE_OWED",
+        "quarantine._SETTLE_DEFERRED",
         "commits._BEGIN",
         "commits._COMPLETE",
-        "commits._DISTRUST",
+        "commits._INVALIDATE",
         "commits._FLAG_UNREACHED",
         "commits._PARENTS_ASKED",
         "commits._RESOLVE",
@@ -57,15 +58,17 @@ FENCED = frozenset(
         "facts._COPY_NEW_PATHS",
         "facts._COPY_PATHS",
         "facts._COPY_REVISIONS",
-        "facts._DISTRUST",
+        "facts._INVALIDATE",
         "facts._DROP_PATHS",
         "facts._HIDDEN_SINCE",
         "facts._INSERT_PATHS",
         "facts._RESOLVE",
         "facts._UPSERT",
         "jobs._ADD_BATCH",
+        "listed._INVALIDATE",
+        "listed._UPSERT",
         "merge_requests._ASKED",
-        "merge_requests._DISTRUST",
+        "merge_requests._INVALIDATE",
         "merge_requests._DROP_COMMITS",
         "merge_requests._DROP_VERSIONS",
         "merge_requests._FORGET_UNLISTED",
@@ -73,7 +76,6 @@ FENCED = frozenset(
         "merge_requests._INSERT_VERSIONS",
         "merge_requests._READ",
         "merge_requests._REPLACE",
-        "merge_requests._RESOLVE",
         "merge_requests._TAKE_BACK",
         "merge_requests._UPSERT",
         "project_looks._PUT",
@@ -88,7 +90,6 @@ FENCED = frozenset(
         "refs._EVENTS",
         "refs._JUDGE",
         "refs._MARK",
-        "refs._RESOLVE",
         "refs._WRITE",
         "remap._RESOLVE",
         "remap._UPDATE",
@@ -99,8 +100,8 @@ FENCED = frozenset(
         "reviews._ASKED",
         "reviews._CLOSE_APPROVALS",
         "reviews._CLOSE_REVIEWERS",
-        "reviews._DISTRUST_EVENTS",
-        "reviews._DISTRUST_READINGS",
+        "reviews._INVALIDATE_EVENTS",
+        "reviews._INVALIDATE_READINGS",
         "reviews._HIDDEN",
         "reviews._MISSING",
         "reviews._PUT_APPROVALS",
@@ -110,15 +111,11 @@ FENCED = frozenset(
         "reviews._REPLACE_APPROVALS",
         "reviews._REPLACE_EVENTS",
         "reviews._REPLACE_REVIEWERS",
-        "reviews._RESOLVE",
         "reviews._RETURNED",
         "reviews._TAKE_BACK",
         "reviews._TAKE_BACK_PARTS",
         "reviews._UPSERT",
-        "tombstones._COMMITS",
-        "tombstones._MERGE_REQUESTS",
-        "tombstones._REVIEWS",
-        "tombstones._REVISIONS",
+        "tombstones._BURY",
         "unreadable._ASKED_MERGE_REQUESTS",
         "unreadable._ASKED_REVIEWS",
         "unreadable._FORGET",
@@ -161,9 +158,6 @@ EDGES = frozenset(
         "rate_limits._CREATE",
     ]
 )
-
-# References that are no calls: chosen here, called in a fenced transaction a few lines below.
-INDIRECT = frozenset({"merge_requests.postpone", "reviews.postpone"})
 
 # Copies rows to temporary tables to compare them, and stores nothing.
 STAGING = frozenset({"facts.changes"})
@@ -258,15 +252,18 @@ def _uses() -> Iterator[tuple[str, str, bool]]:
             if not writes.get(name) or isinstance(parents[node], ast.Attribute):
                 continue
             call = parents[node]
-            fenced = name in INDIRECT
+            fenced = False
             if isinstance(call, ast.Call) and call.func is node and call.args:
                 fenced = _is_fenced(call.args[0], parents)
             yield f"{module}:{node.lineno}", name, fenced
 
 
 def _is_fenced(argument: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
-    """True if the connection is that of a fenced transaction, or was given to a callback of ``write``, which
-    has the number of the batch as its second parameter."""
+    """True if the connection is that of a fenced transaction: one of ``Attempt.fenced``, or that of a batch,
+    which only ``open_batch`` makes."""
+    opener = "fenced"
+    if isinstance(argument, ast.Attribute) and argument.attr == "conn":
+        argument, opener = argument.value, "open_batch"
     if not isinstance(argument, ast.Name):
         return False
     node: ast.AST | None = argument
@@ -276,17 +273,12 @@ def _is_fenced(argument: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
             for item in node.items:
                 if isinstance(item.optional_vars, ast.Name) and item.optional_vars.id == argument.id:
                     call = item.context_expr
-                    return (
-                        isinstance(call, ast.Call)
-                        and isinstance(call.func, ast.Attribute)
-                        and call.func.attr == "fenced"
-                    )
-        if isinstance(node, ast.FunctionDef | ast.Lambda):
-            names = [one.arg for one in node.args.args if one.arg != "self"]
-            if argument.id in names:
-                return names[:2] == [argument.id, "batch_id"] or (
-                    isinstance(node, ast.FunctionDef) and node.name in _GIVEN_FENCED
-                )
+                    return isinstance(call, ast.Call) and opener in ast.dump(call.func)
+        if isinstance(node, ast.FunctionDef):
+            for one in node.args.args:
+                if one.arg == argument.id:
+                    is_batch = isinstance(one.annotation, ast.Name) and one.annotation.id == "Batch"
+                    return is_batch or node.name in _GIVEN_FENCED
     return False
 
 

@@ -280,7 +280,7 @@ def test_an_interrupted_reading_of_what_was_refused_goes_on(forge: Forge) -> Non
 def test_what_was_refused_is_read_some_in_each_visit(
     forge: Forge, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(module, "_SWEPT_PER_VISIT", 3)
+    monkeypatch.setattr(module, "_MAX_PER_VISIT", 3)
     job_type, _ = KINDS[kind]
     stock(forge, COUNT)
     refuse(forge, kind)
@@ -305,7 +305,7 @@ def test_what_was_refused_is_read_some_in_each_visit(
 def test_two_kinds_that_were_refused_come_one_after_the_other(
     forge: Forge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_SWEPT_PER_VISIT", 5)
+    monkeypatch.setattr(module, "_MAX_PER_VISIT", 5)
     stock(forge, COUNT)
     for kind in ("versions", "commits"):
         refuse(forge, kind)

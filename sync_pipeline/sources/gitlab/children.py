@@ -1,4 +1,4 @@
-"""Details of merge requests: requested in parallel, with an obligation where one cannot be read.
+"""Details of merge requests: requested in parallel, with a deferred fetch where one cannot be read.
 
 Belongs here: which errors of a detail are its own, what the server refuses for every merge request, and
 running several requests at once. Does not belong here: what the details are."""
@@ -141,19 +141,19 @@ def ask_others(ask: Ask, iids: Iterable[int], detail: str) -> tuple[bool, Refusa
 
 
 class DeferredFetches:
-    """Collects what one page owes. ``attempt`` may be called by several threads. With ``refusals``, a detail
-    that the server refuses for every merge request gets no obligation for each."""
+    """Collects the deferred fetches of one page. ``attempt`` may be called by several threads. With
+    ``refusals``, a detail that the server refuses for every merge request is not deferred for each."""
 
     def __init__(self, refusals: Refusals | None = None) -> None:
         self._refusals = refusals
-        self._found: list[DeferredFetch] = []
+        self._deferred: list[DeferredFetch] = []
         self._pending: dict[str, list[tuple[str, SourceGone | AccessDenied]]] = {}
         self._skipped: dict[str, list[str]] = {}
         self._failed = 0
 
     def attempt(self, natural_key: str, detail: str, read: Callable[[], T]) -> T | None:
-        """The result of ``read``, or None with an obligation where the detail cannot be read. Raises errors
-        that do not concern this detail, and any error once a page owes too much."""
+        """The result of ``read``, or None with a deferred fetch where it cannot be read. Raises errors
+        that do not concern this detail, and any error once too many of a page failed."""
         if self._refusals is not None:
             if detail in self._refusals:
                 return None
@@ -167,14 +167,14 @@ class DeferredFetches:
                 raise
             self._refuse(natural_key, detail, error)
         except RowUnreadable as error:
-            self.owe(natural_key, detail, f"{error.code}: {error}")
+            self.defer(natural_key, detail, f"{error.code}: {error}")
         except (AccessDenied, Permanent, Transient) as error:
             if error.code not in OWN_ERRORS:
                 raise
             if isinstance(error, AccessDenied):
                 self._refuse(natural_key, detail, error)
             else:
-                self.owe(natural_key, detail, f"{error.code}: {error}")
+                self.defer(natural_key, detail, f"{error.code}: {error}")
                 self._failed += 1
             if self._failed > _TOO_MANY:
                 raise
@@ -192,13 +192,13 @@ class DeferredFetches:
         if self._refusals is not None:
             self._pending.setdefault(detail, []).append((natural_key, error))
             return
-        self._owe_refused(natural_key, detail, error)
+        self._defer_refused(natural_key, detail, error)
         self._failed += error.code == "denied" and detail == _ESSENTIAL
 
-    def _owe_refused(self, natural_key: str, detail: str, error: SourceGone | AccessDenied) -> None:
-        # A server without this kind of detail owes nothing.
+    def _defer_refused(self, natural_key: str, detail: str, error: SourceGone | AccessDenied) -> None:
+        # A server without this kind of detail has nothing to fetch.
         if error.code != "no_route":
-            self.owe(natural_key, detail, f"{error.code}: {error}")
+            self.defer(natural_key, detail, f"{error.code}: {error}")
 
     def settle(self, ask: Ask) -> None:
         """Decide, at the end of a page, whether what was refused is refused for every merge request. Raises
@@ -214,7 +214,7 @@ class DeferredFetches:
                 left = [(key, error) for key in skipped.get(detail, ())]
                 for key, one in (*refused, *left):
                     # Also without a route: the server has this kind of detail, or did not say.
-                    self.owe(key, detail, f"{one.code}: {one}")
+                    self.defer(key, detail, f"{one.code}: {one}")
             elif detail == _ESSENTIAL and isinstance(error, AccessDenied):
                 raise error
             else:
@@ -239,14 +239,14 @@ class DeferredFetches:
         # Without others: what is not found may be gone itself, as where somebody deletes many at once.
         return refusal is not None or any(error.code != "no_object" for _, error in refused)
 
-    def owe(self, natural_key: str, detail: str, error: str) -> None:
+    def defer(self, natural_key: str, detail: str, error: str) -> None:
         """Write down a detail that was read in part only."""
-        self._found.append(DeferredFetch(natural_key, detail, error))
+        self._deferred.append(DeferredFetch(natural_key, detail, error))
 
     @property
-    def obligations(self) -> tuple[DeferredFetch, ...]:
-        """What is owed, in a stable order."""
-        return tuple(sorted(self._found, key=lambda one: (one.natural_key, one.detail)))
+    def found(self) -> tuple[DeferredFetch, ...]:
+        """The deferred fetches, in a stable order."""
+        return tuple(sorted(self._deferred, key=lambda one: (one.natural_key, one.detail)))
 
 
 def parallel_map(work: Callable[[T], R], items: Sequence[T], parallel: int) -> list[R]:

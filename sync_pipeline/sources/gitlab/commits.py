@@ -1,6 +1,6 @@
 """Commits: walks from a fixed commit to the root, or to what is covered already.
 
-Belongs here: pages of a walk, whether its answers can be believed, statistics. Does not belong here: which
+Belongs here: pages of a walk, whether its answers can be relied on, statistics. Does not belong here: which
 tips are walked and what is covered (that needs the stored refs).
 
 A walk names a commit, never a branch: it is immutable, so its pages are stable, and it goes on at any page.
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
-from sync_pipeline.gitlab_rows import CommitBatch, CommitRow
+from sync_pipeline.gitlab_rows import CommitPage, CommitRow
 from sync_pipeline.model import DeferredFetch, QuarantinedRow, TimeWindow
 from sync_pipeline.sources.gitlab.fields import commit, is_sha, payload, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import (
@@ -30,6 +30,7 @@ _GIVE_UP_AFTER = 2
 # After so many pages without them statistics are tried again, then after twice as many, and so on: a server
 # that was restarted is no server that cannot count.
 _SPARED = 5
+_NO_STATS = "the server could not count the lines of a page of commits"
 
 
 class CommitReader:
@@ -46,46 +47,45 @@ class CommitReader:
     def read_tip(
         self,
         tip: str,
-        covered: str | None = None,
+        base: str | None = None,
         first_page: int = 1,
         tip_read: bool = False,
         whole: Callable[[], tuple[int, bool]] = lambda: (1, False),
         names: Sequence[str] = (),
-    ) -> Iterator[CommitBatch]:
-        """Everything reachable from ``tip`` but not from ``covered``. An interrupted walk goes on at
-        ``first_page``, with ``tip_read`` of its last batch.
+    ) -> Iterator[CommitPage]:
+        """Everything reachable from ``tip`` but not from ``base``. An interrupted walk is continued at
+        ``first_page``, with ``tip_read`` of its last page.
 
-        The answer about the range cannot be believed if the server does not have ``covered``, or if ``tip``
-        is reachable from it. Then the whole of ``tip`` is read, and ``whole`` says where that goes on. Where
-        a branch or tag is named like the id ``tip``, the server may take the id for the name. ``names`` are
-        then the full names of refs that lead to ``tip``, and are requested after the id. The last batch is
-        ``complete``. Raises SourceGone with code ``no_commit`` where the server does not give the history of
-        ``tip``.
+        The answer about the range cannot be relied on if the server does not have ``base``, or if ``tip`` is
+        reachable from it. Then the whole of ``tip`` is read, from where ``whole`` says. Where a branch or tag
+        is named like the id ``tip``, the server may take the id for the name. ``names`` are then the full
+        names of refs that lead to ``tip``, and are requested after the id. The last page is ``complete``.
+        Raises SourceGone with code ``no_commit`` where the server does not give the history of ``tip``.
         """
-        for base in (covered, None) if covered is not None else (None,):
-            if base is None and covered is not None:
+        for start in dict.fromkeys((base, None)):
+            if start != base:
                 first_page, tip_read = whole()
             for revision in (tip, *names):
-                if names and first_page > 1 and not self._begins_with(tip, _query(base, revision)):
+                if names and first_page > 1 and not self._begins_with(tip, _query(start, revision)):
                     continue
                 try:
-                    for batch in self._walk(tip, base, first_page, tip_read, revision):
-                        yield batch
-                        if batch.complete:
+                    for page in self._walk(tip, start, first_page, tip_read, revision):
+                        yield page
+                        if page.complete:
                             return
                 except (SourceGone, Permanent) as error:
                     if error.code not in ("no_object", "bad_request"):
                         raise
-                # A name may lead elsewhere by now, so its pages are not gone on with.
+                # A name may lead elsewhere by now, so its pages are not continued.
                 first_page, tip_read = 1, False
         raise SourceGone(f"the server does not give the history of commit {tip}", code="no_commit")
 
-    def read_days(self, window: TimeWindow) -> Iterator[CommitBatch]:
+    def read_days(self, window: TimeWindow) -> Iterator[CommitPage]:
         """The commits of all refs committed in ``window``, as far as git finds them: this refreshes rows and
-        proves nothing, so no batch is ``complete``."""
+        proves nothing, so no page is ``complete``."""
         query = {"all": "true", "since": stamp(window.since), "until": stamp(window.until)}
-        for page, answer, aside in self._pages(query, 1):
-            yield self._batch(None, None, page, answer, aside, tip_read=False)
+        for number, answer, without in self._pages(query, 1):
+            yield self._commit_page(None, None, number, answer, without, tip_read=False)
 
     def settle(self, sha: str) -> CommitRow:
         """One commit with its statistics. Raises as the transport does, RowUnreadable where it is none, or
@@ -98,22 +98,21 @@ class CommitReader:
         return row
 
     def _walk(
-        self, tip: str, covered: str | None, first_page: int, tip_read: bool, revision: str
-    ) -> Iterator[CommitBatch]:
+        self, tip: str, base: str | None, first_page: int, tip_read: bool, revision: str
+    ) -> Iterator[CommitPage]:
         """The pages of ``revision``, which leads to ``tip``. Ends at once where it does not begin with it."""
-        query = _query(covered, revision)
-        for page, answer, owing in self._pages(query, first_page):
-            if page == 1 and _begins_elsewhere(tip, answer):
+        query = _query(base, revision)
+        for number, answer, without in self._pages(query, first_page):
+            if number == 1 and _begins_elsewhere(tip, answer):
                 return
-            batch = self._batch(tip, covered, page, answer, owing, tip_read=tip_read)
+            page = self._commit_page(tip, base, number, answer, without, tip_read=tip_read)
             # Behind a full last page comes an empty one. A range whose ends were cleaned away since the page
-            # before is empty as well.
-            # So may a name lead elsewhere.
+            # before is empty as well. A name may lead elsewhere by now.
             is_doubtful = revision != tip or not answer.data
-            if page > 1 and batch.complete and is_doubtful and not self._begins_with(tip, query):
-                batch = replace(batch, complete=False)
-            tip_read = batch.tip_read
-            yield batch
+            if number > 1 and page.complete and is_doubtful and not self._begins_with(tip, query):
+                page = replace(page, complete=False)
+            tip_read = page.tip_read
+            yield page
 
     def _begins_with(self, tip: str, query: dict[str, Any]) -> bool:
         """Whether the server still has both ends of a walk."""
@@ -181,46 +180,47 @@ class CommitReader:
         found = bisect_page(ask, page, error, size)
         return Response(found.rows, {"page": [str(page + 1)]} if found.more else None, found.date)
 
-    def _batch(
+    def _commit_page(
         self,
         tip: str | None,
-        covered: str | None,
-        page: int,
+        base: str | None,
+        number: int,
         answer: Response,
         without: bool,
         *,
         tip_read: bool,
-    ) -> CommitBatch:
+    ) -> CommitPage:
         found: list[CommitRow] = []
         aside: list[QuarantinedRow] = []
         for index, data in enumerate(rows(answer, self._path)):
             if isinstance(data, UnreadableRow):
-                aside.append(QuarantinedRow(f"{tip}:{page}:{index}", UNLISTED, data.error, b""))
-                # A walk begins with its tip, and one that cannot be believed is empty.
+                aside.append(QuarantinedRow(f"{tip}:{number}:{index}", UNLISTED, data.error, b""))
+                # A walk begins with its tip, and one that cannot be relied on is empty.
                 tip_read = tip_read or (data.place == 0 and len(answer.data) > 1)
                 continue
             try:
                 found.append(commit(data))
             except RowUnreadable as error:
-                aside.append(quarantined(f"{tip}:{page}:{index}", error))
+                aside.append(quarantined(f"{tip}:{number}:{index}", error))
         tip_read = tip_read or any(row.sha == tip for row in found)
         last = answer.next_query is None or not answer.data
-        return CommitBatch(
-            tip=tip,
-            covered=covered,
-            page=page,
-            next_page=None if last else page + 1,
+        return CommitPage(
+            window=None,
             rows=tuple(found),
+            quarantined=tuple(aside),
+            deferred=tuple(DeferredFetch(row.sha, "stats", _NO_STATS) for row in found) if without else (),
+            date=answer.date,
+            tip=tip,
+            base=base,
+            number=number,
+            next_number=None if last else number + 1,
             tip_read=tip_read,
             complete=last and tip_read,
-            date=answer.date,
-            quarantined=tuple(aside),
-            obligations=tuple(_owed(row) for row in found) if without else (),
         )
 
 
-def _query(covered: str | None, revision: str) -> dict[str, Any]:
-    return {"ref_name": revision if covered is None else f"{covered}..{revision}"}
+def _query(base: str | None, revision: str) -> dict[str, Any]:
+    return {"ref_name": revision if base is None else f"{base}..{revision}"}
 
 
 def _begins_elsewhere(tip: str, answer: Response) -> bool:
@@ -228,7 +228,3 @@ def _begins_elsewhere(tip: str, answer: Response) -> bool:
     first = answer.data[0] if isinstance(answer.data, list) and answer.data else None
     name = first.get("id") if isinstance(first, dict) else None
     return is_sha(name) and name != tip
-
-
-def _owed(row: CommitRow) -> DeferredFetch:
-    return DeferredFetch(row.sha, "stats", "the server could not count the lines of a page of commits")

@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sync_pipeline.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
 from sync_pipeline.gitlab_rows import (
     CommitRow,
-    MergeRequestBatch,
+    MergeRequestPage,
     MergeRequestRow,
     MergeRequestVersion,
 )
-from sync_pipeline.model import DeferredFetch, QuarantinedRow, Refusal, TimeWindow
+from sync_pipeline.model import DeferredFetch, Page, QuarantinedRow, Refusal, TimeWindow
 from sync_pipeline.sources.gitlab.children import (
     OWN_ERRORS,
     DeferredFetches,
@@ -40,9 +41,6 @@ _IIDS_AT_ONCE = 100
 _WHOLE_AT_ONCE = 25
 # Begins the key in quarantine of what is known only by the times between which it was updated.
 _UPDATED = "updated:"
-
-LISTED = "list"
-"""What is owed of merge requests that are known only by the times between which they were updated."""
 
 Head = tuple[str | None, str | None]
 """Head and target branch of a merge request: while both stay, so do its versions and commits."""
@@ -73,52 +71,52 @@ class MergeRequestReader:
         self._parallel = parallel
         self._children = children
 
-    def read(self, window: TimeWindow, known: Known = lambda _: {}) -> Iterator[MergeRequestBatch]:
+    def read(self, window: TimeWindow, known: Known = lambda _: {}) -> Iterator[MergeRequestPage]:
         """The merge requests updated in ``window``, each version of one once. ``known`` tells, for iids, the
         heads whose versions and commits are stored: they are not asked for again.
 
-        One that the list cannot be given with is asked for by itself. What does not come then either is set
-        aside, by its number or by the times between which it was updated (:func:`unlisted_window`), and is
-        owed: details ``detail`` and ``list``.
+        One that the list cannot be given with is requested by itself. If it does not come then either, it is
+        quarantined by its number, or by the times between which it was updated (:func:`unlisted_window`). Its
+        fetch is deferred, as ``detail`` or ``list``.
 
         Raises as the transport does; AccessDenied with code ``denied`` also where merge requests are
         disabled."""
         covered = window.since
         for page in by_time(self._client, self._path, _ORDER, window, _key, {"view": "simple"}):
-            single, unlisted = self._single([_iid(one.data) for one in page.sketches])
+            single, unlisted = self._single([_iid(one.data) for one in page.partial_rows])
             unlisted += [_between(one.since, one.until, one.error) for one in page.unlisted]
             listed = [*page.rows, *single]
             # Details take many requests: what was read of a page is handed out before all of it is.
             while len(listed) > _WHOLE_AT_ONCE:
-                yield replace(self._batch(listed[:_WHOLE_AT_ONCE], page.date, known), window=window)
+                yield replace(self._page(listed[:_WHOLE_AT_ONCE], page.date, known), window=window)
                 listed = listed[_WHOLE_AT_ONCE:]
-            batch = self._batch(listed, page.date, known, unlisted)
+            last = self._page(listed, page.date, known, unlisted)
             reached = TimeWindow(covered, page.covered_until) if page.covered_until > covered else None
             covered = page.covered_until
-            yield replace(batch, window=window, covered=reached)
+            yield replace(last, window=window, covered=reached)
 
-    def read_some(self, iids: Sequence[int], known: Known = lambda _: {}) -> Iterator[MergeRequestBatch]:
+    def read_some(self, iids: Sequence[int], known: Known = lambda _: {}) -> Iterator[MergeRequestPage]:
         """The merge requests with these numbers as they are now, such as open ones or those whose branch
         moved; ``known`` as for :meth:`read`. One that is not in any batch was not found this once."""
         for first in range(0, len(iids), _IIDS_AT_ONCE):
             left = list(iids[first : first + _IIDS_AT_ONCE])
             query: Params = {"state": "all", "scope": "all", "iids[]": list(left)}
-            holes: list[UnreadableRow] = []
-            for answer in pages(self._client, self._path, query, holes=holes):
+            unreadable: list[UnreadableRow] = []
+            for answer in pages(self._client, self._path, query, unreadable=unreadable):
                 came = {iid for data in rows(answer, self._path) if isinstance(iid := _iid(data), int)}
                 left = [iid for iid in left if iid not in came]
-                yield self._batch(answer.data, answer.date, known)
-            if holes:
+                yield self._page(answer.data, answer.date, known)
+            if unreadable:
                 single, unlisted = self._single(left)
-                yield self._batch(single, None, known, unlisted)
+                yield self._page(single, None, known, unlisted)
 
     def settle(self, iid: int) -> tuple[MergeRequestRow, tuple[DeferredFetch, ...]]:
         """One merge request with its versions and commits, and what of them cannot be read. Raises as the
         transport does, RowUnreadable where it cannot be stored."""
-        owing = DeferredFetches(self._refusals)
-        row = self._with_children(merge_request(self._client.get(f"{self._path}/{iid}").data), owing)
-        owing.settle(self.ask)
-        return row, owing.obligations
+        fetches = DeferredFetches(self._refusals)
+        row = self._with_children(merge_request(self._client.get(f"{self._path}/{iid}").data), fetches)
+        fetches.settle(self.ask)
+        return row, fetches.found
 
     def ask(self, iid: int, detail: str) -> Refusal | None:
         """How the server refuses a detail of one merge request; None where it gives it. Raises as the
@@ -126,13 +124,13 @@ class MergeRequestReader:
         path = f"{self._path}/{iid}"
         return refusal_of(self._client, path, path if detail == "detail" else f"{path}/{detail}", detail)
 
-    def _batch(
+    def _page(
         self,
         found: Sequence[Any],
         date: datetime | None,
         known: Known,
         unlisted: Sequence[QuarantinedRow] = (),
-    ) -> MergeRequestBatch:
+    ) -> MergeRequestPage:
         good: list[MergeRequestRow] = []
         aside = list(unlisted)
         for data in found:
@@ -141,18 +139,11 @@ class MergeRequestReader:
             except RowUnreadable as error:
                 aside.append(quarantined(str(_iid(data) or "?"), error))
         stored = known({row.iid: row.mr_id for row in good}) if good and self._children else {}
-        owing = DeferredFetches(self._refusals)
-
-        def whole(row: MergeRequestRow) -> MergeRequestRow:
-            if not self._children:
-                return row
-            same = stored.get(row.iid)
-            return row if same == (row.head_sha, row.target_branch) else self._with_children(row, owing)
-
-        complete = parallel_map(whole, good, self._parallel)
-        owing.settle(self.ask)
-        owed = (*owing.obligations, *(owed_of_unlisted(row, "detail") for row in unlisted))
-        return MergeRequestBatch(None, tuple(complete), None, date, tuple(aside), owed)
+        fetches = DeferredFetches(self._refusals)
+        complete = parallel_map(partial(self._completed, stored, fetches), good, self._parallel)
+        fetches.settle(self.ask)
+        deferred = (*fetches.found, *(deferred_of_unlisted(row, "detail") for row in unlisted))
+        return Page(None, tuple(complete), None, tuple(aside), deferred, date=date)
 
     def _single(self, iids: Sequence[Any]) -> tuple[list[Any], list[QuarantinedRow]]:
         """Merge requests one by one, as they are, and those of them that do not come so either."""
@@ -168,10 +159,17 @@ class MergeRequestReader:
                     raise
         return found, unlisted
 
-    def _with_children(self, row: MergeRequestRow, owing: DeferredFetches) -> MergeRequestRow:
+    def _completed(
+        self, stored: Mapping[int, Head], fetches: DeferredFetches, row: MergeRequestRow
+    ) -> MergeRequestRow:
+        """``row`` with its versions and commits, unless those of its head are stored."""
+        is_stored = stored.get(row.iid) == (row.head_sha, row.target_branch)
+        return row if is_stored or not self._children else self._with_children(row, fetches)
+
+    def _with_children(self, row: MergeRequestRow, fetches: DeferredFetches) -> MergeRequestRow:
         key = str(row.iid)
-        versions = owing.attempt(key, "versions", lambda: self._versions(row.iid))
-        commits = owing.attempt(key, "commits", lambda: self._commits(row.iid))
+        versions = fetches.attempt(key, "versions", lambda: self._versions(row.iid))
+        commits = fetches.attempt(key, "commits", lambda: self._commits(row.iid))
         if versions:
             newest = max(versions, key=lambda version: version.version_id)
             row = replace(
@@ -179,7 +177,7 @@ class MergeRequestReader:
             )
         elif row.head_sha is not None:
             path = f"{self._path}/{row.iid}"
-            detail = owing.attempt(key, "detail", lambda: merge_request(self._client.get(path).data))
+            detail = fetches.attempt(key, "detail", lambda: merge_request(self._client.get(path).data))
             if detail is not None:
                 row = detail
         return replace(row, versions=versions, commits=commits)
@@ -214,11 +212,11 @@ def unlisted_window(natural_key: str) -> TimeWindow | None:
     return TimeWindow(first, last + timedelta(milliseconds=1))
 
 
-def owed_of_unlisted(row: QuarantinedRow, detail: str) -> DeferredFetch:
-    """What is owed of a merge request that did not come: ``detail`` where its number is known, else
-    :data:`LISTED`."""
+def deferred_of_unlisted(row: QuarantinedRow, detail: str) -> DeferredFetch:
+    """The deferred fetch of a merge request that did not come: of its ``detail``, or of the list where its
+    number is not known."""
     return DeferredFetch(
-        row.natural_key, LISTED if row.natural_key.startswith(_UPDATED) else detail, row.detail
+        row.natural_key, "list" if row.natural_key.startswith(_UPDATED) else detail, row.detail
     )
 
 

@@ -24,7 +24,7 @@ _TEN = 10
 _TOO_HARD = frozenset({"server_error", "timeout", "incomplete", "content_too_large"})
 # So many pieces in a row without one answer are no accident of single rows, nor are so many rows of a page.
 _SERVER_IS_DOWN = 2
-_MOST_HOLES = 20
+_MAX_UNREADABLE = 20
 
 Ask = Callable[[int, int], Response]
 """Asks for a page by its number, from 1, and its number of rows; raises where the answer is no list."""
@@ -48,7 +48,7 @@ class BisectedPage:
     date: datetime | None
 
     @property
-    def holes(self) -> list[UnreadableRow]:
+    def unreadable(self) -> list[UnreadableRow]:
         """The rows that cannot be given."""
         return [row for row in self.rows if isinstance(row, UnreadableRow)]
 
@@ -78,7 +78,7 @@ def bisect_page(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> 
             break
     date = next((ten.date for ten in tens if ten is not None and ten.date is not None), None)
     rows: list[Any] = []
-    holes = 0
+    unreadable = 0
     last: Response | None = None
     for number, ten in zip(numbers, tens, strict=False):
         # The places of rows count from 0, the numbers of pages from 1.
@@ -86,8 +86,10 @@ def bisect_page(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> 
         for place, last in [(0, ten)] if ten else ((n, _answer(ask, n + 1, 1)) for n in places):
             if last is None:
                 rows.append(UnreadableRow(place, str(error)))
-                holes += 1
-                if holes > _MOST_HOLES or (holes >= _SERVER_IS_DOWN and holes == len(rows) and not any(tens)):
+                unreadable += 1
+                if unreadable > _MAX_UNREADABLE or (
+                    unreadable >= _SERVER_IS_DOWN and unreadable == len(rows) and not any(tens)
+                ):
                     raise error
             else:
                 rows += last.data

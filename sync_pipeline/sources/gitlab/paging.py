@@ -42,7 +42,7 @@ _MAX_EMPTY = 100
 # numbers are also for histories, of which the longest that are known have two million commits.
 _MAX_PAGES_BY_CURSOR = 10_000
 _MAX_PAGES_BY_NUMBER = 100_000
-_MAX_LOOKS = 4
+_MAX_READINGS = 4
 
 Key = tuple[int, datetime]
 """A version of a row: its id and the time it was updated at."""
@@ -54,15 +54,15 @@ def pages(
     params: Params | None = None,
     *,
     empty_ends: bool = False,
-    holes: list[UnreadableRow] | None = None,
+    unreadable: list[UnreadableRow] | None = None,
 ) -> Iterator[Response]:
     """All pages of a list. A short page is not the last one, an empty one only with ``empty_ends``: branches,
     tags and commits announce a page behind the last.
 
-    With ``holes`` a page that cannot be given is read in pieces, and the rows that are to blame are added
-    there; that is for lists which are paged by number. Without it only a page that is too large, or whose
-    answer stalls, is read in pieces. Raises as :meth:`Client.get`, and Transient where the server sends us in
-    circles."""
+    With ``unreadable`` a page that the server cannot give is read in smaller pages, and the rows that it
+    cannot give are added there; that is for lists which are paged by number. Without it only a page that is
+    too large, or whose answer stalls, is read in smaller pages. Raises as :meth:`Client.get`, and Transient
+    where the links of the pages form a loop."""
     query: dict[str, Any] = {"per_page": PER_PAGE, **(params or {})}
     asked: set[str] = set()
     size = PER_PAGE
@@ -78,13 +78,13 @@ def pages(
             if number is None or not is_splittable(error):
                 raise
             is_too_long = error.code == "content_too_large" or isinstance(error, AnswerStalled)
-            if holes is None and not is_too_long:
+            if unreadable is None and not is_too_long:
                 raise
             ask = partial(_ask, client, path, query)
             found = bisect_page(ask, number, error, size)
-            if holes is not None:
-                holes += found.holes
-            elif found.holes:
+            if unreadable is not None:
+                unreadable += found.unreadable
+            elif found.unreadable:
                 raise
             following = {"page": [str(number + 1)]} if found.more else None
             answer = Response(
@@ -283,13 +283,13 @@ class PartialRow:
 @dataclass(frozen=True, slots=True)
 class TimedPage:
     """Rows that were not handed out before, oldest first. Once they and all earlier ones are stored,
-    everything updated before ``covered_until`` is, but for ``sketches`` and what is ``unlisted``. ``date`` is
-    the server's clock at the answer."""
+    everything updated before ``covered_until`` is, but for ``partial_rows`` and what is ``unlisted``.
+    ``date`` is the server's clock at the answer."""
 
     rows: list[Any]
     covered_until: datetime
     date: datetime | None
-    sketches: tuple[PartialRow, ...] = ()
+    partial_rows: tuple[PartialRow, ...] = ()
     unlisted: tuple[UnreadableRange, ...] = ()
 
 
@@ -299,14 +299,14 @@ def by_time(
     params: Params,
     window: TimeWindow,
     key: Callable[[Any], Key | None],
-    sketch: Params | None = None,
+    partial_query: Params | None = None,
 ) -> Iterator[TimedPage]:
     """The rows of ``path`` updated in ``window``, each version once; ``params`` must order by ``updated_at``,
     ascending. ``key`` gives the version of a row, None where it has none: such rows are handed out whenever
     they are seen.
 
-    A page that cannot be given is read in pieces. ``sketch`` are parameters by which the server says less of
-    a row: with them a row that is to blame is asked for again."""
+    A page that the server cannot give is read in smaller pages. A row that it cannot give is requested again
+    with ``partial_query``, parameters that make the server show less of it."""
     position: Position | None = start(window)
     progress = Progress(path)
     while position is not None:
@@ -327,8 +327,8 @@ def by_time(
         except (Transient, Permanent) as error:
             if not is_splittable(error):
                 raise
-            found = _read_until_stable(partial(_pieces, client, path, query, error, sketch), key)
-            listed, unlisted = _without_holes(found, position, key)
+            found = _read_until_stable(partial(_pieces, client, path, query, error, partial_query), key)
+            listed, unlisted = _without_unreadable(found, position, key)
             more, date, total = found.more, found.date, None
         else:
             listed, more, date = rows(answer, path), answer.next_query is not None, answer.date
@@ -356,17 +356,18 @@ def _version(row: Any, key: Callable[[Any], Key | None]) -> Key | None:
 
 
 def _pieces(
-    client: Client, path: str, query: Mapping[str, Any], error: SyncError, sketch: Params | None
+    client: Client, path: str, query: Mapping[str, Any], error: SyncError, partial_query: Params | None
 ) -> BisectedPage:
-    """The page of ``query`` in pieces, with sketches in the place of holes where they can be had."""
+    """The page of ``query`` in smaller pages, with partial rows in the place of unreadable ones if
+    possible."""
     found = bisect_page(partial(_ask, client, path, query), query["page"], error, query["per_page"])
-    if sketch is None:
+    if partial_query is None:
         return found
     listed: list[Any] = []
     for row in found.rows:
         if isinstance(row, UnreadableRow):
             try:
-                answer = _ask(client, path, {**query, **sketch}, row.place + 1, 1)
+                answer = _ask(client, path, {**query, **partial_query}, row.place + 1, 1)
             except (Transient, Permanent) as again:
                 if not is_splittable(again):
                     raise
@@ -377,23 +378,23 @@ def _pieces(
     return replace(found, rows=listed)
 
 
-def _read_until_stable(look: Callable[[], BisectedPage], key: Callable[[Any], Key | None]) -> BisectedPage:
-    """What two looks in a row agree on: while a page is read by number, a row that leaves makes another one
-    fall between two pieces."""
+def _read_until_stable(read: Callable[[], BisectedPage], key: Callable[[Any], Key | None]) -> BisectedPage:
+    """The page that two readings in a row agree on: while it is read by number, a row that leaves makes
+    another one fall between two smaller pages."""
     before: list[Key | None] | None = None
-    for _ in range(_MAX_LOOKS):
-        found = look()
+    for _ in range(_MAX_READINGS):
+        found = read()
         now = [_version(row, key) for row in found.rows]
         if now == before:
             return found
         before = now
-    raise Transient("rows keep changing while a page is read in pieces", code="unstable")
+    raise Transient("rows keep changing while a page is read in smaller pages", code="unstable")
 
 
-def _without_holes(
+def _without_unreadable(
     found: BisectedPage, position: Position, key: Callable[[Any], Key | None]
 ) -> tuple[list[Any], tuple[UnreadableRange, ...]]:
-    """The rows of ``found``, and its holes as the times between them."""
+    """The rows of ``found``, and the times between which it has unreadable ones."""
     listed = list(found.rows)
     if found.more and not position.tie and any(_version(row, key) for row in listed):
         # What comes after the last time seen is asked for again, and then it is known what is behind it.
@@ -401,17 +402,17 @@ def _without_holes(
             listed.pop()
     unlisted: list[UnreadableRange] = []
     since = position.after
-    hole: UnreadableRow | None = None
+    first: UnreadableRow | None = None
     for row in listed:
         if isinstance(row, UnreadableRow):
-            hole = hole or row
+            first = first or row
         elif version := _version(row, key):
-            if hole is not None:
-                unlisted.append(UnreadableRange(since, version[1], hole.error))
-                hole = None
+            if first is not None:
+                unlisted.append(UnreadableRange(since, version[1], first.error))
+                first = None
             since = version[1]
-    if hole is not None:
-        unlisted.append(UnreadableRange(since, position.before, hole.error))
+    if first is not None:
+        unlisted.append(UnreadableRange(since, position.before, first.error))
     return [row for row in listed if not isinstance(row, UnreadableRow)], tuple(unlisted)
 
 

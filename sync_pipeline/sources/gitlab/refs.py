@@ -34,7 +34,7 @@ class _Pass:
 
     rows: dict[str, RefRow] = field(default_factory=dict)
     aside: list[QuarantinedRow] = field(default_factory=list)
-    holes: list[UnreadableRow] = field(default_factory=list)
+    unreadable: list[UnreadableRow] = field(default_factory=list)
     date: datetime | None = None
     by_number: bool = False
     is_nameless: bool = False
@@ -56,7 +56,7 @@ class RefReader:
             tuple(row for one in found.values() for row in one.rows.values()),
             min(dates, default=None),
             tuple(row for one in found.values() for row in one.aside),
-            frozenset(kind for kind, one in found.items() if one.holes or one.is_nameless),
+            frozenset(kind for kind, one in found.items() if one.unreadable or one.is_nameless),
         )
 
     def is_there(self, kind: RefKind, name: str) -> bool:
@@ -118,7 +118,9 @@ class RefReader:
     def _read(self, kind: RefKind, path: str, params: Mapping[str, str]) -> _Pass:
         found = _Pass()
         by_number = by_keyset = False
-        for number, page in enumerate(pages(self._client, path, params, empty_ends=True, holes=found.holes)):
+        for number, page in enumerate(
+            pages(self._client, path, params, empty_ends=True, unreadable=found.unreadable)
+        ):
             found.date = found.date or page.date
             # The first page announces a second one even where there is none: only a second with rows counts.
             by_number = by_number or (number > 0 and bool(page.data))
@@ -130,9 +132,9 @@ class RefReader:
                 except RowUnreadable as error:
                     found.aside.append(quarantined(f"{kind}:{_name(data)}", error))
                     found.is_nameless = found.is_nameless or _name(data) is None
-        found.by_number = bool(found.holes) or (by_number and not by_keyset)
-        for hole in found.holes:
-            found.aside.append(QuarantinedRow(f"{kind}:?{hole.place}", UNLISTED, hole.error, b""))
+        found.by_number = bool(found.unreadable) or (by_number and not by_keyset)
+        for one in found.unreadable:
+            found.aside.append(QuarantinedRow(f"{kind}:?{one.place}", UNLISTED, one.error, b""))
         return found
 
 

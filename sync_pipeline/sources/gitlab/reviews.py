@@ -132,14 +132,14 @@ class ReviewReader:
 
     def read(self, merge_requests: Sequence[MergeRequestRow]) -> list[ReviewSet]:
         """The reviews of these merge requests, in their order: five requests each, one more where somebody is
-        asked for a review. What cannot be read of one is owed (details ``notes``, ``state_events``,
+        asked for a review. What cannot be read of one is deferred (details ``notes``, ``state_events``,
         ``label_events``, ``milestone_events``, ``approvals``, ``reviewers``)."""
-        owing = DeferredFetches(self._refusals)
-        found = parallel_map(lambda row: self._read(row, owing), merge_requests, self._parallel)
-        owing.settle(self.ask)
-        owed = owing.obligations
+        fetches = DeferredFetches(self._refusals)
+        found = parallel_map(lambda row: self._read(row, fetches), merge_requests, self._parallel)
+        fetches.settle(self.ask)
+        deferred = fetches.found
         return [
-            replace(one, obligations=tuple(o for o in owed if o.natural_key == str(one.mr_iid)))
+            replace(one, deferred=tuple(d for d in deferred if d.natural_key == str(one.mr_iid)))
             for one in found
         ]
 
@@ -150,7 +150,7 @@ class ReviewReader:
         path = project_path(self._project_id, "merge_requests", iid)
         return refusal_of(self._client, path, f"{path}/{name}", detail)
 
-    def _read(self, merge_request: MergeRequestRow, owing: DeferredFetches) -> ReviewSet:
+    def _read(self, merge_request: MergeRequestRow, fetches: DeferredFetches) -> ReviewSet:
         iid = merge_request.iid
         key = str(iid)
         path = project_path(self._project_id, "merge_requests", iid)
@@ -159,20 +159,21 @@ class ReviewReader:
         for origin in (Origin.STATE, Origin.LABEL, Origin.MILESTONE):
             details[origin] = (f"{origin}_events", partial(self._resource, path, iid, origin, got))
         for origin, (detail, read) in details.items():
-            holes = owing.attempt(key, detail, read)
-            if holes:
+            unreadable = fetches.attempt(key, detail, read)
+            if unreadable:
                 # What the others say is kept.
-                owing.owe(key, detail, holes[0].error)
-            elif holes is not None:
+                fetches.defer(key, detail, unreadable[0].error)
+            elif unreadable is not None:
                 got.whole.add(origin)
         events = told_once(got.events.values())
-        approvals = owing.attempt(key, "approvals", lambda: self._approvals(path, events))
+        approvals = fetches.attempt(key, "approvals", lambda: self._approvals(path, events))
         # Old servers know no reviewers.
         reviewers: tuple[ReviewerRow, ...] | None = () if "reviewers" in merge_request.raw else None
         if merge_request.reviewers:
-            reviewers = owing.attempt(key, "reviewers", lambda: self._reviewers(path))
+            reviewers = fetches.attempt(key, "reviewers", lambda: self._reviewers(path))
         return ReviewSet(
             iid,
+            merge_request.updated_at,
             events,
             approvals,
             reviewers,
@@ -186,32 +187,32 @@ class ReviewReader:
         """All notes by their discussions; by themselves too where the discussions are not there or hold fewer
         comments than the merge request counts. Returns what is still missing."""
         iid = merge_request.iid
-        holes: list[UnreadableRow] = []
+        unreadable: list[UnreadableRow] = []
         try:
             url = f"{path}/discussions"
-            for discussion in self._all(url, holes=holes):
+            for discussion in self._all(url, unreadable=unreadable):
                 within = Fields(discussion)
                 for index, data in enumerate(within.items("notes")):
                     got.add(
                         partial(note, data, iid, within.text("id"), index > 0), f"{iid}:note:{_number(data)}"
                     )
             expected = merge_request.user_notes_count or 0
-            if not holes and sum(not row.is_system for row in got.events.values()) >= expected:
+            if not unreadable and sum(not row.is_system for row in got.events.values()) >= expected:
                 return []
         except (SourceGone, AccessDenied) as error:
             if error.code not in ("no_route", "no_object", "denied"):
                 raise
-        holes = []
-        for data in self._all(f"{path}/notes", {"sort": "asc", "order_by": "created_at"}, holes):
+        unreadable = []
+        for data in self._all(f"{path}/notes", {"sort": "asc", "order_by": "created_at"}, unreadable):
             if f"note:{_number(data)}" not in got.events:
                 got.add(partial(note, data, iid, None, False), f"{iid}:note:{_number(data)}")
-        return holes
+        return unreadable
 
     def _resource(self, path: str, iid: int, origin: Origin, got: _Gathered) -> list[UnreadableRow]:
-        holes: list[UnreadableRow] = []
-        for data in self._all(f"{path}/resource_{origin}_events", holes=holes):
+        unreadable: list[UnreadableRow] = []
+        for data in self._all(f"{path}/resource_{origin}_events", unreadable=unreadable):
             got.add(partial(resource_event, data, iid, origin), f"{iid}:{origin}:{_number(data)}")
-        return holes
+        return unreadable
 
     def _approvals(self, path: str, events: Sequence[ReviewEventRow]) -> tuple[ApprovalRow, ...]:
         data = named(self._client.get(f"{path}/approvals").data, f"{path}/approvals")
@@ -226,9 +227,12 @@ class ReviewReader:
         return tuple(found)
 
     def _all(
-        self, path: str, params: Mapping[str, str] | None = None, holes: list[UnreadableRow] | None = None
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        unreadable: list[UnreadableRow] | None = None,
     ) -> Iterator[Any]:
-        for page in pages(self._client, path, params, holes=holes):
+        for page in pages(self._client, path, params, unreadable=unreadable):
             yield from rows(page, path)
 
 

@@ -2,7 +2,7 @@
 
 Belongs here: what the server's answer means for one row. A row is gone where its own address answers that
 there is no such row, while the project itself can be read. Does not belong here: how often, and over how long
-a time, one has to ask before that is believed.
+a time, a row must be missing before it counts as deleted.
 """
 
 from __future__ import annotations

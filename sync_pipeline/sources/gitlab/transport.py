@@ -109,19 +109,6 @@ class Unlimited:
         """Nothing to learn."""
 
 
-@dataclass(slots=True)
-class Stats:
-    """Counters of one client; times in seconds. ``requests`` counts everything sent, redirects and repeats
-    included."""
-
-    requests: int = 0
-    retries: int = 0
-    rate_limited: int = 0
-    timeouts: int = 0
-    waited: float = 0.0
-    last_retry_after: float | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Response:
     """A parsed answer. ``next_query`` asks for the page after this one, None at the end. ``date`` is the
@@ -275,21 +262,15 @@ class Client:
         self.per_page = 100
         self.limiter = instance.limiter
         self.max_rows = 100
-        self.stats = Stats()
+        self.traffic = Traffic()
         self._cancelled = cancelled
         self._local = threading.local()
         self._lock = threading.Lock()
 
     @property
     def calls(self) -> int:
-        """Requests sent so far."""
-        return self.stats.requests
-
-    @property
-    def traffic(self) -> Traffic:
-        """What was sent so far."""
-        stats = self.stats
-        return Traffic(stats.requests, stats.rate_limited, stats.timeouts, stats.waited)
+        """Requests sent so far, redirects and repeats included."""
+        return self.traffic.calls
 
     @property
     def api(self) -> gitlab.Gitlab:
@@ -360,15 +341,14 @@ class Client:
         if self._cancelled():
             raise Cancelled("stopped on request; everything stored so far stays")
 
-    def count(self, **numbers: float) -> None:
-        """Add to the counters."""
+    def count(self, traffic: Traffic) -> None:
+        """Add to what was sent so far."""
         with self._lock:
-            for name, number in numbers.items():
-                setattr(self.stats, name, getattr(self.stats, name) + number)
+            self.traffic += traffic
 
     def pause(self, seconds: float) -> None:
         """Wait, unless somebody asks to stop."""
-        self.count(waited=seconds, retries=1)
+        self.count(Traffic(waited=seconds))
         while seconds > 0:
             self.check_cancelled()
             self.instance.sleep(min(seconds, 1.0))
@@ -551,12 +531,12 @@ class _Session(requests.Session):
         that holds the token."""
         instance, client = self._instance, self._client
         client.check_cancelled()
-        client.count(waited=client.limiter.acquire(endpoint, client.check_cancelled))
+        client.count(Traffic(waited=client.limiter.acquire(endpoint, client.check_cancelled)))
         request.headers.pop("PRIVATE-TOKEN", None)
         if token:
             request.headers["PRIVATE-TOKEN"] = token
         started = instance.monotonic()
-        client.count(requests=1)
+        client.count(Traffic(calls=1))
         failure: SyncError | None = None
         response: requests.Response | None = None
         body = b""
@@ -584,7 +564,7 @@ class _Session(requests.Session):
         if failure is not None:
             if response is not None:
                 response.close()
-            client.count(timeouts=failure.code == "timeout")
+            client.count(Traffic(timeouts=int(failure.code == "timeout")))
             if response is not None and failure.code == "timeout":
                 failure = AnswerStalled(f"{failure}; the answer began and then stopped")
             client.limiter.feedback(Feedback(endpoint, None, seconds))
@@ -600,8 +580,7 @@ class _Session(requests.Session):
         if response.status_code >= 400 and (response.status_code != 503 or "Retry-After" in headers):
             asked = responses.retry_after_seconds(headers, now)
         if response.status_code == 429:
-            self._client.count(rate_limited=1)
-            self._client.stats.last_retry_after = asked
+            self._client.count(Traffic(rate_limited=1))
         remaining = responses.whole(headers.get("RateLimit-Remaining"))
         limit = responses.whole(headers.get("RateLimit-Limit"))
         self._client.limiter.feedback(

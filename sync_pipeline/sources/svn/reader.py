@@ -1,4 +1,4 @@
-"""Reads revisions of one repository and yields them as batches of rows.
+"""Reads revisions of one repository and yields them as pages of rows.
 
 Belongs here: one ``svn log`` per window, what a bad answer means, the other ways to read a single hard
 revision, the prefix filter, what the server hides. Does not belong here: which window is read when, and the
@@ -21,10 +21,11 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 
 from sync_pipeline.errors import ConfigurationError, Permanent, SyncError, Transient, WindowTooHard
 from sync_pipeline.model import (
-    Batch,
     DeferredFetch,
+    Page,
     PathChange,
     QuarantinedRow,
+    RevisionPage,
     RevisionRow,
     RevisionWindow,
     Traffic,
@@ -140,25 +141,25 @@ class SvnReader:
             return str(asked) + urlsplit(info.repos_root_URL).path
         raise moved(self._root, info.URL)
 
-    def read(self, window: RevisionWindow) -> Iterator[Batch]:
-        """The revisions of ``window`` as one batch whose rows are parsed as they are taken.
+    def read(self, window: RevisionWindow) -> Iterator[RevisionPage]:
+        """The revisions of ``window`` as one page whose rows are parsed as they are taken.
 
         Raises WindowTooHard when the answer is unusable, too large, too slow, or a revision in it is damaged:
         a smaller window may work, and a single revision goes to :meth:`read_single`. Else as :meth:`visit`.
         """
         if not len(window):
-            yield Batch(window, (), window)
+            yield Page(window, (), window)
             return
         answer = self._log(window, paths=True)
         judged = JudgedLog(answer, lenient=True)
         judged.expect(window.first, window.end)
         altered = self._unaltered(window) if judged.is_alterable else {}
-        exact, obligations = self._lossless(judged)
+        exact, deferred = self._lossless(judged)
         rows = _Rows(self, judged, exact, altered)
-        yield Batch(window, rows, window, obligations=tuple(obligations))
+        yield Page(window, rows, window, deferred=tuple(deferred))
 
-    def read_single(self, rev_num: int) -> Batch:
-        """One hard revision: byte by byte, else without its paths and with an obligation, else as a
+    def read_single(self, rev_num: int) -> RevisionPage:
+        """One hard revision: byte by byte, else without its paths, which are a deferred fetch, else as a
         quarantined row. Raises Transient, and the rest as :meth:`visit`, where the server and not the
         revision is at fault: it answers for no other revision either.
         """
@@ -167,14 +168,14 @@ class SvnReader:
         try:
             answer = self._log(window, paths=True)
             payload = answer.read(0, PAYLOAD_CAP)
-            return self._tolerant_batch(window, answer, obligations=())
+            return self._tolerant_batch(window, answer, deferred=())
         except WindowTooHard as error:
             first = error
         try:
             answer = self._log(window, paths=False)
             payload = answer.read(0, PAYLOAD_CAP)
-            owed = DeferredFetch(str(rev_num), "changed_paths", f"{first.code}: {first}")
-            return self._tolerant_batch(window, answer, obligations=(owed,))
+            fetch = DeferredFetch(str(rev_num), "changed_paths", f"{first.code}: {first}")
+            return self._tolerant_batch(window, answer, deferred=(fetch,))
         except WindowTooHard as error:
             if error.code == "timeout":
                 raise Transient(f"r{rev_num} of {place(self._root)}: {error}", code="timeout") from None
@@ -186,18 +187,18 @@ class SvnReader:
                     f"{place(self._root)} answers no question for its log: {error}",
                     code=Meaning.CONNECTION.value,
                 ) from None
-            return Batch(window, (), window, quarantined=(_quarantined(rev_num, error, payload),))
+            return Page(window, (), window, quarantined=(_quarantined(rev_num, error, payload),))
 
-    def settle(self, natural_key: str, detail: str) -> Batch:
-        """Read the revision of an obligation again. The batch claims no coverage; what still cannot be read
-        is among its obligations again. ``detail`` only names the obligation: the whole revision is read."""
+    def settle(self, natural_key: str, detail: str) -> RevisionPage:
+        """Read the revision of a deferred fetch again. The page claims no coverage; what still cannot be read
+        is deferred again. ``detail`` only names the fetch: the whole revision is read."""
         rev_num = int(natural_key)
         window = RevisionWindow(rev_num, rev_num + 1)
         try:
             (batch,) = self.read(window)
         except WindowTooHard:
             batch = self.read_single(rev_num)
-        return Batch(window, batch.rows, None, batch.quarantined, batch.obligations)
+        return Page(window, batch.rows, None, batch.quarantined, batch.deferred)
 
     def is_outside(self, rev_num: int) -> bool:
         """True if the revision, all of which may be seen, changed nothing below the prefix. Raises as
@@ -300,7 +301,7 @@ class SvnReader:
     def _lossless(self, judged: JudgedLog) -> tuple[dict[int, dict[str, bytes]], list[DeferredFetch]]:
         """The exact properties of entries whose text looks as if svn had replaced control characters."""
         exact: dict[int, dict[str, bytes]] = {}
-        obligations = []
+        deferred = []
         for index in sorted(judged.lossy):
             rev_num = judged.revisions[index]
             try:
@@ -309,8 +310,8 @@ class SvnReader:
                 failure = consequence(error, self._root) if isinstance(error, ClientError) else error
                 if not isinstance(failure, Transient | Permanent):
                     raise failure from None
-                obligations.append(DeferredFetch(str(rev_num), "message", f"{failure.code}: {failure}"))
-        return exact, obligations
+                deferred.append(DeferredFetch(str(rev_num), "message", f"{failure.code}: {failure}"))
+        return exact, deferred
 
     def _second_look(self, entry: TolerantEntry) -> dict[str, bytes]:
         """The exact properties of which svn may have replaced control characters."""
@@ -389,8 +390,8 @@ class SvnReader:
     # A single hard revision
 
     def _tolerant_batch(
-        self, window: RevisionWindow, answer: OutputFile, obligations: tuple[DeferredFetch, ...]
-    ) -> Batch:
+        self, window: RevisionWindow, answer: OutputFile, deferred: tuple[DeferredFetch, ...]
+    ) -> RevisionPage:
         entry = tolerant(answer, window.first)
         exact: dict[str, bytes] = {}
         owed: list[DeferredFetch] = []
@@ -403,12 +404,12 @@ class SvnReader:
             owed.append(DeferredFetch(str(window.first), "message", f"{error.code}: {error}"))
         altered = self._unaltered(window)
         # Without its paths it is unknown whether the revision concerns the prefix, so it stays.
-        if obligations:
+        if deferred:
             row: RevisionRow | None = self._mended(self._tolerant_row(entry, exact), altered)
         else:
             row = self._row(entry, exact, altered)
         rows = () if row is None else (row,)
-        return Batch(window, rows, window, obligations=(*obligations, *owed))
+        return Page(window, rows, window, deferred=(*deferred, *owed))
 
     def _tolerant_row(self, entry: TolerantEntry, exact: dict[str, bytes]) -> RevisionRow:
         flags: set[str] = set()

@@ -272,4 +272,4 @@ def test_a_whole_review_costs_six_requests(example: Example) -> None:
         (USER3, "unreviewed"),
     ]
     assert found.reviewers[0].requested_at == at(2024, 5, 5, 8, 10)
-    assert (found.obligations, found.quarantined) == ((), ())
+    assert (found.deferred, found.quarantined) == ((), ())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sync_pipeline.errors import AccessDenied, SourceGone, SyncError, Transient
-from sync_pipeline.gitlab_rows import MergeRequestBatch, MergeRequestRow, Origin, ReviewSet
+from sync_pipeline.gitlab_rows import MergeRequestPage, MergeRequestRow, Origin, ReviewSet
 from sync_pipeline.model import TimeWindow
 from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
 from sync_pipeline.sandbox.gitlab.generator import generate
@@ -59,7 +59,7 @@ def opened(site: Site) -> MergeRequest:
 def test_every_merge_request_of_a_large_project_is_read_once(site: Site) -> None:
     project = generate(site.gitlab, site.group, merge_requests=700, notes=0, tie=250)
     path = f"/projects/{project.id}/merge_requests"
-    batches: list[MergeRequestBatch] = []
+    batches: list[MergeRequestPage] = []
     known = {
         request.row["iid"]: (request.row["sha"], request.row["target_branch"])
         for request in project.merge_requests.values()
@@ -69,7 +69,7 @@ def test_every_merge_request_of_a_large_project_is_read_once(site: Site) -> None
     assert sorted(iids) == sorted(project.merge_requests)
     assert all(row.mr_id >= 2**40 for batch in batches for row in batch.rows)
     assert site.gitlab.journal.count(path) <= 20, "seven pages, and two passes over each long tie"
-    covered = [batch.covered for batch in batches if batch.covered is not None]
+    covered = [batch.covered for batch in batches if isinstance(batch.covered, TimeWindow)]
     assert (covered[0].since, covered[-1].until) == (ALL.since, ALL.until)
     assert all(one.until == other.since for one, other in pairwise(covered))
 
@@ -79,7 +79,7 @@ def test_what_a_page_says_is_covered_was_handed_out_before(site: Site) -> None:
     seen: set[int] = set()
     for batch in reader(site, project).read(ALL):
         seen |= {row.iid for row in batch.rows}
-        if batch.covered is not None:
+        if isinstance(batch.covered, TimeWindow):
             before = {
                 iid
                 for iid, request in project.merge_requests.items()
@@ -157,8 +157,8 @@ def test_a_child_that_fails_is_owed_and_the_merge_request_stored(site: Site, ope
     assert row.versions is None
     assert row.commits
     assert row.base_sha, "the detail fills in"
-    assert [(one.natural_key, one.detail) for one in batch.obligations] == [(str(row.iid), "versions")]
-    assert "server_error" in batch.obligations[0].error
+    assert [(one.natural_key, one.detail) for one in batch.deferred] == [(str(row.iid), "versions")]
+    assert "server_error" in batch.deferred[0].error
 
 
 def test_a_server_that_fails_everything_fails_the_page(site: Site) -> None:
@@ -340,7 +340,7 @@ def test_notes_are_read_where_there_are_no_discussions(site: Site, opened: Merge
     found = review(site)
     assert [event.event_id for event in found.events] == [event.event_id for event in whole.events]
     assert Origin.NOTE in found.whole
-    assert found.obligations == ()
+    assert found.deferred == ()
 
 
 def test_notes_are_read_too_where_the_discussions_hold_too_few(site: Site, opened: MergeRequest) -> None:
@@ -356,14 +356,14 @@ def test_what_cannot_be_read_is_owed_and_not_called_whole(site: Site, opened: Me
     found = review(site)
     assert found.approvals is None
     assert found.whole == {Origin.NOTE, Origin.STATE, Origin.MILESTONE}
-    assert [one.detail for one in found.obligations] == ["approvals", "label_events"]
+    assert [one.detail for one in found.deferred] == ["approvals", "label_events"]
     assert [event.body for event in found.events if not event.is_system] == ["hello"]
 
 
 def test_a_feature_that_the_server_does_not_have_is_not_owed(site: Site, opened: MergeRequest) -> None:
     site.gitlab.faults.add("/approvals", faults.json_answer(404, {"error": "404 Not Found"}), times=None)
     found = review(site)
-    assert (found.approvals, found.obligations) == (None, ())
+    assert (found.approvals, found.deferred) == (None, ())
 
 
 def test_a_changed_merge_request_costs_seven_requests(site: Site, opened: MergeRequest) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sync_pipeline.errors import SourceGone, Transient
-from sync_pipeline.gitlab_rows import CommitBatch, CommitRow, RefKind
+from sync_pipeline.gitlab_rows import CommitPage, CommitRow, RefKind
 from sync_pipeline.model import TimeWindow
 from sync_pipeline.sandbox.gitlab import GitRepository, faults
 from sync_pipeline.sources.gitlab.commits import CommitReader
@@ -128,7 +128,7 @@ def test_all_commits_are_read_whatever_their_dates_encodings_and_roots(site: Sit
 def test_a_walk_has_stable_pages_and_goes_on_at_any(site: Site) -> None:
     tip = many(site.git, "main", 250)
     whole = list(reader(site).read_tip(tip))
-    assert [(batch.page, len(batch.rows), batch.next_page) for batch in whole[:3]] == [
+    assert [(batch.number, len(batch.rows), batch.next_number) for batch in whole[:3]] == [
         (1, 100, 2),
         (2, 100, 3),
         (3, 50, None),
@@ -155,7 +155,7 @@ def test_a_push_costs_the_range_only(site: Site) -> None:
     new = site.git.commit("main", "On top\n")
     (batch,) = reader(site).read_tip(new, old)
     assert sorted(row.title or "" for row in batch.rows) == ["On top", "Pushed late"]
-    assert (batch.covered, batch.complete) == (old, True)
+    assert (batch.base, batch.complete) == (old, True)
     assert batch.rows[-1].committed_at is not None
 
 
@@ -174,7 +174,7 @@ def test_a_covered_tip_that_the_server_no_longer_has_means_the_whole(site: Site,
     tip = many(site.git, "main", 130)
     batches = list(reader(site).read_tip(tip, "b" * 40))
     assert sorted(row.sha for batch in batches for row in batch.rows) == sorted(log(site.git, tip))
-    assert (batches[-1].complete, batches[-1].covered) == (True, None)
+    assert (batches[-1].complete, batches[-1].base) == (True, None)
     assert not any(batch.complete for batch in batches[:-1])
 
 
@@ -196,7 +196,7 @@ def test_days_refresh_and_prove_nothing(site: Site) -> None:
     assert not any(batch.complete for batch in batches)
 
 
-def _with_stats(fault: faults.Fault, site: Site) -> list[CommitBatch]:
+def _with_stats(fault: faults.Fault, site: Site) -> list[CommitPage]:
     tip = many(site.git, "main", 350)
     site.gitlab.faults.add("with_stats=true", fault, times=None)
     return list(reader(site).read_tip(tip))
@@ -206,7 +206,7 @@ def test_statistics_that_are_too_hard_are_owed_and_the_commits_stored(site: Site
     batches = _with_stats(faults.server_error(500), site)
     assert sum(len(batch.rows) for batch in batches) == 350
     assert batches[-1].complete
-    owed = [one for batch in batches for one in batch.obligations]
+    owed = [one for batch in batches for one in batch.deferred]
     assert len({one.natural_key for one in owed}) == 350
     site.gitlab.faults.clear()
     settled = reader(site).settle(owed[0].natural_key)
@@ -221,7 +221,7 @@ def test_a_page_that_fails_for_good_ends_the_walk_before_it_is_complete(site: Si
     seen = [next(walk), next(walk)]
     with pytest.raises(Transient):
         next(walk)
-    assert [batch.page for batch in seen] == [1, 2]
+    assert [batch.number for batch in seen] == [1, 2]
     assert not any(batch.complete for batch in seen)
 
 

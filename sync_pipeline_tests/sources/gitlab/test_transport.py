@@ -258,7 +258,7 @@ def test_the_token_is_in_no_log_and_no_repr(caplog: pytest.LogCaptureFixture) ->
         client = connect(server.url)
         error = failure(client)
     assert "[redacted]" in str(error)
-    assert TOKEN not in caplog.text + repr(client) + repr(client.instance) + repr(client.stats)
+    assert TOKEN not in caplog.text + repr(client) + repr(client.instance) + repr(client.traffic)
 
 
 def test_a_sub_path_is_part_of_every_address() -> None:
@@ -326,8 +326,8 @@ def test_what_is_not_whole_is_asked_again(broken: bytes) -> None:
     with scripted(broken, broken, OK) as server:
         client = connect(server.url, clock)
         assert client.get("/projects/1").data == [{"id": 1}]
-        assert (client.calls, client.stats.retries) == (3, 2)
-    assert sum(clock.slept) == client.stats.waited == 1.5
+        assert client.calls == 3
+    assert sum(clock.slept) == client.traffic.waited == 1.5
 
 
 def test_a_proxy_login_page_ends_in_one_clear_line() -> None:
@@ -353,7 +353,7 @@ def test_silence_is_a_timeout() -> None:
     with scripted(SILENCE) as server:
         client = connect(server.url, read_timeout=0.1, attempts=2)
         error = failure(client)
-    assert (error.code, client.stats.timeouts) == ("timeout", 2)
+    assert (error.code, client.traffic.timeouts) == ("timeout", 2)
 
 
 def test_a_slow_body_meets_the_wall_clock() -> None:
@@ -484,7 +484,7 @@ def test_the_wait_is_what_the_server_asks_for(headers: dict[str, str], least: fl
         client = connect(server.url, clock)
         client.get("/projects/1")
     assert sum(clock.slept) == pytest.approx(least)
-    assert client.stats.rate_limited == 1
+    assert client.traffic.rate_limited == 1
 
 
 @pytest.mark.parametrize(
@@ -563,7 +563,7 @@ def test_a_shared_limiter_is_asked_before_and_told_after_each_request() -> None:
     with scripted(_throttled(Retry_After="3"), answer([], headers=limits), RESET) as server:
         client = connect(server.url, limiter=Limiter(), attempts=2)
         client.get("/projects/1/merge_requests/7/notes")
-        assert client.stats.waited >= 3.0 + 2 * 0.5
+        assert client.traffic.waited >= 3.0 + 2 * 0.5
         failure(client, "/groups/5/projects")
     notes, projects = "projects/merge_requests/notes", "groups/projects"
     assert events == [

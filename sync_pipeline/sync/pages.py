@@ -1,0 +1,146 @@
+"""The way of one page of a source into the database.
+
+Belongs here: the one transaction that holds everything of a page, and what happens to a row that the database
+refuses. Does not belong here: how the rows of a job type are written (its ``FactStore``), who may write
+(:mod:`sync_pipeline.sync.attempt`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import psycopg
+
+from sync_pipeline.model import Counts, Evidence, Page, QuarantinedRow
+from sync_pipeline.sources.gitlab.fields import payload
+from sync_pipeline.store import jobs, quarantine, watermarks
+from sync_pipeline.store.database import Connection
+from sync_pipeline.sync.attempt import Attempt, database_error, is_about_a_row
+
+_MAX_PAYLOAD_BYTES = 1 << 20
+
+P = TypeVar("P", bound=Page[Any])
+
+
+@dataclass
+class Batch:
+    """An open transaction in which only the owner of the job can write. ``counts`` and ``evidence`` go into
+    its ledger row."""
+
+    conn: Connection
+    batch_id: int
+    evidence: Evidence | None
+    counts: Counts = field(default_factory=Counts)
+
+    def note(self, *keys: str) -> None:
+        """Rows with these keys arrived; the ledger row has the first and the last of all."""
+        if self.evidence is not None:
+            self.evidence.note(*keys)
+
+
+class FactStore(ABC, Generic[P]):
+    """How the rows of one job type are written."""
+
+    @abstractmethod
+    def store(self, batch: Batch, page: P) -> Counts:
+        """Upsert the rows of ``page``. Raises psycopg.Error where the database refuses one of them."""
+
+    def finish(self, batch: Batch, page: P) -> None:
+        """Write what is true once all rows of ``page`` are stored; part of its last transaction."""
+
+    @abstractmethod
+    def key(self, row: Any) -> str:
+        """The key of ``row`` in quarantine."""
+
+    def payload(self, row: Any) -> bytes:
+        """``row`` as received, without secrets."""
+        return payload(row.raw)
+
+
+def write_page(attempt: Attempt, page: P, facts: FactStore[P]) -> None:
+    """Write ``page`` under the lease that ``attempt`` holds. That is one transaction, unless the database
+    refuses a row. Then the halves are written one after the other. A row that is refused alone goes to
+    quarantine. Coverage, and all else that is not a row, is part of the last transaction.
+
+    Raises as :meth:`Attempt.fenced`. Raises psycopg.Error where no row is to blame, and where the rows come
+    from an iterator: they cannot be sent again."""
+    todo = [page.rows]
+    refused: list[QuarantinedRow] = []
+    while todo:
+        rows = todo.pop()
+        is_last = not todo
+        part: Page[Any] = Page(page.window, rows, evidence=page.evidence)
+        if is_last:
+            part = replace(page, rows=rows, quarantined=(*page.quarantined, *refused))
+        try:
+            with open_batch(attempt, part) as batch:
+                if rows:
+                    batch.counts = facts.store(batch, replace(page, rows=rows))
+                    if isinstance(rows, Sequence):
+                        batch.note(facts.key(rows[0]), facts.key(rows[-1]))
+                if is_last:
+                    facts.finish(batch, page)
+        except psycopg.Error as error:
+            if not rows or not isinstance(rows, Sequence) or not is_about_a_row(error):
+                raise
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                todo += [rows[middle:], rows[:middle]]
+                continue
+            received = facts.payload(rows[0])[:_MAX_PAYLOAD_BYTES]
+            refused.append(
+                QuarantinedRow(facts.key(rows[0]), "unstorable", str(database_error(error)), received)
+            )
+            if is_last:
+                todo.append(())
+
+
+@contextmanager
+def open_batch(attempt: Attempt, page: Page[Any]) -> Iterator[Batch]:
+    """One transaction: the fence, what the caller writes, and all of ``page`` but its rows.
+
+    It is also for what is no page of rows: then ``page`` has only a window. Raises as
+    :meth:`Attempt.fenced`, Cancelled and ClaimLost before the transaction begins; nothing is written where
+    the caller raises."""
+    attempt.stop_if_asked()
+    assert page.window is not None
+    asset: dict[str, Any] = {"repo_id": attempt.repo.repo_id, "job_type": attempt.job_type}
+    claim, lease = attempt.claim, attempt.held
+    assert lease is not None
+    is_news = False
+    with attempt.fenced(lease) as conn:
+        batch = Batch(conn, jobs.next_batch(conn), page.evidence and replace(page.evidence))
+        yield batch
+        batch_id = batch.batch_id
+        aside = quarantine.quarantine(conn, **asset, batch_id=batch_id, rows=page.quarantined)
+        quarantine.defer(conn, **asset, fetches=page.deferred)
+        counts = replace(batch.counts, read=batch.counts.read + aside, quarantined=aside)
+        if page.covered is not None:
+            is_news = watermarks.extend(
+                conn,
+                **asset,
+                window=page.covered,
+                actor=claim.actor,
+                reason=claim.reason,
+                run_id=claim.run_id,
+                batch_id=batch_id,
+            )
+        calls, seconds = attempt.since_last_batch()
+        jobs.add_batch(
+            conn,
+            claim,
+            batch_id=batch_id,
+            fence=lease.fence,
+            window=page.window,
+            covers=page.covered is not None,
+            counts=counts,
+            owed=len(page.deferred),
+            evidence=batch.evidence,
+            calls=calls,
+            seconds=seconds,
+        )
+    attempt.note_batch(counts, page.covered if is_news else None, calls)
