@@ -49,12 +49,6 @@ class JobType(StrEnum):
             raise ValueError(f"unknown job type {text!r}; use one of: {known}") from None
 
 
-JOB_TYPES_OF_KIND: Mapping[Kind, tuple[JobType, ...]] = {
-    Kind.GITLAB: (JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS),
-    Kind.SVN: (JobType.REVISIONS,),
-}
-
-
 class Mode(StrEnum):
     """Why a job reads its window. A ``probe`` compares it with what is stored and stores no fact."""
 
@@ -324,6 +318,8 @@ class JobRequest:
     ``repair``) are the entries of quarantine to retry, and nothing else. ``only_differences`` (mode ``repair``) reads
     only the differences in its window again. ``depth`` is that of a ``probe``, which ends after ``max_calls``
     requests to the source, if set.
+
+    ``job_id`` is the job that a plan dispatched, which is claimed as it is. None: the job is made or found.
     """
 
     repo_id: int
@@ -333,6 +329,7 @@ class JobRequest:
     actor: str
     reason: str
     window: Window | None = None
+    job_id: UUID | None = None
     dagster_run_id: str | None = None
     reread: bool = False
     priority: int = 100

@@ -5,16 +5,15 @@ Belongs here: builders used by more than one test module.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sync_pipeline.catalog import instance_of
 from sync_pipeline.model import (
-    JOB_TYPES_OF_KIND,
     JobRequest,
     JobType,
-    Kind,
     Mode,
     PathChange,
     RevisionRow,
@@ -91,12 +90,20 @@ RETURNING repo_id
 """
 
 
-def register_project(conn: Connection, server: str, project_id: int, path: str, *, origin: datetime) -> int:
-    """A GitLab project by the URL of its server, with its job types; returns its repo_id."""
+def register_project(
+    conn: Connection,
+    server: str,
+    project_id: int,
+    path: str,
+    *,
+    origin: datetime,
+    job_types: Sequence[JobType] = (JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS),
+) -> int:
+    """A GitLab project by the URL of its server, with these job types; returns its repo_id."""
     values = {"server": server, "instance": instance_of(server), "project_id": project_id, "path": path}
     row = conn.execute(_PROJECT, values).fetchone()
     assert row is not None
-    for job_type in JOB_TYPES_OF_KIND[Kind.GITLAB]:
+    for job_type in job_types:
         watermarks.register(
             conn,
             repo_id=row["repo_id"],

@@ -967,10 +967,10 @@ def test_scheduler_and_worker_sync_without_a_daemon_and_stop_when_they_are_told(
     assert scm("repo", "add", f"svn:{repository_url}").code == 0
     planned = scm("scheduler", "--dry-run", "--json").json
     assert [(d["chosen"], d["reason"]) for d in planned["decisions"]] == [(True, "never_visited")]
-    assert scm("worker", "--dry-run").out == "0 jobs handed out to this pool\n"
-    assert scm("scheduler").out.endswith("1 job handed out; nothing else is due among 1\n")
-    assert scm("worker", "--dry-run", "--job-types", "commits,mrs").out == "0 jobs handed out to this pool\n"
-    assert scm("worker", "--dry-run", "--job-types", "svn").out.endswith("1 job handed out to this pool\n")
+    assert scm("worker", "--dry-run").out == "0 jobs dispatched to this pool\n"
+    assert scm("scheduler").out.endswith("1 job dispatched; nothing else is due among 1\n")
+    assert scm("worker", "--dry-run", "--job-types", "commits,mrs").out == "0 jobs dispatched to this pool\n"
+    assert scm("worker", "--dry-run", "--job-types", "svn").out.endswith("1 job dispatched to this pool\n")
     options = ("--poll-interval", "1", "--worker-id", "build-7", "--lease-seconds", "90")
     worker = start("worker", "--loop", *options, "--json")
     assert worker.stdout is not None
@@ -983,7 +983,7 @@ def test_scheduler_and_worker_sync_without_a_daemon_and_stop_when_they_are_told(
         assert conn.execute("SELECT worker FROM scm.sync_runs").fetchall() == [{"worker": "build-7"}]
     loop = start("scheduler", "--loop", "--interval-seconds", "600")
     assert loop.stdout is not None
-    assert "0 jobs handed out" in loop.stdout.readline()
+    assert "0 jobs dispatched" in loop.stdout.readline()
     loop.send_signal(signal.SIGTERM)
     _, err = loop.communicate(timeout=60)
     assert (loop.returncode, err.splitlines()[-1]) == (0, "scm-sync: stopped after 1 round")

@@ -15,7 +15,7 @@ SELECT e.repo_id, e.job_type, e.batch_id, 'the batch does not say so' AS problem
         OR (b.run_id, b.repo_id, b.job_type) IS DISTINCT FROM (e.run_id, e.repo_id, e.job_type)
         OR NOT coalesce(b.revs @> e.added_revs, b.period @> e.added_time, FALSE))
 UNION ALL
--- Of merge requests a batch says it of a part of what it asked for.
+-- A batch of a list by time says it of a part of its window.
 SELECT b.repo_id, b.job_type, b.batch_id, 'what the batch says does not count',
        coalesce((w.covered_revs * b.revs::int8multirange)::text,
                 (w.covered_time * b.period::tstzmultirange)::text),
@@ -23,8 +23,9 @@ SELECT b.repo_id, b.job_type, b.batch_id, 'what the batch says does not count',
   FROM scm.sync_batches AS b
   JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
   JOIN base AS s USING (repo_id, job_type)
+  JOIN scm.job_types AS t USING (job_type)
  WHERE b.covers AND b.committed_at > s.since
-   AND NOT CASE WHEN b.job_type IN ('merge_requests', 'reviews')
+   AND NOT CASE WHEN t.by_time
                 THEN isempty(b.period) OR w.covered_time && b.period
                 ELSE coalesce(w.covered_revs @> b.revs, w.covered_time @> b.period) END
  ORDER BY repo_id, job_type, batch_id;

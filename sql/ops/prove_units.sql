@@ -3,8 +3,7 @@
 WITH expected AS (
     SELECT r.repo_id, t.job_type
       FROM scm.repos AS r
-      JOIN (VALUES ('gitlab', 'commits'), ('gitlab', 'merge_requests'), ('gitlab', 'reviews'),
-                   ('svn', 'revisions')) AS t (kind, job_type) USING (kind)
+      JOIN scm.job_types AS t USING (kind)
 )
 SELECT repo_id, job_type,
        CASE WHEN w.repo_id IS NULL THEN 'no watermark' ELSE 'no such job type' END AS problem

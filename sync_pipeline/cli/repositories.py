@@ -244,7 +244,7 @@ def repo_show(
     as_json: options.AsJson = False,
 ) -> int:
     """Show one repository and what of it is complete."""
-    from sync_pipeline.model import JOB_TYPES_OF_KIND
+    from sync_pipeline.job_types import JOB_TYPES_OF_KIND
     from sync_pipeline.operations.registration import find_repository
     from sync_pipeline.operations.status import accesses
     from sync_pipeline.store import discovery, repos, watermarks

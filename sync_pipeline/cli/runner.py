@@ -303,9 +303,9 @@ class _Sync:
 
     def incremental(self, wanted: Sequence[JobType], plans: Mapping[JobType, ReadPlan]) -> dict[str, Any]:
         """Sync what is new; returns the document."""
+        from sync_pipeline.job_types import by_family
         from sync_pipeline.model import Mode
         from sync_pipeline.operations import runner
-        from sync_pipeline.policy.families import by_family
 
         documents = []
         for _, job_types in by_family(tuple(wanted)):

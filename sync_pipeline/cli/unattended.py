@@ -100,7 +100,7 @@ def scheduler_command(
     dry_run: options.DryRun = False,
 ) -> int:
     """Plan what is due and hand it to the workers. The sensor `scheduler` plans the same; both at once are
-    harmless. With --dry-run nothing is handed out; with --json every repository says why it was chosen or
+    harmless. With --dry-run nothing is dispatched; with --json every repository says why it was chosen or
     not."""
     from sync_pipeline.settings import load_settings
 
@@ -117,7 +117,7 @@ def _plan_round(
     from sync_pipeline.operations import scheduling
 
     started = time.monotonic()
-    found = scheduling.hand_out(database, settings, dry_run=dry_run)
+    found = scheduling.dispatch(database, settings, dry_run=dry_run)
     if not dry_run:
         every = settings.sensors.interval_seconds if in_line else None
         _heartbeat(database, settings, scheduling.LOOP, started, found.summary()[:500], every)
@@ -155,7 +155,7 @@ def _decision_rows(found: Round, names: dict[int, str]) -> list[output.Row]:
 
 def worker_command(
     once: Annotated[
-        bool, typer.Option("--once", help="Until nothing is handed out any more; the default.")
+        bool, typer.Option("--once", help="Until no dispatched job is left; the default.")
     ] = False,
     loop: options.Loop = False,
     interval: Annotated[
@@ -192,7 +192,7 @@ def worker_command(
     as_json: options.AsJson = False,
     dry_run: options.DryRun = False,
 ) -> int:
-    """Do what a scheduler handed out. It takes the jobs that its pool accepts. A second stop signal ends it
+    """Do the jobs that a scheduler dispatched and this pool accepts. A second stop signal ends it
     at once; what was committed stays."""
     from sync_pipeline.operations.worker import Worker
     from sync_pipeline.settings import load_settings
@@ -263,7 +263,7 @@ def _print_waiting(database: Database, settings: Settings, as_json: bool) -> int
 
     names = _names(database)
     with database.connection() as conn:
-        requests = planning.mark_dispatched(
+        requests = planning.dispatched_requests(
             conn,
             instances=settings.worker.instance_allowlist,
             tenants=settings.worker.tenant_allowlist,
@@ -284,7 +284,7 @@ def _print_waiting(database: Database, settings: Settings, as_json: bool) -> int
 
     def show(_: object) -> None:
         output.print_rows(rows)
-        output.print_line(f"{counted(len(rows), 'job')} handed out to this pool")
+        output.print_line(f"{counted(len(rows), 'job')} dispatched to this pool")
 
     document = {"dry_run": True, "pool": settings.worker.pool, "jobs": rows}
     return output.print_document(document, as_json, show)

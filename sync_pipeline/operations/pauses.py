@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobType, Kind, Repository
+from sync_pipeline.job_types import DECLARED
+from sync_pipeline.model import JobType, Repository
 from sync_pipeline.operations.documents.common import from_row
 from sync_pipeline.operations.documents.gates import (
     Breaker,
@@ -169,7 +170,7 @@ def _require_known(conn: Connection, place: Place) -> None:
 def _require_kind(repository: Repository | None, place: Place) -> None:
     if repository is None or place.job_type is None:
         return
-    if (repository.kind is Kind.SVN) is not (place.job_type is JobType.REVISIONS):
+    if DECLARED[place.job_type].kind is not repository.kind:
         raise ConfigurationError(f"{repository.spec} has no {place.job_type}; leave --job out")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from sync_pipeline import catalog
 from sync_pipeline.errors import SyncError
 from sync_pipeline.exit_codes import SUCCESS
+from sync_pipeline.job_types import DECLARED, FAMILY_OF, Family
 from sync_pipeline.model import (
     BEGINNING,
     JobType,
@@ -29,7 +30,6 @@ from sync_pipeline.model import (
 from sync_pipeline.operations import projects
 from sync_pipeline.operations.costs import commands_for, requests_for
 from sync_pipeline.operations.formatting import age, counted, plain_window
-from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.windows import bounds, overlap
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import throughput, watermarks
@@ -98,14 +98,15 @@ def plan(
     revision. Asks a GitLab how many merge requests there are; a refusal is told with what is expected."""
     found = []
     # Merge requests and reviews miss the same merge requests: they are counted once.
-    counted: dict[tuple[bool, tuple[Window, ...]], _Asked] = {}
+    counted: dict[tuple[str, tuple[Window, ...]], _Asked] = {}
     for job_type in job_types:
         with database.connection() as conn:
             whole = window or _live_window(watermarks.get(conn, repository.repo_id, job_type), head, now)
             missing = (
                 watermarks.missing(conn, repository.repo_id, job_type, whole) if whole is not None else ()
             )
-            paced = JobType.MERGE_REQUESTS if job_type is JobType.REVIEWS else job_type
+            # A row of reviews is a merge request: its first job type says how fast these come.
+            paced = FAMILY_OF[job_type].job_types[0]
             seconds_per_row = throughput.seconds_per_row(conn, repository.repo_id, paced)
         chunks = () if whole is None else plan_backfill(whole, missing)
         mode = Mode.INCREMENTAL if window is None else Mode.BACKFILL
@@ -114,7 +115,7 @@ def plan(
             seconds = None if seconds_per_row is None else rows * seconds_per_row
             expected = Expected(rows, commands_for(missing, settings.chunks.revisions), seconds)
         else:
-            key = job_type is JobType.COMMITS, missing
+            key = DECLARED[job_type].row, missing
             if key not in counted:
                 counted[key] = _ask(database, settings, repository, job_type, missing)
             expected = _expected(job_type, counted[key], seconds_per_row, settings.gitlab.parallel)
@@ -123,11 +124,12 @@ def plan(
 
 
 def _live_window(row: watermarks.WatermarkRow, head: int | None, now: datetime) -> Window | None:
-    """What live syncing looks after: from the origin to the source's end; commits are read to their roots."""
+    """What live syncing looks after: from the origin to the source's end, or everything where rows are not
+    read by time."""
     if isinstance(row.origin, int):
         end = (head or 0) + 1
         return RevisionWindow(row.origin, end) if row.origin < end else None
-    since = BEGINNING if row.job_type is JobType.COMMITS else row.origin
+    since = row.origin if DECLARED[row.job_type].by_time else BEGINNING
     return TimeWindow(since, now) if since < now else None
 
 
@@ -159,13 +161,13 @@ def _ask(
     assert repository.project_id is not None
     started = client.instance.monotonic()
     try:
-        if job_type is not JobType.COMMITS:
+        if DECLARED[job_type].by_time:
             counts = [projects.count_merge_requests(client, repository.project_id, gap) for gap in times]
             rows = None if None in counts else sum(count or 0 for count in counts)
-        elif times[0].since == BEGINNING:
+        elif job_type is JobType.COMMITS and times[0].since == BEGINNING:
             rows = projects.count_commits(client, repository.project_id)
         else:
-            # What is new since the first reading only the refs know.
+            # Only the refs know how many commits are new, and only a whole list how many rows it has.
             return _Asked(None, None)
     except SyncError as error:
         return _Asked(None, None, str(error))
@@ -272,8 +274,7 @@ def plan_line(plan: ReadPlan) -> str:
     expected = plan.expected
     takes = []
     if expected.rows is not None and plan.repository.kind is Kind.GITLAB:
-        things = "commit" if plan.job_type is JobType.COMMITS else "merge request"
-        takes.append(counted(expected.rows, things))
+        takes.append(counted(expected.rows, DECLARED[plan.job_type].row))
     if expected.requests is not None:
         takes.append(counted(expected.requests, "svn command" if plan.head is not None else "request"))
     if expected.seconds is not None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sync_pipeline.model import JOB_TYPES_OF_KIND, JobType, Repository
+from sync_pipeline.job_types import JOB_TYPES_OF_KIND
+from sync_pipeline.model import JobType, Repository
 from sync_pipeline.operations.scheduling import serves
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import pools

@@ -22,11 +22,10 @@ from sync_pipeline.errors import (
     SyncError,
     Transient,
 )
+from sync_pipeline.job_types import DECLARED, JOB_TYPES_OF_KIND
 from sync_pipeline.model import (
     BEGINNING,
-    JOB_TYPES_OF_KIND,
     JobRequest,
-    JobType,
     Kind,
     Mode,
     Repository,
@@ -45,10 +44,10 @@ from sync_pipeline.store.database import Connection
 ClientOf = Callable[[str], Client]
 """Makes the client of an instance. Raises ConfigurationError where the settings know no such server."""
 
-# Commits need no history jobs: their first incremental reads every ref to its root.
-_WITH_HISTORY = (JobType.MERGE_REQUESTS, JobType.REVIEWS)
+# Others need no history jobs: each of their jobs reads the whole list, or every ref to its root.
+_WITH_HISTORY = tuple(one for one in JOB_TYPES_OF_KIND[Kind.GITLAB] if DECLARED[one].by_time)
 # Later years of all projects come before earlier ones of any; what is older than this many is all the same.
-_MOST_YEARS_APART = 90
+_MAX_YEARS_APART = 90
 # Something else than a GitLab answers; asking again later would not help.
 _NO_GITLAB = frozenset({"not_json", "redirect"})
 
@@ -202,12 +201,9 @@ def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
     merge_requests = total if total is not None else newest.integer("iid") if newest else 0
     commits = count_commits(client, project_id)
     pace = (clock() - started) / max(client.calls - asked, 1)
-    found = {
-        JobType.COMMITS: commits or 0,
-        JobType.MERGE_REQUESTS: merge_requests or 0,
-        JobType.REVIEWS: merge_requests or 0,
-    }
-    requests = sum(requests_for(job_type, rows) for job_type, rows in found.items())
+    rows = {"commit": commits or 0, "merge request": merge_requests or 0}
+    job_types = JOB_TYPES_OF_KIND[Kind.GITLAB]
+    requests = sum(requests_for(one, rows.get(DECLARED[one].row, 0)) for one in job_types)
     return Estimate(merge_requests, commits, requests, requests * pace / parallel / 3600)
 
 
@@ -378,7 +374,7 @@ def _queue_history(
                     actor=actor,
                     reason=reason,
                     window=window,
-                    priority=jobs.HISTORY_PRIORITY + min(age, _MOST_YEARS_APART),
+                    priority=jobs.HISTORY_PRIORITY + min(age, _MAX_YEARS_APART),
                 ),
                 max_attempts=settings.jobs.max_attempts,
             )

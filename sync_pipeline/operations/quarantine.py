@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -87,19 +87,40 @@ def readable(payload: bytes) -> str:
 
 def how(entry: QuarantineEntry) -> str:
     """In what way a retry reads the row of an entry again, in words."""
-    key, _, _rest = entry.natural_key.partition(":")
     if entry.natural_key.startswith(RAW):
         return "derive the rows of the repository anew from their stored raw"
-    if entry.job_type is JobType.REVISIONS:
-        return f"read r{entry.natural_key} again"
-    if entry.job_type is JobType.COMMITS:
-        if key in ("branch", "tag"):
-            return "list branches and tags again"
-        return f"ask for commit {key}" if not _rest else f"read all that {key} leads to again"
+    return _HOW.get(entry.job_type, _how_of_list)(entry)
+
+
+def _how_of_list(entry: QuarantineEntry) -> str:
+    return f"read the whole list of {entry.job_type.replace('_', ' ')} again"
+
+
+def _how_of_revision(entry: QuarantineEntry) -> str:
+    return f"read r{entry.natural_key} again"
+
+
+def _how_of_commit(entry: QuarantineEntry) -> str:
+    key, _, rest = entry.natural_key.partition(":")
+    if key in ("branch", "tag"):
+        return "list branches and tags again"
+    return f"read all that {key} leads to again" if rest else f"ask for commit {key}"
+
+
+def _how_of_merge_request(entry: QuarantineEntry) -> str:
+    key = entry.natural_key.partition(":")[0]
     if not (key.isascii() and key.isdigit()):
         return "read the window in which it was met again"
     what = "the review of merge request" if entry.job_type is JobType.REVIEWS else "merge request"
     return f"read {what} !{key} again"
+
+
+_HOW: Mapping[JobType, Callable[[QuarantineEntry], str]] = {
+    JobType.REVISIONS: _how_of_revision,
+    JobType.COMMITS: _how_of_commit,
+    JobType.MERGE_REQUESTS: _how_of_merge_request,
+    JobType.REVIEWS: _how_of_merge_request,
+}
 
 
 def plan(database: Database, wanted: Filter) -> Document:

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from sync_pipeline.errors import ConfigurationError
 from sync_pipeline.exit_codes import FAILED, INTERRUPTED, PARTIAL, SUCCESS
+from sync_pipeline.job_types import DECLARED, JOB_TYPES_OF_KIND
 from sync_pipeline.model import (
     BEGINNING,
-    JOB_TYPES_OF_KIND,
     Counts,
     JobReport,
     JobStatus,
@@ -180,10 +180,10 @@ def coverage_to_set(
     """The window that a person counts as complete; both bounds have to be named. Raises ConfigurationError
     for what does not exist."""
     check_bounds(repository, given)
-    if job_type is JobType.COMMITS:
+    if repository.kind is Kind.GITLAB and not DECLARED[job_type].by_time:
         raise ConfigurationError(
-            "commits are complete by branches and tags, not by time; to read them all again: "
-            f"scm-sync watermark reset {repository.spec} --job commits"
+            f"{job_type} are complete as a whole, not by time; to read them all again: "
+            f"scm-sync watermark reset {repository.spec} --job {job_type}"
         )
     svn = repository.kind is Kind.SVN
     needed = ("--start-rev", "--end-rev") if svn else ("--since", "--until")

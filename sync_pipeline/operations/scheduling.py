@@ -64,9 +64,9 @@ WORKER = "worker"
 """Name of the heartbeat of the workers of the default pool."""
 
 _REPROBE = timedelta(hours=1)
-# Seconds: where there are several pools, the other one plans other work.
-# A worker that is about to be started, by cron for example, finds what was handed out so long ago.
+# A worker that is about to be started, by cron for example, finds what was dispatched so long ago.
 _TO_BE_TAKEN = timedelta(minutes=1)
+# Seconds: where there are several pools, the other one plans other work.
 _PATIENCE = 2.0
 # An error budget looks further back than a breaker with a short window.
 _SHORTEST_LOOK_BACK = 3600.0
@@ -190,8 +190,8 @@ def read_plan(
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of planning: ``started`` was handed to the workers, unless ``dry_run``. ``skipped`` says why
-    there is no plan, None where there is one. ``now`` is the database's clock."""
+    """One round of planning: ``started`` was dispatched to the workers, unless ``dry_run``. ``skipped`` says
+    why there is no plan, None where there is one. ``now`` is the database's clock."""
 
     dry_run: bool
     plan: Plan | None
@@ -200,27 +200,27 @@ class Round:
     skipped: str | None = None
 
     def summary(self) -> str:
-        """It in one line."""
+        """The round in one line."""
         if self.plan is None:
             return str(self.skipped)
-        done = "would be handed out" if self.dry_run else "handed out"
+        done = "would be dispatched" if self.dry_run else "dispatched"
         return f"{counted(len(self.started), 'job')} {done}; {held_back(self.plan)}"
 
 
-def hand_out(database: Database, settings: Settings, *, dry_run: bool = False) -> Round:
-    """Plan, and hand what is chosen to the workers that ask the ledger. Harmless beside any other scheduler:
-    one at a time plans, and a job has one owner."""
+def dispatch(database: Database, settings: Settings, *, dry_run: bool = False) -> Round:
+    """Plan, and dispatch what is chosen to the workers that ask the ledger. Harmless beside any other
+    scheduler: one at a time plans, and a job has one owner."""
     with database.connection() as conn, conn.transaction():
         migrations.require_current(conn)
         patience = 0.0 if settings.worker.pool == DEFAULT_POOL else _PATIENCE
-        # To look needs no turn.
+        # A dry run needs no lock.
         if not dry_run and not store.try_lock_scheduler(conn, patience):
             return Round(dry_run, None, None, (), "another scheduler is at work")
         tokens = credentials.in_force(conn, Readers(settings))
         plan, now = read_plan(conn, settings, (), tokens)
         started = [d for d in plan.decisions if d.chosen]
         if not dry_run:
-            record(conn, plan, started, settings, now, trigger=Trigger.WORKER, handed_out=True)
+            record(conn, plan, started, settings, now, trigger=Trigger.WORKER, dispatched=True)
     return Round(dry_run, plan, now, started)
 
 
@@ -297,11 +297,11 @@ def record(
     now: datetime,
     *,
     trigger: Trigger,
-    handed_out: bool = False,
+    dispatched: bool = False,
 ) -> None:
     """Write down what a plan starts and why, and what it learnt: the jobs that are not there yet, the reason
     and the state of the budget with each job, the breakers, and which tenants had live syncing started.
-    ``handed_out`` where workers take the jobs from the ledger. To be called in the transaction of the
+    ``dispatched`` where workers take the jobs from the ledger. To be called in the transaction of the
     plan."""
     for breaker in plan.breakers:
         breakers.save(conn, _breaker_row(breaker), actor=ACTOR)
@@ -335,7 +335,7 @@ def record(
         if decision.mode is Mode.INCREMENTAL:
             tenants.add(decision.tenant)
     if decisions:
-        store.decided(conn, decisions, dispatched=handed_out)
+        store.decided(conn, decisions, dispatched=dispatched)
         store.serve(conn, tenants)
 
 
@@ -344,6 +344,7 @@ def explained(decision: Decision, plan: Plan, settings: Settings, now: datetime)
     sizes = decision.sizes
     return {
         "reason": str(decision.reason),
+        "dispatch": decision.dispatch,
         **({} if decision.rest is None else {"rest": str(decision.rest)}),
         "planned_at": now.isoformat(),
         "instance": decision.instance,
@@ -392,12 +393,12 @@ def _unit(
 
 
 def _job(row: Mapping[str, Any], workers: Collection[str], now: datetime) -> Job:
-    """A job of the snapshot. One that was handed to the workers of a pool is theirs only while one of them
-    lives: else nobody would do it."""
+    """A job of the snapshot. One that was dispatched to the workers of a pool is theirs only while one of
+    them lives: else no worker would do it."""
     row = dict(row)
-    pool, planned_at = row.pop("pool") or DEFAULT_POOL, row["planned_at"]
-    if planned_at and planned_at < now - _TO_BE_TAKEN and heartbeats.named(WORKER, pool) not in workers:
-        row["planned_at"] = None
+    pool, at = row.pop("pool") or DEFAULT_POOL, row["dispatched_at"]
+    if at and at < now - _TO_BE_TAKEN and heartbeats.named(WORKER, pool) not in workers:
+        row["dispatched_at"] = None
     typed = {
         "job_type": JobType(row["job_type"]),
         "mode": Mode(row["mode"]),

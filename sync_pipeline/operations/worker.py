@@ -1,7 +1,7 @@
-"""A worker without Dagster: takes from the ledger what a plan handed out, and does it.
+"""A worker without Dagster: claims the jobs that a plan dispatched in the ledger, and does them.
 
 Belongs here: the rounds of ``scm-sync worker``. What a job does is the engine's
-(:mod:`sync_pipeline.sync.engine`), what is handed out is planned in
+(:mod:`sync_pipeline.sync.engine`), what is dispatched is planned in
 :mod:`sync_pipeline.operations.scheduling`. Only what the pool of the settings takes is touched.
 """
 
@@ -17,10 +17,10 @@ import psycopg
 
 from sync_pipeline.catalog import instance_of
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.job_types import FAMILY_OF
 from sync_pipeline.model import JobReport, JobRequest, JobStatus, JobType, Mode, Window
 from sync_pipeline.operations import pools
 from sync_pipeline.operations.scheduling import WORKER
-from sync_pipeline.policy.families import FAMILY_OF
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import heartbeats, migrations, planning
 from sync_pipeline.store.database import Database
@@ -32,11 +32,11 @@ _log = logging.getLogger(__name__)
 
 _Activity = tuple[int, str, Mode, Window | None]
 # Somebody else may be about to take the first ones.
-_LOOKED_AT = 100
+_MAX_LOOKED_AT = 100
 
 
 class Worker:
-    """Does what the ledger hands out, ``parallel_repositories`` side by side."""
+    """Does the dispatched jobs, those of ``parallel_repositories`` repositories at a time."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Worker:
         return heartbeats.named(WORKER, self._settings.worker.pool)
 
     def run(self, stop: threading.Event, *, once: bool = False) -> tuple[int, int]:
-        """Take and do jobs until ``stop`` is set, or, with ``once``, until nothing is handed out any more.
+        """Take and do jobs until ``stop`` is set, or, with ``once``, until no dispatched job is left.
         Returns how many there were and how many of them failed.
 
         After ``stop`` nothing new is taken; what is under way ends with its batch and is given back. A
@@ -91,15 +91,14 @@ class Worker:
                 stop.set()
                 wait(self._busy)
                 if not once:
-                    self._sign_off()
+                    self._unregister()
         for future in list(self._busy):
             more, bad = self._collect(future)
             done, failed = done + more, failed + bad
         return done, failed
 
-    def _sign_off(self) -> None:
-        """What was handed out and nobody took is the scheduler's again; other workers of the pool get it with
-        its next plan."""
+    def _unregister(self) -> None:
+        """Give unclaimed jobs back to the scheduler; its next plan may dispatch them to other workers."""
         try:
             with self._database.connection() as conn:
                 planning.unregister_pool(conn, self._settings.worker.pool)
@@ -115,13 +114,13 @@ class Worker:
             pools.heartbeat(conn, settings)
             if room <= 0:
                 return 0
-            waiting = planning.mark_dispatched(
+            waiting = planning.dispatched_requests(
                 conn,
                 instances=settings.worker.instance_allowlist,
                 tenants=settings.worker.tenant_allowlist,
                 job_types=settings.worker.job_type_allowlist,
                 gitlabs=[instance_of(server.url) for server in settings.gitlab_servers()],
-                limit=_LOOKED_AT,
+                limit=_MAX_LOOKED_AT,
             )
         together: dict[_Activity, list[JobRequest]] = {}
         for request in waiting:
@@ -157,11 +156,11 @@ class Worker:
         return len(reports), sum(report.error_code is not None for report in reports)
 
     def _leave(self, requests: Sequence[JobRequest]) -> None:
-        """What could not be done now, because it is paused for example, is the scheduler's again: it must not
-        be taken again and again before everything behind it."""
+        """Give jobs back to the scheduler that could not be done now, such as paused ones. Otherwise they
+        would be taken again and again before everything behind them."""
         try:
             with self._database.connection() as conn:
-                planning.undispatch(conn, requests)
+                planning.undispatch(conn, [one.job_id for one in requests if one.job_id is not None])
         except (psycopg.Error, ConfigurationError) as error:
             _log.warning("%s", database_error(error))
 

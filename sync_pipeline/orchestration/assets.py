@@ -15,6 +15,7 @@ from typing import Any
 
 import dagster as dg
 
+from sync_pipeline.job_types import Family, by_family
 from sync_pipeline.model import JobType, Kind, Repository
 from sync_pipeline.operations import pools, server_names
 from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
@@ -25,7 +26,6 @@ from sync_pipeline.orchestration.processes import sign
 from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE, read_run_spec, repository_tag
 from sync_pipeline.orchestration.specs import asset_key, asset_spec
 from sync_pipeline.orchestration.step import Observer, Step
-from sync_pipeline.policy.families import Family, by_family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.settings import Settings
 from sync_pipeline.store.database import connections_for

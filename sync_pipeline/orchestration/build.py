@@ -20,6 +20,7 @@ from dagster import BetaWarning, PreviewWarning, SupersessionWarning
 
 from sync_pipeline import catalog
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.job_types import Family
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration import console
 from sync_pipeline.orchestration.assets import family_assets, family_jobs
@@ -39,7 +40,6 @@ from sync_pipeline.orchestration.run_spec import PARTITION_TAG, RANGE_END_TAG, R
 from sync_pipeline.orchestration.schedules import resync_schedules
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
-from sync_pipeline.policy.families import Family
 from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
 from sync_pipeline.safe_text import visible
 from sync_pipeline.settings import Settings, load_settings

@@ -20,8 +20,8 @@ import dagster as dg
 from sync_pipeline import catalog, clock
 from sync_pipeline.catalog import BLOCK_REVISIONS, CatalogSnapshot, block_of
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.job_types import Family
 from sync_pipeline.model import Kind, RevisionWindow, TimeWindow, Window
-from sync_pipeline.policy.families import Family
 from sync_pipeline.policy.windows import bounds, merged, overlap
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import planning

@@ -12,6 +12,7 @@ from itertools import groupby
 
 import dagster as dg
 
+from sync_pipeline.job_types import Family
 from sync_pipeline.model import (
     JobRequest,
     JobType,
@@ -25,7 +26,6 @@ from sync_pipeline.model import (
 )
 from sync_pipeline.orchestration.partitions import Days, is_done
 from sync_pipeline.orchestration.run_spec import RunSpec
-from sync_pipeline.policy.families import Family
 from sync_pipeline.policy.windows import hull, merged
 from sync_pipeline.resources import WatermarkStore
 from sync_pipeline.store import dagster_requests

@@ -17,6 +17,7 @@ import dagster as dg
 
 from sync_pipeline.catalog import CatalogSnapshot
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.job_types import by_family
 from sync_pipeline.model import Counts, JobReport, JobType, Kind, Mode, RevisionWindow, Trigger, Window
 from sync_pipeline.operations import pools
 from sync_pipeline.operations.environment import environment_variables
@@ -43,7 +44,6 @@ from sync_pipeline.orchestration.run_spec import (
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.orchestration.storage import explained_storage
-from sync_pipeline.policy.families import by_family
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import repos
 from sync_pipeline.store.database import Database

@@ -28,6 +28,8 @@ ACTOR_TAG = "dagster/scm_actor"
 WINDOWS_TAG = "dagster/scm_windows"
 """Windows whose edges are not those of partitions, separated by commas: ``first-last`` in revisions,
 ``since..until`` in ISO form for time."""
+DISPATCH_TAG = "dagster/scm_dispatch"
+"""The name under which a plan dispatched the jobs of the run."""
 PROCESS_TAG = "dagster/scm_process"
 UPDATE_WATERMARK_TAG = "dagster/scm_update_watermark"
 
@@ -61,6 +63,7 @@ class RunSpec:
     ``windows`` is empty for an incremental, whose partition only carries it. ``exact``: the windows were
     named one by one, they are not the partitions.
     ``from_ledger``: do the waiting jobs inside ``windows``, make no new ones.
+    ``dispatch`` names the jobs that a plan dispatched with the run.
     """
 
     mode: Mode
@@ -70,6 +73,7 @@ class RunSpec:
     windows: tuple[Window, ...]
     exact: bool = False
     update_watermark: bool = False
+    dispatch: str = ""
 
     @property
     def from_ledger(self) -> bool:
@@ -139,6 +143,7 @@ def read_run_spec(tags: Mapping[str, str], known: Partitions) -> RunSpec:
         windows=windows,
         exact=exact,
         update_watermark=tag_of(tags, UPDATE_WATERMARK_TAG) == "true",
+        dispatch=tags.get(DISPATCH_TAG, ""),
     )
 
 

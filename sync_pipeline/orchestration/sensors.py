@@ -12,13 +12,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import dagster as dg
 
 from sync_pipeline.catalog import BLOCK_REVISIONS, block_of
 from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.job_types import FAMILY_OF, Family
 from sync_pipeline.model import (
     JobType,
     Kind,
@@ -36,11 +37,16 @@ from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefi
 from sync_pipeline.orchestration.health_checks import mark_reported
 from sync_pipeline.orchestration.liveness import fleet_verdicts
 from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of
-from sync_pipeline.orchestration.run_spec import PRIORITY_TAG, read_run_spec, run_tags, window_tags
+from sync_pipeline.orchestration.run_spec import (
+    DISPATCH_TAG,
+    PRIORITY_TAG,
+    read_run_spec,
+    run_tags,
+    window_tags,
+)
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat, skips_outages
 from sync_pipeline.orchestration.ui_requests import UiRequests
-from sync_pipeline.policy.families import FAMILY_OF, Family
 from sync_pipeline.policy.snapshot import Decision, InFlight
 from sync_pipeline.policy.windows import hull
 from sync_pipeline.quality import credentials, health
@@ -131,7 +137,11 @@ def _schedule(
             return [], "another scheduler is at work"
         plan, now = scheduling.read_plan(conn, settings, in_flight, tokens, by_id.keys())
         starts = group(plan.decisions)[:room]
-        started = [decision for start in starts for decision in start.decisions]
+        started = [
+            replace(decision, dispatch=start.run_key(now, settings.jobs.claim_seconds))
+            for start in starts
+            for decision in start.decisions
+        ]
         scheduling.record(conn, plan, started, settings, now, trigger=Trigger.SENSOR)
     if not starts:
         return [], scheduling.held_back(plan)
@@ -154,15 +164,17 @@ def _run_request(
     by_id: Mapping[int, Repository],
 ) -> dg.RunRequest:
     partitions = partitions_of(start.family, instance, days)
+    run_key = start.run_key(now, settings.jobs.claim_seconds)
     reason = ", ".join(sorted({d.reason for d in start.decisions}))
     repositories = [by_id[repo_id] for repo_id, _ in start.assets]
     tags = run_tags(start.mode, Trigger.SENSOR, SCHEDULER, reason, repositories)
     tags[PRIORITY_TAG] = _RUN_PRIORITY[start.mode]
+    tags[DISPATCH_TAG] = run_key
     if start.window is not None:
         # A window of time may lie in front of all partitions; one of revisions is whole blocks.
         tags |= window_tags(partitions, [start.window], exact=isinstance(start.window, TimeWindow))
     return dg.RunRequest(
-        run_key=start.run_key(now, settings.jobs.claim_seconds),
+        run_key=run_key,
         job_name=start.family.job_name,
         # An incremental needs some partition to be a run of a partitioned asset: the newest carries it.
         partition_key=partitions.newest if start.window is None else None,

@@ -6,7 +6,6 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 from urllib.parse import quote
@@ -14,25 +13,16 @@ from urllib.parse import quote
 import dagster as dg
 
 from sync_pipeline import catalog
+from sync_pipeline.job_types import DECLARED
 from sync_pipeline.model import FLEET, JobType, Kind, Lifecycle, Repository
 from sync_pipeline.safe_text import code, markdown, visible
 from sync_pipeline.settings import Settings
+from sync_pipeline.store.job_types import FACTS
 from sync_pipeline.store.pools import DEFAULT_POOL
 from sync_pipeline.store.schema import fact_columns
 
-_CONTENT: Mapping[JobType, tuple[str, str]] = {
-    JobType.COMMITS: ("Commits of every branch and tag", "scm.git_commits"),
-    JobType.MERGE_REQUESTS: ("Merge requests with their commits and versions", "scm.mrs"),
-    JobType.REVIEWS: ("What happened in the reviews of merge requests", "scm.review_events"),
-    JobType.REVISIONS: ("Revisions with their changed paths", "scm.svn_revisions"),
-}
 TABLE_NAME = "dagster/table_name"
 """Metadata of an asset: the table that has its rows."""
-_PAGES: Mapping[JobType, str] = {
-    JobType.COMMITS: "/-/commits",
-    JobType.MERGE_REQUESTS: "/-/merge_requests?state=all",
-    JobType.REVIEWS: "/-/merge_requests?state=all",
-}
 
 
 def asset_key(repository: Repository, job_type: JobType) -> dg.AssetKey:
@@ -58,7 +48,7 @@ def asset_spec(
 ) -> dg.AssetSpec:
     """The spec of one (repository, job type). ``label`` is what its server is called now; ``with_columns`` it
     has those of its table."""
-    content, table = _CONTENT[job_type]
+    content, table = DECLARED[job_type].content, FACTS[job_type].table
     retired = " Retired: no longer synced." if repository.lifecycle is Lifecycle.RETIRED else ""
     name = markdown(catalog.path_of(repository))
     return dg.AssetSpec(
@@ -116,7 +106,7 @@ def web_address(repository: Repository) -> str:
 
 def source_page(repository: Repository, job_type: JobType) -> str:
     """Where a person looks at what a job type reads."""
-    return web_address(repository) + _PAGES.get(job_type, "")
+    return web_address(repository) + DECLARED[job_type].page
 
 
 def link(url: str) -> dg.MetadataValue[Any]:

@@ -25,6 +25,7 @@ from uuid import uuid4
 import dagster as dg
 
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.job_types import Family
 from sync_pipeline.model import (
     Counts,
     JobReport,
@@ -48,7 +49,6 @@ from sync_pipeline.orchestration.processes import variables_set
 from sync_pipeline.orchestration.requests import Requests
 from sync_pipeline.orchestration.run_spec import RunSpec
 from sync_pipeline.orchestration.specs import asset_key
-from sync_pipeline.policy.families import Family
 from sync_pipeline.policy.windows import hull, merged
 from sync_pipeline.quality import credentials, health
 from sync_pipeline.resources import WatermarkStore
@@ -202,39 +202,37 @@ class Step:
         return time.monotonic() + _SHARE_OF_RUN_TIME * limit if limit else None
 
     def _work(self, active: Selected) -> list[_RepositoryWork]:
-        if self.order.from_ledger:
-            return self._work_from_ledger(active)
-        return [
-            _RepositoryWork(
-                repository,
-                tuple(tuple(group) for group in self.requests.groups(repository, job_types)),
-            )
-            for repository, job_types in active
-        ]
+        """The dispatched jobs of each repository. What a plan did not dispatch is made or found."""
+        dispatched = self._dispatched(active) if self.order.from_ledger or self.order.dispatch else {}
+        found = []
+        for repository, job_types in active:
+            groups: Sequence[Sequence[JobRequest]] = dispatched.get(repository.repo_id, ())
+            if not groups and not self.order.from_ledger:
+                groups = self.requests.groups(repository, job_types)
+            if groups:
+                found.append(_RepositoryWork(repository, tuple(map(tuple, groups))))
+        return found
 
-    def _work_from_ledger(self, active: Selected) -> list[_RepositoryWork]:
-        whole = hull(self.order.windows)
-        assert whole is not None
-        waiting: dict[int, dict[tuple[Window | None, JobType | None], list[JobRequest]]] = {}
+    def _dispatched(self, active: Selected) -> dict[int, list[list[JobRequest]]]:
+        """The waiting jobs of the run by repository, in groups that are read together."""
+        selected = {repository.repo_id: job_types for repository, job_types in active}
         with self.database.connection() as conn:
-            for job_type in self.family.job_types:
-                requests = planning.waiting_requests(
-                    conn,
-                    repo_ids=[r.repo_id for r, job_types in active if job_type in job_types],
-                    job_type=job_type,
-                    mode=self.order.mode,
-                    window=whole,
-                    dagster_run_id=self.context.run.run_id,
-                )
-                for request in requests:
+            requests = planning.waiting_requests(
+                conn,
+                repo_ids=list(selected),
+                mode=self.order.mode,
+                window=hull(self.order.windows),
+                dispatch=self.order.dispatch,
+                dagster_run_id=self.context.run.run_id,
+            )
+        waiting: dict[int, dict[tuple[Window | None, JobType | None], list[JobRequest]]] = {}
+        for job_type in self.family.job_types:
+            for request in requests:
+                if request.job_type is job_type and job_type in selected[request.repo_id]:
                     # What differs is read again for each job type on its own.
-                    part = request.window, request.job_type if request.only_differences else None
+                    part = request.window, job_type if request.only_differences else None
                     waiting.setdefault(request.repo_id, {}).setdefault(part, []).append(request)
-        return [
-            _RepositoryWork(repository, tuple(tuple(group) for group in waiting[repository.repo_id].values()))
-            for repository, _ in active
-            if repository.repo_id in waiting
-        ]
+        return {repo_id: list(groups.values()) for repo_id, groups in waiting.items()}
 
     # -- in the threads ---------------------------------------------------------------------------------
 

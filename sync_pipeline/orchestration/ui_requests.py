@@ -22,6 +22,7 @@ import psycopg
 
 from sync_pipeline import clock
 from sync_pipeline.errors import ConfigurationError, LeaseHeld
+from sync_pipeline.job_types import FAMILY_OF, Family, by_family
 from sync_pipeline.model import JobType, Kind, Lifecycle, Mode, Repository, Trigger, Window
 from sync_pipeline.operations import pools
 from sync_pipeline.orchestration.assets import BLOCKS_PER_RUN, DAYS_PER_RUN
@@ -36,7 +37,6 @@ from sync_pipeline.orchestration.requests import Requests
 from sync_pipeline.orchestration.run_spec import RunSpec, read_run_spec
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.storage import is_outage
-from sync_pipeline.policy.families import FAMILY_OF, Family, by_family
 from sync_pipeline.policy.windows import bounds
 from sync_pipeline.resources import WatermarkStore
 from sync_pipeline.settings import Settings

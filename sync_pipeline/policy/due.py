@@ -18,8 +18,8 @@ from sync_pipeline.policy.windows import holds
 # GitLab writes the last activity of a project at most once in this time.
 _ACTIVITY_LAG = timedelta(hours=1)
 
-HANDED_OUT = timedelta(minutes=10)
-"""How long a job that was handed to the workers is left to them before it is planned anew."""
+DISPATCHED_FOR = timedelta(minutes=10)
+"""How long a dispatched job is left to the workers before it is planned anew."""
 
 _SLOW = frozenset({Access.DENIED, Access.DISABLED, Access.GONE})
 
@@ -39,8 +39,8 @@ def evaluate_job(
         return Reason.WAITS_FOR_RETRY, job.not_before
     if any(_holds(run, job.mode, job.window) for run in runs):
         return Reason.IN_FLIGHT, None
-    if job.planned_at is not None and job.planned_at > now - HANDED_OUT:
-        return Reason.IN_FLIGHT, job.planned_at + HANDED_OUT
+    if job.dispatched_at is not None and job.dispatched_at > now - DISPATCHED_FOR:
+        return Reason.IN_FLIGHT, job.dispatched_at + DISPATCHED_FOR
     if job.status is JobStatus.RUNNING:
         return Reason.TAKEOVER, None
     if job.status is JobStatus.FAILED:

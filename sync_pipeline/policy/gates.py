@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from sync_pipeline.job_types import FAMILY_OF
 from sync_pipeline.model import JobType, Mode
 from sync_pipeline.policy.backoff import wait_before_next_look
 from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
 from sync_pipeline.policy.degradation import suggest
 from sync_pipeline.policy.error_budget import paused_until
-from sync_pipeline.policy.families import FAMILY_OF
 from sync_pipeline.policy.samples import Sample
 from sync_pipeline.policy.snapshot import AssetState, Decision, PlanningLimits, Reason, Snapshot
 

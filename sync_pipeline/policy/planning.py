@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sync_pipeline.model import JobType, Mode, TimeWindow
+from sync_pipeline.job_types import DECLARED, FAMILY_OF
+from sync_pipeline.model import Mode, TimeWindow
 from sync_pipeline.policy import caps, gates
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope, evaluate
 from sync_pipeline.policy.degradation import Sizes, reduced, suggest
 from sync_pipeline.policy.due import evaluate_asset, evaluate_job
 from sync_pipeline.policy.error_budget import failure_rate, rate_limit_rate
-from sync_pipeline.policy.families import FAMILY_OF
 from sync_pipeline.policy.samples import RunOutcome, Sample, rates_of_server
 from sync_pipeline.policy.snapshot import (
     PRIORITY_OF_REASON,
@@ -37,8 +37,6 @@ from sync_pipeline.policy.windows import newest_piece
 _DUE_JOBS = frozenset({Reason.PENDING, Reason.RETRY, Reason.TAKEOVER})
 # Decided by the clock alone, so it may as well be done now.
 _BY_CLOCK = frozenset({Reason.NOT_YET, Reason.NOTHING_NEW})
-# Commits are complete by refs: a shorter window would read no less of them.
-_READ_BY_TIME = frozenset({JobType.MERGE_REQUESTS, JobType.REVIEWS})
 # What raises and lowers a priority (seed 000, section 1.6).
 _FAILURES = 100
 _RATE_LIMITS = 200
@@ -254,7 +252,7 @@ def _with_companions(decisions: Sequence[Decision]) -> list[Decision]:
             key = decision.repo_id, str(FAMILY_OF[decision.job_type])
             chosen[key] = min(decision.priority, chosen.get(key, decision.priority))
     return [
-        replace(d, chosen=True, reason=Reason.TOGETHER, priority=chosen[key], until=None)
+        replace(d, chosen=True, reason=Reason.COALESCED, priority=chosen[key], until=None)
         if d.reason in _BY_CLOCK and (key := (d.repo_id, str(FAMILY_OF[d.job_type]))) in chosen
         else d
         for d in decisions
@@ -269,7 +267,8 @@ def _in_pieces(decision: Decision, snapshot: Snapshot, now: datetime) -> Decisio
         or beginning is None
         or not decision.chosen
         or decision.mode is not Mode.BACKFILL
-        or decision.job_type not in _READ_BY_TIME
+        # A shorter window would read no less of the others.
+        or not DECLARED[decision.job_type].by_time
         or not isinstance(decision.window, TimeWindow)
     ):
         return decision

@@ -19,6 +19,7 @@ from enum import StrEnum
 from math import ceil
 from typing import Any
 
+from sync_pipeline.job_types import DECLARED
 from sync_pipeline.model import (
     Access,
     Depth,
@@ -43,15 +44,6 @@ _CLOSE = timedelta(hours=1)
 _STEP = timedelta(milliseconds=1)
 _HOUR = timedelta(hours=1)
 _AFTER_A_DEAD_REPAIR = timedelta(days=1)
-
-# Requests of a comparison that finds nothing, about, and of each row with its details.
-_CALLS = {JobType.COMMITS: 8, JobType.MERGE_REQUESTS: 4, JobType.REVIEWS: 4, JobType.REVISIONS: 4}
-_CALLS_PER_ROW = {
-    JobType.COMMITS: 0.02,
-    JobType.MERGE_REQUESTS: 3.0,
-    JobType.REVIEWS: 7.0,
-    JobType.REVISIONS: 0.002,
-}
 
 _NO_ACCESS = frozenset({Access.DENIED, Access.GONE, Access.DISABLED})
 
@@ -301,7 +293,7 @@ def _of_history(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime) -
     assert start is not None
     rows = rows_of_round(asset)
     share = rows * min(1.0, passed + _HOUR / limits.round) - done
-    least = _MIN_REVISIONS if asset.job_type is JobType.REVISIONS else _MIN_ROWS
+    least = _MIN_REVISIONS if isinstance(start, int) else _MIN_ROWS
     wanted = min(max(least, ceil(share)), _affordable(asset.job_type, limits))
     return _task(
         asset,
@@ -350,12 +342,14 @@ def share_compared(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime
 
 def calls_for(job_type: JobType, rows: int) -> int:
     """How many requests comparing ``rows`` with their details takes, about."""
-    return _CALLS[job_type] + ceil(rows * _CALLS_PER_ROW[job_type])
+    declared = DECLARED[job_type]
+    return declared.compare_calls + ceil(rows * declared.compare_row_calls)
 
 
 def _affordable(job_type: JobType, limits: ReconcileLimits) -> int:
     """How many rows fit into a third of the requests of an hour."""
-    return max(1, int((limits.requests // 3 - _CALLS[job_type]) / _CALLS_PER_ROW[job_type]))
+    declared = DECLARED[job_type]
+    return max(1, int((limits.requests // 3 - declared.compare_calls) / declared.compare_row_calls))
 
 
 def hour_of(moment: datetime) -> datetime:

@@ -29,7 +29,7 @@ class Reason(StrEnum):
     PENDING = "pending"
     RETRY = "retry"
     TAKEOVER = "takeover"
-    TOGETHER = "together"
+    COALESCED = "together"
     PROBE = "probe"
     OPEN_BACKFILL = "open_backfill"
 
@@ -134,8 +134,7 @@ class AssetState:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An active row of the job ledger. ``planned_at`` is when a plan last handed it to the workers that ask
-    the ledger for work."""
+    """An active row of the job ledger. ``dispatched_at`` is when a plan last dispatched it to workers."""
 
     job_id: UUID
     repo_id: int
@@ -148,7 +147,7 @@ class Job:
     not_before: datetime | None
     claim_expires_at: datetime | None
     created_at: datetime
-    planned_at: datetime | None = None
+    dispatched_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +273,8 @@ class Decision:
     by itself, None where only an event changes it. ``since`` is how long it has waited for, ``rank`` its
     priority after everything that raises or lowers it; the smaller goes first. ``rest`` is the part of the
     job's window that does not fit into one job and stays queued; ``window`` is without it. ``pool`` is the
-    worker pool that plans, empty where another one takes it. Rates are shares from 0 to 1.
+    worker pool that plans, empty where another one takes it. ``dispatch`` names the run that does the
+    job, empty where a worker does. Rates are shares from 0 to 1.
     """
 
     repo_id: int
@@ -299,6 +299,7 @@ class Decision:
     detail: str | None = None
     rest: Window | None = None
     pool: str = ""
+    dispatch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.job_types import FAMILY_OF
 from sync_pipeline.model import (
     BEGINNING,
     Access,
@@ -31,7 +32,6 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.policy.families import FAMILY_OF
 from sync_pipeline.policy.reconcile_schedule import (
     Mark,
     ReconcileAsset,

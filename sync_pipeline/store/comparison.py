@@ -219,7 +219,9 @@ Differing = Callable[[Row, Row], Collection[str]]
 """Returns the names of the columns that differ between a row of the source and the stored row."""
 
 
-def _compare(source: Mapping[Key, Row], stored: Mapping[Key, Row], differing: Differing) -> list[ComparedRow]:
+def compare_rows(
+    source: Mapping[Key, Row], stored: Mapping[Key, Row], differing: Differing
+) -> list[ComparedRow]:
     """The rows of both sides, in the order of their keys."""
     found: list[ComparedRow] = []
     for key in sorted(source.keys() | stored.keys(), key=lambda key: (key[0], *map(str, key[1:]))):
@@ -241,7 +243,7 @@ def compare_commits(
     source = _by_key((commits.columns(row) for row in rows), "commit_sha")
     params = {"repo_id": repo_id, "keys": [*(sha for (sha,) in source), *gone]}
     stored = _by_key(conn.execute(_COMMITS, params), "commit_sha") if params["keys"] else {}
-    return _compare(source, stored, _differing_commit)
+    return compare_rows(source, stored, _differing_commit)
 
 
 def _differing_commit(source: Row, stored: Row) -> Collection[str]:
@@ -273,7 +275,7 @@ def compare_merge_requests(
             fields.append("commits")
         return fields
 
-    return _compare(source, stored, differing)
+    return compare_rows(source, stored, differing)
 
 
 def _by_merge_request(rows: Iterable[Row]) -> dict[int, list[Row]]:
@@ -373,7 +375,7 @@ def _compare_events(
     stored = _by_key(conn.execute(_EVENTS, params), "mr_iid", "source_event_id")
     return [
         row
-        for row in _compare(source, stored, differing)
+        for row in compare_rows(source, stored, differing)
         if row.source is not None or row.stored is None or (row.key[0], row.stored["origin"]) in whole
     ]
 
@@ -390,7 +392,7 @@ def _compare_people(
     params = {"repo_id": repo_id, "keys": [*(iid for iid, _ in read), *gone]}
     source = {(row["mr_iid"], role, row["person"]): row for _, rows in read for row in rows}
     stored = {(row["mr_iid"], role, row["person"]): row for row in conn.execute(query, params)}
-    return _compare(source, stored, _differing_person)
+    return compare_rows(source, stored, _differing_person)
 
 
 def _differing_person(source: Row, stored: Row) -> list[str]:
@@ -462,7 +464,7 @@ def compare_revisions(
             return set()
         return fields - {"paths_hash"} if "paths" in fields else fields
 
-    return _compare(source, stored, differing), poorer
+    return compare_rows(source, stored, differing), poorer
 
 
 def _paths_hashes(conn: Connection, params: Mapping[str, Any]) -> dict[int, bytes]:

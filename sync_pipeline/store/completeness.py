@@ -12,6 +12,7 @@ from typing import Any
 
 from sync_pipeline.model import BEGINNING
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.job_types import for_each_job_type
 
 # Open differences from the source. What is a member of a set, such as a branch or an approval, is no row of
 # its own: what it belongs to is changed.
@@ -29,37 +30,20 @@ SELECT repo_id, job_type,
 
 # Quarantined rows, and those among them that are neither stored in an older version nor known to be missing:
 # no refs, no stored raws that could not be read, and no whole reviews, whose number of events is unknown.
-_QUARANTINED = """
+_QUARANTINED = for_each_job_type("""
 SELECT q.repo_id, q.job_type, count(*) AS quarantined,
        count(*) FILTER (
-       WHERE CASE WHEN q.job_type = 'reviews' THEN q.natural_key ~ '^[0-9]+:(note|state|label|milestone):'
-                  ELSE q.natural_key !~ '^(branch|tag|raw):' END
+       WHERE {is_row}
          AND NOT EXISTS (SELECT FROM scm.discrepancies AS d
                           WHERE d.repo_id = q.repo_id AND d.job_type = q.job_type
                             AND d.natural_key = q.natural_key AND d.kind = 'missing'
                             AND d.resolved_at IS NULL)
-         AND NOT CASE q.job_type
-             WHEN 'revisions' THEN q.natural_key ~ '^[0-9]{1,18}$' AND EXISTS (
-                  SELECT FROM scm.svn_revisions AS r
-                   WHERE r.repo_id = q.repo_id AND r.deleted_at IS NULL
-                     AND r.rev_num = substring(q.natural_key FROM '^[0-9]{1,18}$')::bigint)
-             WHEN 'commits' THEN EXISTS (
-                  SELECT FROM scm.git_commits AS c
-                   WHERE c.repo_id = q.repo_id AND c.commit_sha = q.natural_key AND c.deleted_at IS NULL)
-             WHEN 'merge_requests' THEN EXISTS (
-                  SELECT FROM scm.mrs AS m
-                   WHERE m.repo_id = q.repo_id AND m.deleted_at IS NULL
-                     AND m.iid = substring(q.natural_key FROM '^[0-9]{1,18}$')::bigint)
-             ELSE EXISTS (
-                  SELECT FROM scm.review_events AS e
-                   WHERE e.repo_id = q.repo_id AND e.deleted_at IS NULL
-                     AND e.mr_iid = substring(q.natural_key FROM '^([0-9]{1,18}):')::bigint
-                     AND e.source_event_id = substring(q.natural_key FROM '^[0-9]+:(.*)$'))
-             END) AS unstored
+         AND NOT EXISTS (SELECT FROM {table} AS t
+                          WHERE t.repo_id = q.repo_id AND t.deleted_at IS NULL AND {named})) AS unstored
   FROM scm.quarantine AS q
- WHERE q.resolved_at IS NULL
+ WHERE q.resolved_at IS NULL AND q.job_type = %(job_type)s
  GROUP BY q.repo_id, q.job_type
-"""
+""")
 
 # Details of stored rows that could not be read.
 _OWED = """
@@ -103,7 +87,10 @@ def counts(conn: Connection) -> list[dict[str, Any]]:
     """Counts by (repo_id, job_type), where there are any, in rows with different columns: the open
     differences (``missing``, ``extra``, ``changed``); the ``quarantined`` rows and the ``unstored`` rows
     among them, which are neither stored nor among the missing ones; the details that are ``owed``."""
-    return [row for query in (_DIFFERENCES, _QUARANTINED, _OWED) for row in conn.execute(query).fetchall()]
+    rows = [*conn.execute(_DIFFERENCES), *conn.execute(_OWED)]
+    for job_type, query in _QUARANTINED.items():
+        rows += conn.execute(query, {"job_type": str(job_type)})
+    return rows
 
 
 def assets(conn: Connection) -> list[dict[str, Any]]:

@@ -169,16 +169,16 @@ RETURNING *
 # One claim after the other, so that two cannot both take the last place.
 _LOCK_CLAIMS = "SELECT pg_advisory_xact_lock(%(lock)s)"
 
-# What else is at work; merge requests and reviews of a project are read together and are one.
+# What else is at work; job types of one family are read together and are one.
 _AT_WORK = """
-SELECT count(DISTINCT (j.repo_id, replace(j.job_type, 'reviews', 'merge_requests'), j.mode, j.revs,
-                       j.period))::int AS at_work
+SELECT count(DISTINCT (j.repo_id, t.family, j.mode, j.revs, j.period))::int AS at_work
   FROM scm.sync_jobs AS j
+  JOIN scm.job_types AS t USING (job_type)
   JOIN scm.sync_jobs AS mine ON mine.job_id = %(job_id)s
+  JOIN scm.job_types AS own ON own.job_type = mine.job_type
  WHERE j.status = 'running' AND j.mode <> 'probe' AND j.claim_expires_at > clock_timestamp()
-   AND (j.repo_id, replace(j.job_type, 'reviews', 'merge_requests'), j.mode, j.revs, j.period)
-       IS DISTINCT FROM (mine.repo_id, replace(mine.job_type, 'reviews', 'merge_requests'), mine.mode,
-                         mine.revs, mine.period)
+   AND (j.repo_id, t.family, j.mode, j.revs, j.period)
+       IS DISTINCT FROM (mine.repo_id, own.family, mine.mode, mine.revs, mine.period)
 """
 
 # A job whose last allowed attempt died with its worker.

@@ -97,7 +97,7 @@ WITH backlog AS (
             LIMIT (SELECT jobs FROM share)) AS j
 )
 SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
-       claim_expires_at, created_at, planned_at, decision ->> 'pool' AS pool
+       claim_expires_at, created_at, planned_at AS dispatched_at, decision ->> 'pool' AS pool
   FROM found
 """
 
@@ -146,11 +146,11 @@ SELECT b.instance, max(b.paused_until) AS paused_until,
  GROUP BY b.instance
 """
 
-# Why each job was started, kept with it. ``handed_out``: to the workers that ask the ledger.
+# Why each job was started, kept with it. ``dispatched``: to the workers that ask the ledger.
 _DECIDED = """
 UPDATE scm.sync_jobs AS j
    SET decision = d.decision,
-       planned_at = CASE WHEN %(handed_out)s THEN clock_timestamp() ELSE j.planned_at END
+       planned_at = CASE WHEN %(dispatched)s THEN clock_timestamp() ELSE j.planned_at END
   FROM unnest(%(job_ids)s::uuid[], %(decisions)s::jsonb[]) AS d (job_id, decision)
  WHERE j.job_id = d.job_id
 """
@@ -159,23 +159,24 @@ UPDATE scm.sync_jobs AS j
 # oldest fact, NULL while there is none.
 _NOW = "SELECT now() AS now, (SELECT history_start FROM scm.deployment) AS history_start"
 
-# The jobs of a planned run: waiting or abandoned, inside the window of the run.
+# The jobs of a planned run: waiting or abandoned, inside the window of the run. Where the run names its
+# dispatch, only those that the plan dispatched with it.
 _WAITING = """
-SELECT repo_id, job_type, mode, revs, period, reread, heals, priority, trigger, actor, reason
+SELECT job_id, repo_id, job_type, mode, revs, period, reread, heals, priority, trigger, actor, reason
   FROM scm.sync_jobs
- WHERE repo_id = ANY (%(repo_ids)s) AND job_type = %(job_type)s AND mode = %(mode)s AND NOT from_raw
-   AND quarantine_ids IS NULL
-   AND (revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange)
+ WHERE repo_id = ANY (%(repo_ids)s) AND mode = %(mode)s AND NOT from_raw AND quarantine_ids IS NULL
+   AND (%(dispatch)s = '' OR decision ->> 'dispatch' = %(dispatch)s)
+   AND (mode = 'incremental' OR revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange)
    AND (status = 'pending'
         OR (status = 'failed' AND (not_before IS NULL OR not_before <= now()))
         OR (status = 'running' AND claim_expires_at < now()))
  ORDER BY priority, created_at, lower(revs), lower(period)
 """
 
-# What a plan handed to the workers, for a pool that takes some of it, in the order of the plan.
-_HANDED_OUT = """
-SELECT j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.heals, j.priority, j.trigger, j.actor,
-       j.reason
+# What a plan dispatched to the workers, for a pool that takes some of it, in the order of the plan.
+_DISPATCHED = """
+SELECT j.job_id, j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.heals, j.priority, j.trigger,
+       j.actor, j.reason
   FROM scm.sync_jobs AS j
   JOIN scm.repos AS r USING (repo_id)
  WHERE j.planned_at IS NOT NULL AND NOT j.from_raw AND j.quarantine_ids IS NULL AND j.mode <> 'probe'
@@ -191,16 +192,14 @@ SELECT j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.heals, j.pri
 """
 
 # What a worker could not do now.
-_TAKE_BACK = """
+_UNDISPATCH = """
 UPDATE scm.sync_jobs
    SET planned_at = NULL
- WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s
-   AND revs IS NOT DISTINCT FROM %(revs)s::int8range AND period IS NOT DISTINCT FROM %(period)s::tstzrange
-   AND status IN ('pending', 'failed') AND planned_at IS NOT NULL
+ WHERE job_id = ANY (%(job_ids)s) AND status IN ('pending', 'failed') AND planned_at IS NOT NULL
 """
 
-# What was handed out of a place that is stopped now, and that nobody has taken yet.
-_RECALL = """
+# Dispatched jobs of a place that is stopped now, which no worker has claimed yet.
+_UNDISPATCH_BLOCKED = """
 UPDATE scm.sync_jobs AS j
    SET planned_at = NULL
   FROM scm.repos AS r
@@ -211,7 +210,7 @@ UPDATE scm.sync_jobs AS j
 """
 
 # What the workers of a pool leave when the last one goes.
-_SIGN_OFF = """
+_UNREGISTER_POOL = """
 UPDATE scm.sync_jobs
    SET planned_at = NULL
  WHERE planned_at IS NOT NULL AND status IN ('pending', 'failed') AND decision ->> 'pool' = %(pool)s
@@ -306,7 +305,7 @@ def decided(conn: Connection, decisions: Mapping[UUID, Mapping[str, Any]], *, di
     params = {
         "job_ids": list(decisions),
         "decisions": [Jsonb(decision) for decision in decisions.values()],
-        "handed_out": dispatched,
+        "dispatched": dispatched,
     }
     conn.execute(_DECIDED, params)
 
@@ -315,18 +314,18 @@ def waiting_requests(
     conn: Connection,
     *,
     repo_ids: Sequence[int],
-    job_type: JobType,
     mode: Mode,
-    window: Window,
-    dagster_run_id: str | None,
+    window: Window | None,
+    dispatch: str = "",
+    dagster_run_id: str | None = None,
 ) -> list[JobRequest]:
-    """The waiting or abandoned jobs of these repositories inside ``window``, as the requests that find them
-    again, most urgent first."""
-    params = {"repo_ids": list(repo_ids), "job_type": str(job_type), "mode": str(mode)} | range_params(window)
+    """The waiting or abandoned jobs of these repositories inside ``window``, as requests by their ids, most
+    urgent first. With ``dispatch`` only those that a plan dispatched under this name."""
+    params = {"repo_ids": list(repo_ids), "mode": str(mode), "dispatch": dispatch} | range_params(window)
     return [_request(row, dagster_run_id) for row in conn.execute(_WAITING, params).fetchall()]
 
 
-def mark_dispatched(
+def dispatched_requests(
     conn: Connection,
     *,
     instances: Sequence[str],
@@ -335,9 +334,9 @@ def mark_dispatched(
     gitlabs: Sequence[str],
     limit: int,
 ) -> list[JobRequest]:
-    """The jobs that a plan handed to the workers and nobody has taken yet, as the requests that find them
-    again, most urgent first; only of these servers, tenants and job types, where there are any, and of no
-    GitLab but ``gitlabs``: those that the asker has a token for."""
+    """The jobs that a plan dispatched and no worker has claimed yet, as requests by their ids, most urgent
+    first. Only jobs of these servers, tenants and job types, where any are given, and of no GitLab but
+    ``gitlabs``: those that the worker has a token for."""
     params = {
         "instances": list(instances),
         "tenants": list(tenants),
@@ -345,25 +344,23 @@ def mark_dispatched(
         "gitlabs": list(gitlabs),
         "limit": limit,
     }
-    return [_request(row, None) for row in conn.execute(_HANDED_OUT, params).fetchall()]
+    return [_request(row, None) for row in conn.execute(_DISPATCHED, params).fetchall()]
 
 
-def undispatch(conn: Connection, requests: Sequence[JobRequest]) -> None:
-    """Hand these jobs out no longer; a later plan may."""
-    for request in requests:
-        params = {"repo_id": request.repo_id, "job_type": request.job_type, "mode": request.mode}
-        conn.execute(_TAKE_BACK, params | range_params(request.window))
+def undispatch(conn: Connection, job_ids: Sequence[UUID]) -> None:
+    """Dispatch these jobs no longer; a later plan may."""
+    conn.execute(_UNDISPATCH, {"job_ids": list(job_ids)})
 
 
 def undispatch_blocked(conn: Connection, scope: str, key: str) -> None:
-    """What was handed out of a server (scope ``instance``), a tenant, a pool or everything (``global``), and
-    that nobody took, is handed out no longer."""
-    conn.execute(_RECALL, {"scope": scope, "key": key})
+    """Dispatch unclaimed jobs no longer: those of a server (scope ``instance``), a tenant, a pool or all
+    (``global``)."""
+    conn.execute(_UNDISPATCH_BLOCKED, {"scope": scope, "key": key})
 
 
 def unregister_pool(conn: Connection, pool: str) -> None:
-    """What was handed to the workers of ``pool`` and taken by none is handed out no longer."""
-    conn.execute(_SIGN_OFF, {"pool": pool})
+    """Dispatch unclaimed jobs of the workers of ``pool`` no longer."""
+    conn.execute(_UNREGISTER_POOL, {"pool": pool})
 
 
 def _request(row: Mapping[str, Any], dagster_run_id: str | None) -> JobRequest:
@@ -375,6 +372,7 @@ def _request(row: Mapping[str, Any], dagster_run_id: str | None) -> JobRequest:
         actor=row["actor"],
         reason=row["reason"],
         window=from_ranges(row["revs"], row["period"]),
+        job_id=row["job_id"],
         dagster_run_id=dagster_run_id,
         reread=row["reread"],
         only_differences=row["heals"],

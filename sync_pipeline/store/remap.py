@@ -37,6 +37,16 @@ SELECT {columns}
  LIMIT %(limit)s
 """)
 
+# A page of a flat list.
+_LISTED = """
+SELECT {columns}
+  FROM {table} AS t
+ WHERE repo_id = %(repo_id)s AND (%(after)s::text IS NULL OR {key_text} > %(after)s)
+   AND (%(since)s::timestamptz IS NULL OR {place} IS NULL OR {place} >= %(since)s)
+ ORDER BY {key_text}
+ LIMIT %(limit)s
+"""
+
 # Which merge requests come next, and how many rows each is with its children.
 _NEXT_MERGE_REQUESTS = """
 SELECT m.iid,
@@ -149,6 +159,14 @@ def commits_after(
     return _rows(conn, _COMMITS, params)
 
 
+def listed_after(
+    conn: Connection, table: Table, repo_id: int, after: str | None, since: datetime | None, limit: int
+) -> list[Row]:
+    """As :func:`commits_after`, of a flat list."""
+    params = {"repo_id": repo_id, "after": after, "since": since, "limit": limit}
+    return _rows(conn, table.sql(_LISTED), params)
+
+
 def merge_requests_after(
     conn: Connection, repo_id: int, after: int | None, since: datetime | None, limit: int
 ) -> list[Row]:
@@ -207,17 +225,17 @@ def changes(rows: Sequence[DerivedRow]) -> Counts:
 
 def put(conn: Connection, *, repo_id: int, batch_id: int, rows: Sequence[DerivedRow]) -> Counts:
     """Make stored rows what ``rows`` say; returns how many that changes."""
-    updates: dict[str, list[Row]] = {}
+    updates: dict[Table, list[Row]] = {}
     for row in rows:
         for child in row.children:
             if child.differs:
-                updates.setdefault(child.table.name, []).append({**child.derived, "raw": None})
+                updates.setdefault(child.table, []).append({**child.derived, "raw": None})
         if row.is_new_version or row.is_rehashed:
             update = {**row.derived, "raw": None, "raised": int(row.is_new_version)}
-            updates.setdefault(row.table.name, []).append(update)
+            updates.setdefault(row.table, []).append(update)
     for table, found in updates.items():
         params = {"repo_id": repo_id, "batch_id": batch_id, "rows": recordset(found)}
-        conn.execute(_UPDATES[table], params)
+        conn.execute(_UPDATES[table.name] if table.name in _UPDATES else table.sql(_UPDATE), params)
     return changes(rows)
 
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from sync_pipeline.job_types import DECLARED
 from sync_pipeline.model import Counts, JobType, Mode, TimeWindow, Window
 from sync_pipeline.store.database import Connection
 from sync_pipeline.store.windows import from_multiranges, from_ranges
@@ -135,9 +136,9 @@ def begun(conn: Connection, repo_id: int, job_type: JobType, mode: Mode, since: 
 def _batch(row: dict[str, Any]) -> BatchRow:
     window = from_ranges(row["revs"], row["period"])
     read: tuple[Window, ...] = from_multiranges((), row["read_time"] or ())
-    # Of merge requests a batch completes a part of what it asked for.
+    # A batch of a list by time completes a part of its window.
     covered: Window | None = window
-    if row["job_type"] in (JobType.MERGE_REQUESTS, JobType.REVIEWS) and read:
+    if DECLARED[JobType(row["job_type"])].by_time and read:
         covered = read[0]
     if row["position"] is not None and window is not None and not isinstance(window, TimeWindow):
         read = (window,)

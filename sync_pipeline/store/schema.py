@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.job_types import FACTS
 from sync_pipeline.store.migrations import sql_folder
 
-FACT_TABLES = ("scm.git_commits", "scm.mrs", "scm.review_events", "scm.svn_revisions")
+FACT_TABLES = tuple(one.table for one in FACTS.values())
 """The table of each job type, by name."""
 
 # Every table and view of ours with its columns, in the order of the migrations.

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from psycopg import sql
-
 from sync_pipeline.model import JobType, RevisionWindow, TimeWindow, Window
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.job_types import for_each_job_type
 
 COUNTED_ROWS = 100_000
 """More rows are estimated. Counting so many takes 30 ms from the index alone, and 300 ms where the rows are
@@ -23,45 +22,31 @@ so new that PostgreSQL has to check each of them (measured)."""
 # The API shows milliseconds.
 _STEP = timedelta(milliseconds=1)
 
-_TABLES = {
-    JobType.COMMITS: "git_commits",
-    JobType.MERGE_REQUESTS: "mrs",
-    JobType.REVIEWS: "review_events",
-    JobType.REVISIONS: "svn_revisions",
-}
-# The table and the column by which rows are in windows; a review is in the window of its merge request.
-_PLACES = {
-    JobType.COMMITS: ("git_commits", "ts", "deleted_at IS NULL"),
-    JobType.MERGE_REQUESTS: ("mrs", "updated_at", "deleted_at IS NULL"),
-    JobType.REVIEWS: ("mr_reviews", "mr_updated_at", "replaced_id = 0"),
-    JobType.REVISIONS: ("svn_revisions", "rev_num", "deleted_at IS NULL"),
-}
-
 # Rows of the asset's table, tombstones included: so the index alone has the answer.
-_COUNT = """
+_COUNT = for_each_job_type("""
 SELECT count(*) AS rows
-  FROM (SELECT FROM scm.{table} WHERE repo_id = %(repo_id)s LIMIT %(limit)s) AS counted
-"""
+  FROM (SELECT FROM {table} WHERE repo_id = %(repo_id)s LIMIT %(limit)s) AS counted
+""")
 
 # The planner's estimate of the same rows: the share of the repository in the table's statistics, times the
 # size that the table has now.
-_ESTIMATE = "EXPLAIN (FORMAT JSON) SELECT FROM scm.{table} WHERE repo_id = %(repo_id)s"
+_ESTIMATE = for_each_job_type("EXPLAIN (FORMAT JSON) SELECT FROM {table} WHERE repo_id = %(repo_id)s")
 
 # Rows of each repository, without and as tombstones. One scan of a table takes 0.1 s for 300,000 rows.
-_BY_REPOSITORY = """
+_BY_REPOSITORY = for_each_job_type("""
 SELECT repo_id, count(*) FILTER (WHERE deleted_at IS NULL) AS stored, count(deleted_at) AS deleted,
        count(*) FILTER (WHERE deleted_at IS NULL AND {hidden}) AS hidden
-  FROM scm.{table}
+  FROM {table}
  GROUP BY repo_id
-"""
+""")
 
 # The rows of a window that a comparison asks for; at most so many where there is a limit.
-_IN_WINDOW = """
+_IN_WINDOW = for_each_job_type("""
 SELECT count(*) AS rows, min(place) AS first, max(place) AS last
-  FROM (SELECT {place} AS place FROM scm.{table}
-         WHERE repo_id = %(repo_id)s AND {place} >= %(start)s AND {place} < %(end)s AND {condition}
+  FROM (SELECT {place} AS place FROM {compared}
+         WHERE repo_id = %(repo_id)s AND {place} >= %(start)s AND {place} < %(end)s AND {live}
          ORDER BY {place} LIMIT %(limit)s) AS counted
-"""
+""")
 
 # The newest revision's date, or the last activity of the project as GitLab reports it.
 _LAST_CHANGE = """
@@ -87,13 +72,12 @@ class StoredRows:
 
 def count(conn: Connection, repo_id: int, job_type: JobType, counted_rows: int = COUNTED_ROWS) -> StoredRows:
     """The rows of the asset's own table; at most ``counted_rows`` are counted."""
-    table = sql.SQL(_TABLES[job_type])
     params = {"repo_id": repo_id, "limit": counted_rows + 1}
-    row = conn.execute(sql.SQL(_COUNT).format(table=table), params).fetchone()
+    row = conn.execute(_COUNT[job_type], params).fetchone()
     assert row is not None
     if row["rows"] <= counted_rows:
         return StoredRows(row["rows"])
-    explained = conn.execute(sql.SQL(_ESTIMATE).format(table=table), params).fetchone()
+    explained = conn.execute(_ESTIMATE[job_type], params).fetchone()
     assert explained is not None
     [plan] = explained["QUERY PLAN"]
     return StoredRows(max(row["rows"], int(plan["Plan"]["Plan Rows"])), is_estimate=True)
@@ -102,9 +86,7 @@ def count(conn: Connection, repo_id: int, job_type: JobType, counted_rows: int =
 def by_repository(conn: Connection, job_type: JobType) -> list[dict[str, Any]]:
     """By ``repo_id``, where there are any: rows that are ``stored``, those that are ``deleted`` (tombstones),
     and the stored rows that are ``hidden``: the server does not show everything of them."""
-    hidden = "visibility <> 'full'" if job_type is JobType.REVISIONS else "FALSE"
-    query = sql.SQL(_BY_REPOSITORY).format(table=sql.SQL(_TABLES[job_type]), hidden=sql.SQL(hidden))
-    return conn.execute(query).fetchall()
+    return conn.execute(_BY_REPOSITORY[job_type]).fetchall()
 
 
 def count_in(conn: Connection, repo_id: int, job_type: JobType, window: Window) -> int:
@@ -126,12 +108,11 @@ def end_of(conn: Connection, repo_id: int, job_type: JobType, window: TimeWindow
 def _in_window(
     conn: Connection, repo_id: int, job_type: JobType, window: Window, limit: int | None
 ) -> Mapping[str, Any]:
-    table, place, condition = map(sql.SQL, _PLACES[job_type])
-    query = sql.SQL(_IN_WINDOW).format(table=table, place=place, condition=condition)
     start, end = (
         (window.first, window.end) if isinstance(window, RevisionWindow) else (window.since, window.until)
     )
-    row = conn.execute(query, {"repo_id": repo_id, "start": start, "end": end, "limit": limit}).fetchone()
+    params = {"repo_id": repo_id, "start": start, "end": end, "limit": limit}
+    row = conn.execute(_IN_WINDOW[job_type], params).fetchone()
     assert row is not None
     return row
 

@@ -13,38 +13,13 @@ from collections.abc import Sequence
 from sync_pipeline.model import JobType
 from sync_pipeline.store import quarantine
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.job_types import FACTS, for_each_job_type
 
-_REVISIONS = """
-UPDATE scm.svn_revisions SET deleted_at = now(), batch_id = %(batch_id)s, version = version + 1,
-       updated_at = now()
- WHERE repo_id = %(repo_id)s AND rev_num::text = ANY (%(keys)s) AND deleted_at IS NULL
-"""
-
-_COMMITS = """
-UPDATE scm.git_commits SET deleted_at = now(), batch_id = %(batch_id)s, version = version + 1,
-       stored_at = now()
- WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(keys)s) AND deleted_at IS NULL
-"""
-
-_MERGE_REQUESTS = """
-UPDATE scm.mrs SET deleted_at = now(), batch_id = %(batch_id)s, version = version + 1, stored_at = now()
- WHERE repo_id = %(repo_id)s AND iid::text = ANY (%(keys)s) AND deleted_at IS NULL
-"""
-
-# What was missing before keeps the time since when.
-_REVIEWS = """
-UPDATE scm.review_events
-   SET deleted_at = now(), missing_since = coalesce(missing_since, now()), batch_id = %(batch_id)s,
-       version = version + 1, stored_at = now()
- WHERE repo_id = %(repo_id)s AND mr_iid || ':' || source_event_id = ANY (%(keys)s) AND deleted_at IS NULL
-"""
-
-_BURY = {
-    JobType.REVISIONS: _REVISIONS,
-    JobType.COMMITS: _COMMITS,
-    JobType.MERGE_REQUESTS: _MERGE_REQUESTS,
-    JobType.REVIEWS: _REVIEWS,
-}
+_BURY = for_each_job_type("""
+UPDATE {table} SET deleted_at = now(), {gone} batch_id = %(batch_id)s, version = version + 1,
+       {stored_at} = now()
+ WHERE repo_id = %(repo_id)s AND {key} = ANY (%(keys)s) AND deleted_at IS NULL
+""")
 
 # Which of some notes only members of the project see.
 _INTERNAL = """
@@ -60,8 +35,7 @@ def bury(conn: Connection, *, repo_id: int, job_type: JobType, batch_id: int, ke
     if not keys:
         return 0
     params = {"repo_id": repo_id, "batch_id": batch_id, "keys": list(keys)}
-    types = [JobType.MERGE_REQUESTS, JobType.REVIEWS] if job_type is JobType.MERGE_REQUESTS else [job_type]
-    quarantine.settle_gone(conn, repo_id, types, keys)
+    quarantine.settle_gone(conn, repo_id, [job_type, *FACTS[job_type].children], keys)
     return conn.execute(_BURY[job_type], params).rowcount
 
 

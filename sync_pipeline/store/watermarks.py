@@ -15,6 +15,7 @@ from sync_pipeline import __version__
 from sync_pipeline.errors import ConfigurationError, WatermarkSet
 from sync_pipeline.model import Access, JobType, Window
 from sync_pipeline.store.database import Connection
+from sync_pipeline.store.job_types import FACTS
 from sync_pipeline.store.windows import from_multiranges, from_ranges, multirange_params, range_params
 
 # Used by the registration of a repository: the row of an origin without any coverage.
@@ -103,25 +104,6 @@ UPDATE scm.sync_watermarks
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 RETURNING generation
 """
-
-# What a reset forgets beside the coverage, by job type: which details need not be read again.
-_FORGET_TIPS = (
-    "UPDATE scm.refs SET covered_tip = NULL WHERE repo_id = %(repo_id)s AND covered_tip IS NOT NULL"
-)
-_FORGET_CHILDREN = """
-UPDATE scm.mrs SET children_head = NULL, children_target = NULL
- WHERE repo_id = %(repo_id)s AND children_head IS NOT NULL
-"""
-# The rows stay: they tell to which merge request of a number the stored events belong.
-_FORGET_REVIEWS = """
-UPDATE scm.mr_reviews SET mr_updated_at = '-infinity', whole = '{}', batch_id = 0
- WHERE repo_id = %(repo_id)s AND replaced_id = 0
-"""
-_FORGET = {
-    JobType.COMMITS: _FORGET_TIPS,
-    JobType.MERGE_REQUESTS: _FORGET_CHILDREN,
-    JobType.REVIEWS: _FORGET_REVIEWS,
-}
 
 # What a look at the source found. A state that stays keeps its begin.
 _VISITED = """
@@ -267,8 +249,8 @@ def replace(
         if row is None:
             raise ConfigurationError(f"repository {repo_id} has no {job_type}; see `scm-sync repo list`")
         conn.execute(_SNAPSHOT_EVENT, params)
-        if not covered and job_type in _FORGET:
-            conn.execute(_FORGET[job_type], params)
+        if not covered and (forget := FACTS[job_type].forget) is not None:
+            conn.execute(forget, params)
     return int(row["generation"])
 
 

@@ -32,24 +32,18 @@ from sync_pipeline.model import (
     Repository,
     Trigger,
 )
-from sync_pipeline.policy.chunking import page_size
 from sync_pipeline.policy.windows import without
 from sync_pipeline.settings import Settings
 from sync_pipeline.store import jobs, leases, migrations, pauses, repos
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync import configuration, lost
 from sync_pipeline.sync.attempt import Attempt, Work, database_error, execute
-from sync_pipeline.sync.commits import CommitWork
-from sync_pipeline.sync.compare_commits import CommitComparison
-from sync_pipeline.sync.compare_merge_requests import MergeRequestComparison
-from sync_pipeline.sync.compare_revisions import RevisionComparison
-from sync_pipeline.sync.merge_requests import MergeRequestWork
-from sync_pipeline.sync.project import ProjectVisit
+from sync_pipeline.sync.job_types import comparison, reading
 from sync_pipeline.sync.readers import Readers
-from sync_pipeline.sync.reconcile import Comparison, HealWork, ProbeWork
+from sync_pipeline.sync.reconcile import HealWork, ProbeWork
 from sync_pipeline.sync.remap import RemapWork
 from sync_pipeline.sync.retry import RetryWork
-from sync_pipeline.sync.revisions import RevisionWork, SourceState
+from sync_pipeline.sync.revisions import SourceState
 from sync_pipeline.sync.source import Sources
 from sync_pipeline.sync.worker import is_gone, process_identity, worker_name
 
@@ -159,7 +153,7 @@ class Syncer:
         if _is_by_itself(request) or not (request.window and report.window and report.succeeded):
             return report
         for left in without(request.window, [report.window]):
-            (rest,) = self._run([replace(request, window=left)], cancel, progress)
+            (rest,) = self._run([replace(request, window=left, job_id=None)], cancel, progress)
             report = replace(
                 rest,
                 window=request.window,
@@ -178,6 +172,8 @@ class Syncer:
     def _enqueue(self, conn: Connection, repo: Repository, request: JobRequest) -> UUID:
         leases.ensure(conn, request.repo_id, request.job_type)
         lost.expire_abandoned_jobs(conn, request.repo_id, request.job_type)
+        if request.job_id is not None:
+            return request.job_id
         try:
             return jobs.enqueue(
                 conn,
@@ -211,40 +207,17 @@ class Syncer:
         ]
         for attempt, one in zip(attempts, claimed, strict=True):
             attempt.done.waited = one.waited
-        return execute(attempts, lambda: self._work(repo, attempts, cancel))
+        return execute(attempts, lambda: self._work(attempts, cancel))
 
-    def _work(self, repo: Repository, attempts: Sequence[Attempt], cancel: threading.Event) -> Work:
+    def _work(self, attempts: Sequence[Attempt], cancel: threading.Event) -> Work:
         if attempts[0].request.from_raw:
             return RemapWork(attempts[0])
         if attempts[0].request.mode is Mode.PROBE:
-            return ProbeWork(attempts[0], self._comparison(repo, attempts[0], cancel))
-        work = self._reading(repo, attempts, cancel)
+            return ProbeWork(attempts[0], comparison(attempts[0], self._sources, cancel.is_set))
+        work = reading(attempts, self._sources, cancel.is_set, self._looks)
         if attempts[0].request.only_differences:
             return HealWork(attempts[0], work)
         return RetryWork(attempts[0], work) if attempts[0].request.quarantine else work
-
-    def _comparison(self, repo: Repository, attempt: Attempt, cancel: threading.Event) -> Comparison:
-        if attempt.job_type is JobType.REVISIONS:
-            source = self._sources.svn(repo, cancel.is_set)
-            return RevisionComparison(attempt, source, RevisionWork(attempt, source, {}))
-        client = self._sources.gitlab(repo.instance, cancel.is_set, tenant=repo.tenant)
-        visit = ProjectVisit([attempt], client, self._sources.fingerprint(repo.instance))
-        if attempt.job_type is JobType.COMMITS:
-            return CommitComparison(attempt, client, visit)
-        return MergeRequestComparison(attempt, client, visit)
-
-    def _reading(
-        self, repo: Repository, attempts: Sequence[Attempt], cancel: threading.Event
-    ) -> RevisionWork | CommitWork | MergeRequestWork:
-        job_type = attempts[0].job_type
-        if job_type is JobType.REVISIONS:
-            return RevisionWork(attempts[0], self._sources.svn(repo, cancel.is_set), self._looks)
-        client = self._sources.gitlab(repo.instance, cancel.is_set, tenant=repo.tenant)
-        client.per_page = page_size(attempts[0].claim.share)
-        visit = ProjectVisit(attempts, client, self._sources.fingerprint(repo.instance))
-        if job_type is JobType.COMMITS:
-            return CommitWork(attempts[0], client, visit)
-        return MergeRequestWork(attempts, client, visit)
 
     def _max_running(self, request: JobRequest) -> int | None:
         """How many others may be at work; what a person asked for finds room."""

@@ -36,11 +36,13 @@ from sync_pipeline.model import (
     Trigger,
 )
 from sync_pipeline.sources.gitlab.fields import commit, payload
+from sync_pipeline.sources.gitlab.lists import LISTS
 from sync_pipeline.sources.gitlab.merge_requests import merge_request, merge_request_version
 from sync_pipeline.sources.gitlab.reviews import note, resource_event, told_once
-from sync_pipeline.store import commits, merge_requests, remap, reviews
+from sync_pipeline.store import commits, listed, merge_requests, remap, reviews
 from sync_pipeline.store.commits import STATS_UNREAD
 from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.store.job_types import LISTED
 from sync_pipeline.store.raw import ESCAPED
 from sync_pipeline.store.remap import DerivedRow
 from sync_pipeline.store.tables import (
@@ -132,7 +134,7 @@ class _Page:
         return None if stored is None else tuple(found)
 
 
-class RemapWork(FactStore[Page[Any]]):
+class RemapWork(FactStore[Page[Sequence[_Fact]]]):
     """Derives the facts of one job type anew for one attempt."""
 
     def __init__(self, attempt: Attempt) -> None:
@@ -166,7 +168,7 @@ class RemapWork(FactStore[Page[Any]]):
                 quarantined = ()
             return page
 
-    def store(self, batch: Batch, page: Page[Any]) -> Counts:
+    def store(self, batch: Batch, page: Page[Sequence[_Fact]]) -> Counts:
         """See :class:`sync_pipeline.sync.pages.FactStore`."""
         repo_id = self._attempt.repo.repo_id
         rows = [fact.row for fact in page.rows]
@@ -175,9 +177,9 @@ class RemapWork(FactStore[Page[Any]]):
         remap.resolve(batch.conn, repo_id, self._attempt.job_type, keys)
         return counts
 
-    def key(self, row: Any) -> str:
+    def key(self, row: _Fact) -> str:
         """See :class:`sync_pipeline.sync.pages.FactStore`."""
-        return str(row.keys[0])
+        return row.keys[0]
 
 
 def look_ahead(
@@ -355,10 +357,36 @@ def _event(stored: Stored) -> ReviewEventRow:
     return _with_mark(row, stored)
 
 
+# Flat lists ---------------------------------------------------------------------------------------------
+
+
+def _list_page(
+    job_type: JobType, conn: Connection, repo_id: int, after: Any, since: datetime | None
+) -> _Page | None:
+    table, parse = LISTED[job_type], LISTS[job_type].parse
+    stored = remap.listed_after(conn, table, repo_id, after, since, BATCH_ROWS)
+    if not stored:
+        return None
+
+    def derive(one: Stored) -> Any:
+        row = parse(one["raw"])
+        _check_identity(listed.key_of(table, row), str(one[table.key[0]]))
+        return _with_mark(row, one)
+
+    page = _Page(str(stored[-1][table.key[0]]))
+    for one in stored:
+        key = _key(one[table.key[0]])
+        row = page.read(key, one, derive)
+        if row is not None:
+            page.facts.append(_Fact([key], row.raw, DerivedRow(table, listed.columns(table, row), one)))
+    return page
+
+
 _PAGES: Mapping[JobType, Callable[[Connection, int, Any, datetime | None], _Page | None]] = {
     JobType.COMMITS: _commit_page,
     JobType.MERGE_REQUESTS: _merge_request_page,
     JobType.REVIEWS: _event_page,
+    **{job_type: partial(_list_page, job_type) for job_type in LISTS},
 }
 
 

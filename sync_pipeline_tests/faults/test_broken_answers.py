@@ -384,7 +384,7 @@ def test_a_refusal_of_a_moment_costs_live_syncing_minutes_and_history_nothing(
     backfill = forge.both(Mode.BACKFILL, window=window)
     assert {report.job_status for report in backfill} == {JobStatus.FAILED}
     assert forge.rows("SELECT 1 FROM scm.credential_stops") == []
-    found = scheduling.hand_out(forge.database, forge.settings, dry_run=True)
+    found = scheduling.dispatch(forge.database, forge.settings, dry_run=True)
     assert found.plan is not None
     live = [one for one in found.plan.decisions if one.mode is Mode.INCREMENTAL]
     assert len(live) == 3

@@ -48,7 +48,7 @@ def test_two_pools_never_touch_each_others_repositories(
 
     # Each plans its own, although both see everything.
     for settings, mine in ((office, "near"), (factory, "far")):
-        found = scheduling.hand_out(database, settings)
+        found = scheduling.dispatch(database, settings)
         assert [names[decision.repo_id] for decision in found.started] == [mine]
         assert found.plan is not None
         reasons = {names[d.repo_id]: str(d.reason) for d in found.plan.decisions if not d.chosen}

@@ -32,7 +32,7 @@ def rows(database: Database, query: str) -> list[dict[str, Any]]:
 
 
 def run(database: Database, settings: Settings = SETTINGS) -> None:
-    scheduling.hand_out(database, settings)
+    scheduling.dispatch(database, settings)
     assert Worker(database, settings).run(threading.Event(), once=True)[1] == 0
 
 

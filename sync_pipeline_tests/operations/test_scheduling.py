@@ -80,7 +80,7 @@ def fleet(database: Database, places: list[Path]) -> Iterator[Fleet]:
 
 
 def plan(fleet: Fleet, settings: Settings = SETTINGS, **changes: Any) -> scheduling.Round:
-    return scheduling.hand_out(fleet.database, settings, **changes)
+    return scheduling.dispatch(fleet.database, settings, **changes)
 
 
 def admin_connection(url: str) -> psycopg.Connection[Any]:
@@ -174,7 +174,7 @@ def test_a_worker_that_is_stopped_gives_back_what_it_has_not_done(fleet: Fleet) 
     stop = threading.Event()
     stop.set()
     with fleet.database.connection() as conn:
-        [waiting, *_] = planning.mark_dispatched(
+        [waiting, *_] = planning.dispatched_requests(
             conn, instances=(), tenants=(), job_types=(), gitlabs=(), limit=9
         )
     with pytest.raises(Cancelled):
@@ -375,7 +375,7 @@ class TestAPause:
 
     def test_holds_at_the_plan_and_ends(self, fleet: Fleet) -> None:
         number = self.pause(fleet)
-        assert plan(fleet).summary() == "0 jobs handed out; held back: 3 paused"
+        assert plan(fleet).summary() == "0 jobs dispatched; held back: 3 paused"
         pauses.resume(fleet.database, number, actor="ada")
         assert len(plan(fleet).started) == 3
 
@@ -521,7 +521,7 @@ def test_a_long_backfill_is_handed_out_in_pieces_and_no_day_of_it_is_lost(databa
         while started := [d for d in plan(fleet, settings).started if d.mode is Mode.BACKFILL]:
             rounds += 1
             assert len({d.window for d in started}) == 1, "what is read together stays together"
-            handed = planning.mark_dispatched(
+            handed = planning.dispatched_requests(
                 conn, instances=(), tenants=(), job_types=(), gitlabs=["git.test"], limit=100
             )
             assert {r.window for r in handed if r.mode is Mode.BACKFILL} == {d.window for d in started}

@@ -190,7 +190,7 @@ def test_merge_requests_and_reviews_stay_in_step() -> None:
     soon = project(1, JobType.REVIEWS, visited_at=ago(minutes=4))
     other = project(1, JobType.COMMITS)
     found = {d.job_type: d for d in decide(late, soon, other)}
-    assert found[JobType.REVIEWS].reason is Reason.TOGETHER
+    assert found[JobType.REVIEWS].reason is Reason.COALESCED
     assert found[JobType.REVIEWS].priority == found[JobType.MERGE_REQUESTS].priority
     assert {job_type for job_type, d in found.items() if d.chosen} == {
         JobType.MERGE_REQUESTS,

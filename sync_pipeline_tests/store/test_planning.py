@@ -40,7 +40,7 @@ def test_no_backlog_hides_the_history_of_others(database: Database, why: str) ->
         pauses.pause(database, pauses.Place(tenant="hog"), seconds=None, actor="ada", reason="audit")
     elif why == "other_pool":
         settings = settings.model_copy(update={"worker_tenant_allowlist": ("other",)})
-    found = scheduling.hand_out(database, settings, dry_run=True)
+    found = scheduling.dispatch(database, settings, dry_run=True)
     started = {(d.repo_id, d.mode) for d in found.started}
     assert (other, Mode.BACKFILL) in started
     assert ((hog, Mode.BACKFILL) in started) is (why == "more_urgent")

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sync_pipeline.model import JOB_TYPES_OF_KIND, JobType, Kind
+from sync_pipeline.job_types import JOB_TYPES_OF_KIND
+from sync_pipeline.model import JobType, Kind
 from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.store.stored_rows import StoredRows, count, last_change_at
 from sync_pipeline_tests.builders import register, register_project

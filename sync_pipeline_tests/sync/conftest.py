@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.model import JobReport, JobRequest, JobType, Mode, TimeWindow, Trigger
+from sync_pipeline.job_types import JOB_TYPES_OF_KIND
+from sync_pipeline.model import JobReport, JobRequest, JobType, Kind, Mode, TimeWindow, Trigger
 from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
 from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline.settings import GitLabServer, Settings
@@ -163,7 +164,12 @@ def forge(tmp_path: Path, database: Database) -> Iterator[Forge]:
         )
         made = Forge(gitlab, server, group, user, other, project, git, database, conn, settings)
         made.repo_id = register_project(
-            conn, server.url, project.id, "team1/app1", origin=START - timedelta(days=30)
+            conn,
+            server.url,
+            project.id,
+            "team1/app1",
+            origin=START - timedelta(days=30),
+            job_types=JOB_TYPES_OF_KIND[Kind.GITLAB],
         )
         yield made
     assert [entry.crash for entry in gitlab.journal.entries if entry.crash] == []

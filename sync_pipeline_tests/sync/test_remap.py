@@ -18,7 +18,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from sync_pipeline.errors import Cancelled, ConfigurationError
-from sync_pipeline.model import Counts, JobReport, JobStatus, JobType, Mode, RunStatus, TimeWindow
+from sync_pipeline.model import Counts, JobReport, JobStatus, JobType, Mode, RunStatus
 from sync_pipeline.quality import health
 from sync_pipeline.quality.credentials import Credentials
 from sync_pipeline.sandbox.gitlab.records import MergeRequest
@@ -507,10 +507,8 @@ def test_after_a_crash_nobody_reads_the_source_in_its_name(forge: Forge, stored:
         waiting = planning.waiting_requests(
             forge.conn,
             repo_ids=[forge.repo_id],
-            job_type=MRS,
             mode=Mode.REPAIR,
-            window=request.window or TimeWindow(START, START),
-            dagster_run_id=None,
+            window=request.window,
         )
         judged = health.read(
             forge.conn, timedelta(days=9999), Credentials(frozenset(), {}, {}), [forge.repo_id]

@@ -14,6 +14,7 @@ from typing import Any
 
 from sync_pipeline.errors import SourceGone
 from sync_pipeline.gitlab_rows import Raw
+from sync_pipeline.job_types import DECLARED
 from sync_pipeline.model import Access, JobType
 from sync_pipeline.sources.gitlab.fields import Fields
 from sync_pipeline.sources.gitlab.paging import pages
@@ -25,8 +26,8 @@ _SECRET = frozenset({"runners_token", "import_url", "_links"})
 
 @dataclass(frozen=True, slots=True)
 class ProjectInfo:
-    """A project as it is now. Times in UTC. ``default_branch`` is None where the token may not read code;
-    the two access levels are None where the server does not say. ``date`` is the server's clock.
+    """A project as it is now. Times in UTC. ``default_branch`` is None where the token may not read code.
+    ``date`` is the server's clock.
     ``marked_on`` is the day that the project was marked for deletion on."""
 
     project_id: int
@@ -35,13 +36,18 @@ class ProjectInfo:
     default_branch: str | None
     is_archived: bool
     is_empty: bool
-    repository_access: str | None
-    merge_requests_access: str | None
     created_at: datetime | None
     last_activity_at: datetime | None
     date: datetime | None
     raw: Raw
     marked_on: date_type | None = None
+
+    def disabled(self, feature: str) -> bool:
+        """True if the project has ``feature`` switched off, such as ``merge_requests``."""
+        fields = Fields(self.raw)
+        level = fields.text(f"{feature}_access_level")
+        # Old servers have no levels.
+        return level == "disabled" or (level is None and fields.boolean(f"{feature}_enabled") is False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +97,6 @@ def list_projects(client: Client, group_id: int | None) -> Iterator[ProjectInfo]
 def project_look(data: Any, date: datetime | None) -> ProjectInfo:
     """A project as the server gave it at ``date``. Raises as :class:`Fields` does."""
     fields = Fields(data)
-    enabled = fields.boolean("merge_requests_enabled")
-    level = fields.text("merge_requests_access_level")
     return ProjectInfo(
         project_id=fields.required("id"),
         path=fields.text("path_with_namespace") or "",
@@ -100,8 +104,6 @@ def project_look(data: Any, date: datetime | None) -> ProjectInfo:
         default_branch=fields.text("default_branch"),
         is_archived=fields.boolean("archived") is True,
         is_empty=fields.boolean("empty_repo") is True,
-        repository_access=fields.text("repository_access_level"),
-        merge_requests_access="disabled" if level is None and enabled is False else level,
         created_at=fields.moment("created_at"),
         last_activity_at=fields.moment("last_activity_at"),
         date=date,
@@ -144,14 +146,14 @@ def get_token(client: Client) -> TokenInfo | None:
 def access(info: ProjectInfo, job_type: JobType) -> Access:
     """The access state of one job type. A switched-off feature goes before a project that waits
     to be deleted, and that goes before an archived or empty one."""
-    feature = info.repository_access if job_type is JobType.COMMITS else info.merge_requests_access
-    if feature == "disabled":
+    declared = DECLARED[job_type]
+    if info.disabled(declared.feature):
         return Access.DISABLED
     if info.marked_on is not None:
         return Access.PENDING_DELETION
     if info.is_archived:
         return Access.ARCHIVED
-    if info.is_empty and job_type is JobType.COMMITS:
+    if info.is_empty and declared.needs_commits:
         return Access.EMPTY
     return Access.OK
 
