@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.measure import Figure, process
-from sync_pipeline.catalog import parse_spec, write_snapshot
-from sync_pipeline.model import JobType, Kind, Lifecycle, Mode, Repository
-from sync_pipeline.operations.environment import environment_variables, remove_server
-from sync_pipeline.operations.registration import add_repository
+from sync_pipeline.core.catalog import parse_spec, write_snapshot
+from sync_pipeline.core.model import JobType, Kind, Lifecycle, Mode, Repository
+from sync_pipeline.database import migrations
+from sync_pipeline.database.pool import Database
 from sync_pipeline.orchestration.catalog_changes import after_catalog_change
 from sync_pipeline.orchestration.run import execute
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.registry.registration import add_repository
+from sync_pipeline.runtime.environment import environment_variables, remove_server
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import migrations
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.readers import svn_reader
+from sync_pipeline_sandbox import svn_samples
 
 _WHEN = datetime(2024, 1, 1, tzinfo=UTC)
 

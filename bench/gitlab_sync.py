@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.measure import Figure, process
-from sync_pipeline.operations.environment import ensure_server, remove_server
-from sync_pipeline.store import migrations
+from sync_pipeline.database import migrations
+from sync_pipeline.runtime.environment import ensure_server, remove_server
 
 LATENCY = 0.05
 PARALLEL = 4
@@ -26,11 +26,11 @@ PARALLEL = 4
 _SYNC = """
 import json, sys, time
 from datetime import datetime, timezone
-from sync_pipeline.catalog import parse_spec
-from sync_pipeline.model import BEGINNING, Counts, Depth, JobRequest, JobType, Mode, TimeWindow, Trigger
-from sync_pipeline.operations.registration import add_repository
+from sync_pipeline.core.catalog import parse_spec
+from sync_pipeline.core.model import BEGINNING, Counts, Depth, JobRequest, JobType, Mode, TimeWindow, Trigger
+from sync_pipeline.registry.registration import add_repository
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import Database
+from sync_pipeline.database.pool import Database
 from sync_pipeline.sync.engine import Syncer
 url, server, token, project, what = sys.argv[1:6]
 settings = Settings(gitlab_url=server, gitlab_token=token, gitlab_parallel=int(sys.argv[6]),
@@ -181,7 +181,7 @@ def _line(path: Path, commits: int) -> str:
 @contextmanager
 def _server(repository: Path, merge_requests: int) -> Iterator[tuple[str, str]]:
     """A small GitLab in a process of its own: its address and a token."""
-    command = [sys.executable, "-m", "sync_pipeline.sandbox.gitlab", "--latency", str(LATENCY)]
+    command = [sys.executable, "-m", "sync_pipeline_sandbox.gitlab", "--latency", str(LATENCY)]
     command += ["--repository", str(repository), "--generate", str(merge_requests)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.measure import Figure, seconds
-from sync_pipeline.operations.environment import ensure_server, remove_server
+from sync_pipeline.database import migrations
+from sync_pipeline.database.pool import Database
 from sync_pipeline.policy.rate_limits import RateLimits
-from sync_pipeline.store import migrations
-from sync_pipeline.store.database import Database
+from sync_pipeline.runtime.environment import ensure_server, remove_server
 from sync_pipeline.sync.limiter import SharedLimiter
 
 THREADS = 8

@@ -14,19 +14,19 @@ from typing import LiteralString
 import psycopg
 
 from bench.measure import Figure, process, seconds
-from sync_pipeline.operations.environment import ensure_server, remove_server
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.database import migrations
+from sync_pipeline.runtime.environment import ensure_server, remove_server
 from sync_pipeline.settings import project_root
-from sync_pipeline.store import migrations
+from sync_pipeline_sandbox import svn_samples
 
 # Runs in a process of its own, so that its peak memory is the engine's.
 _SYNC = """
 import json, sys, time, resource
-from sync_pipeline.catalog import parse_spec
-from sync_pipeline.model import Depth, JobRequest, JobType, Mode, RevisionWindow, Trigger
-from sync_pipeline.operations.registration import add_repository
+from sync_pipeline.core.catalog import parse_spec
+from sync_pipeline.core.model import Depth, JobRequest, JobType, Mode, RevisionWindow, Trigger
+from sync_pipeline.registry.registration import add_repository
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import Database
+from sync_pipeline.database.pool import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import svn_reader
 url, address, head, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]

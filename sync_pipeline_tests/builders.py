@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sync_pipeline.catalog import instance_of
-from sync_pipeline.model import (
+from sync_pipeline.core.catalog import instance_of
+from sync_pipeline.core.model import (
     JobRequest,
     JobType,
     Mode,
@@ -21,9 +21,9 @@ from sync_pipeline.model import (
     Trigger,
     Visibility,
 )
+from sync_pipeline.database.pool import Connection
+from sync_pipeline.ledger import repos, watermarks
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import repos, watermarks
-from sync_pipeline.store.database import Connection
 from sync_pipeline.sync.readers import svn_reader
 
 _REPO = """

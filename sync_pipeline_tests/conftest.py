@@ -33,9 +33,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sync_pipeline.operations import environment
-from sync_pipeline.store import migrations
-from sync_pipeline.store.database import Database
+from sync_pipeline.database import migrations
+from sync_pipeline.database.pool import Database
+from sync_pipeline.runtime import environment
 from sync_pipeline_tests.warm import Starter
 
 pytest_plugins = (

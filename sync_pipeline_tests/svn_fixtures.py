@@ -19,13 +19,13 @@ from urllib.parse import quote
 
 import pytest
 
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline_sandbox import svn_samples
 
 ENVIRONMENT = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
 
 
 def large_repository(path: Path, revisions: int, paths: int = 8, *, huge: int = 0) -> SvnRepository:
-    """As :func:`sync_pipeline.sandbox.svn_samples.large`, ready to be looked at and changed."""
+    """As :func:`sync_pipeline_sandbox.svn_samples.large`, ready to be looked at and changed."""
     svn_samples.large(path, revisions, paths, huge=huge)
     return SvnRepository(path)
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline import catalog
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Kind, Lifecycle, Repository, RevisionWindow
+from sync_pipeline.core import catalog
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import Kind, Lifecycle, Repository, RevisionWindow
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 SECRET = "hunter2"

@@ -30,15 +30,15 @@ from rich.cells import cell_len
 
 from sync_pipeline import __version__, cli
 from sync_pipeline.cli import program, progress, shared
-from sync_pipeline.model import Counts, JobRequest, JobStatus, JobType, Kind, Mode, Trigger
-from sync_pipeline.operations import registration
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, serve
+from sync_pipeline.core.model import Counts, JobRequest, JobStatus, JobType, Kind, Mode, Trigger
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import jobs, leases, servers
+from sync_pipeline.registry import registration
 from sync_pipeline.settings import Settings, load_settings
-from sync_pipeline.store import jobs, leases, servers
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.worker import process_identity
+from sync_pipeline_sandbox import svn_samples
+from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, serve
 from sync_pipeline_tests import builders
 from sync_pipeline_tests.warm import Process, Starter
 
@@ -1266,7 +1266,7 @@ def nasty(on_database: Database) -> dict[str, str]:
         conn.execute("UPDATE scm.repos SET tenant = %s, default_branch = %s", [NASTY, NASTY])
         conn.execute("UPDATE scm.sync_watermarks SET access = 'moved', access_detail = %s", [NASTY])
         conn.execute(
-            "INSERT INTO scm.sync_hints (repo_id, observed_at, error_code, error)"
+            "INSERT INTO scm.change_hints (repo_id, observed_at, error_code, error)"
             " VALUES (%s, now(), 'denied', %s)",
             [repo, NASTY],
         )

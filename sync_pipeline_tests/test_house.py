@@ -16,13 +16,19 @@ import pytest
 import yaml
 
 from sync_pipeline import __version__
-from sync_pipeline.operations import environment
+from sync_pipeline.database import migrations
+from sync_pipeline.database.queries import queries
 from sync_pipeline.orchestration import code_server, dagster_internals
+from sync_pipeline.runtime import environment
 from sync_pipeline.settings import load_settings
-from sync_pipeline.store import migrations
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = (ROOT / "sync_pipeline", ROOT / "sync_pipeline_tests", ROOT / "bench")
+PACKAGES = (
+    ROOT / "sync_pipeline",
+    ROOT / "sync_pipeline_sandbox",
+    ROOT / "sync_pipeline_tests",
+    ROOT / "bench",
+)
 MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py") if path.stat().st_size)
 
 _UNCOMMENTED = """
@@ -110,10 +116,10 @@ def test_every_module_says_what_belongs_in_it() -> None:
     assert offenders == []
 
 
-def test_sql_is_only_in_the_store() -> None:
+def test_sql_is_only_in_the_packages_of_the_database() -> None:
     offenders = []
     for path in (ROOT / "sync_pipeline").rglob("*.py"):
-        if (ROOT / "sync_pipeline" / "store") in path.parents:
+        if path.parent.name in ("database", "facts", "ledger"):
             continue
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SQL.match(node.value):
@@ -142,6 +148,21 @@ def test_every_private_name_of_dagster_that_is_loaded_later_is_there_and_used() 
         assert sum(re.search(rf"\b{name}\b", text) is not None for text in texts) > 1, name
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = dagster_internals.absent
+
+
+def test_every_statement_is_used_by_its_module_and_says_what_it_is_for() -> None:
+    files = sorted((ROOT / "sql" / "queries").glob("*.sql"))
+    assert len(files) > 20
+    for file in files:
+        (module,) = (
+            path
+            for path in (ROOT / "sync_pipeline").rglob(f"{file.stem}.py")
+            if "_SQL = " in path.read_text()
+        )
+        used = set(re.findall(r'_SQL\["(\w+)"\]', module.read_text()))
+        assert used == set(queries(file.stem)), file.name
+        silent = re.findall(r"^-- name: (\w+)\n(?!-- )", file.read_text(), re.MULTILINE)
+        assert silent == [], file.name
 
 
 def test_every_child_process_gets_an_environment_of_its_own() -> None:
@@ -192,7 +213,7 @@ def test_the_wheel_has_everything_that_the_program_reads(tmp_path: Path) -> None
         assert (package / "_sql" / path.relative_to(ROOT / "sql")).read_bytes() == path.read_bytes()
     # The program finds them there, away from the source tree.
     program = (
-        "from sync_pipeline.store import migrations; from sync_pipeline.operations import environment;"
+        "from sync_pipeline.database import migrations; from sync_pipeline.runtime import environment;"
         "print(migrations.sql_folder(), environment.config_file('dagster.yaml'),"
         " environment.config_file('workspace.yaml'), environment.config_file('repos.example.toml'),"
         " sep='\\n')"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline.errors import ConfigurationError, SyncError
-from sync_pipeline.safe_text import code, one_line, visible, visible_json
+from sync_pipeline.core.errors import ConfigurationError, SyncError
+from sync_pipeline.core.safe_text import code, one_line, visible, visible_json
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import ValidationError
 
 from sync_pipeline import cli
-from sync_pipeline.sandbox import schemas, svn_samples
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, faults, serve
-from sync_pipeline.sandbox.gitlab.generator import generate
-from sync_pipeline.store import breakers, rate_limits
-from sync_pipeline.store.database import Database, database_time
+from sync_pipeline.database.pool import Database, database_time
+from sync_pipeline.ledger import breakers, rate_limits
+from sync_pipeline_sandbox import schemas, svn_samples
+from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, faults, serve
+from sync_pipeline_sandbox.gitlab.generator import generate
 from sync_pipeline_tests.builders import register_project, register_source
 from sync_pipeline_tests.conftest import ENVIRONMENT
 

@@ -32,15 +32,16 @@ import pytest
 from psycopg.rows import dict_row
 
 from sync_pipeline import __version__
-from sync_pipeline.catalog import CatalogSnapshot
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobStatus, Mode
+from sync_pipeline.core.catalog import CatalogSnapshot
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import JobStatus, Mode
+from sync_pipeline.database import migrations
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import integrity_checks, repos
 from sync_pipeline.orchestration.build import build_defs
-from sync_pipeline.sandbox import svn_samples
 from sync_pipeline.settings import GitLabTable, Settings, SvnTable
-from sync_pipeline.store import integrity_checks, migrations, repos
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register_source, request
 from sync_pipeline_tests.conftest import ENVIRONMENT
 from sync_pipeline_tests.end_to_end.conftest import commit

@@ -1,7 +1,7 @@
 """``scm-sync admin``: what a person looks after.
 
 Belongs here: quarantine shown and retried, and the proofs over our own records. Does not belong here: what a
-document says (:mod:`sync_pipeline.operations.quarantine`, :mod:`sync_pipeline.operations.verification`).
+document says (:mod:`sync_pipeline.admin.quarantine`, :mod:`sync_pipeline.admin.verification`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from sync_pipeline.operations.quarantine import Filter
-    from sync_pipeline.store.database import Database
+    from sync_pipeline.admin.quarantine import Filter
+    from sync_pipeline.database.pool import Database
 
 app = options.group(
     "Pauses, breakers, jobs, limits, quarantine and our own records.",
@@ -41,7 +41,7 @@ def admin_verify(as_json: options.AsJson = False) -> int:
     """Prove that our own records agree with each other. These are coverage with its events and batches, runs
     with their batches, jobs with their runs, leases, refs, and the catalog with the assets. Exit code 2 if
     they do not."""
-    from sync_pipeline.operations import verification
+    from sync_pipeline.admin import verification
 
     with shared.settings_and_database() as (settings, database):
         document = verification.verify(database, settings)
@@ -73,7 +73,7 @@ def quarantine_list(
     as_json: options.AsJson = False,
 ) -> int:
     """List what could not be stored, the latest met first."""
-    from sync_pipeline.operations import quarantine
+    from sync_pipeline.admin import quarantine
 
     with shared.settings_and_database() as (_, database):
         wanted = _filter(database, repo, job_type=job, reason=reason, resolved=resolved)
@@ -98,7 +98,7 @@ def quarantine_show(
     as_json: options.AsJson = False,
 ) -> int:
     """Show an entry with the row as it was received. What a terminal might obey is written out."""
-    from sync_pipeline.operations import quarantine
+    from sync_pipeline.admin import quarantine
 
     with shared.settings_and_database() as (_, database):
         document = quarantine.shown(database, entry)
@@ -130,7 +130,7 @@ def quarantine_retry(
 ) -> int:
     """Ask the source again for these rows and store them. Name entries, or a repository for all of its
     entries. Exit code 0: none is left, 1: some are, 2: all are."""
-    from sync_pipeline.operations import quarantine
+    from sync_pipeline.admin import quarantine
     from sync_pipeline.sync.engine import Syncer
 
     if not entries and repo is None:
@@ -160,7 +160,7 @@ def _print_retry(document: Mapping[str, Any]) -> None:
 
 
 def _filter(database: Database, repo: str | None, **wanted: Any) -> Filter:
-    from sync_pipeline.operations.quarantine import Filter
-    from sync_pipeline.operations.registration import find_repository
+    from sync_pipeline.admin.quarantine import Filter
+    from sync_pipeline.registry.registration import find_repository
 
     return Filter(repository=None if repo is None else find_repository(database, repo), **wanted)

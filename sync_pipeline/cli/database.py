@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sync_pipeline.settings import Settings
@@ -32,7 +32,7 @@ app = options.group(
 @app.command("migrate")
 def db_migrate(as_json: options.AsJson = False, dry_run: options.DryRun = False) -> None:
     """Bring the schema up to date."""
-    from sync_pipeline.store import migrations
+    from sync_pipeline.database import migrations
 
     settings, url = _settings_and_url()
     if dry_run:
@@ -54,8 +54,8 @@ def db_check(as_json: options.AsJson = False) -> None:
     Prints the SQL that restores lost or changed indexes, constraints, triggers, functions and columns; psql
     can run it.
     """
-    from sync_pipeline.store import migrations, objects
-    from sync_pipeline.store.database import Database
+    from sync_pipeline.database import migrations, objects
+    from sync_pipeline.database.pool import Database
 
     settings, url = _settings_and_url()
     state = migrations.check(url, settings.environment)
@@ -96,7 +96,7 @@ def db_rollback(
     dry_run: options.DryRun = False,
 ) -> None:
     """Undo the newest migrations, with their tables and rows."""
-    from sync_pipeline.store import migrations
+    from sync_pipeline.database import migrations
 
     settings, url = _settings_and_url()
     state = migrations.check(url, settings.environment)
@@ -112,7 +112,7 @@ def db_rollback(
 
 def _settings_and_url() -> tuple[Settings, str]:
     """The settings, and the URL of the database that they name; the embedded server is started."""
-    from sync_pipeline.operations import environment
+    from sync_pipeline.runtime import environment
 
     settings = shared.read_settings()
     return settings, environment.resolve_urls(settings).database_url
@@ -127,7 +127,7 @@ def _print_migrations(what: str, names: Sequence[str], as_json: bool) -> None:
 @app.command("start")
 def db_start(as_json: options.AsJson = False) -> None:
     """Start the embedded server, unless it runs, and print its URL."""
-    from sync_pipeline.operations import environment
+    from sync_pipeline.runtime import environment
 
     url = environment.ensure_server(_embedded(shared.read_settings()))
     output.print_document({"database_url": url}, as_json, lambda _: output.print_line(url))
@@ -136,14 +136,14 @@ def db_start(as_json: options.AsJson = False) -> None:
 @app.command("stop")
 def db_stop() -> None:
     """Stop the embedded server; its data stays."""
-    from sync_pipeline.operations import environment
+    from sync_pipeline.runtime import environment
 
     environment.stop_server(_embedded(shared.read_settings()))
     output.print_line("the embedded server is stopped")
 
 
 def _embedded(settings: Settings) -> Path:
-    from sync_pipeline.operations import environment
+    from sync_pipeline.runtime import environment
 
     if settings.database_url not in ("", environment.embedded_url(settings.state_dir)):
         raise ConfigurationError(

@@ -1,7 +1,7 @@
 """``scm-sync health``: the probe of a container or supervisor.
 
 Belongs here: the command and its exit codes. Does not belong here: the probes themselves
-(:mod:`sync_pipeline.operations.liveness`).
+(:mod:`sync_pipeline.reports.liveness`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.exit_codes import FAILED, PARTIAL, SUCCESS
 
 if TYPE_CHECKING:
-    from sync_pipeline.operations.documents.installation import Probe
+    from sync_pipeline.documents.installation import Probe
 
 
 def health_command(
@@ -65,7 +65,7 @@ def health_command(
 
 
 def _probe(part: Any, max_age: float | None) -> Probe:
-    from sync_pipeline.operations.liveness import Part, look
+    from sync_pipeline.reports.liveness import Part, look
 
     settings = shared.read_settings()
     found = look(settings, None if part is None else Part(part), max_age)
@@ -87,7 +87,7 @@ def _print_probe(document: Probe) -> None:
 
 def _check_assets() -> dict[str, Any]:
     """The verdicts of ``scm-sync status`` as a probe: a line and a remedy for each that needs a person."""
-    from sync_pipeline.operations.status import UNHEALTHY, status
+    from sync_pipeline.reports.status import UNHEALTHY, status
 
     with shared.settings_and_database() as (settings, database):
         document = status(database, settings)
@@ -110,7 +110,7 @@ def _print_assets(document: Mapping[str, Any]) -> None:
 
 
 def _forget(name: str) -> int:
-    from sync_pipeline.store import heartbeats
+    from sync_pipeline.ledger import heartbeats
 
     with shared.settings_and_database() as (_, database), database.connection() as conn:
         if not heartbeats.forget(conn, name):

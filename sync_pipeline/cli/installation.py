@@ -17,7 +17,7 @@ import typer
 from sync_pipeline.cli import options, output, shared
 
 if TYPE_CHECKING:
-    from sync_pipeline.operations.doctor import DagsterChecks, Finding
+    from sync_pipeline.reports.doctor import DagsterChecks, Finding
 
 STATUS_EXAMPLES = options.examples_text(
     "scm-sync status --repo gitlab:platform/api",
@@ -32,7 +32,7 @@ ReadOnly = Annotated[bool, typer.Option("--read-only", help="For viewers: nothin
 
 def env_command(as_json: options.AsJson = False) -> int:
     """Print what a shell needs: eval "$(scm-sync env)"."""
-    from sync_pipeline.operations import environment
+    from sync_pipeline.runtime import environment
 
     variables = environment.environment_variables(shared.read_settings())
     return output.print_document(
@@ -63,8 +63,8 @@ def up_command(host: Host = "127.0.0.1", port: Port = 0, read_only: ReadOnly = F
 def doctor_command(as_json: options.AsJson = False) -> int:
     """Check the installation, with a remedy for what is wrong. Exit code 0: all is well, 1: warnings, 2:
     failures."""
-    from sync_pipeline.operations import doctor
     from sync_pipeline.orchestration.diagnosis import dagster_checks
+    from sync_pipeline.reports import doctor
 
     document = doctor.document(_examined(dagster_checks, quiet=as_json or not sys.stderr.isatty()))
     return output.print_document(document, as_json, _print_doctor)
@@ -82,7 +82,7 @@ def _print_doctor(document: Mapping[str, Any]) -> None:
 
 def _examined(dagster_checks: DagsterChecks, *, quiet: bool) -> list[Finding]:
     """The findings of the doctor. On a terminal it prints the names of the checks that it awaits."""
-    from sync_pipeline.operations import doctor
+    from sync_pipeline.reports import doctor
 
     if quiet:
         return list(doctor.examine(dagster_checks))
@@ -103,8 +103,8 @@ def status_command(
 ) -> int:
     """Show how complete and how fresh each repository is. A summary of each server comes first, then each
     (repository, job type), the worst first."""
-    from sync_pipeline.operations import configuration, runner, status
-    from sync_pipeline.operations.registration import find_repository
+    from sync_pipeline.registry.registration import find_repository
+    from sync_pipeline.reports import configuration, runner, status
 
     settings, given = shared.read_explained_settings()
     job_types = None if job is None else (job,)
@@ -153,7 +153,7 @@ def completeness_command(
 ) -> int:
     """Compare the rows that are expected with those that are stored. It also counts what is not known, for
     all active repositories."""
-    from sync_pipeline.operations.completeness import completeness
+    from sync_pipeline.reports.completeness import completeness
 
     with shared.settings_and_database() as (settings, database):
         document = completeness(database, settings)

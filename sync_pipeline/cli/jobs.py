@@ -1,7 +1,7 @@
 """``scm-sync admin jobs``: what waits, runs or died, and what a person does about it.
 
 Belongs here: the commands, and how a job looks to a person. Does not belong here: what they do
-(:mod:`sync_pipeline.operations.jobs`).
+(:mod:`sync_pipeline.admin.jobs`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from uuid import UUID
 import typer
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobStatus, Mode
-from sync_pipeline.operations.formatting import age, second
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import JobStatus, Mode
+from sync_pipeline.documents.formatting import age, second
 
 if TYPE_CHECKING:
-    from sync_pipeline.operations.documents.ledger import Job, JobAction, JobList, ShownJob
-    from sync_pipeline.operations.jobs import Action
-    from sync_pipeline.store.database import Database
-    from sync_pipeline.store.job_actions import Filters
+    from sync_pipeline.admin.jobs import Action
+    from sync_pipeline.database.pool import Database
+    from sync_pipeline.documents.ledger import Job, JobAction, JobList, ShownJob
+    from sync_pipeline.ledger.job_actions import Filters
 
 app = options.group(
     "Jobs that wait, run or died.",
@@ -64,8 +64,8 @@ def jobs_list(
     as_json: options.AsJson = False,
 ) -> int:
     """List jobs that run, are dead or wait. They come in this order, the most urgent first."""
-    from sync_pipeline.operations import jobs
-    from sync_pipeline.store.job_actions import Filters
+    from sync_pipeline.admin import jobs
+    from sync_pipeline.ledger.job_actions import Filters
 
     with shared.settings_and_database() as (_, database):
         filters = Filters(
@@ -82,7 +82,7 @@ def jobs_list(
 
 
 def _print_list(document: JobList) -> None:
-    from sync_pipeline.operations import jobs
+    from sync_pipeline.admin import jobs
 
     output.print_rows([_row(one) for one in document["jobs"]])
     more = f"; {document['more']:,} more, see --limit" if document["more"] else ""
@@ -95,7 +95,7 @@ def jobs_show(
     as_json: options.AsJson = False,
 ) -> int:
     """Show one job, its reason, settings, attempts, and what people did."""
-    from sync_pipeline.operations import jobs
+    from sync_pipeline.admin import jobs
 
     with shared.settings_and_database() as (_, database):
         document = jobs.show(database, job_id)
@@ -138,8 +138,8 @@ def jobs_reset(
     as_json: options.AsJson = False,
 ) -> int:
     """Try dead and failed jobs again, as often as new ones. Mend the cause first."""
-    from sync_pipeline.operations.jobs import RESET
-    from sync_pipeline.store.job_actions import Filters
+    from sync_pipeline.admin.jobs import RESET
+    from sync_pipeline.ledger.job_actions import Filters
 
     filters = Filters(ids or None, instance=instance, tenant=tenant, job_type=job, mode=mode)
     return _handle(RESET, filters, repo, older, reason, dry_run, as_json, everything=everything)
@@ -160,8 +160,8 @@ def jobs_drop(
     as_json: options.AsJson = False,
 ) -> int:
     """Give waiting jobs up. Nothing stored is touched; what they had to read stays a gap that shows."""
-    from sync_pipeline.operations.jobs import DROP
-    from sync_pipeline.store.job_actions import Filters
+    from sync_pipeline.admin.jobs import DROP
+    from sync_pipeline.ledger.job_actions import Filters
 
     filters = Filters(ids or None, instance=instance, tenant=tenant, job_type=job, mode=mode)
     return _handle(DROP, filters, repo, older, reason, dry_run, as_json, everything=everything)
@@ -177,15 +177,15 @@ def jobs_release(
 ) -> int:
     """Take jobs from a worker that hangs. They wait again, and whatever it still writes is refused. What it
     committed stays."""
-    from sync_pipeline.operations.jobs import RELEASE
-    from sync_pipeline.store.job_actions import Filters
+    from sync_pipeline.admin.jobs import RELEASE
+    from sync_pipeline.ledger.job_actions import Filters
 
     return _handle(RELEASE, Filters(ids or None, worker=worker), None, None, reason, dry_run, as_json)
 
 
 def _narrowed(database: Database, filters: Filters, repo: str | None, older: str | None) -> Filters:
     """The filters, also of a repository and of an age."""
-    from sync_pipeline.operations.registration import find_repository
+    from sync_pipeline.registry.registration import find_repository
 
     return replace(
         filters,
@@ -205,8 +205,8 @@ def _handle(
     *,
     everything: bool = False,
 ) -> int:
-    from sync_pipeline.operations import jobs
-    from sync_pipeline.store.job_actions import By, Filters
+    from sync_pipeline.admin import jobs
+    from sync_pipeline.ledger.job_actions import By, Filters
 
     with shared.settings_and_database() as (settings, database):
         filters = _narrowed(database, filters, repo, older)
@@ -223,7 +223,7 @@ def _handle(
 
 
 def _print_handled(document: JobAction, action: Action) -> None:
-    from sync_pipeline.operations import jobs
+    from sync_pipeline.admin import jobs
 
     for one in document["jobs"]:
         what = f"would {action.name}" if document["dry_run"] else action.done

@@ -1,7 +1,7 @@
 """``scm-sync admin limits``: the shared rate limits of the servers.
 
 Belongs here: the commands, and how a limit looks to a person. Does not belong here: what they do
-(:mod:`sync_pipeline.operations.limits`).
+(:mod:`sync_pipeline.admin.limits`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations.formatting import second
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.documents.formatting import second
 
 if TYPE_CHECKING:
-    from sync_pipeline.operations.documents.gates import Limit, LimitList
+    from sync_pipeline.documents.gates import Limit, LimitList
 
 app = options.group(
     "How much is sent to each server, summed over all processes.",
@@ -35,7 +35,7 @@ Server = Annotated[
 def limits_list(instance: options.OfInstance = None, as_json: options.AsJson = False) -> int:
     """List the limits of the servers that were asked so far. It shows which are paused or lowered, and what
     people did to them lately."""
-    from sync_pipeline.operations import limits
+    from sync_pipeline.admin import limits
 
     with shared.settings_and_database() as (settings, database):
         document = limits.listing(database, settings, instance)
@@ -51,7 +51,7 @@ def limits_pause(
     as_json: options.AsJson = False,
 ) -> int:
     """Send nothing to a server for a while. Runs that need it wait, or come back later by themselves."""
-    from sync_pipeline.operations import limits
+    from sync_pipeline.admin import limits
 
     moment = shared.now()
     seconds = options.seconds_of(length, until, moment)
@@ -66,7 +66,7 @@ def limits_pause(
 @app.command("resume")
 def limits_resume(instance: Server, reason: options.Reason, as_json: options.AsJson = False) -> int:
     """End every pause of a server, also one that it asked for itself."""
-    from sync_pipeline.operations import limits
+    from sync_pipeline.admin import limits
 
     with shared.settings_and_database() as (settings, database):
         document = limits.resume(database, settings, instance, actor=shared.actor(), reason=reason)
@@ -76,7 +76,7 @@ def limits_resume(instance: Server, reason: options.Reason, as_json: options.AsJ
 @app.command("reset")
 def limits_reset(instance: Server, reason: options.Reason, as_json: options.AsJson = False) -> int:
     """End the pauses of a server and restore its full rate."""
-    from sync_pipeline.operations import limits
+    from sync_pipeline.admin import limits
 
     with shared.settings_and_database() as (settings, database):
         document = limits.reset(database, settings, instance, actor=shared.actor(), reason=reason)

@@ -16,8 +16,8 @@ from uuid import UUID
 import typer
 import typer.core
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobType
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import JobType
 
 SYNC, INSPECT, OPERATE = "Sync", "Inspect", "Operate"
 """The sections of the commands in the help, in this order."""

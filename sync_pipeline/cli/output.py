@@ -14,8 +14,8 @@ from contextlib import suppress
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from sync_pipeline.exit_codes import SUCCESS
-from sync_pipeline.safe_text import one_line, visible, visible_json
+from sync_pipeline.core.exit_codes import SUCCESS
+from sync_pipeline.core.safe_text import one_line, visible, visible_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

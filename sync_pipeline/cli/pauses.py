@@ -1,7 +1,7 @@
 """``scm-sync admin pause``, ``resume``, ``pauses``, ``breakers`` and ``breaker-reset``.
 
 Belongs here: how a person names the subject and the length of a pause, and how pauses and breakers look. Does
-not belong here: what they do (:mod:`sync_pipeline.operations.pauses`).
+not belong here: what they do (:mod:`sync_pipeline.admin.pauses`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import typer
 
 from sync_pipeline.cli import options, output, shared
 from sync_pipeline.cli.reports import pause_subject
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations.formatting import second
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.documents.formatting import second
 
 if TYPE_CHECKING:
-    from sync_pipeline.operations.documents.gates import BreakerList, Pause, PauseList
+    from sync_pipeline.documents.gates import BreakerList, Pause, PauseList
 
 
 def pause_command(
@@ -32,7 +32,7 @@ def pause_command(
 ) -> int:
     """Pause a server, a tenant, a repository, or everything. Nothing new is started or claimed there; what is
     under way ends in its own time. Without --for and --until it holds until it is resumed."""
-    from sync_pipeline.operations import pauses
+    from sync_pipeline.admin import pauses
 
     if sum((instance is not None, tenant is not None, repo is not None, everything)) != 1:
         raise ConfigurationError("give one of --instance, --tenant, --repo and --all")
@@ -53,7 +53,7 @@ def resume_command(
     as_json: options.AsJson = False,
 ) -> int:
     """End a pause."""
-    from sync_pipeline.operations import pauses
+    from sync_pipeline.admin import pauses
 
     with shared.settings_and_database() as (_, database):
         pauses.resume(database, pause, actor=shared.actor())
@@ -64,7 +64,7 @@ def resume_command(
 
 def pauses_command(as_json: options.AsJson = False) -> int:
     """List what is paused."""
-    from sync_pipeline.operations import pauses
+    from sync_pipeline.admin import pauses
 
     with shared.settings_and_database() as (_, database):
         document = pauses.listing(database)
@@ -91,7 +91,7 @@ def _print_pauses(document: PauseList) -> None:
 
 def breakers_command(as_json: options.AsJson = False) -> int:
     """List the circuit breakers, their rates and last changes."""
-    from sync_pipeline.operations import pauses
+    from sync_pipeline.admin import pauses
 
     with shared.settings_and_database() as (settings, database):
         document = pauses.breaker_listing(database, settings)
@@ -99,7 +99,7 @@ def breakers_command(as_json: options.AsJson = False) -> int:
 
 
 def _print_breakers(document: BreakerList) -> None:
-    from sync_pipeline.operations import pauses
+    from sync_pipeline.admin import pauses
 
     if not document["enabled"]:
         output.print_line("circuit breakers are switched off (cb_enabled is false): they hold nothing back")
@@ -139,7 +139,7 @@ def breaker_reset_command(
 ) -> int:
     """Close a breaker without waiting for its probes. One that is closed stays as it is. To keep something
     stopped, pause it: a pause has an end of its own, a breaker decides for itself."""
-    from sync_pipeline.operations import pauses
+    from sync_pipeline.admin import pauses
 
     with shared.settings_and_database() as (_, database):
         before = pauses.reset_breaker(database, scope, key, actor=shared.actor(), reason=reason)

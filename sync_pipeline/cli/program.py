@@ -42,9 +42,9 @@ from sync_pipeline.cli import (
 )
 from sync_pipeline.cli.options import INSPECT, OPERATE, SYNC, group
 from sync_pipeline.cli.output import print_line, print_message, print_raw
-from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
-from sync_pipeline.exit_codes import CLOSED_PIPE, CONFIGURATION, FAILED, INTERRUPTED, SUCCESS
-from sync_pipeline.safe_text import visible
+from sync_pipeline.core.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.core.exit_codes import CLOSED_PIPE, CONFIGURATION, FAILED, INTERRUPTED, SUCCESS
+from sync_pipeline.core.safe_text import visible
 
 COMPLETION = "_SCM_SYNC_COMPLETE"
 """The variable by which a shell asks for completion."""

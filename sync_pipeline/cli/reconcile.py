@@ -1,7 +1,7 @@
 """``scm-sync reconcile``: compare what is stored with the source, and heal what differs.
 
 Belongs here: the command and how its document looks to a person. Does not belong here: what is in the
-document (:mod:`sync_pipeline.operations.reconciliation`).
+document (:mod:`sync_pipeline.reports.reconciliation`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import typer
 
 from sync_pipeline.cli import options, output, shared
 from sync_pipeline.cli.progress import shown
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations.formatting import age, counted, moment
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.documents.formatting import age, counted, moment
 
 _NEXT = {
     "read": "is read again by a repair",
@@ -64,11 +64,12 @@ def reconcile_command(
 ) -> int:
     """Compare what is stored with the source, value by value. It names what is missing, extra or changed.
     Without bounds everything that has been read."""
-    from sync_pipeline import catalog
-    from sync_pipeline.model import Depth, Kind, Trigger
-    from sync_pipeline.operations import reconciliation, registration, runner
-    from sync_pipeline.quality.credentials import in_force
-    from sync_pipeline.quality.reconciliation import Starter
+    from sync_pipeline.core import catalog
+    from sync_pipeline.core.model import Depth, Kind, Trigger
+    from sync_pipeline.registry import registration
+    from sync_pipeline.reports import reconciliation, runner
+    from sync_pipeline.scheduling.comparisons import Starter
+    from sync_pipeline.scheduling.credentials import in_force
     from sync_pipeline.sync.engine import Syncer
     from sync_pipeline.sync.readers import Readers
 

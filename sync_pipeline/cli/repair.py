@@ -16,9 +16,9 @@ from sync_pipeline.cli import options, output, reports, shared
 from sync_pipeline.cli.progress import shown
 
 if TYPE_CHECKING:
-    from sync_pipeline.model import JobType, Repository
+    from sync_pipeline.core.model import JobType, Repository
+    from sync_pipeline.database.pool import Database
     from sync_pipeline.settings import Settings
-    from sync_pipeline.store.database import Database
 
 app = options.group(
     "Derive what is stored anew, without asking a source.",
@@ -43,7 +43,8 @@ def repair_remap(
     dry_run: options.DryRun = False,
 ) -> int:
     """Derive facts of GitLab anew from the stored JSON. It asks no server."""
-    from sync_pipeline.operations import registration, runner
+    from sync_pipeline.registry import registration
+    from sync_pipeline.reports import runner
     from sync_pipeline.sync import remap
 
     with shared.settings_and_database() as (settings, database):
@@ -78,7 +79,7 @@ def _remap(
     since: datetime | None,
     as_json: bool,
 ) -> dict[str, Any]:
-    from sync_pipeline.operations import runner
+    from sync_pipeline.reports import runner
     from sync_pipeline.sync import remap
     from sync_pipeline.sync.engine import Syncer
 
@@ -95,7 +96,7 @@ def _remap(
 def _plan(
     database: Database, repository: Repository, job_type: JobType, since: datetime | None, as_json: bool
 ) -> dict[str, Any]:
-    from sync_pipeline.operations import runner
+    from sync_pipeline.reports import runner
     from sync_pipeline.sync import remap
 
     with shown("remap", quiet=as_json, changed="would change") as show, shared.stopped_politely() as cancel:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.errors import ConfigurationError, SyncError
-from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
-from sync_pipeline.operations.formatting import counted
+from sync_pipeline.core.errors import ConfigurationError, SyncError
+from sync_pipeline.core.exit_codes import FAILED, PARTIAL, SUCCESS
+from sync_pipeline.documents.formatting import counted
 
 if TYPE_CHECKING:
-    from sync_pipeline.model import Repository
-    from sync_pipeline.operations.projects import Estimate
-    from sync_pipeline.operations.registration import Registered
-    from sync_pipeline.operations.relocation import Relocated
+    from sync_pipeline.core.model import Repository
+    from sync_pipeline.registry.projects import Estimate
+    from sync_pipeline.registry.registration import Registered
+    from sync_pipeline.registry.relocation import Relocated
 
 app = options.group(
     "The catalog: which repositories are synced.",
@@ -75,8 +75,8 @@ def repo_add(
     dry_run: options.DryRun = False,
 ) -> int:
     """Register repositories. One that is registered already stays as it is."""
-    from sync_pipeline.catalog import parse_spec
-    from sync_pipeline.operations import registration
+    from sync_pipeline.core.catalog import parse_spec
+    from sync_pipeline.registry import registration
 
     if bool(specs) == (file is not None):
         raise ConfigurationError(
@@ -201,8 +201,8 @@ def repo_list(
     as_json: options.AsJson = False,
 ) -> int:
     """List the catalog."""
-    from sync_pipeline.operations.status import accesses
-    from sync_pipeline.store import discovery, repos
+    from sync_pipeline.ledger import discovery, repos
+    from sync_pipeline.reports.status import accesses
 
     with shared.settings_and_database() as (settings, database), database.connection() as conn:
         repositories = repos.list_all(conn, retired=everything)
@@ -244,10 +244,10 @@ def repo_show(
     as_json: options.AsJson = False,
 ) -> int:
     """Show one repository and what of it is complete."""
-    from sync_pipeline.job_types import JOB_TYPES_OF_KIND
-    from sync_pipeline.operations.registration import find_repository
-    from sync_pipeline.operations.status import accesses
-    from sync_pipeline.store import discovery, repos, watermarks
+    from sync_pipeline.core.job_types import JOB_TYPES_OF_KIND
+    from sync_pipeline.ledger import discovery, repos, watermarks
+    from sync_pipeline.registry.registration import find_repository
+    from sync_pipeline.reports.status import accesses
 
     with shared.settings_and_database() as (settings, database):
         repository = find_repository(database, repo)
@@ -294,8 +294,8 @@ def repo_retire(
     dry_run: options.DryRun = False,
 ) -> int:
     """Stop syncing a repository. Its rows, assets and history stay."""
-    from sync_pipeline.model import Lifecycle
-    from sync_pipeline.operations import registration
+    from sync_pipeline.core.model import Lifecycle
+    from sync_pipeline.registry import registration
 
     with shared.settings_and_database() as (settings, database):
         repository = registration.find_repository(database, repo)
@@ -323,8 +323,8 @@ def repo_relocate(
     dry_run: options.DryRun = False,
 ) -> int:
     """Give an SVN repository a new address. Its rows, assets and coverage stay."""
-    from sync_pipeline.catalog import instance_of
-    from sync_pipeline.operations import registration, relocation
+    from sync_pipeline.core.catalog import instance_of
+    from sync_pipeline.registry import registration, relocation
     from sync_pipeline.sync.limiter import svn_limiter
     from sync_pipeline.sync.readers import svn_reader
     from sync_pipeline.sync.source import RevisionSource
@@ -374,7 +374,7 @@ def _print_relocated(done: Relocated, result: str) -> None:
 
 
 def _repository_row(repository: Repository) -> dict[str, Any]:
-    from sync_pipeline.catalog import web_url_of
+    from sync_pipeline.core.catalog import web_url_of
 
     return {
         "repo_id": repository.repo_id,
@@ -398,7 +398,7 @@ def _repository_row(repository: Repository) -> dict[str, Any]:
 @catalog_app.command("export")
 def catalog_export(as_json: options.AsJson = False) -> int:
     """Write the snapshot file, from which Dagster loads. A fresh machine needs it first."""
-    from sync_pipeline.operations.registration import export_catalog
+    from sync_pipeline.registry.registration import export_catalog
 
     with shared.settings_and_database() as (settings, database):
         snapshot = export_catalog(database, settings)

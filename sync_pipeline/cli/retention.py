@@ -1,7 +1,7 @@
 """``scm-sync admin retention``: delete records of finished work that are older than they are kept.
 
 Belongs here: the command and how its report looks to a person. Does not belong here: what may go
-(:mod:`sync_pipeline.operations.retention`, :mod:`sync_pipeline.orchestration.retention`).
+(:mod:`sync_pipeline.admin.retention`, :mod:`sync_pipeline.orchestration.retention`).
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.exit_codes import PARTIAL, SUCCESS
+from sync_pipeline.core.exit_codes import PARTIAL, SUCCESS
 
 if TYPE_CHECKING:
-    from sync_pipeline.operations.retention import RetentionReport
+    from sync_pipeline.admin.retention import RetentionReport
 
 
 def retention_command(execute: options.Execute = False, as_json: options.AsJson = False) -> int:
     """Delete records that are older than they are kept. These are finished jobs, old events, and runs and
     ticks of Dagster (settings retention_...). The schedule `retention` does it every Sunday at 03:00 UTC."""
-    from sync_pipeline.operations.retention import Until, retain
+    from sync_pipeline.admin.retention import Until, retain
 
     with (
         shared.settings_and_database() as (settings, database),

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.exit_codes import FAILED, PARTIAL, SUCCESS
 
 if TYPE_CHECKING:
-    from sync_pipeline.operations.discovery import AddedRoot, Discovered
-    from sync_pipeline.store.discovery import Root
+    from sync_pipeline.ledger.discovery import Root
+    from sync_pipeline.registry.discovery import AddedRoot, Discovered
 
 app = options.group(
     "Groups whose projects enter the catalog by themselves.",
@@ -67,8 +67,8 @@ def root_add(
 ) -> int:
     """Register all projects of a group or of the token's user. Those of subgroups belong to it, and those to
     come. Adding a root again replaces its patterns."""
-    from sync_pipeline.catalog import parse_root
-    from sync_pipeline.operations import discovery
+    from sync_pipeline.core.catalog import parse_root
+    from sync_pipeline.registry import discovery
     from sync_pipeline.sync.readers import Readers
 
     named = parse_root(spec)
@@ -106,7 +106,7 @@ def _print_added(added: AddedRoot) -> None:
 @app.command("list")
 def root_list(everything: options.Retired = False, as_json: options.AsJson = False) -> int:
     """List the roots and how their last visits went."""
-    from sync_pipeline.store import discovery
+    from sync_pipeline.ledger import discovery
 
     with shared.settings_and_database() as (_, database), database.connection() as conn:
         counts = discovery.counts(conn)
@@ -148,8 +148,8 @@ def root_sync(
     as_json: options.AsJson = False,
 ) -> int:
     """Visit roots now. This registers what is new, follows what moved, and retires what is gone."""
-    from sync_pipeline.operations import discovery
-    from sync_pipeline.store import discovery as store
+    from sync_pipeline.ledger import discovery as store
+    from sync_pipeline.registry import discovery
     from sync_pipeline.sync.readers import Readers
 
     with shared.settings_and_database() as (settings, database):
@@ -187,7 +187,7 @@ def root_retire(
     dry_run: options.DryRun = False,
 ) -> int:
     """Visit a root no more. Its repositories stay in the catalog and are synced."""
-    from sync_pipeline.operations import discovery
+    from sync_pipeline.registry import discovery
 
     with shared.settings_and_database() as (settings, database):
         root = discovery.find_root(database, settings, name)

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli import options, output, reports, shared
-from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
-from sync_pipeline.exit_codes import FAILED, INTERRUPTED, SUCCESS
+from sync_pipeline.core.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.core.exit_codes import FAILED, INTERRUPTED, SUCCESS
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sync_pipeline.model import Counts, JobReport, JobType, Mode, Repository, Window
-    from sync_pipeline.operations.plans import ReadPlan
-    from sync_pipeline.operations.runner import Bounds
+    from sync_pipeline.core.model import Counts, JobReport, JobType, Mode, Repository, Window
+    from sync_pipeline.database.pool import Database
+    from sync_pipeline.reports.plans import ReadPlan
+    from sync_pipeline.reports.runner import Bounds
     from sync_pipeline.settings import Settings
-    from sync_pipeline.store.database import Database
 
 _CHUNKS_PRINTED = 50
 
@@ -60,8 +60,9 @@ def runner_incremental(
     dry_run: options.DryRun = False,
 ) -> int:
     """Sync what is new, up to the end of the source."""
-    from sync_pipeline import catalog
-    from sync_pipeline.operations import registration, runner
+    from sync_pipeline.core import catalog
+    from sync_pipeline.registry import registration
+    from sync_pipeline.reports import runner
 
     runner.check_loop(loop, loop_interval, max_iterations, dry_run)
     with shared.settings_and_database() as (settings, database):
@@ -83,8 +84,8 @@ def runner_incremental(
 
 def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None, as_json: bool) -> int:
     """Rounds with a pause between them; one that fails does not end them. Returns the exit code of all."""
-    from sync_pipeline.operations import runner
-    from sync_pipeline.operations.formatting import counted
+    from sync_pipeline.documents.formatting import counted
+    from sync_pipeline.reports import runner
 
     outcomes: list[runner.Outcome] = []
     while most is None or len(outcomes) < most:
@@ -135,8 +136,9 @@ def runner_backfill(
     dry_run: options.DryRun = False,
 ) -> int:
     """Sync a range of revisions or of time. Without bounds it reads everything that is missing up to now."""
-    from sync_pipeline import catalog
-    from sync_pipeline.operations import plans, registration, runner
+    from sync_pipeline.core import catalog
+    from sync_pipeline.registry import registration
+    from sync_pipeline.reports import plans, runner
 
     bounds = runner.Bounds(start_rev, end_rev, since, until, last_days, last_hours)
     with shared.settings_and_database() as (settings, database):
@@ -193,8 +195,8 @@ def _backfill_window(
     settings: Settings, database: Database, repository: Repository, bounds: Bounds
 ) -> tuple[Window, int | None]:
     """The window that is meant, and HEAD, for which SVN has to be asked."""
-    from sync_pipeline.model import Kind
-    from sync_pipeline.operations import runner
+    from sync_pipeline.core.model import Kind
+    from sync_pipeline.reports import runner
 
     if repository.kind is not Kind.SVN:
         window = runner.time_window(bounds, shared.now())
@@ -209,7 +211,7 @@ def _backfill_window(
 
 def _need_server(settings: Settings, repository: Repository) -> None:
     """Refuse early what cannot be read because the settings have no server or no token for it."""
-    from sync_pipeline.model import Kind
+    from sync_pipeline.core.model import Kind
     from sync_pipeline.sync.readers import Readers
 
     if repository.kind is Kind.GITLAB:
@@ -217,7 +219,7 @@ def _need_server(settings: Settings, repository: Repository) -> None:
 
 
 def _head(settings: Settings, database: Database, repository: Repository) -> int:
-    from sync_pipeline.operations import registration
+    from sync_pipeline.registry import registration
 
     return registration.visit_source(repository.url, shared.visitor_for(settings, database)).head
 
@@ -229,8 +231,8 @@ def _live_plans(
     settings: Settings, database: Database, repository: Repository, wanted: Sequence[JobType]
 ) -> Sequence[ReadPlan]:
     """The plans of an incremental sync. Raises SyncError where the source refuses."""
-    from sync_pipeline.model import Kind
-    from sync_pipeline.operations import plans
+    from sync_pipeline.core.model import Kind
+    from sync_pipeline.reports import plans
 
     head = _head(settings, database, repository) if repository.kind is Kind.SVN else None
     return plans.plan(database, settings, repository, wanted, None, head=head, now=shared.now())
@@ -250,7 +252,7 @@ def _announced(
 
 def _announce(found: Sequence[ReadPlan], as_json: bool) -> None:
     """Say before it starts what is missing and what it takes."""
-    from sync_pipeline.operations.plans import plan_line
+    from sync_pipeline.reports.plans import plan_line
 
     for plan in found:
         if not as_json:
@@ -258,8 +260,8 @@ def _announce(found: Sequence[ReadPlan], as_json: bool) -> None:
 
 
 def _print_plans(found: Sequence[ReadPlan], as_json: bool) -> int:
-    from sync_pipeline.operations import runner
-    from sync_pipeline.operations.plans import plan_document, plan_line
+    from sync_pipeline.reports import runner
+    from sync_pipeline.reports.plans import plan_document, plan_line
 
     documents = [plan_document(plan) for plan in found]
     if as_json:
@@ -303,9 +305,9 @@ class _Sync:
 
     def incremental(self, wanted: Sequence[JobType], plans: Mapping[JobType, ReadPlan]) -> dict[str, Any]:
         """Sync what is new; returns the document."""
-        from sync_pipeline.job_types import by_family
-        from sync_pipeline.model import Mode
-        from sync_pipeline.operations import runner
+        from sync_pipeline.core.job_types import by_family
+        from sync_pipeline.core.model import Mode
+        from sync_pipeline.reports import runner
 
         documents = []
         for _, job_types in by_family(tuple(wanted)):
@@ -329,11 +331,11 @@ class _Sync:
     ) -> dict[str, Any]:
         """Read the windows of each job type; those that are read together and miss the same go in one run.
         Returns the document."""
-        from sync_pipeline.model import Mode
-        from sync_pipeline.operations import runner
-        from sync_pipeline.operations.plans import read_together
-        from sync_pipeline.store import runs, watermarks
-        from sync_pipeline.store.database import database_time
+        from sync_pipeline.core.model import Mode
+        from sync_pipeline.database.pool import database_time
+        from sync_pipeline.ledger import runs, watermarks
+        from sync_pipeline.reports import runner
+        from sync_pipeline.reports.plans import read_together
 
         documents = []
         for job_types in read_together(windows):
@@ -368,8 +370,8 @@ class _Sync:
 
     def _stopped_reports(self, job_type: JobType, begun: datetime, windows: Set[Window]) -> list[JobReport]:
         """The reports of jobs that a signal stopped, from the ledger: the run has none."""
-        from sync_pipeline.model import Mode
-        from sync_pipeline.store import jobs, runs
+        from sync_pipeline.core.model import Mode
+        from sync_pipeline.ledger import jobs, runs
 
         with self.database.connection() as conn:
             job_ids = runs.begun(conn, self.repository.repo_id, job_type, Mode.BACKFILL, begun)
@@ -377,7 +379,7 @@ class _Sync:
         return [report for report in found if report.window in windows]
 
     def _missing(self, job_type: JobType, windows: Sequence[Window]) -> list[Window]:
-        from sync_pipeline.store import watermarks
+        from sync_pipeline.ledger import watermarks
 
         key = self.repository.repo_id, job_type
         with self.database.connection() as conn:
@@ -387,8 +389,8 @@ class _Sync:
         self, document: dict[str, Any], job_type: JobType, windows: Sequence[Window]
     ) -> dict[str, Any]:
         """The document, or if a signal stopped the run, the one that says so."""
-        from sync_pipeline.model import Counts
-        from sync_pipeline.operations import runner
+        from sync_pipeline.core.model import Counts
+        from sync_pipeline.reports import runner
 
         if not self.stopped:
             return document
@@ -404,8 +406,8 @@ class _Sync:
     ) -> list[JobReport]:
         """Run the asset job in this process and show how it moves, unless a signal stopped an earlier one."""
         from sync_pipeline.cli.progress import of_rows, shown
-        from sync_pipeline.operations.runner import chunk_line
         from sync_pipeline.orchestration.run import execute
+        from sync_pipeline.reports.runner import chunk_line
 
         reports: list[JobReport] = []
         if self.stopped:

@@ -1,7 +1,7 @@
 """``scm-sync admin runs``: what an attempt at a job read, batch by batch, and the same read again.
 
 Belongs here: the commands, and how runs and batches look to a person. Does not belong here: which windows a
-replay reads (:mod:`sync_pipeline.operations.runs`).
+replay reads (:mod:`sync_pipeline.reports.runs`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from uuid import UUID
 import typer
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.operations.formatting import second
+from sync_pipeline.documents.formatting import second
 
 if TYPE_CHECKING:
-    from sync_pipeline.model import JobReport
-    from sync_pipeline.operations.documents.common import WindowRange
-    from sync_pipeline.operations.documents.ledger import Batch, Run, RunList, ShownRun
+    from sync_pipeline.core.model import JobReport
+    from sync_pipeline.documents.common import WindowRange
+    from sync_pipeline.documents.ledger import Batch, Run, RunList, ShownRun
 
 app = options.group(
     "Runs: what an attempt read, batch by batch; read it again.",
@@ -38,8 +38,8 @@ def runs_list(
     as_json: options.AsJson = False,
 ) -> int:
     """List the newest runs."""
-    from sync_pipeline.operations import runs
-    from sync_pipeline.operations.registration import find_repository
+    from sync_pipeline.registry.registration import find_repository
+    from sync_pipeline.reports import runs
 
     with shared.settings_and_database() as (_, database):
         repo_id = None if repo is None else find_repository(database, repo).repo_id
@@ -61,7 +61,7 @@ def runs_show(
 ) -> int:
     """Show one run with its batches. Each names where it was read, its first and last key, and what became
     of its rows."""
-    from sync_pipeline.operations import runs
+    from sync_pipeline.reports import runs
 
     with shared.settings_and_database() as (_, database):
         document = runs.show(database, run, limit)
@@ -95,8 +95,8 @@ def runs_replay(
 ) -> int:
     """Read again what a run or a batch read, and store what differs. The source is asked; exit codes are
     those of the runner."""
-    from sync_pipeline.model import Kind, Mode
-    from sync_pipeline.operations import runs
+    from sync_pipeline.core.model import Kind, Mode
+    from sync_pipeline.reports import runs
     from sync_pipeline.sync.readers import Readers
 
     with shared.settings_and_database() as (settings, database):
@@ -129,7 +129,7 @@ def runs_replay(
 
 
 def _print_replay(document: Any) -> None:
-    from sync_pipeline.operations import runs
+    from sync_pipeline.reports import runs
 
     if document["dry_run"]:
         output.print_rows([{"window": _window(window)} for window in document["windows"]])

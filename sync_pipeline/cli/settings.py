@@ -1,7 +1,7 @@
 """``scm-sync settings``.
 
 Belongs here: the command and how its table looks. Does not belong here: what may be shown of a setting
-(:mod:`sync_pipeline.operations.configuration`).
+(:mod:`sync_pipeline.reports.configuration`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sync_pipeline.cli.output import print_json, print_rows
 
 def settings_command(as_json: AsJson = False) -> None:
     """Show every setting, its value and where that comes from. Of a secret it shows whether it is set."""
-    from sync_pipeline.operations import configuration
+    from sync_pipeline.reports import configuration
     from sync_pipeline.settings import explained_settings
 
     document = configuration.document(*explained_settings())

@@ -18,16 +18,16 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sync_pipeline import clock
 from sync_pipeline.cli.output import print_message
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.core import clock
+from sync_pipeline.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
-    from sync_pipeline.operations.registration import ReaderFactory, Visitor
+    from sync_pipeline.database.pool import Database
+    from sync_pipeline.registry.registration import ReaderFactory, Visitor
     from sync_pipeline.settings import Given, Settings
-    from sync_pipeline.store.database import Database
 
 # Seconds within which signals are one wish.
 _ONE_PRESS = 1.0
@@ -50,9 +50,9 @@ def read_explained_settings() -> tuple[Settings, dict[str, Given]]:
 @contextmanager
 def open_database(settings: Settings) -> Iterator[Database]:
     """The migrated database that the settings name; the embedded one is started."""
-    from sync_pipeline.operations import environment
-    from sync_pipeline.store import migrations
-    from sync_pipeline.store.database import Database, connections_for
+    from sync_pipeline.database import migrations
+    from sync_pipeline.database.pool import Database, connections_for
+    from sync_pipeline.runtime import environment
 
     url = environment.resolve_urls(settings).database_url
     migrations.require(url, settings.environment)
@@ -71,8 +71,8 @@ def settings_and_database() -> Iterator[tuple[Settings, Database]]:
 @contextmanager
 def dagster_instance(settings: Settings, database: Database) -> Iterator[DagsterInstance | None]:
     """The Dagster instance, if its tables are there: asking must not make them."""
-    from sync_pipeline.operations import environment
-    from sync_pipeline.store import diagnosis
+    from sync_pipeline.database import diagnosis
+    from sync_pipeline.runtime import environment
 
     own = settings.dagster_database_url
     url = environment.dagster_url(own or database.url, "" if own else environment.DAGSTER_SCHEMA)
@@ -97,7 +97,7 @@ def visitor_for(settings: Settings, database: Database) -> ReaderFactory:
     """A function that opens the SVN repository of a URL before it is in the catalog."""
 
     def visitor(url: str) -> Visitor:
-        from sync_pipeline.catalog import instance_of
+        from sync_pipeline.core.catalog import instance_of
         from sync_pipeline.sync.limiter import svn_limiter
         from sync_pipeline.sync.readers import svn_reader
 

@@ -1,8 +1,8 @@
 """``scm-sync scheduler``, ``worker`` and ``reaper``: the loops of an installation without a daemon.
 
 Belongs here: the commands, their loop, and how a round looks to a person. Does not belong here: what is due
-(:mod:`sync_pipeline.operations.scheduling`), the work (:mod:`sync_pipeline.operations.worker`), and what is
-lost (:mod:`sync_pipeline.operations.reaper`). They may run beside the sensors, and many times.
+(:mod:`sync_pipeline.scheduling.dispatch`), the work (:mod:`sync_pipeline.scheduling.worker`), and what is
+lost (:mod:`sync_pipeline.scheduling.reaper`). They may run beside the sensors, and many times.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.errors import ConfigurationError, SyncError
-from sync_pipeline.exit_codes import FAILED, PARTIAL, SUCCESS
-from sync_pipeline.operations.formatting import counted, second
+from sync_pipeline.core.errors import ConfigurationError, SyncError
+from sync_pipeline.core.exit_codes import FAILED, PARTIAL, SUCCESS
+from sync_pipeline.documents.formatting import counted, second
 
 if TYPE_CHECKING:
-    from sync_pipeline.model import JobReport
-    from sync_pipeline.operations.documents.ledger import WorkerJob
-    from sync_pipeline.operations.reaper import ReapReport
-    from sync_pipeline.operations.scheduling import Round
+    from sync_pipeline.core.model import JobReport
+    from sync_pipeline.database.pool import Database
+    from sync_pipeline.documents.ledger import WorkerJob
+    from sync_pipeline.scheduling.dispatch import Round
+    from sync_pipeline.scheduling.reaper import ReapReport
     from sync_pipeline.settings import Settings
-    from sync_pipeline.store.database import Database
 
 WORKER_EXAMPLES = options.examples_text(
     "scm-sync worker --loop",
@@ -70,7 +70,7 @@ def _repeat(run_round: Callable[[], int], seconds: float, stop: threading.Event)
 def _heartbeat(
     database: Database, settings: Settings, loop: str, started: float, outcome: str, every: float | None
 ) -> None:
-    from sync_pipeline.store import heartbeats
+    from sync_pipeline.ledger import heartbeats
 
     name = heartbeats.named(loop, settings.worker.pool)
     with database.connection() as conn:
@@ -83,7 +83,7 @@ def _at(in_line: bool) -> str:
 
 
 def _names(database: Database) -> dict[int, str]:
-    from sync_pipeline.store import repos
+    from sync_pipeline.ledger import repos
 
     with database.connection() as conn:
         return {repo.repo_id: repo.spec for repo in repos.list_all(conn)}
@@ -114,15 +114,15 @@ def scheduler_command(
 def _plan_round(
     database: Database, settings: Settings, dry_run: bool, as_json: bool, *, in_line: bool
 ) -> int:
-    from sync_pipeline.operations import scheduling
+    from sync_pipeline.scheduling import dispatch
 
     started = time.monotonic()
-    found = scheduling.dispatch(database, settings, dry_run=dry_run)
+    found = dispatch.dispatch(database, settings, dry_run=dry_run)
     if not dry_run:
         every = settings.sensors.interval_seconds if in_line else None
-        _heartbeat(database, settings, scheduling.LOOP, started, found.summary()[:500], every)
+        _heartbeat(database, settings, dispatch.LOOP, started, found.summary()[:500], every)
     names = _names(database)
-    document = {"at": shared.now().isoformat(), **scheduling.document(found, settings, names)}
+    document = {"at": shared.now().isoformat(), **dispatch.document(found, settings, names)}
 
     def show(_: object) -> None:
         if found.plan is not None and not in_line:
@@ -194,7 +194,7 @@ def worker_command(
 ) -> int:
     """Do the jobs that a scheduler dispatched and this pool accepts. A second stop signal ends it
     at once; what was committed stays."""
-    from sync_pipeline.operations.worker import Worker
+    from sync_pipeline.scheduling.worker import Worker
     from sync_pipeline.settings import load_settings
     from sync_pipeline.sync.worker import name_worker
 
@@ -229,8 +229,8 @@ class _ReportPrinter:
     def __call__(self, report: JobReport) -> None:
         import psycopg
 
-        from sync_pipeline.operations.documents.common import from_row
-        from sync_pipeline.operations.documents.ledger import WorkerJob
+        from sync_pipeline.documents.common import from_row
+        from sync_pipeline.documents.ledger import WorkerJob
 
         with self._lock:
             if report.repo_id not in self._names:
@@ -258,8 +258,8 @@ def _print_job(one: WorkerJob) -> None:
 
 
 def _print_waiting(database: Database, settings: Settings, as_json: bool) -> int:
-    from sync_pipeline.catalog import instance_of
-    from sync_pipeline.store import planning
+    from sync_pipeline.core.catalog import instance_of
+    from sync_pipeline.ledger import planning
 
     names = _names(database)
     with database.connection() as conn:
@@ -324,7 +324,7 @@ def reaper_command(
 def _reap_round(
     database: Database, settings: Settings, dry_run: bool, as_json: bool, *, in_line: bool
 ) -> int:
-    from sync_pipeline.operations.reaper import LOOP, reap
+    from sync_pipeline.scheduling.reaper import LOOP, reap
 
     started = time.monotonic()
     with shared.dagster_instance(settings, database) as instance:

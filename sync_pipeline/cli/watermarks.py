@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from sync_pipeline.cli import options, output, shared
 
 if TYPE_CHECKING:
-    from sync_pipeline.model import Window
-    from sync_pipeline.operations.runner import Bounds
+    from sync_pipeline.core.model import Window
+    from sync_pipeline.reports.runner import Bounds
 
 app = options.group(
     "What counts as complete, and a person's decisions about it.",
@@ -51,7 +51,7 @@ def watermark_set(
     dry_run: options.DryRun = False,
 ) -> int:
     """Count exactly this window as complete. What lies outside is read again."""
-    from sync_pipeline.operations.runner import Bounds
+    from sync_pipeline.reports.runner import Bounds
 
     bounds = Bounds(start_rev=start_rev, end_rev=end_rev, since=since, until=until)
     document = _set_coverage(repo, job, bounds, reason, dry_run=dry_run)
@@ -66,9 +66,9 @@ def watermark_events(
     as_json: options.AsJson = False,
 ) -> int:
     """Show every change of the coverage, with actor, reason and run."""
-    from sync_pipeline.operations.registration import find_repository
-    from sync_pipeline.operations.runner import job_types_for
-    from sync_pipeline.store import watermarks
+    from sync_pipeline.ledger import watermarks
+    from sync_pipeline.registry.registration import find_repository
+    from sync_pipeline.reports.runner import job_types_for
 
     with shared.settings_and_database() as (_, database):
         repository = find_repository(database, repo)
@@ -85,9 +85,9 @@ def watermark_events(
 def _set_coverage(
     repo: str, job: str | None, bounds: Bounds | None, reason: str, *, dry_run: bool
 ) -> dict[str, Any]:
-    from sync_pipeline.operations import runner
-    from sync_pipeline.operations.registration import find_repository
-    from sync_pipeline.store import watermarks
+    from sync_pipeline.ledger import watermarks
+    from sync_pipeline.registry.registration import find_repository
+    from sync_pipeline.reports import runner
 
     with shared.settings_and_database() as (_, database):
         repository = find_repository(database, repo)

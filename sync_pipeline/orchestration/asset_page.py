@@ -14,7 +14,10 @@ from typing import Any
 
 import dagster as dg
 
-from sync_pipeline.model import JobReport, JobType, Kind, Repository
+from sync_pipeline.core.model import JobReport, JobType, Kind, Repository
+from sync_pipeline.database.pool import Database
+from sync_pipeline.facts import stored_rows
+from sync_pipeline.facts.stored_rows import StoredRows
 from sync_pipeline.orchestration.health_checks import (
     CHECK_NAME,
     check_description,
@@ -23,11 +26,8 @@ from sync_pipeline.orchestration.health_checks import (
     severity,
 )
 from sync_pipeline.orchestration.specs import link, source_page
-from sync_pipeline.quality import health
-from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.store import stored_rows
-from sync_pipeline.store.database import Database
-from sync_pipeline.store.stored_rows import StoredRows
+from sync_pipeline.reports import health
+from sync_pipeline.scheduling.credentials import Credentials
 
 RUN = "run/"
 """The prefix of the counters of a run."""
@@ -115,7 +115,7 @@ def run_metadata(repository: Repository, report: JobReport) -> dict[str, Any]:
         "inserted": report.counts.inserted,
         "updated": report.counts.updated,
         "unchanged": report.counts.unchanged,
-        "poorer": report.counts.poorer,
+        "poorer": report.counts.regressed,
         "quarantined": report.counts.quarantined,
         "batches": report.batches,
         "seconds": round(report.seconds, 3),

@@ -15,20 +15,26 @@ from typing import Any
 
 import dagster as dg
 
-from sync_pipeline.job_types import Family, by_family
-from sync_pipeline.model import JobType, Kind, Repository
-from sync_pipeline.operations import pools, server_names
+from sync_pipeline.core.job_types import Family, by_family
+from sync_pipeline.core.model import JobType, Kind, Repository
+from sync_pipeline.database.pool import connections_for
 from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from sync_pipeline.orchestration.failures import StepFailure, refusing
 from sync_pipeline.orchestration.health_checks import CHECK_DESCRIPTION, CHECK_NAME
 from sync_pipeline.orchestration.partitions import partitions_of, svn_blocks
 from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.resources import (
+    GitLabResource,
+    PostgresResource,
+    SvnResource,
+    WatermarkStoreResource,
+)
 from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE, read_run_spec, repository_tag
 from sync_pipeline.orchestration.specs import asset_key, asset_spec
 from sync_pipeline.orchestration.step import Observer, Step
-from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
+from sync_pipeline.registry import server_names
+from sync_pipeline.scheduling import pools
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import connections_for
 
 BLOCKS_PER_RUN = 10
 DAYS_PER_RUN = 100

@@ -18,10 +18,10 @@ import click
 import dagster as dg
 from dagster import BetaWarning, PreviewWarning, SupersessionWarning
 
-from sync_pipeline import catalog
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.job_types import Family
-from sync_pipeline.operations import pools
+from sync_pipeline.core import catalog
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.job_types import Family
+from sync_pipeline.core.safe_text import visible
 from sync_pipeline.orchestration import console
 from sync_pipeline.orchestration.assets import family_assets, family_jobs
 from sync_pipeline.orchestration.changes import changes_sensors
@@ -35,13 +35,18 @@ from sync_pipeline.orchestration.reconciliation import (
     reconciliation_schedule,
 )
 from sync_pipeline.orchestration.rediscovery import rediscovery_schedule
+from sync_pipeline.orchestration.resources import (
+    GitLabResource,
+    PostgresResource,
+    SvnResource,
+    WatermarkStoreResource,
+)
 from sync_pipeline.orchestration.retention import retention_asset, retention_schedule
 from sync_pipeline.orchestration.run_spec import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG
 from sync_pipeline.orchestration.schedules import resync_schedules
 from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
-from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource, WatermarkStoreResource
-from sync_pipeline.safe_text import visible
+from sync_pipeline.scheduling import pools
 from sync_pipeline.settings import Settings, load_settings
 
 

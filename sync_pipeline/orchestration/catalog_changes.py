@@ -13,12 +13,12 @@ import urllib.request
 
 import dagster as dg
 
-from sync_pipeline.operations.registration import export_catalog
+from sync_pipeline.database.pool import Database
 from sync_pipeline.orchestration import code_server, ui
 from sync_pipeline.orchestration.partitions import ensure_blocks
 from sync_pipeline.orchestration.run import dagster_environment
+from sync_pipeline.registry.registration import export_catalog
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import Database
 
 _log = logging.getLogger(__name__)
 

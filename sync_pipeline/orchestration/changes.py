@@ -15,17 +15,17 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from sync_pipeline.errors import SyncError
-from sync_pipeline.model import Kind, Lifecycle, Repository
+from sync_pipeline.core.errors import SyncError
+from sync_pipeline.core.model import Kind, Lifecycle, Repository
+from sync_pipeline.core.safe_text import visible
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import discovery, planning, servers
 from sync_pipeline.orchestration.partitions import ensure_blocks
+from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource, SvnResource
 from sync_pipeline.orchestration.ticks import heartbeat, skips_outages
-from sync_pipeline.quality import credentials
-from sync_pipeline.quality.health import ANSWERS, NOT_ASKED, reason_of_server
-from sync_pipeline.resources import GitLabResource, PostgresResource, SvnResource
-from sync_pipeline.safe_text import visible
+from sync_pipeline.reports.health import ANSWERS, NOT_ASKED, reason_of_server
+from sync_pipeline.scheduling import credentials
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import discovery, planning, servers
-from sync_pipeline.store.database import Connection, Database
 
 _log = logging.getLogger(__name__)
 

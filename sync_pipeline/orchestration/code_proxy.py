@@ -37,6 +37,7 @@ import grpc
 import psutil
 from dagster import DagsterInstance, deserialize_value, serialize_value
 
+from sync_pipeline.core.safe_text import one_line
 from sync_pipeline.orchestration.code_server import LOCATION_NAME
 from sync_pipeline.orchestration.console import cause_of
 from sync_pipeline.orchestration.dagster_internals import (
@@ -60,7 +61,6 @@ from sync_pipeline.orchestration.dagster_internals import (
     setup_interrupt_handlers,
 )
 from sync_pipeline.orchestration.processes import interrupt
-from sync_pipeline.safe_text import one_line
 
 _MODULE = "sync_pipeline.definitions"
 # A process that loses its proxy ends after so many seconds, once its runs have ended. On a busy machine a

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sync_pipeline.errors import SyncError
-from sync_pipeline.safe_text import one_line
+from sync_pipeline.core.errors import SyncError
+from sync_pipeline.core.safe_text import one_line
 
 LOCATION_NAME = "sync_pipeline"
 """Name of the code location; Dagster keeps the state of sensors by it."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sync_pipeline.catalog import block_of
-from sync_pipeline.model import JobReport, RevisionWindow, TimeWindow, Window
+from sync_pipeline.core.catalog import block_of
+from sync_pipeline.core.model import JobReport, RevisionWindow, TimeWindow, Window
+from sync_pipeline.core.windows import holds, hull
 from sync_pipeline.orchestration.partitions import Days, blocks_of, day_of, day_window, is_done
-from sync_pipeline.policy.windows import holds, hull
-from sync_pipeline.resources import WatermarkStore
+from sync_pipeline.orchestration.resources import WatermarkStore
 
 NEWEST_DAYS = 400
 """Of a longer window only so many days are shown: each is an event of kilobytes."""

@@ -16,9 +16,9 @@ from typing import NoReturn
 import click
 import dagster as dg
 
-from sync_pipeline.exit_codes import CONFIGURATION
+from sync_pipeline.core.exit_codes import CONFIGURATION
+from sync_pipeline.core.safe_text import one_line
 from sync_pipeline.orchestration.dagster_internals import SerializableErrorInfo
-from sync_pipeline.safe_text import one_line
 
 _IN_PROCESS = ("job execute", "asset materialize")
 """Commands of ``dagster`` that load the definitions themselves and do a person's or a CI job's bidding."""

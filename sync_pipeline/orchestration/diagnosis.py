@@ -2,7 +2,7 @@
 
 Belongs here: DAGSTER_HOME, storage, daemon and limits, as plain findings. Tables of Dagster's that are not
 there yet are not made by looking. Does not belong here: any other check; those are in
-:mod:`sync_pipeline.operations.doctor`.
+:mod:`sync_pipeline.reports.doctor`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from pathlib import Path
 
 import dagster as dg
 
-from sync_pipeline import clock
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations import environment, run_starts
-from sync_pipeline.operations.doctor import Finding, failed, ok, skipped, warning
-from sync_pipeline.operations.doctor.findings import DAGSTER_CHECKS, error_text
-from sync_pipeline.operations.formatting import failed_starts
+from sync_pipeline.core import clock
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.database import diagnosis
+from sync_pipeline.documents.formatting import failed_starts
 from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.run import dagster_environment
+from sync_pipeline.reports import run_starts
+from sync_pipeline.reports.doctor import Finding, failed, ok, skipped, warning
+from sync_pipeline.reports.doctor.findings import DAGSTER_CHECKS, error_text
+from sync_pipeline.runtime import environment
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import diagnosis
 
 _CONNECT_SECONDS = 4
 # A daemon writes one every 30 seconds.

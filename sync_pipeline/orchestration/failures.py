@@ -1,7 +1,7 @@
 """Failures of steps with a reason for people, and without a call stack, which would hide it.
 
 Belongs here: the exception, and the text and metadata of it. What helps against which reason is in
-:mod:`sync_pipeline.quality.reasons`; the console of a command is in the modules that print.
+:mod:`sync_pipeline.reports.reasons`; the console of a command is in the modules that print.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import dagster as dg
 
-from sync_pipeline.errors import ConfigurationError, SyncError
+from sync_pipeline.core.errors import ConfigurationError, SyncError
 from sync_pipeline.orchestration.dagster_internals import DagsterUserCodeProcessError, SerializableErrorInfo
-from sync_pipeline.quality.reasons import remedy
+from sync_pipeline.reports.reasons import remedy
 
 REFUSED = "refused"
 """Metadata key: the code of an error in the configuration, because of which the step could not begin."""

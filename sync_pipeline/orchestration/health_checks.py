@@ -1,7 +1,7 @@
 """Health verdicts as Dagster shows them.
 
 Belongs here: the asset check of a verdict and the memory of what was shown. The verdict itself is in
-:mod:`sync_pipeline.quality.health`.
+:mod:`sync_pipeline.reports.health`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import dagster as dg
 
-from sync_pipeline.quality import health
-from sync_pipeline.quality.reasons import WAITS_FOR_ITSELF, remedies
-from sync_pipeline.safe_text import code
-from sync_pipeline.store import health as store
-from sync_pipeline.store.database import Connection
+from sync_pipeline.core.safe_text import code
+from sync_pipeline.database.pool import Connection
+from sync_pipeline.ledger import health as store
+from sync_pipeline.reports import health
+from sync_pipeline.reports.reasons import WAITS_FOR_ITSELF, remedies
 
 CHECK_NAME = "health"
 """Name of the one asset check that every asset has."""

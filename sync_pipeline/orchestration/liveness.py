@@ -18,20 +18,20 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from sync_pipeline import catalog
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Kind, Lifecycle, Repository
-from sync_pipeline.operations.formatting import age, counted
+from sync_pipeline.core import catalog
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import Kind, Lifecycle, Repository
+from sync_pipeline.core.safe_text import one_line, visible
+from sync_pipeline.database.pool import Connection
+from sync_pipeline.documents.formatting import age, counted
+from sync_pipeline.ledger import breakers, heartbeats, pauses, pools, repos, servers
+from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource
 from sync_pipeline.policy.breaker import BreakerState
-from sync_pipeline.quality import credentials
-from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.health import reason_of_server
-from sync_pipeline.quality.reasons import Reason, remedy
-from sync_pipeline.resources import GitLabResource, PostgresResource
-from sync_pipeline.safe_text import one_line, visible
+from sync_pipeline.reports.health import reason_of_server
+from sync_pipeline.reports.reasons import Reason, remedy
+from sync_pipeline.scheduling import credentials
+from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import Settings, load_settings
-from sync_pipeline.store import breakers, heartbeats, pauses, pools, repos, servers
-from sync_pipeline.store.database import Connection
 
 ATTENDANCE, SERVERS, HELD, LOCATION = "attendance", "servers", "held_back", "code_location"
 

@@ -17,15 +17,15 @@ from typing import TypeAlias
 
 import dagster as dg
 
-from sync_pipeline import catalog, clock
-from sync_pipeline.catalog import BLOCK_REVISIONS, CatalogSnapshot, block_of
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.job_types import Family
-from sync_pipeline.model import Kind, RevisionWindow, TimeWindow, Window
-from sync_pipeline.policy.windows import bounds, merged, overlap
+from sync_pipeline.core import catalog, clock
+from sync_pipeline.core.catalog import BLOCK_REVISIONS, CatalogSnapshot, block_of
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.job_types import Family
+from sync_pipeline.core.model import Kind, RevisionWindow, TimeWindow, Window
+from sync_pipeline.core.windows import bounds, merged, overlap
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import planning
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import planning
-from sync_pipeline.store.database import Database
 
 svn_blocks = dg.DynamicPartitionsDefinition(name="svn_blocks")
 """Blocks of revisions, oldest first. Keys are appended in order and never deleted."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from dagster_postgres import DagsterPostgresStorage
 
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.orchestration.console import end_command, is_command
 from sync_pipeline.orchestration.dagster_internals import ConfigurableClassData
 from sync_pipeline.orchestration.storage import explained_storage
@@ -51,7 +51,7 @@ class PostgresStorage(DagsterPostgresStorage):
 def _check_server(url: str) -> None:
     """Raise ConfigurationError at once where no server answers: Dagster tries for a quarter of a minute and
     prints each of its failures."""
-    from sync_pipeline.store import diagnosis
+    from sync_pipeline.database import diagnosis
 
     with diagnosis.connection(url.replace("+psycopg2", "", 1), _PATIENCE_SECONDS, _VARIABLE):
         pass

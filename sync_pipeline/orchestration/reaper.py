@@ -1,7 +1,7 @@
 """The reaper's sensor, and the cleanup in Dagster after a process was killed.
 
 Belongs here: asking Dagster about runs, ending those without a process, and freeing the slots of ended ones.
-Abandoned records of our own are ended by :mod:`sync_pipeline.operations.reaper`. The name is fixed:
+Abandoned records of our own are ended by :mod:`sync_pipeline.scheduling.reaper`. The name is fixed:
 Dagster keeps the switch of a sensor by it.
 
 Dagster's own run monitoring ends a run that did not start or did not stop in time, and one that runs too
@@ -18,18 +18,18 @@ from functools import partial
 
 import dagster as dg
 
-from sync_pipeline import clock
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations.reaper import AT_ONCE, REAPER, Item, ReapReport, reap, rules_of
+from sync_pipeline.core import clock
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.database.pool import Database, database_time
+from sync_pipeline.ledger import reaping as store
 from sync_pipeline.orchestration.dagster_internals import BulkActionStatus
 from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of
+from sync_pipeline.orchestration.resources import PostgresResource
 from sync_pipeline.orchestration.storage import records_problem
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
 from sync_pipeline.policy.reaping import Rules, RunInDagster, RunState, why_run_is_lost
-from sync_pipeline.resources import PostgresResource
+from sync_pipeline.scheduling.reaper import AT_ONCE, REAPER, Item, ReapReport, reap, rules_of
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import reaping as store
-from sync_pipeline.store.database import Database, database_time
 
 _log = logging.getLogger(__name__)
 

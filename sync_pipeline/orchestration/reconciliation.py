@@ -1,7 +1,7 @@
 """Reconciliation: the fleet-wide asset that compares what is stored with its sources, and its schedule.
 
 Belongs here: its schedule, and the results that a run reports to Dagster. The tasks are decided in
-:mod:`sync_pipeline.policy.reconcile_schedule` and run in :mod:`sync_pipeline.quality.reconcile_schedule`;
+:mod:`sync_pipeline.policy.reconcile_schedule` and run in :mod:`sync_pipeline.scheduling.reconcile_schedule`;
 :mod:`sync_pipeline.orchestration.reconciliation_page` makes the metadata."""
 
 # Dagster looks at the annotations of assets and schedules itself, so they cannot be postponed here.
@@ -11,19 +11,19 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Kind, Repository
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import Kind, Repository
+from sync_pipeline.database.pool import connections_for
 from sync_pipeline.orchestration.asset_page import AssetPages
 from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from sync_pipeline.orchestration.failures import failed, refused
 from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource, WatermarkStore
 from sync_pipeline.orchestration.schedules import fleet_job, schedule_of
 from sync_pipeline.orchestration.specs import TABLE_NAME, fleet_key
 from sync_pipeline.orchestration.step import materialize_days
-from sync_pipeline.quality.reconcile_schedule import ReconcileRound, ReconcileSchedule
-from sync_pipeline.resources import GitLabResource, PostgresResource, WatermarkStore
+from sync_pipeline.scheduling.reconcile_schedule import ReconcileRound, ReconcileSchedule
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import connections_for
 
 RECONCILE = "reconcile"
 

@@ -17,15 +17,16 @@ import dagster as dg
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from sync_pipeline.model import JobType, Repository
-from sync_pipeline.operations.completeness import completeness
+from sync_pipeline.core.model import JobType, Repository
+from sync_pipeline.core.safe_text import code
+from sync_pipeline.database.pool import Database
+from sync_pipeline.facts import stored_rows
+from sync_pipeline.ledger import reconcile_progress
 from sync_pipeline.policy.reconcile_schedule import ReconcileAsset, SkipReason, share_compared
 from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
-from sync_pipeline.quality.reconcile_schedule import ReconcileRound, limits_of
-from sync_pipeline.safe_text import code
+from sync_pipeline.reports.completeness import completeness
+from sync_pipeline.scheduling.reconcile_schedule import ReconcileRound, limits_of
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import stored_rows, sweeps
-from sync_pipeline.store.database import Database
 
 WORST = 20
 """Lines of the table of the worst assets."""
@@ -49,8 +50,8 @@ def metadata_of(
 ) -> dict[str, Any]:
     """The metadata of a run that came to ``ran``."""
     with database.connection() as conn:
-        totals = sweeps.totals(conn, repairs=REPAIRS_BEFORE_A_PERSON)
-        by_day = sweeps.mismatches_by_day(conn, DAYS)
+        totals = reconcile_progress.totals(conn, repairs=REPAIRS_BEFORE_A_PERSON)
+        by_day = reconcile_progress.mismatches_by_day(conn, DAYS)
         rows = {
             (row["repo_id"], job_type): int(row["stored"])
             for job_type in JobType

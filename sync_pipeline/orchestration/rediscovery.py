@@ -2,7 +2,7 @@
 
 Belongs here: when roots are visited by themselves, the Dagster job that does it, and what Dagster is told
 afterwards. It uses the network and may take long, so it is a run and not the body of a tick. What a visit
-does is in :mod:`sync_pipeline.operations.discovery`. The name is fixed: Dagster keeps the switch by it.
+does is in :mod:`sync_pipeline.registry.discovery`. The name is fixed: Dagster keeps the switch by it.
 """
 
 # Dagster looks at the annotations of ops and schedules itself, so they cannot be postponed here.
@@ -11,19 +11,19 @@ import logging
 
 import dagster as dg
 
-from sync_pipeline import catalog
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations.discovery import Discovered, rediscover
+from sync_pipeline.core import catalog
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.safe_text import visible
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import discovery, repos
+from sync_pipeline.ledger.discovery import Root
 from sync_pipeline.orchestration.failures import failed, refusing
 from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource
 from sync_pipeline.orchestration.schedules import schedule_of
-from sync_pipeline.quality import credentials
-from sync_pipeline.resources import GitLabResource, PostgresResource
-from sync_pipeline.safe_text import visible
+from sync_pipeline.registry.discovery import Discovered, rediscover
+from sync_pipeline.scheduling import credentials
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import discovery, repos
-from sync_pipeline.store.database import Database
-from sync_pipeline.store.discovery import Root
 from sync_pipeline.sync.readers import Readers
 
 _log = logging.getLogger(__name__)

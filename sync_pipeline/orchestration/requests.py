@@ -12,8 +12,8 @@ from itertools import groupby
 
 import dagster as dg
 
-from sync_pipeline.job_types import Family
-from sync_pipeline.model import (
+from sync_pipeline.core.job_types import Family
+from sync_pipeline.core.model import (
     JobRequest,
     JobType,
     Kind,
@@ -24,11 +24,11 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
+from sync_pipeline.core.windows import hull, merged
+from sync_pipeline.ledger import dagster_requests
 from sync_pipeline.orchestration.partitions import Days, is_done
+from sync_pipeline.orchestration.resources import WatermarkStore
 from sync_pipeline.orchestration.run_spec import RunSpec
-from sync_pipeline.policy.windows import hull, merged
-from sync_pipeline.resources import WatermarkStore
-from sync_pipeline.store import dagster_requests
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Unattended retention: the fleet-wide asset, its schedule, and the deletion of Dagster's own records.
 
 Belongs here: runs and ticks of Dagster, and the metadata of a pass. Our own tables are cleaned in
-:mod:`sync_pipeline.operations.retention`.
+:mod:`sync_pipeline.admin.retention`.
 
 Dagster deletes the events of a run with it, and with them what it knows of the partitions that the run
 materialized. So a run stays as long as it holds the latest materialization of a partition. Sensors ask the
@@ -15,19 +15,17 @@ from datetime import timedelta
 
 import dagster as dg
 
-from sync_pipeline import clock
-from sync_pipeline.operations.retention import AT_ONCE, RETENTION, Kind, RetentionReport, Until, retain
-from sync_pipeline.orchestration.dagster_internals import (
-    BULK_ACTION_TERMINAL_STATUSES,
-)
+from sync_pipeline.admin.retention import AT_ONCE, RETENTION, Kind, RetentionReport, Until, retain
+from sync_pipeline.core import clock
+from sync_pipeline.database.pool import Database
+from sync_pipeline.orchestration.dagster_internals import BULK_ACTION_TERMINAL_STATUSES
 from sync_pipeline.orchestration.failures import StepFailure, refusing
 from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.resources import PostgresResource
 from sync_pipeline.orchestration.schedules import fleet_job, schedule_of
 from sync_pipeline.orchestration.specs import fleet_key
 from sync_pipeline.orchestration.storage import records_problem
-from sync_pipeline.resources import PostgresResource
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import Database
 
 _BACKFILL_TAG = "dagster/backfill"
 _MATERIALIZED = dg.DagsterEventType.ASSET_MATERIALIZATION

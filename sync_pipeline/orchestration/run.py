@@ -15,23 +15,24 @@ from uuid import uuid4
 
 import dagster as dg
 
-from sync_pipeline.catalog import CatalogSnapshot
-from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
-from sync_pipeline.job_types import by_family
-from sync_pipeline.model import Counts, JobReport, JobType, Kind, Mode, RevisionWindow, Trigger, Window
-from sync_pipeline.operations import pools
-from sync_pipeline.operations.environment import environment_variables
+from sync_pipeline.core.catalog import CatalogSnapshot
+from sync_pipeline.core.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.core.job_types import by_family
+from sync_pipeline.core.model import Counts, JobReport, JobType, Kind, Mode, RevisionWindow, Trigger, Window
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import repos
 from sync_pipeline.orchestration.assets import console_at
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
 from sync_pipeline.orchestration.dagster_internals import RunFailureReason
 from sync_pipeline.orchestration.failures import REFUSED
-from sync_pipeline.orchestration.partitions import (
-    day_partitions,
-    ensure_blocks,
-    first_day,
-    partitions_of,
+from sync_pipeline.orchestration.partitions import day_partitions, ensure_blocks, first_day, partitions_of
+from sync_pipeline.orchestration.processes import (
+    Process,
+    end_lost_run,
+    process_of,
+    signature,
+    variables_set,
 )
-from sync_pipeline.orchestration.processes import Process, end_lost_run, process_of, signature, variables_set
 from sync_pipeline.orchestration.run_spec import (
     PARTITION_TAG,
     PROCESS_TAG,
@@ -44,9 +45,9 @@ from sync_pipeline.orchestration.run_spec import (
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.orchestration.storage import explained_storage
+from sync_pipeline.runtime.environment import environment_variables
+from sync_pipeline.scheduling import pools
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import repos
-from sync_pipeline.store.database import Database
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sync_pipeline import catalog
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Mode, Repository, Trigger, Window
+from sync_pipeline.core import catalog
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import Mode, Repository, Trigger, Window
+from sync_pipeline.core.safe_text import visible
+from sync_pipeline.core.windows import bounds
 from sync_pipeline.orchestration.partitions import Partitions, windows_text
-from sync_pipeline.policy.windows import bounds
-from sync_pipeline.safe_text import visible
 
 MODE_TAG = "scm/mode"
 REASON_TAG = "scm/reason"

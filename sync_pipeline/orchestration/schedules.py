@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from sync_pipeline.model import Trigger
-from sync_pipeline.operations.resync import Queued, Resync, queue
+from sync_pipeline.core.model import Trigger
+from sync_pipeline.database.pool import Database
 from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from sync_pipeline.orchestration.failures import refusing
 from sync_pipeline.orchestration.processes import sign
+from sync_pipeline.orchestration.resources import PostgresResource
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
-from sync_pipeline.resources import PostgresResource
+from sync_pipeline.scheduling.resync import Queued, Resync, queue
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import Database
 
 Look = Callable[[Database, Settings], tuple[bool, str]]
 """Returns whether there is something to do, and one line about it."""

@@ -17,10 +17,10 @@ from datetime import datetime, timedelta
 
 import dagster as dg
 
-from sync_pipeline.catalog import BLOCK_REVISIONS, block_of
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.job_types import FAMILY_OF, Family
-from sync_pipeline.model import (
+from sync_pipeline.core.catalog import BLOCK_REVISIONS, block_of
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.job_types import FAMILY_OF, Family
+from sync_pipeline.core.model import (
     JobType,
     Kind,
     Mode,
@@ -30,13 +30,17 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.operations import pools, scheduling
+from sync_pipeline.core.windows import hull
+from sync_pipeline.database.pool import Database, database_time
+from sync_pipeline.ledger import planning
+from sync_pipeline.ledger.pools import DEFAULT_POOL
 from sync_pipeline.orchestration.asset_page import check_fields
 from sync_pipeline.orchestration.assets import BLOCKS_PER_RUN
 from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from sync_pipeline.orchestration.health_checks import mark_reported
 from sync_pipeline.orchestration.liveness import fleet_verdicts
 from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of
+from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource
 from sync_pipeline.orchestration.run_spec import (
     DISPATCH_TAG,
     PRIORITY_TAG,
@@ -48,14 +52,10 @@ from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.ticks import UNFINISHED, WAITING, heartbeat, skips_outages
 from sync_pipeline.orchestration.ui_requests import UiRequests
 from sync_pipeline.policy.snapshot import Decision, InFlight
-from sync_pipeline.policy.windows import hull
-from sync_pipeline.quality import credentials, health
-from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.resources import GitLabResource, PostgresResource
+from sync_pipeline.reports import health
+from sync_pipeline.scheduling import credentials, dispatch, pools
+from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import planning
-from sync_pipeline.store.database import Database, database_time
-from sync_pipeline.store.pools import DEFAULT_POOL
 
 SCHEDULER = "scheduler"
 
@@ -135,16 +135,16 @@ def _schedule(
         patience = 0.0 if settings.worker.pool == DEFAULT_POOL else _PATIENCE
         if not planning.try_lock_scheduler(conn, patience):
             return [], "another scheduler is at work"
-        plan, now = scheduling.read_plan(conn, settings, in_flight, tokens, by_id.keys())
+        plan, now = dispatch.read_plan(conn, settings, in_flight, tokens, by_id.keys())
         starts = group(plan.decisions)[:room]
         started = [
             replace(decision, dispatch=start.run_key(now, settings.jobs.claim_seconds))
             for start in starts
             for decision in start.decisions
         ]
-        scheduling.record(conn, plan, started, settings, now, trigger=Trigger.SENSOR)
+        dispatch.record(conn, plan, started, settings, now, trigger=Trigger.SENSOR)
     if not starts:
-        return [], scheduling.held_back(plan)
+        return [], dispatch.held_back(plan)
     if any(start.family.kind is Kind.SVN for start in starts):
         ensure_blocks(instance, database, _last_revision(starts))
     requests = [_run_request(start, now, instance, days, settings, by_id) for start in starts]

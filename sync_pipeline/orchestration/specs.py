@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 import dagster as dg
 
-from sync_pipeline import catalog
-from sync_pipeline.job_types import DECLARED
-from sync_pipeline.model import FLEET, JobType, Kind, Lifecycle, Repository
-from sync_pipeline.safe_text import code, markdown, visible
+from sync_pipeline.core import catalog
+from sync_pipeline.core.job_types import DECLARED
+from sync_pipeline.core.model import FLEET, JobType, Kind, Lifecycle, Repository
+from sync_pipeline.core.safe_text import code, markdown, visible
+from sync_pipeline.facts.job_types import FACTS
+from sync_pipeline.facts.schema import fact_columns
+from sync_pipeline.ledger.pools import DEFAULT_POOL
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.job_types import FACTS
-from sync_pipeline.store.pools import DEFAULT_POOL
-from sync_pipeline.store.schema import fact_columns
 
 TABLE_NAME = "dagster/table_name"
 """Metadata of an asset: the table that has its rows."""

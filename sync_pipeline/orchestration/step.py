@@ -24,9 +24,9 @@ from uuid import uuid4
 
 import dagster as dg
 
-from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError
-from sync_pipeline.job_types import Family
-from sync_pipeline.model import (
+from sync_pipeline.core.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.core.job_types import Family
+from sync_pipeline.core.model import (
     Counts,
     JobReport,
     JobRequest,
@@ -38,7 +38,11 @@ from sync_pipeline.model import (
     Repository,
     Window,
 )
-from sync_pipeline.operations.formatting import counted
+from sync_pipeline.core.safe_text import one_line
+from sync_pipeline.core.windows import hull, merged
+from sync_pipeline.database.pool import Database
+from sync_pipeline.documents.formatting import counted
+from sync_pipeline.ledger import planning
 from sync_pipeline.orchestration.asset_page import OF_EVERY_PARTITION, AssetPages, check_fields
 from sync_pipeline.orchestration.completed_partitions import finished_blocks, finished_days
 from sync_pipeline.orchestration.dagster_internals import DagsterEventBatchMetadata
@@ -47,15 +51,12 @@ from sync_pipeline.orchestration.health_checks import mark_reported
 from sync_pipeline.orchestration.partitions import Days, block_key, day_key, ensure_blocks
 from sync_pipeline.orchestration.processes import variables_set
 from sync_pipeline.orchestration.requests import Requests
+from sync_pipeline.orchestration.resources import WatermarkStore
 from sync_pipeline.orchestration.run_spec import RunSpec
 from sync_pipeline.orchestration.specs import asset_key
-from sync_pipeline.policy.windows import hull, merged
-from sync_pipeline.quality import credentials, health
-from sync_pipeline.resources import WatermarkStore
-from sync_pipeline.safe_text import one_line
+from sync_pipeline.reports import health
+from sync_pipeline.scheduling import credentials
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import planning
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
 

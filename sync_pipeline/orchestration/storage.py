@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import sqlalchemy.exc
 
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.core.errors import ConfigurationError
 
 
 def storage_problem(error: BaseException) -> str | None:

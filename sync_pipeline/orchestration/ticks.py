@@ -15,11 +15,11 @@ from typing import ParamSpec, TypeVar
 import dagster as dg
 import psycopg
 
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import heartbeats
 from sync_pipeline.orchestration.storage import first_line, is_outage, storage_problem
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import heartbeats
-from sync_pipeline.store.database import Database
 
 WAITING = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED]
 """Runs that have not started."""

@@ -37,16 +37,16 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations import slowness
-from sync_pipeline.operations.environment import config_file, environment_variables, resolve_urls
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.safe_text import one_line
+from sync_pipeline.database.connecting import describe
 from sync_pipeline.orchestration import code_server
 from sync_pipeline.orchestration.dagster_internals import DAEMON_MODULE
 from sync_pipeline.orchestration.guard import TOKEN_PARAMETER, Guard
 from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE
-from sync_pipeline.safe_text import one_line
+from sync_pipeline.reports import slowness
+from sync_pipeline.runtime.environment import config_file, environment_variables, resolve_urls
 from sync_pipeline.settings import Settings, load_settings
-from sync_pipeline.store.connecting import describe
 
 TOKEN_FILE = "ui.token"
 """In the state folder: the token of the page."""

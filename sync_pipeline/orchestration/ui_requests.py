@@ -20,11 +20,14 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import psycopg
 
-from sync_pipeline import clock
-from sync_pipeline.errors import ConfigurationError, LeaseHeld
-from sync_pipeline.job_types import FAMILY_OF, Family, by_family
-from sync_pipeline.model import JobType, Kind, Lifecycle, Mode, Repository, Trigger, Window
-from sync_pipeline.operations import pools
+from sync_pipeline.core import clock
+from sync_pipeline.core.errors import ConfigurationError, LeaseHeld
+from sync_pipeline.core.job_types import FAMILY_OF, Family, by_family
+from sync_pipeline.core.model import JobType, Kind, Lifecycle, Mode, Repository, Trigger, Window
+from sync_pipeline.core.windows import bounds
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import dagster_requests as store
+from sync_pipeline.ledger import jobs
 from sync_pipeline.orchestration.assets import BLOCKS_PER_RUN, DAYS_PER_RUN
 from sync_pipeline.orchestration.dagster_internals import (
     BULK_ACTION_TERMINAL_STATUSES,
@@ -34,15 +37,12 @@ from sync_pipeline.orchestration.dagster_internals import (
 )
 from sync_pipeline.orchestration.partitions import Partitions, partitions_of, windows_of
 from sync_pipeline.orchestration.requests import Requests
+from sync_pipeline.orchestration.resources import WatermarkStore
 from sync_pipeline.orchestration.run_spec import RunSpec, read_run_spec
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.storage import is_outage
-from sync_pipeline.policy.windows import bounds
-from sync_pipeline.resources import WatermarkStore
+from sync_pipeline.scheduling import pools
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import dagster_requests as store
-from sync_pipeline.store import jobs
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync import configuration
 
 _log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sync_pipeline.errors import AccessDenied, SourceReplaced, SyncError
-from sync_pipeline.model import Mode
+from sync_pipeline.core.errors import AccessDenied, SourceReplaced, SyncError
+from sync_pipeline.core.model import Mode
 
 BASE_SECONDS = {
     "timeout": 30.0,

@@ -1,7 +1,7 @@
 """The circuit breaker of a scope: closed, open, half open.
 
 Belongs here: how its state follows from finished runs and the clock. Pure: every change of state is stored
-(:mod:`sync_pipeline.store.breakers`), so a restart keeps it. :mod:`sync_pipeline.policy.gates` decides what
+(:mod:`sync_pipeline.ledger.breakers`), so a restart keeps it. :mod:`sync_pipeline.policy.gates` decides what
 may start in each state. A person's stop is a pause, not a breaker.
 """
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sync_pipeline.model import Mode
+from sync_pipeline.core.model import Mode
 from sync_pipeline.policy.gates import AT_WORK, ActivityKey, activity_key
 from sync_pipeline.policy.snapshot import Caps, Decision, PlanningLimits, Reason, Usage
 

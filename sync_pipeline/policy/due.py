@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sync_pipeline.model import Access, JobStatus, Lifecycle, Mode, Window
+from sync_pipeline.core.model import Access, JobStatus, Lifecycle, Mode, Window
+from sync_pipeline.core.windows import holds
 from sync_pipeline.policy.backoff import wait_before_next_look
 from sync_pipeline.policy.snapshot import AssetState, InFlight, Job, PlanningLimits, Reason
-from sync_pipeline.policy.windows import holds
 
 # GitLab writes the last activity of a project at most once in this time.
 _ACTIVITY_LAG = timedelta(hours=1)

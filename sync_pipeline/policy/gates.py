@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from sync_pipeline.job_types import FAMILY_OF
-from sync_pipeline.model import JobType, Mode
+from sync_pipeline.core.job_types import FAMILY_OF
+from sync_pipeline.core.model import JobType, Mode
 from sync_pipeline.policy.backoff import wait_before_next_look
 from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
 from sync_pipeline.policy.degradation import suggest

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sync_pipeline.job_types import DECLARED, FAMILY_OF
-from sync_pipeline.model import Mode, TimeWindow
+from sync_pipeline.core.job_types import DECLARED, FAMILY_OF
+from sync_pipeline.core.model import Mode, TimeWindow
+from sync_pipeline.core.windows import newest_piece
 from sync_pipeline.policy import caps, gates
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope, evaluate
 from sync_pipeline.policy.degradation import Sizes, reduced, suggest
@@ -32,7 +33,6 @@ from sync_pipeline.policy.snapshot import (
     Reason,
     Snapshot,
 )
-from sync_pipeline.policy.windows import newest_piece
 
 _DUE_JOBS = frozenset({Reason.PENDING, Reason.RETRY, Reason.TAKEOVER})
 # Decided by the clock alone, so it may as well be done now.

@@ -2,7 +2,7 @@
 
 Belongs here: pure functions from a bucket, the limits of the settings and a time to the next bucket. Does not
 belong here: the clock, the table and the waiting (:mod:`sync_pipeline.sync.limiter`).
-:mod:`sync_pipeline.store.rate_limits` has :func:`take` as one statement.
+:mod:`sync_pipeline.ledger.rate_limits` has :func:`take` as one statement.
 
 A request that finds no token gets a position in the queue. The bucket goes below zero, and the request waits
 until its token has been refilled. So the queue is first come, first served, without polling. All processes
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sync_pipeline.model import Bucket
+from sync_pipeline.core.model import Bucket
 
 RAISED_PER_MINUTE = 0.05
 """Share of the setting by which a lowered rate rises in a minute without a 429."""

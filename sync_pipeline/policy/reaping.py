@@ -1,7 +1,7 @@
 """Decisions about abandoned work: jobs of lost owners, open runs, leases, waiting jobs.
 
 Belongs here: the decision about each of them, from facts and a time. Does not belong here: how the facts are
-found and how a decision is executed (:mod:`sync_pipeline.store.reaping`).
+found and how a decision is executed (:mod:`sync_pipeline.ledger.reaping`).
 
 A live claim is never touched, however old it is, unless its process is known to be gone. All times are the
 database's clock.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sync_pipeline.model import JobStatus
+from sync_pipeline.core.model import JobStatus
 from sync_pipeline.policy.backoff import seconds_until_retry
 
 WORKER_LOST = "worker_lost"

@@ -2,7 +2,7 @@
 
 Belongs here: pure decisions over one snapshot: the tasks that are due, their order, and the share of the
 hour's requests that each gets. Does not belong here: reading the snapshot
-(:mod:`sync_pipeline.store.sweeps`), running tasks (:mod:`sync_pipeline.quality.reconcile_schedule`), and
+(:mod:`sync_pipeline.ledger.reconcile_progress`), running tasks (:mod:`sync_pipeline.scheduling.reconcile_schedule`), and
 what follows from a difference (:mod:`sync_pipeline.policy.reconciliation`).
 
 Each asset has up to three tasks an hour, one of each :class:`TaskReason`. Within a kind the asset whose
@@ -19,17 +19,9 @@ from enum import StrEnum
 from math import ceil
 from typing import Any
 
-from sync_pipeline.job_types import DECLARED
-from sync_pipeline.model import (
-    Access,
-    Depth,
-    JobType,
-    Lifecycle,
-    RevisionWindow,
-    TimeWindow,
-    Window,
-)
-from sync_pipeline.policy.windows import between, bounds, hull
+from sync_pipeline.core.job_types import DECLARED
+from sync_pipeline.core.model import Access, Depth, JobType, Lifecycle, RevisionWindow, TimeWindow, Window
+from sync_pipeline.core.windows import between, bounds, hull
 
 REVISIONS_RECENT = 1000
 """The newest part of revisions, which have no time."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sync_pipeline.model import Difference, DifferenceKind
+from sync_pipeline.core.model import Difference, DifferenceKind
 
 REPAIRS_BEFORE_A_PERSON = 3
 """After so many repairs that did not help a difference is left to a person."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sync_pipeline.catalog import BLOCK_REVISIONS, block_of, blocks
-from sync_pipeline.model import JobType, RevisionWindow, TimeWindow, Window
+from sync_pipeline.core.catalog import BLOCK_REVISIONS, block_of, blocks
+from sync_pipeline.core.model import JobType, RevisionWindow, TimeWindow, Window
 
 FULL_SYNC_PRIORITY = 800
 """Priority of the nightly reread: after work that a person waits for, before the history of a registration.

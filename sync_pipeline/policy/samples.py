@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from sync_pipeline.model import JobType, Mode, RunStatus
+from sync_pipeline.core.model import JobType, Mode, RunStatus
 
 SERVER_CODES = frozenset(
     {

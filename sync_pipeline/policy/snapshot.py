@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, Window
+from sync_pipeline.core.model import Access, JobStatus, JobType, Lifecycle, Mode, Window
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState
 from sync_pipeline.policy.degradation import DegradationLimits, Sizes
 from sync_pipeline.policy.samples import Sample

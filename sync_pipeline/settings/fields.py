@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from sync_pipeline.model import JobType
+from sync_pipeline.core.model import JobType
 
 
 class Group(BaseModel):

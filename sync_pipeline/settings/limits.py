@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from sync_pipeline.model import JobType
+from sync_pipeline.core.model import JobType
 from sync_pipeline.settings.fields import Count, Group, JobTypes, Rows, Seconds, Share, SmallCount
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.settings.files import config_file, read_toml
 from sync_pipeline.settings.given import ONLY_IN_FILE, Given, advice, collect
 from sync_pipeline.settings.model import FIELDS, GROUPS, Settings

@@ -24,7 +24,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from sync_pipeline.model import Kind
+from sync_pipeline.core.model import Kind
 from sync_pipeline.settings.fields import Group, Owners
 from sync_pipeline.settings.files import ProjectPath, config_file, read_toml
 from sync_pipeline.settings.given import collect

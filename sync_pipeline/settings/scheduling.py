@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from sync_pipeline.model import JobType
+from sync_pipeline.core.model import JobType
 from sync_pipeline.settings.fields import Count, Group, JobTypes, Seconds, Share, SmallCount
 
 INTERVALS_UNTIL_STALE = 2

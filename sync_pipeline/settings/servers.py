@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, SecretStr, model_validator
 
-from sync_pipeline import clock
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import FLEET
+from sync_pipeline.core import clock
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import FLEET
 from sync_pipeline.settings.fields import Group, Seconds, SecondsOrZero, Servers, SmallCount
 from sync_pipeline.settings.files import ProjectPath
 

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import psycopg
 
-from sync_pipeline.errors import (
+from sync_pipeline.core.errors import (
     AccessDenied,
     Cancelled,
     ClaimLost,
@@ -35,7 +35,7 @@ from sync_pipeline.errors import (
     Transient,
     WatermarkSet,
 )
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     Access,
     Counts,
     JobReport,
@@ -49,11 +49,11 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import jobs, leases, watermarks
 from sync_pipeline.policy.backoff import ends_the_job, seconds_until_retry
 from sync_pipeline.policy.chunking import share_of
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, leases, watermarks
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.heartbeat import Heartbeat
 from sync_pipeline.sync.worker import worker_name
 

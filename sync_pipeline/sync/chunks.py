@@ -14,8 +14,8 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
-from sync_pipeline.errors import LeaseLost
-from sync_pipeline.model import JobType
+from sync_pipeline.core.errors import LeaseLost
+from sync_pipeline.core.model import JobType
 from sync_pipeline.sync.attempt import Attempt
 
 _log = logging.getLogger(__name__)

@@ -12,11 +12,22 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
-from sync_pipeline.gitlab_rows import CommitPage, CommitRow, RefKind, RefListing
-from sync_pipeline.model import Counts, DeferredFetch, Difference, Evidence, Page, QuarantinedRow, TimeWindow
+from sync_pipeline.core.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
+from sync_pipeline.core.gitlab_rows import CommitPage, CommitRow, RefKind, RefListing
+from sync_pipeline.core.model import (
+    Counts,
+    DeferredFetch,
+    Difference,
+    Evidence,
+    Page,
+    QuarantinedRow,
+    TimeWindow,
+)
+from sync_pipeline.core.windows import overlap, span
+from sync_pipeline.facts import commits, comparison, quarantine, refs
+from sync_pipeline.facts.quarantine import QuarantineEntry
+from sync_pipeline.ledger import watermarks
 from sync_pipeline.policy.freshness import is_worth_an_event
-from sync_pipeline.policy.windows import overlap, span
 from sync_pipeline.sources.gitlab import project
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
@@ -25,8 +36,6 @@ from sync_pipeline.sources.gitlab.page_bisect import UNLISTED
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import commits, comparison, quarantine, refs, watermarks
-from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync.attempt import DEFERRED_PER_VISIT, Attempt
 from sync_pipeline.sync.chunks import store_in_chunks
 from sync_pipeline.sync.pages import Batch, FactStore, open_batch, write_page

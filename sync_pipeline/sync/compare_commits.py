@@ -13,16 +13,24 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from sync_pipeline.errors import RowUnreadable, SyncError, Transient
-from sync_pipeline.gitlab_rows import CommitRow
-from sync_pipeline.model import BEGINNING, Depth, Difference, DifferenceKind, TimeWindow, Traffic, Window
+from sync_pipeline.core.errors import RowUnreadable, SyncError, Transient
+from sync_pipeline.core.gitlab_rows import CommitRow
+from sync_pipeline.core.model import (
+    BEGINNING,
+    Depth,
+    Difference,
+    DifferenceKind,
+    TimeWindow,
+    Traffic,
+    Window,
+)
+from sync_pipeline.facts import comparison, quarantine, refs
+from sync_pipeline.facts.comparison import ComparedRow, Row
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.fields import quarantine_key
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import comparison, quarantine, refs
-from sync_pipeline.store.comparison import ComparedRow, Row
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.reconcile import Compared

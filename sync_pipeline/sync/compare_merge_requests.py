@@ -11,16 +11,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sync_pipeline.errors import Transient
-from sync_pipeline.gitlab_rows import MergeRequestRow, Origin, ReviewSet
-from sync_pipeline.model import Depth, Difference, JobType, TimeWindow, Traffic, Window
+from sync_pipeline.core.errors import Transient
+from sync_pipeline.core.gitlab_rows import MergeRequestRow, Origin, ReviewSet
+from sync_pipeline.core.model import Depth, Difference, JobType, TimeWindow, Traffic, Window
+from sync_pipeline.facts import comparison, unreadable
+from sync_pipeline.facts.comparison import ComparedRow
 from sync_pipeline.sources.gitlab.children import Refusals
 from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import comparison, unreadable
-from sync_pipeline.store.comparison import ComparedRow
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.reconcile import Compared

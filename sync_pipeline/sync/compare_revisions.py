@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sync_pipeline.errors import WindowTooHard
-from sync_pipeline.model import Depth, RevisionPage, RevisionWindow, Traffic, Window
-from sync_pipeline.store import comparison, watermarks
+from sync_pipeline.core.errors import WindowTooHard
+from sync_pipeline.core.model import Depth, RevisionPage, RevisionWindow, Traffic, Window
+from sync_pipeline.facts import comparison
+from sync_pipeline.ledger import watermarks
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.reconcile import Compared
 from sync_pipeline.sync.revisions import RevisionWork, halves, marked
@@ -66,8 +67,8 @@ class RevisionComparison:
     def _compare(self, batch: RevisionPage) -> Compared:
         assert isinstance(batch.window, RevisionWindow)
         with self._attempt.database.connection() as conn:
-            rows, poorer = comparison.compare_revisions(conn, self._repo_id, batch.window, marked(batch))
-        unread = {int(row.natural_key) for row in batch.quarantined} | poorer
+            rows, regressed = comparison.compare_revisions(conn, self._repo_id, batch.window, marked(batch))
+        unread = {int(row.natural_key) for row in batch.quarantined} | regressed
         for row in rows:
             (number,) = row.key
             if row.source is None and (number in unread or not self._source.is_outside(number)):

@@ -11,10 +11,10 @@ import json
 from datetime import date
 from typing import Any
 
+from sync_pipeline.database.pool import Connection
+from sync_pipeline.ledger import configurations
 from sync_pipeline.settings import FIELDS, Settings
 from sync_pipeline.settings.given import RENAMED, variable_of
-from sync_pipeline.store import configurations
-from sync_pipeline.store.database import Connection
 
 _HASH = 16
 

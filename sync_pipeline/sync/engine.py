@@ -16,13 +16,9 @@ from uuid import UUID
 
 import psycopg
 
-from sync_pipeline import catalog
-from sync_pipeline.errors import (
-    Cancelled,
-    ConfigurationError,
-    LeaseHeld,
-)
-from sync_pipeline.model import (
+from sync_pipeline.core import catalog
+from sync_pipeline.core.errors import Cancelled, ConfigurationError, LeaseHeld
+from sync_pipeline.core.model import (
     Counts,
     JobReport,
     JobRequest,
@@ -32,10 +28,11 @@ from sync_pipeline.model import (
     Repository,
     Trigger,
 )
-from sync_pipeline.policy.windows import without
+from sync_pipeline.core.windows import without
+from sync_pipeline.database import migrations
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import jobs, leases, pauses, repos
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, leases, migrations, pauses, repos
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync import configuration, lost
 from sync_pipeline.sync.attempt import Attempt, Work, database_error, execute
 from sync_pipeline.sync.job_types import comparison, reading

@@ -13,10 +13,10 @@ from types import TracebackType
 
 import psycopg
 
-from sync_pipeline.errors import SyncError
+from sync_pipeline.core.errors import SyncError
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import jobs, leases
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, leases
-from sync_pipeline.store.database import Database
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sync_pipeline.model import Visibility, Visit
+from sync_pipeline.core.model import Visibility, Visit
 
 
 @dataclass(frozen=True, slots=True)

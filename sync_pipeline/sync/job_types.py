@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from sync_pipeline.model import JobType, Kind
+from sync_pipeline.core.model import JobType, Kind
 from sync_pipeline.policy.chunking import page_size
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.sync.attempt import Attempt, Work

@@ -2,7 +2,7 @@
 
 Belongs here: the waiting, which sees that somebody asks to stop, and the lines in the log when a server is
 paused. Does not belong here: how a bucket changes (:mod:`sync_pipeline.policy.rate_limits`), the table
-(:mod:`sync_pipeline.store.rate_limits`), when a client asks again after a refusal
+(:mod:`sync_pipeline.ledger.rate_limits`), when a client asks again after a refusal
 (:mod:`sync_pipeline.sources.gitlab.transport`).
 
 Without the database nothing is sent: the limit is the only thing that all processes have in common.
@@ -18,14 +18,14 @@ from datetime import datetime, timedelta
 
 import psycopg
 
-from sync_pipeline.errors import ConfigurationError, Transient
+from sync_pipeline.core.errors import ConfigurationError, Transient
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import rate_limits as store
+from sync_pipeline.ledger.rate_limits import ALL, SVN, Permit
 from sync_pipeline.policy import rate_limits as policy
 from sync_pipeline.policy.rate_limits import RAISED_PER_MINUTE, RateLimits, Signal
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.transport import Feedback, RateLimiter
-from sync_pipeline.store import rate_limits as store
-from sync_pipeline.store.database import Database
-from sync_pipeline.store.rate_limits import ALL, SVN, Permit
 
 _log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Belongs here: reading the whole list at each visit, because no time of update reveals a change. Does not
 belong here: any one job type. Its list is in :mod:`sync_pipeline.sources.gitlab.lists`, its table in
-:mod:`sync_pipeline.store.job_types`.
+:mod:`sync_pipeline.facts.job_types`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     BEGINNING,
     Counts,
     Depth,
@@ -24,14 +24,14 @@ from sync_pipeline.model import (
     Traffic,
     Window,
 )
+from sync_pipeline.core.windows import overlap
+from sync_pipeline.facts import listed, quarantine
+from sync_pipeline.facts.comparison import ComparedRow
+from sync_pipeline.facts.job_types import LISTED
+from sync_pipeline.facts.quarantine import QuarantineEntry
 from sync_pipeline.policy.freshness import is_worth_an_event
-from sync_pipeline.policy.windows import overlap
 from sync_pipeline.sources.gitlab.lists import LISTS, ListPage, ListReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import listed, quarantine
-from sync_pipeline.store.comparison import ComparedRow
-from sync_pipeline.store.job_types import LISTED
-from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.chunks import store_in_chunks
 from sync_pipeline.sync.pages import Batch, FactStore, write_page

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from sync_pipeline.model import JobStatus, JobType
+from sync_pipeline.core.model import JobStatus, JobType
+from sync_pipeline.database.pool import Connection, database_time
+from sync_pipeline.ledger import jobs, reaping
 from sync_pipeline.policy.reaping import Ending, Rules, RunningJob, RunState, evaluate_running
-from sync_pipeline.store import jobs, reaping
-from sync_pipeline.store.database import Connection, database_time
 from sync_pipeline.sync.worker import is_gone
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _AT_ONCE = Rules(
 def facts_of(
     row: Mapping[str, Any], *, process_gone: bool, dagster: RunState = RunState.UNKNOWN
 ) -> RunningJob:
-    """A row of :func:`sync_pipeline.store.reaping.running_jobs` as the policy sees it."""
+    """A row of :func:`sync_pipeline.ledger.reaping.running_jobs` as the policy sees it."""
     return RunningJob(
         attempts=row["attempts"],
         max_attempts=row["max_attempts"],
@@ -50,7 +50,7 @@ def facts_of(
 
 def end(conn: Connection, row: Mapping[str, Any], ending: Ending, *, process_gone: bool) -> bool:
     """End the attempt of ``row`` as ``ending`` says; False if the job has an owner again. See
-    :func:`sync_pipeline.store.jobs.end_lost`."""
+    :func:`sync_pipeline.ledger.jobs.end_lost`."""
     return jobs.end_lost(
         conn,
         row["job_id"],

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from sync_pipeline.gitlab_rows import MergeRequestPage, MergeRequestRow, ReviewPage, ReviewSet
-from sync_pipeline.model import Counts, Refusal
+from sync_pipeline.core.gitlab_rows import MergeRequestPage, MergeRequestRow, ReviewPage, ReviewSet
+from sync_pipeline.core.model import Counts, Refusal
+from sync_pipeline.database.pool import Connection
+from sync_pipeline.facts import merge_requests, reviews, unreadable
 from sync_pipeline.sources.gitlab.children import Refusals
 from sync_pipeline.sources.gitlab.fields import payload
-from sync_pipeline.store import merge_requests, reviews, unreadable
-from sync_pipeline.store.database import Connection
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.pages import Batch, FactStore, P, write_page
 from sync_pipeline.sync.project import ProjectVisit

@@ -17,9 +17,9 @@ from typing import Any
 
 import psycopg
 
-from sync_pipeline.errors import Cancelled, ClaimLost, LeaseLost, RowUnreadable, SyncError
-from sync_pipeline.gitlab_rows import MergeRequestPage, MergeRequestRow, ReviewPage, ReviewSet
-from sync_pipeline.model import (
+from sync_pipeline.core.errors import Cancelled, ClaimLost, LeaseLost, RowUnreadable, SyncError
+from sync_pipeline.core.gitlab_rows import MergeRequestPage, MergeRequestRow, ReviewPage, ReviewSet
+from sync_pipeline.core.model import (
     BEGINNING,
     DeferredFetch,
     Difference,
@@ -30,9 +30,12 @@ from sync_pipeline.model import (
     TimeWindow,
     Traffic,
 )
+from sync_pipeline.core.windows import merged, overlap, span
+from sync_pipeline.facts import comparison, merge_requests, quarantine, reviews, tombstones, unreadable
+from sync_pipeline.facts.quarantine import QuarantineEntry
+from sync_pipeline.ledger import watermarks
 from sync_pipeline.policy.chunking import next_step
 from sync_pipeline.policy.freshness import is_worth_an_event
-from sync_pipeline.policy.windows import merged, overlap, span
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Refusals, ask_others
 from sync_pipeline.sources.gitlab.fields import quarantined
 from sync_pipeline.sources.gitlab.merge_requests import (
@@ -45,16 +48,6 @@ from sync_pipeline.sources.gitlab.page_bisect import UNLISTED
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import (
-    comparison,
-    merge_requests,
-    quarantine,
-    reviews,
-    tombstones,
-    unreadable,
-    watermarks,
-)
-from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync.attempt import DEFERRED_PER_VISIT, Attempt, database_error
 from sync_pipeline.sync.chunks import retry_on_lease_loss, store_in_chunks
 from sync_pipeline.sync.compare_merge_requests import gone_ones, number_of

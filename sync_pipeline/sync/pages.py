@@ -15,10 +15,11 @@ from typing import Any, Generic, TypeVar
 
 import psycopg
 
-from sync_pipeline.model import Counts, Evidence, Page, QuarantinedRow
+from sync_pipeline.core.model import Counts, Evidence, Page, QuarantinedRow
+from sync_pipeline.database.pool import Connection
+from sync_pipeline.facts import quarantine
+from sync_pipeline.ledger import jobs, watermarks
 from sync_pipeline.sources.gitlab.fields import payload
-from sync_pipeline.store import jobs, quarantine, watermarks
-from sync_pipeline.store.database import Connection
 from sync_pipeline.sync.attempt import Attempt, database_error, is_about_a_row
 
 _MAX_PAYLOAD_BYTES = 1 << 20

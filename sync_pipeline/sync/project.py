@@ -10,12 +10,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
-from sync_pipeline.errors import AccessDenied, LeaseLost, Permanent, SourceReplaced, SyncError, Transient
-from sync_pipeline.model import BEGINNING, Access, TimeWindow
+from sync_pipeline.core.errors import (
+    AccessDenied,
+    LeaseLost,
+    Permanent,
+    SourceReplaced,
+    SyncError,
+    Transient,
+)
+from sync_pipeline.core.model import BEGINNING, Access, TimeWindow
+from sync_pipeline.database.pool import database_time
+from sync_pipeline.ledger import credentials, project_looks, repos, watermarks
 from sync_pipeline.sources.gitlab import project
 from sync_pipeline.sources.gitlab.transport import Client
-from sync_pipeline.store import credentials, project_looks, repos, watermarks
-from sync_pipeline.store.database import database_time
 from sync_pipeline.sync.attempt import Attempt
 
 # Commits and merge requests of a round are visited at the same time, by two runs.

@@ -10,14 +10,14 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 
-from sync_pipeline.catalog import instance_of
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Repository
+from sync_pipeline.core.catalog import instance_of
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import Repository
+from sync_pipeline.database.pool import Database
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.transport import Client, Instance, RateLimiter
 from sync_pipeline.sources.svn import Client as SvnClient
 from sync_pipeline.sources.svn.reader import SvnReader
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.limiter import TenantLimiter, gitlab_limiter, svn_limiter
 
 _FINGERPRINT = 16

@@ -17,23 +17,16 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
-from sync_pipeline.errors import Cancelled, LeaseLost, SyncError
-from sync_pipeline.model import (
-    Counts,
-    Depth,
-    Difference,
-    DifferenceKind,
-    Page,
-    Traffic,
-    Window,
-)
+from sync_pipeline.core.errors import Cancelled, LeaseLost, SyncError
+from sync_pipeline.core.model import Counts, Depth, Difference, DifferenceKind, Page, Traffic, Window
+from sync_pipeline.core.windows import between, bounds, without
+from sync_pipeline.facts import quarantine, tombstones
+from sync_pipeline.facts.comparison import ComparedRow
+from sync_pipeline.ledger import reconciliations, watermarks
+from sync_pipeline.ledger.reconciliations import Discrepancy
 from sync_pipeline.policy.reconciliation import Next, Patience, what_next
-from sync_pipeline.policy.windows import between, bounds, without
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.fields import quarantine_key
-from sync_pipeline.store import quarantine, reconciliations, tombstones, watermarks
-from sync_pipeline.store.comparison import ComparedRow
-from sync_pipeline.store.reconciliations import Discrepancy
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.chunks import retry_on_lease_loss
 from sync_pipeline.sync.pages import open_batch

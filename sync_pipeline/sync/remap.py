@@ -3,7 +3,7 @@
 Belongs here: the request for it, one attempt at it, and a preview that writes nothing. The source is not
 asked: values that its objects do not have (the thread of a note, columns that come from versions of a merge
 request, marks) stay as they are stored. Does not belong here: parsing an object
-(:mod:`sync_pipeline.sources.gitlab`), reading and writing stored facts (:mod:`sync_pipeline.store.remap`).
+(:mod:`sync_pipeline.sources.gitlab`), reading and writing stored facts (:mod:`sync_pipeline.facts.remap`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from sync_pipeline.errors import Cancelled, ConfigurationError, RowUnreadable
-from sync_pipeline.gitlab_rows import CommitRow, MergeRequestRow, MergeRequestVersion, Origin, ReviewEventRow
-from sync_pipeline.model import (
+from sync_pipeline.core.errors import Cancelled, ConfigurationError, RowUnreadable
+from sync_pipeline.core.gitlab_rows import (
+    CommitRow,
+    MergeRequestRow,
+    MergeRequestVersion,
+    Origin,
+    ReviewEventRow,
+)
+from sync_pipeline.core.model import (
     BEGINNING,
     Counts,
     Evidence,
@@ -35,23 +41,23 @@ from sync_pipeline.model import (
     TimeWindow,
     Trigger,
 )
-from sync_pipeline.sources.gitlab.fields import commit, payload
-from sync_pipeline.sources.gitlab.lists import LISTS
-from sync_pipeline.sources.gitlab.merge_requests import merge_request, merge_request_version
-from sync_pipeline.sources.gitlab.reviews import note, resource_event, told_once
-from sync_pipeline.store import commits, listed, merge_requests, remap, reviews
-from sync_pipeline.store.commits import STATS_UNREAD
-from sync_pipeline.store.database import Connection, Database
-from sync_pipeline.store.job_types import LISTED
-from sync_pipeline.store.raw import ESCAPED
-from sync_pipeline.store.remap import DerivedRow
-from sync_pipeline.store.tables import (
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.database.values import ESCAPED
+from sync_pipeline.facts import commits, listed, merge_requests, remap, reviews
+from sync_pipeline.facts.commits import STATS_UNREAD
+from sync_pipeline.facts.job_types import LISTED
+from sync_pipeline.facts.remap import DerivedRow
+from sync_pipeline.facts.tables import (
     COMMITS,
     MERGE_REQUEST_COMMITS,
     MERGE_REQUESTS,
     REVIEW_EVENTS,
     VERSIONS,
 )
+from sync_pipeline.sources.gitlab.fields import commit, payload
+from sync_pipeline.sources.gitlab.lists import LISTS
+from sync_pipeline.sources.gitlab.merge_requests import merge_request, merge_request_version
+from sync_pipeline.sources.gitlab.reviews import note, resource_event, told_once
 from sync_pipeline.sync.attempt import Attempt, database_error
 from sync_pipeline.sync.chunks import retry_on_lease_loss
 from sync_pipeline.sync.pages import Batch, FactStore, write_page

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     BEGINNING,
     JobRequest,
     Mode,
@@ -24,9 +24,9 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.store import quarantine
-from sync_pipeline.store.database import Connection, database_time
-from sync_pipeline.store.quarantine import QuarantineEntry
+from sync_pipeline.database.pool import Connection, database_time
+from sync_pipeline.facts import quarantine
+from sync_pipeline.facts.quarantine import QuarantineEntry
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.pages import open_batch
 

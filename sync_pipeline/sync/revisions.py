@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from sync_pipeline.errors import (
+from sync_pipeline.core.errors import (
     Cancelled,
     ConfigurationError,
     LeaseHeld,
@@ -28,7 +28,7 @@ from sync_pipeline.errors import (
     Transient,
     WindowTooHard,
 )
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     Access,
     Counts,
     Difference,
@@ -41,10 +41,11 @@ from sync_pipeline.model import (
     Visit,
     Window,
 )
+from sync_pipeline.database.pool import database_time
+from sync_pipeline.facts import quarantine, svn_revisions
+from sync_pipeline.facts.quarantine import QuarantineEntry
+from sync_pipeline.ledger import watermarks
 from sync_pipeline.policy.chunking import WindowLimit, next_size
-from sync_pipeline.store import facts, quarantine, watermarks
-from sync_pipeline.store.database import database_time
-from sync_pipeline.store.quarantine import QuarantineEntry
 from sync_pipeline.sync import identity
 from sync_pipeline.sync.attempt import DEFERRED_PER_VISIT, Attempt, database_error, is_about_a_row
 from sync_pipeline.sync.chunks import retry_on_lease_loss
@@ -91,8 +92,8 @@ class RevisionFacts(FactStore[RevisionPage]):
         assert isinstance(window, RevisionWindow)
         again = self.overriding.intersection(range(window.first, window.end))
         if again:
-            facts.invalidate(batch.conn, self.repo_id, again)
-        return facts.store_revisions(
+            svn_revisions.invalidate(batch.conn, self.repo_id, again)
+        return svn_revisions.store_revisions(
             batch.conn,
             repo_id=self.repo_id,
             batch_id=batch.batch_id,
@@ -183,7 +184,7 @@ class RevisionWork:
         for rev_num in (int(one.natural_key) for one in found):
             if rev_num <= head and self._source.is_outside(rev_num):
                 with self._database.connection() as conn:
-                    was_inside = facts.is_whole(conn, self._repo.repo_id, rev_num)
+                    was_inside = svn_revisions.is_whole(conn, self._repo.repo_id, rev_num)
                 if was_inside:
                     raise SourceReplaced(identity.other_paths(rev_num, self._repo.url))
                 outside.add(str(rev_num))
@@ -345,7 +346,7 @@ class RevisionWork:
 
     def _check_fingerprints(self, visit: Visit) -> None:
         with self._database.connection() as conn:
-            rows = facts.fingerprints(
+            rows = svn_revisions.fingerprints(
                 conn, self._repo.repo_id, visit.head, self._settings.reconcile.fingerprint_revisions
             )
         if not rows:
@@ -366,12 +367,12 @@ class RevisionWork:
         for page in pages:
             for row in page.rows:
                 seen[row.rev_num] = identity.Fingerprint(
-                    row.rev_num, row.ts, facts.paths_hash(row.paths), row.visibility
+                    row.rev_num, row.ts, svn_revisions.paths_hash(row.paths), row.visibility
                 )
         if identity.may_be_rewritten(stored, seen):
             with self._database.connection() as conn:
                 again = chain.from_iterable(map(marked, pages))
-                changed = facts.changes(conn, self._repo.repo_id, again)
+                changed = svn_revisions.changes(conn, self._repo.repo_id, again)
             self._facts.check_history(changed)
 
     def _fetch_deferred(self) -> None:

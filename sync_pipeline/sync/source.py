@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from sync_pipeline.model import Repository, RevisionPage, RevisionWindow, Traffic, Visit
+from sync_pipeline.core.model import Repository, RevisionPage, RevisionWindow, Traffic, Visit
 from sync_pipeline.sources.gitlab.transport import Client
 
 

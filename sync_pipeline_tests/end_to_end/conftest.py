@@ -31,15 +31,15 @@ from psycopg.rows import dict_row
 
 from sync_pipeline import cli
 from sync_pipeline.cli.shared import visitor_for
-from sync_pipeline.operations import registration
+from sync_pipeline.database.pool import Database
 from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.catalog_changes import after_catalog_change
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
-from sync_pipeline.sandbox.gitlab.generator import generate
-from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
+from sync_pipeline.registry import registration
 from sync_pipeline.settings import load_settings
-from sync_pipeline.store.database import Database
+from sync_pipeline_sandbox import svn_samples
+from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
+from sync_pipeline_sandbox.gitlab.generator import generate
+from sync_pipeline_sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 from sync_pipeline_tests.warm import Process, Starter
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sync_pipeline.operations.slowness import machine
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.reports.slowness import machine
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.end_to_end.conftest import (
     Installation,
     Up,

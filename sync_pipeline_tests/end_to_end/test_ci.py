@@ -290,7 +290,7 @@ def test_the_token_never_shows(shared: Installation) -> None:
     assert "Stack Trace" not in output
     assert "glpat-wrong-token" not in output
     shared.variables = {}
-    texts = shared.rows("SELECT * FROM scm.credential_stops") + shared.rows(
+    texts = shared.rows("SELECT * FROM scm.revoked_credentials") + shared.rows(
         "SELECT last_error FROM scm.sync_jobs WHERE repo_id = %(id)s", id=repo_id
     )
     assert texts

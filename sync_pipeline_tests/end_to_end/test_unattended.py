@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline_sandbox import svn_samples
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.end_to_end.conftest import (
     Installation,
     Up,

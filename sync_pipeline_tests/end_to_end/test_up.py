@@ -21,9 +21,9 @@ import psutil
 import pytest
 from dagster._grpc.client import DagsterGrpcClient
 
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.sandbox.gitlab.records import Project
-from sync_pipeline.store.connecting import describe
+from sync_pipeline.database.connecting import describe
+from sync_pipeline_sandbox import svn_samples
+from sync_pipeline_sandbox.gitlab.records import Project
 from sync_pipeline_tests.end_to_end.conftest import Up, commit, until
 
 pytestmark = pytest.mark.xdist_group("up")

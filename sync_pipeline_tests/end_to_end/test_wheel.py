@@ -19,8 +19,8 @@ import psycopg
 import pytest
 
 from sync_pipeline import __version__
-from sync_pipeline.operations.environment import remove_server
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.runtime.environment import remove_server
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.end_to_end.conftest import commit
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,10 +24,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, serve
-from sync_pipeline.store import integrity_checks
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import integrity_checks
+from sync_pipeline_sandbox import svn_samples
+from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, GitRepository, serve
 from sync_pipeline_tests.builders import register_project, register_source
 from sync_pipeline_tests.conftest import database_of
 from sync_pipeline_tests.faults.whole_state import differences, whole_state

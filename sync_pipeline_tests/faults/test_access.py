@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 from pydantic import SecretStr
 
-from sync_pipeline.errors import SyncError
-from sync_pipeline.model import Access, JobStatus, JobType
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, faults
+from sync_pipeline.core.errors import SyncError
+from sync_pipeline.core.model import Access, JobStatus, JobType
+from sync_pipeline.ledger import repos, watermarks
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import repos, watermarks
 from sync_pipeline.sync.readers import Readers, svn_reader
+from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, faults
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.faults import apache as web
 from sync_pipeline_tests.faults.apache import Apache
@@ -85,7 +85,7 @@ def test_a_token_that_ends_says_how_and_takes_nothing_with_it(
         assert f"the token is {word}" in (report.error or "")
     # A refused token is not sent again and again: that gets an address banned.
     assert len(forge.asked()) == 1
-    (stop,) = forge.rows("SELECT reason FROM scm.credential_stops")
+    (stop,) = forge.rows("SELECT reason FROM scm.revoked_credentials")
     assert word in stop["reason"]
     assert forge.rows("SELECT 1 FROM scm.sync_jobs WHERE status IN ('failed', 'dead')") == []
     assert (facts(forge), state(forge)) == (before, known)

@@ -31,8 +31,8 @@ from hypothesis.stateful import (
 )
 from psycopg import sql
 
-from sync_pipeline.errors import SyncError
-from sync_pipeline.model import (
+from sync_pipeline.core.errors import SyncError
+from sync_pipeline.core.model import (
     BEGINNING,
     Counts,
     Depth,
@@ -42,12 +42,12 @@ from sync_pipeline.model import (
     RevisionWindow,
     TimeWindow,
 )
-from sync_pipeline.sandbox.gitlab import GitRepository, faults
-from sync_pipeline.sandbox.gitlab.records import MergeRequest
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import integrity_checks, watermarks
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import integrity_checks, watermarks
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_sandbox.gitlab import GitRepository, faults
+from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests.builders import register_project, register_source, request
 from sync_pipeline_tests.sources.truth import assert_equal
 from sync_pipeline_tests.svn_fixtures import create_repository
@@ -138,7 +138,7 @@ def time_passes(conn: Connection) -> None:
     )
     conn.execute("UPDATE scm.sync_locks SET expires_at = now() - interval '1 s' WHERE expires_at IS NOT NULL")
     conn.execute("DELETE FROM scm.sync_lock_waiters")
-    conn.execute("UPDATE scm.obligations SET not_before = now() WHERE resolved_at IS NULL")
+    conn.execute("UPDATE scm.deferred_fetches SET not_before = now() WHERE resolved_at IS NULL")
 
 
 def nothing_contradicts(conn: Connection) -> None:
@@ -607,7 +607,7 @@ def _same_reviews(forge: Forge, iids: Collection[int]) -> None:
 _REPOSITORY_DAMAGE: tuple[tuple[LiteralString, LiteralString, LiteralString], ...] = (
     ("svn_revisions", "DELETE", "rev_num::text"),
     ("svn_revisions", "message = 'x', author_raw = NULL", "rev_num::text"),
-    ("svn_revisions", "richness = 99, visibility = 'partial'", "rev_num::text"),
+    ("svn_revisions", "detail_level = 99, visibility = 'partial'", "rev_num::text"),
     ("svn_revisions", "deleted_at = now()", "rev_num::text"),
     ("svn_changed_paths", "DELETE", "rev_num::text"),
     ("svn_changed_paths", "action = 'D'", "rev_num::text"),

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.errors import Cancelled, ConfigurationError, SyncError, Transient
-from sync_pipeline.model import JobReport, JobStatus, JobType, Mode
-from sync_pipeline.operations import scheduling
-from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.core.errors import Cancelled, ConfigurationError, SyncError, Transient
+from sync_pipeline.core.model import JobReport, JobStatus, JobType, Mode
+from sync_pipeline.ledger import watermarks
+from sync_pipeline.scheduling import dispatch
 from sync_pipeline.sources.gitlab import responses
 from sync_pipeline.sources.gitlab.transport import Client, Instance
-from sync_pipeline.store import watermarks
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.sources.gitlab import servers
 from sync_pipeline_tests.sources.gitlab.servers import (
     Clock,
@@ -346,7 +346,7 @@ def test_one_detail_that_is_redirected_stops_no_other(forge: Forge, status: int,
     forge.gitlab.faults.add(f"/merge_requests/2/{detail}", elsewhere, times=None)
     assert all(report.succeeded for report in sync(forge))
     assert len(forge.rows("SELECT 1 FROM scm.mrs")) == 3
-    owed = "SELECT natural_key, last_error FROM scm.obligations WHERE resolved_at IS NULL"
+    owed = "SELECT natural_key, last_error FROM scm.deferred_fetches WHERE resolved_at IS NULL"
     (one,) = forge.rows(owed)
     assert one["natural_key"] == "2"
     assert "redirected to http://127.0.0.1:9/login" in one["last_error"]
@@ -355,7 +355,7 @@ def test_one_detail_that_is_redirected_stops_no_other(forge: Forge, status: int,
     access = forge.rows("SELECT DISTINCT access FROM scm.sync_watermarks")
     assert access == [{"access": "ok"}]
     forge.gitlab.faults.clear()
-    forge.conn.execute("UPDATE scm.obligations SET not_before = now() - interval '1 second'")
+    forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now() - interval '1 second'")
     assert all(report.succeeded for report in sync(forge))
     assert forge.rows(owed) == []
     assert len(forge.rows(comments)) == 3
@@ -383,8 +383,8 @@ def test_a_refusal_of_a_moment_costs_live_syncing_minutes_and_history_nothing(
     window = ("2001-01-01", "2001-01-02")
     backfill = forge.both(Mode.BACKFILL, window=window)
     assert {report.job_status for report in backfill} == {JobStatus.FAILED}
-    assert forge.rows("SELECT 1 FROM scm.credential_stops") == []
-    found = scheduling.dispatch(forge.database, forge.settings, dry_run=True)
+    assert forge.rows("SELECT 1 FROM scm.revoked_credentials") == []
+    found = dispatch.dispatch(forge.database, forge.settings, dry_run=True)
     assert found.plan is not None
     live = [one for one in found.plan.decisions if one.mode is Mode.INCREMENTAL]
     assert len(live) == 3

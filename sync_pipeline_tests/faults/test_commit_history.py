@@ -7,16 +7,18 @@ import subprocess
 
 import pytest
 
-from sync_pipeline.model import JobType
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.store import integrity_checks, watermarks
+from sync_pipeline.core.model import JobType
+from sync_pipeline.ledger import integrity_checks, watermarks
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_commits import git, shas, stored, stored_shas, truth
 
 _ASIDE = """
 SELECT natural_key, reason FROM scm.quarantine WHERE resolved_at IS NULL AND job_type = 'commits'
 """
-_OWED = "SELECT natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL AND job_type = 'commits'"
+_OWED = (
+    "SELECT natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL AND job_type = 'commits'"
+)
 _EVENTS = "SELECT name, event FROM scm.ref_events WHERE event <> 'created' ORDER BY event_id"
 _UNREACHABLE = "SELECT commit_sha FROM scm.git_commits WHERE unreachable_since IS NOT NULL"
 
@@ -35,7 +37,7 @@ def many(forge: Forge, count: int) -> list[str]:
 
 
 def due_now(forge: Forge) -> None:
-    forge.conn.execute("UPDATE scm.obligations SET not_before = now() - interval '1 second'")
+    forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now() - interval '1 second'")
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,17 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobRequest, JobStatus, JobType, Mode
-from sync_pipeline.operations import environment, registration
-from sync_pipeline.operations.verification import verify
+from sync_pipeline.admin.verification import verify
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import JobRequest, JobStatus, JobType, Mode
+from sync_pipeline.database import migrations
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import integrity_checks, jobs, leases
 from sync_pipeline.orchestration.partitions import ensure_blocks, known_blocks
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.store import integrity_checks, jobs, leases, migrations
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.registry import registration
+from sync_pipeline.runtime import environment
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register, register_source, request
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 from sync_pipeline_tests.faults import processes

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from sync_pipeline.model import JobType, Mode, TimeWindow
-from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.core.model import JobType, Mode, TimeWindow
+from sync_pipeline.ledger import watermarks
 from sync_pipeline.settings import GitLabServer
 from sync_pipeline.sources.gitlab.transport import Instance
-from sync_pipeline.store import watermarks
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.sync.conftest import START, Forge
 from sync_pipeline_tests.sync.test_merge_request_trouble import due_now, make, unread_for_days
 
@@ -25,7 +25,7 @@ SELECT job_type, natural_key, reason FROM scm.quarantine WHERE resolved_at IS NU
  ORDER BY job_type, natural_key
 """
 _OWED = """
-SELECT job_type, natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL
+SELECT job_type, natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL
  ORDER BY job_type, natural_key, detail
 """
 

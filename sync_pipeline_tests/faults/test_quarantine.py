@@ -16,23 +16,24 @@ from typing import Any
 import pytest
 
 from sync_pipeline import cli
-from sync_pipeline.catalog import instance_of
-from sync_pipeline.errors import Cancelled, LeaseHeld
-from sync_pipeline.model import Access, JobStatus, JobType, Mode
-from sync_pipeline.operations import quarantine
-from sync_pipeline.operations.quarantine import Filter
-from sync_pipeline.quality import health
-from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.reasons import Reason
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.sandbox.gitlab.records import MergeRequest
+from sync_pipeline.admin import quarantine
+from sync_pipeline.admin.quarantine import Filter
+from sync_pipeline.core.catalog import instance_of
+from sync_pipeline.core.errors import Cancelled, LeaseHeld
+from sync_pipeline.core.model import Access, JobStatus, JobType, Mode
+from sync_pipeline.database.pool import Database
+from sync_pipeline.facts import quarantine as stored
+from sync_pipeline.facts import svn_revisions
+from sync_pipeline.ledger import integrity_checks, jobs, planning, repos, watermarks
+from sync_pipeline.reports import health
+from sync_pipeline.reports.reasons import Reason
+from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import facts, integrity_checks, jobs, planning, repos, watermarks
-from sync_pipeline.store import quarantine as stored
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync import lost, remap
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.retry import request as retry_request
+from sync_pipeline_sandbox.gitlab import faults
+from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests.builders import register_source, request
 from sync_pipeline_tests.conftest import ENVIRONMENT
 from sync_pipeline_tests.svn_fixtures import SvnRepository
@@ -333,7 +334,7 @@ def test_revisions_are_listed_shown_and_retried_by_the_command_line(desk: Desk) 
     assert "stored" in desk("retry", ids["6"])[0]
     assert desk.document("retry", "retry", "--repo", desk.repo_id)["entries"] == []
     with desk.database.connection() as conn:
-        assert facts.count_revisions(conn, desk.repo_id) == 12
+        assert svn_revisions.count_revisions(conn, desk.repo_id) == 12
         assert integrity_checks.failures(conn) == {}
 
 

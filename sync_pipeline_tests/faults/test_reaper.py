@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sync_pipeline.operations.reaper import reap
+from sync_pipeline.database.pool import Database
+from sync_pipeline.scheduling.reaper import reap
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import Database
 from sync_pipeline_tests.faults import processes
 from sync_pipeline_tests.faults.processes import Start, Subjects, catching, check
 from sync_pipeline_tests.warm import Starter

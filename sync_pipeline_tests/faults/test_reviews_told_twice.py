@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sync_pipeline.model import JobType, Mode, TimeWindow
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.sandbox.gitlab.records import MergeRequest
-from sync_pipeline.store import watermarks
+from sync_pipeline.core.model import JobType, Mode, TimeWindow
+from sync_pipeline.ledger import watermarks
+from sync_pipeline_sandbox.gitlab import faults
+from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_merge_request_trouble import make, unread_for_days

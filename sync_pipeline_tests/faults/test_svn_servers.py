@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from sync_pipeline.errors import AccessDenied, Permanent, SourceGone, SyncError, Transient
-from sync_pipeline.model import (
+from sync_pipeline.core.errors import AccessDenied, Permanent, SourceGone, SyncError, Transient
+from sync_pipeline.core.model import (
     Access,
     JobStatus,
     JobType,
@@ -34,15 +34,15 @@ from sync_pipeline.model import (
     RevisionWindow,
     Visibility,
 )
-from sync_pipeline.sandbox.dumps import DumpWriter
-from sync_pipeline.sandbox.svn_samples import growing
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import integrity_checks, watermarks
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
-from sync_pipeline.store import integrity_checks, watermarks
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers, svn_reader
+from sync_pipeline_sandbox.dumps import DumpWriter
+from sync_pipeline_sandbox.svn_samples import growing
 from sync_pipeline_tests.builders import register_source, request
 from sync_pipeline_tests.faults import apache as web
 from sync_pipeline_tests.faults.apache import PASSWORD, USER, Apache, Middleman
@@ -217,7 +217,7 @@ def test_where_the_raw_log_cannot_be_had_the_doubt_is_flagged(
         for settings, updated in ((SMALL, 5), (unsure, 0)):
             window = request(repo, Mode.BACKFILL, window=(1, 7), reread=True)
             counts = Syncer(database, settings).run(window).counts
-            assert (counts.updated, counts.poorer) == (updated, 0)
+            assert (counts.updated, counts.regressed) == (updated, 0)
             rows = {row["rev_num"]: (row["message"], row["flags"]) for row in conn.execute(messages)}
             assert (rows[1], rows[2]) == (("plain", []), ("ret\rurn\n", []))
 
@@ -256,7 +256,7 @@ def test_a_path_that_apache_cannot_write_down_costs_only_its_own_revision(
         assert number(conn, "SELECT count(*) FROM scm.svn_revisions") == 7
         assert number(conn, "SELECT count(*) FROM scm.quarantine") == 0
         odd = conn.execute("SELECT message, flags FROM scm.svn_revisions WHERE rev_num = 6").fetchone()
-        owed = conn.execute("SELECT natural_key, detail FROM scm.obligations").fetchall()
+        owed = conn.execute("SELECT natural_key, detail FROM scm.deferred_fetches").fetchall()
         assert odd == {"message": "odd", "flags": ["changed_paths_unread"]}
         assert owed == [{"natural_key": "6", "detail": "changed_paths"}]
 
@@ -557,7 +557,7 @@ def test_an_answer_that_is_none_is_no_answer(
         assert report.counts.read == 0
         assert number(conn, "SELECT count(*) FROM scm.svn_revisions") == 0
         assert number(conn, "SELECT count(*) FROM scm.quarantine") == 0
-        assert number(conn, "SELECT count(*) FROM scm.obligations") == 0
+        assert number(conn, "SELECT count(*) FROM scm.deferred_fetches") == 0
         assert number(conn, "SELECT count(*) FROM scm.sync_watermarks WHERE isempty(covered_revs)") == 1
         assert between.logs < 60
         between.fault = ""
@@ -585,7 +585,7 @@ def test_a_server_whose_long_answers_break_off_is_read_in_short_ones(
         repo = register_source(conn, f"{server}://localhost:{between.port}/{path}")
         report = syncer(database, Settings(chunk_revisions=40)).run(request(repo))
         assert (report.succeeded, report.counts.inserted) == (True, 40), report
-        assert number(conn, "SELECT count(*) FROM scm.obligations") == 0
+        assert number(conn, "SELECT count(*) FROM scm.deferred_fetches") == 0
 
 
 @pytest.mark.parametrize("server", ["http", "svn"])
@@ -607,7 +607,7 @@ def test_a_link_on_which_long_answers_stall_is_read_in_short_ones(
         report = syncer(database, weak).run(request(repo))
         assert (report.succeeded, report.counts.inserted) == (True, 40), report
         assert report.traffic.timeouts <= 6
-        assert number(conn, "SELECT count(*) FROM scm.obligations") == 0
+        assert number(conn, "SELECT count(*) FROM scm.deferred_fetches") == 0
 
 
 def test_a_message_without_an_end_meets_the_limit_of_memory(

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.model import JobReport, Mode
-from sync_pipeline.operations import quarantine
-from sync_pipeline.operations.quarantine import Filter
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.store import integrity_checks
+from sync_pipeline.admin import quarantine
+from sync_pipeline.admin.quarantine import Filter
+from sync_pipeline.core.model import JobReport, Mode
+from sync_pipeline.ledger import integrity_checks
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.sync.conftest import Forge
 
 _EVER = ("2000-01-01", "2030-01-01")

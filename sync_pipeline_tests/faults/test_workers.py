@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from psycopg import sql
 
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.store import integrity_checks
-from sync_pipeline.store.database import Database
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import integrity_checks
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.faults import processes
 from sync_pipeline_tests.faults.processes import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg import sql
 
-from sync_pipeline.store.database import Connection
+from sync_pipeline.database.pool import Connection
 
 # By table: the columns that do not count. Every table of facts, and what is claimed of them.
 TABLES: dict[str, tuple[str, ...]] = {
@@ -29,7 +29,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "mr_reviewers": ("reviewer_id", "batch_id", "seen_from"),
     "review_events": ("id", "mr_id", "batch_id", "first_seen_at", "stored_at"),
     "quarantine": ("quarantine_id", "batch_id", "created_at", "last_seen_at"),
-    "obligations": ("obligation_id", "not_before", "created_at"),
+    "obligations": ("deferred_fetch_id", "not_before", "created_at"),
     "sync_watermarks": ("verified_at", "swept_at", "access_since", "visited_at", "updated_at"),
 }
 

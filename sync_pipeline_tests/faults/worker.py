@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sync_pipeline.errors import SyncError
-from sync_pipeline.model import (
+from sync_pipeline.core.errors import SyncError
+from sync_pipeline.core.model import (
     Depth,
     JobReport,
     JobRequest,
@@ -24,8 +24,8 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
+from sync_pipeline.database.pool import Database
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, Server, serve
-from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.transport import Client, Instance
+from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, Server, serve
+from sync_pipeline_sandbox.gitlab.records import Group, Project, Row
 
 START = datetime(2024, 5, 6, 12, 0, 0, tzinfo=UTC)
 

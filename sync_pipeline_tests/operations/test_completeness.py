@@ -13,12 +13,12 @@ import pytest
 from psycopg import sql
 
 from sync_pipeline.cli import reports
-from sync_pipeline.model import Mode
-from sync_pipeline.operations.completeness import completeness
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.core.model import Mode
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.reports.completeness import completeness
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register_project, register_source, request
 from sync_pipeline_tests.operations.test_status import keys
 from sync_pipeline_tests.store.gitlab_facts import sha
@@ -117,7 +117,7 @@ def test_every_kind_of_difference_and_of_unknown_is_told_where_it_is(fleet: Forg
             AS v (job_type, key);
         INSERT INTO scm.quarantine (repo_id, job_type, natural_key, reason, detail, payload, resolved_at)
         VALUES (%(repo)s, 'commits', 'tag:old', 'unreadable', '', '', now());
-        INSERT INTO scm.obligations (repo_id, job_type, natural_key, detail, last_error)
+        INSERT INTO scm.deferred_fetches (repo_id, job_type, natural_key, detail, last_error)
         VALUES (%(repo)s, 'merge_requests', '1', 'versions', 'timeout');
         UPDATE scm.mrs SET deleted_at = now() WHERE iid = 2;
         UPDATE scm.sync_watermarks SET covered_time = covered_time - '{[2020-01-01,2020-02-01)}'
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_at_all_is_told_by_its_units(fleet: Forge) -> None:
     assert of(document, "merge_requests")["complete"]
     change(
         conn,
-        "INSERT INTO scm.credential_stops (instance, fingerprint, reason)"
+        "INSERT INTO scm.revoked_credentials (instance, fingerprint, reason)"
         " SELECT instance, 'abc', 'refused' FROM scm.repos WHERE kind = 'gitlab';"
         "UPDATE scm.sync_watermarks SET access = 'replaced' WHERE job_type = 'revisions'",
     )
@@ -189,7 +189,7 @@ def test_what_cannot_be_read_at_all_is_told_by_its_units(fleet: Forge) -> None:
 
 def test_what_was_compared_within_two_rounds_is_verified(fleet: Forge) -> None:
     fleet.conn.execute(
-        "INSERT INTO scm.sweeps (repo_id, job_type, round_ended_at)"
+        "INSERT INTO scm.reconcile_progress (repo_id, job_type, round_ended_at)"
         " SELECT repo_id, job_type, now() - make_interval(days => CASE job_type WHEN 'commits' THEN 59"
         " WHEN 'revisions' THEN 61 WHEN 'reviews' THEN 1 END) FROM scm.sync_watermarks"
     )

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.catalog import parse_root, parse_spec
-from sync_pipeline.errors import ConfigurationError, Transient
-from sync_pipeline.model import JobType, Lifecycle, Repository
-from sync_pipeline.operations import discovery, registration
-from sync_pipeline.operations.discovery import AddedRoot, Discovered, matches
-from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
+from sync_pipeline.core.catalog import parse_root, parse_spec
+from sync_pipeline.core.errors import ConfigurationError, Transient
+from sync_pipeline.core.model import JobType, Lifecycle, Repository
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import discovery as store
+from sync_pipeline.ledger import integrity_checks, repos, watermarks
+from sync_pipeline.registry import discovery, registration
+from sync_pipeline.registry.discovery import AddedRoot, Discovered, matches
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import discovery as store
-from sync_pipeline.store import integrity_checks, repos, watermarks
-from sync_pipeline.store.database import Database
+from sync_pipeline_sandbox.gitlab import DEVELOPER, faults
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.operations.conftest import Site
 
@@ -178,7 +178,9 @@ def test_a_vanished_project_is_retired_only_when_it_is_missed_often_and_long_and
     for _ in range(3):  # often enough, but not long enough
         assert visit(database, site).retired == ()
     with database.connection() as conn:
-        conn.execute("UPDATE scm.repos SET vanished_since = now() - interval '2 hours', vanished_looks = 1")
+        conn.execute(
+            "UPDATE scm.repos SET vanished_since = now() - interval '2 hours', missing_confirmations = 1"
+        )
     assert visit(database, site).retired == ()  # long enough, but not often enough
     site.gitlab.faults.add(rf"/projects/{site.project.id}\?", faults.proxy_error(), times=None)
     assert visit(database, site).retired == ()  # the second way does not answer
@@ -224,10 +226,10 @@ def test_a_project_that_a_listing_missed_once_is_seen_again(database: Database, 
     (api, _) = add(database, site).discovered.registered  # type: ignore[union-attr]
     site.gitlab.mark_for_deletion(site.project, hidden=True)
     visit(database, site)
-    assert row(database, "platform/api")["vanished_looks"] == 1
+    assert row(database, "platform/api")["missing_confirmations"] == 1
     site.gitlab.restore(site.project)
     visit(database, site)
-    assert (row(database, "platform/api")["vanished_looks"], api.lifecycle) == (0, Lifecycle.ACTIVE)
+    assert (row(database, "platform/api")["missing_confirmations"], api.lifecycle) == (0, Lifecycle.ACTIVE)
     assert events(database, api) == ["registered", "vanished", "returned"]
 
 
@@ -325,7 +327,9 @@ def test_a_listing_that_fails_retires_nothing_and_shows_at_the_root(
     assert set(catalog_of(database).values()) == {"active"}
     with database.connection() as conn:
         root = store.get_root(conn, 1)
-        missed = conn.execute("SELECT count(*) AS n FROM scm.repos WHERE vanished_looks > 0").fetchone()
+        missed = conn.execute(
+            "SELECT count(*) AS n FROM scm.repos WHERE missing_confirmations > 0"
+        ).fetchone()
     assert missed == {"n": 0}
     assert (root.error_code, root.error) == (code, str(done.error))
     assert root.completed_at is not None

@@ -18,23 +18,24 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sync_pipeline.model import BEGINNING, Kind
-from sync_pipeline.operations import doctor, registration
-from sync_pipeline.operations.doctor import CHECKS, Finding, State, findings, local, servers
-from sync_pipeline.operations.doctor import database as database_checks
-from sync_pipeline.operations.doctor.database import evaluate_version
-from sync_pipeline.operations.doctor.findings import DAGSTER_CHECKS, GITLAB_CHECKS
-from sync_pipeline.quality import health
-from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.reasons import remedy
-from sync_pipeline.sandbox.gitlab import RateLimit, Server, faults
+from sync_pipeline.core.model import BEGINNING, Kind
+from sync_pipeline.database import diagnosis, migrations
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import credentials, heartbeats, pools, repos
+from sync_pipeline.ledger import servers as server_failures
+from sync_pipeline.ledger.heartbeats import Heartbeat
+from sync_pipeline.registry import registration
+from sync_pipeline.reports import doctor, health
+from sync_pipeline.reports.doctor import CHECKS, Finding, State, findings, local, servers
+from sync_pipeline.reports.doctor import database as database_checks
+from sync_pipeline.reports.doctor.database import evaluate_version
+from sync_pipeline.reports.doctor.findings import DAGSTER_CHECKS, GITLAB_CHECKS
+from sync_pipeline.reports.reasons import remedy
+from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import SWITCHES, GitLabServer, GitLabTable, Settings
 from sync_pipeline.sources.gitlab.project import TokenInfo
-from sync_pipeline.store import credentials, diagnosis, heartbeats, migrations, pools, repos
-from sync_pipeline.store import servers as server_failures
-from sync_pipeline.store.database import Database
-from sync_pipeline.store.heartbeats import Heartbeat
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline_sandbox.gitlab import RateLimit, Server, faults
 from sync_pipeline_tests.builders import register, register_project, register_source
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 from sync_pipeline_tests.operations.conftest import START, Site

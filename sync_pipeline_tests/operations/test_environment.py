@@ -14,8 +14,8 @@ import psutil
 import psycopg
 import pytest
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations import environment
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.runtime import environment
 from sync_pipeline.settings import load_settings
 
 StateFolder = Callable[[str], Path]
@@ -106,7 +106,7 @@ def test_starting_again_and_stopping_again_are_harmless(state_folder: StateFolde
 def test_two_that_start_at_once_get_the_same_server(state_folder: StateFolder) -> None:
     folder = state_folder("race")
     program = (
-        "import sys; from pathlib import Path; from sync_pipeline.operations import environment;"
+        "import sys; from pathlib import Path; from sync_pipeline.runtime import environment;"
         "print(environment.ensure_server(Path(sys.argv[1]), durable=False))"
     )
     command = [sys.executable, "-W", "error", "-c", program, str(folder)]

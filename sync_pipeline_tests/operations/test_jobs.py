@@ -10,14 +10,14 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import SecretStr
 
-from sync_pipeline.errors import ClaimLost, ConfigurationError
-from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
-from sync_pipeline.operations.documents.ledger import JobAction
-from sync_pipeline.operations.jobs import DROP, RELEASE, RESET, Action, handle, listing, show
+from sync_pipeline.admin.jobs import DROP, RELEASE, RESET, Action, handle, listing, show
+from sync_pipeline.core.errors import ClaimLost, ConfigurationError
+from sync_pipeline.core.model import JobStatus, JobType, Mode, RunStatus
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.documents.ledger import JobAction
+from sync_pipeline.ledger import jobs, leases, status
+from sync_pipeline.ledger.job_actions import By, Filters
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, leases, status
-from sync_pipeline.store.database import Connection, Database
-from sync_pipeline.store.job_actions import By, Filters
 from sync_pipeline.sync import configuration
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register, register_source, request

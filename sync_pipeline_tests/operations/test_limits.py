@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from sync_pipeline import cli
-from sync_pipeline.errors import ConfigurationError, Transient
-from sync_pipeline.operations import limits
+from sync_pipeline.admin import limits
+from sync_pipeline.core.errors import ConfigurationError, Transient
+from sync_pipeline.database.pool import Database
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.transport import Feedback
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.limiter import SharedLimiter, gitlab_limits
 from sync_pipeline_tests import builders
 from sync_pipeline_tests.conftest import ENVIRONMENT

@@ -10,16 +10,16 @@ import sys
 import pytest
 
 from sync_pipeline import cli
-from sync_pipeline.operations import reaper, scheduling
-from sync_pipeline.operations.liveness import HEARTBEATS, Part, look
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import heartbeats
+from sync_pipeline.reports.liveness import HEARTBEATS, Part, look
+from sync_pipeline.scheduling import dispatch, reaper
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import heartbeats
-from sync_pipeline.store.database import Database
 from sync_pipeline_tests.test_schemas import validate
 
 
 def test_the_names_are_those_that_the_parts_write() -> None:
-    names = [scheduling.LOOP, scheduling.WORKER, reaper.LOOP, "scheduler"]
+    names = [dispatch.LOOP, dispatch.WORKER, reaper.LOOP, "scheduler"]
     assert [HEARTBEATS[part] for part in Part] == names
 
 

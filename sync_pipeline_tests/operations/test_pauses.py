@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations import pauses
+from sync_pipeline.admin import pauses
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import breakers, jobs
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import breakers, jobs
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.builders import register, request
 
 SETTINGS = Settings()

@@ -6,16 +6,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sync_pipeline.catalog import instance_of
 from sync_pipeline.cli import reports
-from sync_pipeline.operations import scheduling
-from sync_pipeline.operations.doctor import local
-from sync_pipeline.operations.doctor.findings import State
-from sync_pipeline.operations.status import status
-from sync_pipeline.operations.worker import Worker
+from sync_pipeline.core.catalog import instance_of
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import heartbeats, pools
+from sync_pipeline.reports.doctor import local
+from sync_pipeline.reports.doctor.findings import State
+from sync_pipeline.reports.status import status
+from sync_pipeline.scheduling import dispatch
+from sync_pipeline.scheduling.worker import Worker
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import heartbeats, pools
-from sync_pipeline.store.database import Database
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers
 
@@ -48,7 +48,7 @@ def test_two_pools_never_touch_each_others_repositories(
 
     # Each plans its own, although both see everything.
     for settings, mine in ((office, "near"), (factory, "far")):
-        found = scheduling.dispatch(database, settings)
+        found = dispatch.dispatch(database, settings)
         assert [names[decision.repo_id] for decision in found.started] == [mine]
         assert found.plan is not None
         reasons = {names[d.repo_id]: str(d.reason) for d in found.plan.decisions if not d.chosen}
@@ -57,7 +57,7 @@ def test_two_pools_never_touch_each_others_repositories(
     with database.connection() as conn:
         conn.execute(
             "INSERT INTO scm.sync_jobs (repo_id, job_type, mode, trigger, actor, reason, generation,"
-            " planned_at, code_version)"
+            " dispatched_at, code_version)"
             " SELECT repo_id, job_type, 'incremental', 'worker', 't', 't', generation, now(), '0'"
             " FROM scm.sync_watermarks WHERE repo_id = %(repo_id)s",
             {"repo_id": ids["nobodys"]},

@@ -8,14 +8,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from sync_pipeline.errors import ConfigurationError, LeaseLost
-from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
-from sync_pipeline.operations.reaper import ReapReport, reap
+from sync_pipeline.core.errors import ConfigurationError, LeaseLost
+from sync_pipeline.core.model import JobStatus, JobType, Mode, RunStatus
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import health, integrity_checks, jobs, leases
+from sync_pipeline.ledger import reaping as store
 from sync_pipeline.policy.reaping import RunState
+from sync_pipeline.scheduling.reaper import ReapReport, reap
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import health, integrity_checks, jobs, leases
-from sync_pipeline.store import reaping as store
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.worker import process_identity
 from sync_pipeline_tests.builders import register, request
 

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline.catalog import RepositorySpec, parse_spec, read_snapshot
-from sync_pipeline.errors import AccessDenied, ConfigurationError, SourceGone, SyncError, Transient
-from sync_pipeline.model import BEGINNING, JobType, Lifecycle, RevisionWindow, TimeWindow, Visit
-from sync_pipeline.operations import projects, registration
-from sync_pipeline.operations.registration import Registered
-from sync_pipeline.sandbox.gitlab import GUEST, Server, faults
-from sync_pipeline.sandbox.gitlab.git import GitRepository
+from sync_pipeline.core.catalog import RepositorySpec, parse_spec, read_snapshot
+from sync_pipeline.core.errors import AccessDenied, ConfigurationError, SourceGone, SyncError, Transient
+from sync_pipeline.core.model import BEGINNING, JobType, Lifecycle, RevisionWindow, TimeWindow, Visit
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import integrity_checks, jobs, repos, watermarks
+from sync_pipeline.registry import projects, registration
+from sync_pipeline.registry.registration import Registered
 from sync_pipeline.settings import Settings, SvnTable
-from sync_pipeline.store import integrity_checks, jobs, repos, watermarks
-from sync_pipeline.store.database import Database
+from sync_pipeline_sandbox.gitlab import GUEST, Server, faults
+from sync_pipeline_sandbox.gitlab.git import GitRepository
 from sync_pipeline_tests.operations.conftest import Site
 
 ROOT = "svn://h/paint"

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.catalog import parse_spec
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Access, JobType, Repository
-from sync_pipeline.operations import registration, relocation
-from sync_pipeline.operations.relocation import Relocated
-from sync_pipeline.sandbox.svn_samples import growing
+from sync_pipeline.core.catalog import parse_spec
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import Access, JobType, Repository
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import integrity_checks, repos, watermarks
+from sync_pipeline.registry import registration, relocation
+from sync_pipeline.registry.relocation import Relocated
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import integrity_checks, repos, watermarks
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import svn_reader
+from sync_pipeline_sandbox.svn_samples import growing
 from sync_pipeline_tests.builders import request
 from sync_pipeline_tests.svn_fixtures import SvnRepository, create_repository
 

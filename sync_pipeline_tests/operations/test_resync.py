@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sync_pipeline.model import BEGINNING, JobType, TimeWindow, Trigger
-from sync_pipeline.operations import scheduling
-from sync_pipeline.operations.resync import Queued, Resync, queue
-from sync_pipeline.operations.worker import Worker
+from sync_pipeline.core.model import BEGINNING, JobType, TimeWindow, Trigger
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import watermarks
+from sync_pipeline.scheduling import dispatch
+from sync_pipeline.scheduling.resync import Queued, Resync, queue
+from sync_pipeline.scheduling.worker import Worker
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import watermarks
-from sync_pipeline.store.database import Database
 from sync_pipeline_tests.builders import register_project, register_source
 from sync_pipeline_tests.svn_fixtures import SvnRepository
 from sync_pipeline_tests.test_schemas import validate
@@ -32,7 +32,7 @@ def rows(database: Database, query: str) -> list[dict[str, Any]]:
 
 
 def run(database: Database, settings: Settings = SETTINGS) -> None:
-    scheduling.dispatch(database, settings)
+    dispatch.dispatch(database, settings)
     assert Worker(database, settings).run(threading.Event(), once=True)[1] == 0
 
 

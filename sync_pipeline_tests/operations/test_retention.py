@@ -9,13 +9,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from sync_pipeline.model import JobStatus, Mode
-from sync_pipeline.operations.retention import Kind, RetentionReport, Until, parts, retain
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.admin.retention import Kind, RetentionReport, Until, parts, retain
+from sync_pipeline.core.model import JobStatus, Mode
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import integrity_checks, job_actions, jobs
+from sync_pipeline.ledger.retention import FinishedJob
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import integrity_checks, job_actions, jobs
-from sync_pipeline.store.database import Connection, Database
-from sync_pipeline.store.retention import FinishedJob
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register, register_source, request
 from sync_pipeline_tests.faults.worker import Job
 
@@ -120,7 +120,7 @@ def test_what_somebody_still_needs_stays_however_old_it_is(database: Database) -
         read_since = ended(code="timeout", window=(1, 501))
         given_up = ended(code="superseded", window=(3001, 4001))
         earlier = ended(Mode.INCREMENTAL, code="denied")
-        heals = ended(Mode.REPAIR, status="completed", window=(1, 11), only_differences=True)
+        only_differences = ended(Mode.REPAIR, status="completed", window=(1, 11), only_differences=True)
         quarantined = ended(status="completed", window=(501, 601))
         latest = {ended(mode, status="completed", window=(1, 1001)) for mode in (Mode.BACKFILL, Mode.REPAIR)}
         latest.add(ended(Mode.INCREMENTAL, status="completed"))
@@ -157,7 +157,7 @@ def test_what_somebody_still_needs_stays_however_old_it_is(database: Database) -
         conn.execute(AGED, {"days": 1000})
         retain(database, Settings(), execute=True)
         left = {row["job_id"] for row in conn.execute("SELECT job_id FROM scm.sync_jobs").fetchall()}
-        assert left == {missing, heals, quarantined, waiting, *latest}
+        assert left == {missing, only_differences, quarantined, waiting, *latest}
         assert not left & {read_since, given_up, earlier}
         conn.execute("UPDATE scm.quarantine SET resolved_at = now()")
         conn.execute("UPDATE scm.discrepancies SET resolved_at = now(), outcome = 'healed'")

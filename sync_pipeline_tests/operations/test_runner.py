@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import (
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import (
     BEGINNING,
     Counts,
     JobReport,
@@ -28,10 +28,12 @@ from sync_pipeline.model import (
     Traffic,
     Window,
 )
-from sync_pipeline.operations import costs, formatting, plans, runner
-from sync_pipeline.operations.runner import Bounds, Outcome
-from sync_pipeline.policy.windows import hull, without
-from sync_pipeline.store.runs import BatchRow
+from sync_pipeline.core.windows import hull, without
+from sync_pipeline.documents import formatting
+from sync_pipeline.ledger.runs import BatchRow
+from sync_pipeline.registry import costs
+from sync_pipeline.reports import plans, runner
+from sync_pipeline.reports.runner import Bounds, Outcome
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 END = START + timedelta(seconds=3)

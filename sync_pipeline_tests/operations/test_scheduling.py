@@ -16,18 +16,19 @@ import pytest
 from psycopg import conninfo, sql
 from pydantic import SecretStr
 
+from sync_pipeline.admin import pauses
 from sync_pipeline.cli import reports
-from sync_pipeline.errors import Cancelled, ConfigurationError
-from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow, TimeWindow, Trigger
-from sync_pipeline.operations import pauses, scheduling
-from sync_pipeline.operations.status import status
-from sync_pipeline.operations.worker import Worker
+from sync_pipeline.core.errors import Cancelled, ConfigurationError
+from sync_pipeline.core.model import JobStatus, JobType, Mode, RevisionWindow, TimeWindow, Trigger
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import breakers, heartbeats, jobs, planning, repos
 from sync_pipeline.policy.snapshot import Reason
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.reports.status import status
+from sync_pipeline.scheduling import dispatch
+from sync_pipeline.scheduling.worker import Worker
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import breakers, heartbeats, jobs, planning, repos
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register, register_project, register_source, request
 
 SETTINGS = Settings(max_wait_seconds=0.2, worker_poll_interval=1, chunk_revisions=10)
@@ -79,8 +80,8 @@ def fleet(database: Database, places: list[Path]) -> Iterator[Fleet]:
         yield Fleet(database, [register_source(conn, place) for place in places])
 
 
-def plan(fleet: Fleet, settings: Settings = SETTINGS, **changes: Any) -> scheduling.Round:
-    return scheduling.dispatch(fleet.database, settings, **changes)
+def plan(fleet: Fleet, settings: Settings = SETTINGS, **changes: Any) -> dispatch.Round:
+    return dispatch.dispatch(fleet.database, settings, **changes)
 
 
 def admin_connection(url: str) -> psycopg.Connection[Any]:
@@ -111,12 +112,12 @@ def test_what_a_scheduler_hands_out_a_worker_does(fleet: Fleet) -> None:
 def test_a_dry_run_explains_everything_and_leaves_nothing_behind(fleet: Fleet) -> None:
     found = plan(fleet, dry_run=True)
     names = {repo_id: f"repo {repo_id}" for repo_id in fleet.repos}
-    document = scheduling.document(found, SETTINGS, names)
+    document = dispatch.document(found, SETTINGS, names)
     assert {d["repo"] for d in document["decisions"]} == set(names.values())
     assert {(d["chosen"], d["reason"]) for d in document["decisions"]} == {(True, "never_visited")}
     assert json.dumps(document, default=str)
     assert fleet.jobs() == []
-    assert fleet.rows("SELECT 1 FROM scm.breakers") == fleet.rows("SELECT 1 FROM scm.tenants_served") == []
+    assert fleet.rows("SELECT 1 FROM scm.breakers") == fleet.rows("SELECT 1 FROM scm.tenant_fairness") == []
 
 
 def test_each_job_says_why_it_was_started_and_what_the_budget_was(fleet: Fleet) -> None:
@@ -126,7 +127,7 @@ def test_each_job_says_why_it_was_started_and_what_the_budget_was(fleet: Fleet) 
     assert first["decision"]["budget"]["caps"]["per_scan"] == 2
     assert first["decision"]["budget"]["started"] == 2
     assert (first["decision"]["breaker"], first["decision"]["tenant"]) == ("closed", "acme")
-    assert fleet.rows("SELECT tenant FROM scm.tenants_served") == [{"tenant": "acme"}]
+    assert fleet.rows("SELECT tenant FROM scm.tenant_fairness") == [{"tenant": "acme"}]
 
 
 def test_what_was_handed_out_is_not_handed_out_again(fleet: Fleet) -> None:
@@ -136,7 +137,7 @@ def test_what_was_handed_out_is_not_handed_out_again(fleet: Fleet) -> None:
     assert again.plan is not None
     assert {d.reason for d in again.plan.decisions} == {Reason.IN_FLIGHT}
     # If no worker took it, somebody else may start it after a while.
-    fleet.rows("UPDATE scm.sync_jobs SET planned_at = now() - interval '11 minutes' RETURNING 1")
+    fleet.rows("UPDATE scm.sync_jobs SET dispatched_at = now() - interval '11 minutes' RETURNING 1")
     assert len(plan(fleet).started) == 3
 
 
@@ -195,7 +196,7 @@ def test_what_was_paused_after_it_was_handed_out_holds_up_nothing_behind_it(flee
     assert done == 3
     assert [status for _, status in fleet.jobs()] == ["pending", "pending", "completed"]
     # It is the scheduler's again, which knows of the pause.
-    assert fleet.rows("SELECT 1 FROM scm.sync_jobs WHERE planned_at IS NOT NULL") == []
+    assert fleet.rows("SELECT 1 FROM scm.sync_jobs WHERE dispatched_at IS NOT NULL") == []
     assert plan(fleet).started == []
 
 
@@ -220,11 +221,11 @@ def test_a_breaker_that_opens_takes_back_what_was_handed_out(fleet: Fleet) -> No
 
 def test_what_was_handed_to_workers_that_do_not_live_is_planned_anew(fleet: Fleet) -> None:
     plan(fleet)
-    fleet.rows("UPDATE scm.sync_jobs SET planned_at = planned_at - interval '2 minutes' RETURNING 1")
+    fleet.rows("UPDATE scm.sync_jobs SET dispatched_at = dispatched_at - interval '2 minutes' RETURNING 1")
     assert len(plan(fleet).started) == 3
-    fleet.rows("UPDATE scm.sync_jobs SET planned_at = planned_at - interval '2 minutes' RETURNING 1")
+    fleet.rows("UPDATE scm.sync_jobs SET dispatched_at = dispatched_at - interval '2 minutes' RETURNING 1")
     with fleet.database.connection() as conn:
-        heartbeats.beat(conn, scheduling.WORKER, seconds=1.0, outcome="busy", every=60.0)
+        heartbeats.beat(conn, dispatch.WORKER, seconds=1.0, outcome="busy", every=60.0)
     assert plan(fleet).started == []
 
 
@@ -360,7 +361,7 @@ def test_the_breaker_of_a_pool_stops_this_pool_and_takes_back_what_it_handed_out
     assert [(one["scope"], one["key"]) for one in listed if one["state"] == "open"] == [("pool", "a")]
     [opened] = [one for one in listed if one["state"] == "open"]
     assert opened["errors"] == [{"code": "connection", "runs": 6}]
-    assert fleet.rows("SELECT 1 FROM scm.sync_jobs WHERE planned_at IS NOT NULL") == []
+    assert fleet.rows("SELECT 1 FROM scm.sync_jobs WHERE dispatched_at IS NOT NULL") == []
     assert len(plan(fleet, pools["b"]).started) == 3
     assert pauses.reset_breaker(fleet.database, "pool", "a", actor="ada", reason="cable") == "open"
 
@@ -526,8 +527,8 @@ def test_a_long_backfill_is_handed_out_in_pieces_and_no_day_of_it_is_lost(databa
             )
             assert {r.window for r in handed if r.mode is Mode.BACKFILL} == {d.window for d in started}
             conn.execute(
-                "UPDATE scm.sync_jobs SET status = 'completed', finished_at = now(), planned_at = NULL"
-                " WHERE planned_at IS NOT NULL AND mode = 'backfill'"
+                "UPDATE scm.sync_jobs SET status = 'completed', finished_at = now(), dispatched_at = NULL"
+                " WHERE dispatched_at IS NOT NULL AND mode = 'backfill'"
             )
         [row] = conn.execute(
             "SELECT range_agg(period)::text AS periods, count(*) AS jobs, max(upper(period) - lower(period))"

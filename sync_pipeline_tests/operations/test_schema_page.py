@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sync_pipeline.operations.schema_page import page
-from sync_pipeline.store.database import Database
-from sync_pipeline.store.migrations import sql_folder
-from sync_pipeline.store.schema import FACT_TABLES, columns_document, describe, fact_columns
+from sync_pipeline.database.pool import Database
+from sync_pipeline.database.queries import sql_folder
+from sync_pipeline.facts.schema import FACT_TABLES, columns_document, describe, fact_columns
+from sync_pipeline.reports.schema_page import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "schema.md"
 

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from sync_pipeline.operations import slowness
-from sync_pipeline.operations.doctor import State, local
-from sync_pipeline.operations.slowness import Answers, lines
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import heartbeats
+from sync_pipeline.reports import slowness
+from sync_pipeline.reports.doctor import State, local
+from sync_pipeline.reports.slowness import Answers, lines
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import heartbeats
-from sync_pipeline.store.database import Database
 
 
 @pytest.mark.parametrize(

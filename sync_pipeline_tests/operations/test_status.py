@@ -15,9 +15,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from sync_pipeline.admin import pauses
 from sync_pipeline.cli import reports
 from sync_pipeline.cli.output import print_wrapped
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     BEGINNING,
     JobRequest,
     JobType,
@@ -28,12 +29,12 @@ from sync_pipeline.model import (
     Trigger,
     Window,
 )
-from sync_pipeline.operations import pauses, registration
-from sync_pipeline.operations.configuration import CredentialSources, credential_sources
-from sync_pipeline.operations.status import status
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import breakers, credentials, jobs, repos, watermarks
+from sync_pipeline.registry import registration
+from sync_pipeline.reports.configuration import CredentialSources, credential_sources
+from sync_pipeline.reports.status import status
 from sync_pipeline.settings import Settings, explained_settings
-from sync_pipeline.store import breakers, credentials, jobs, repos, watermarks
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.readers import Readers
 from sync_pipeline_tests import builders
 

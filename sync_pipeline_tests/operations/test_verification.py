@@ -8,16 +8,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+from sync_pipeline.admin.verification import verify
 from sync_pipeline.cli import reports
-from sync_pipeline.model import Mode, Trigger
-from sync_pipeline.operations import registration
-from sync_pipeline.operations.documents.quality import Verification
-from sync_pipeline.operations.verification import verify
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.core.model import Mode, Trigger
+from sync_pipeline.database.pool import Database
+from sync_pipeline.documents.quality import Verification
+from sync_pipeline.ledger import integrity_checks
+from sync_pipeline.registry import registration
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import integrity_checks
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register, register_source, request
 from sync_pipeline_tests.sync import conftest
 from sync_pipeline_tests.sync.conftest import Forge

@@ -16,18 +16,18 @@ import pytest
 from dagster._core.test_utils import freeze_time
 from pydantic import SecretStr
 
-from sync_pipeline import catalog, clock
-from sync_pipeline.model import JobReport, JobType, Kind, Repository
+from sync_pipeline.core import catalog, clock
+from sync_pipeline.core.model import JobReport, JobType, Kind, Repository
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import repos
 from sync_pipeline.orchestration.build import build_defs, quiet_dagster
 from sync_pipeline.orchestration.run import dagster_environment
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.step import Observer
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
-from sync_pipeline.sandbox.gitlab.generator import generate
-from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import repos
-from sync_pipeline.store.database import Database
+from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
+from sync_pipeline_sandbox.gitlab.generator import generate
+from sync_pipeline_sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.conftest import ENVIRONMENT
 

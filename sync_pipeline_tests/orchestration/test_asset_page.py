@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import dagster as dg
 
-from sync_pipeline.model import Counts, JobReport, JobStatus, JobType, Mode, RevisionWindow, RunStatus
+from sync_pipeline.core.model import Counts, JobReport, JobStatus, JobType, Mode, RevisionWindow, RunStatus
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import repos
 from sync_pipeline.orchestration import run_spec
 from sync_pipeline.orchestration.asset_page import AssetPages
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.store import repos
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.builders import register
 from sync_pipeline_tests.orchestration.conftest import Forge, Site
 
@@ -110,7 +110,7 @@ def test_rows_are_counted_once_in_a_step_however_many_jobs_it_does(database: Dat
 def store_revisions(conn: Connection, repo_id: int, first: int, last: int) -> None:
     conn.execute(
         """
-        INSERT INTO scm.svn_revisions (repo_id, rev_num, visibility, richness, path_count, content_hash,
+        INSERT INTO scm.svn_revisions (repo_id, rev_num, visibility, detail_level, path_count, content_hash,
                                        paths_hash, batch_id)
         SELECT %(repo_id)s, n, 'full', 2, 0, '', '', 1 FROM generate_series(%(first)s::int, %(last)s) AS n
         """,

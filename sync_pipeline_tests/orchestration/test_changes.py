@@ -13,27 +13,27 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from sync_pipeline.catalog import instance_of, parse_root
-from sync_pipeline.errors import SyncError
-from sync_pipeline.model import Kind, Repository
-from sync_pipeline.operations import limits
-from sync_pipeline.operations.discovery import add_root
-from sync_pipeline.operations.pauses import Place, pause
-from sync_pipeline.operations.status import status
+from sync_pipeline.admin import limits
+from sync_pipeline.admin.pauses import Place, pause
+from sync_pipeline.core.catalog import instance_of, parse_root
+from sync_pipeline.core.errors import SyncError
+from sync_pipeline.core.model import Kind, Repository
+from sync_pipeline.database.pool import Connection
+from sync_pipeline.ledger import breakers, credentials, heartbeats, planning, repos, servers
 from sync_pipeline.orchestration import changes
-from sync_pipeline.quality.reasons import remedy
-from sync_pipeline.resources import SvnResource
-from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
-from sync_pipeline.store import breakers, credentials, heartbeats, planning, repos, servers
-from sync_pipeline.store.database import Connection
+from sync_pipeline.orchestration.resources import SvnResource
+from sync_pipeline.registry.discovery import add_root
+from sync_pipeline.reports.reasons import remedy
+from sync_pipeline.reports.status import status
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline_sandbox.gitlab import DEVELOPER, faults
 from sync_pipeline_tests.builders import register, register_source, request
 from sync_pipeline_tests.orchestration.conftest import Forge
 from sync_pipeline_tests.svn_fixtures import SvnRepository
 
 HINTS = """
-SELECT r.project_id, h.activity_at, h.error_code FROM scm.sync_hints AS h JOIN scm.repos AS r USING (repo_id)
+SELECT r.project_id, h.activity_at, h.error_code FROM scm.change_hints AS h JOIN scm.repos AS r USING (repo_id)
  ORDER BY r.project_id
 """
 ROOTS = "SELECT root_id, listed_at, listed_down_to FROM scm.discovery_roots ORDER BY root_id"
@@ -387,7 +387,7 @@ def test_a_look_that_is_cut_short_says_nothing_and_is_the_first_of_the_next_tick
         assert (last, said) == (slow.repo_id, "looked at 1 of 2, 1 failed")
         assert servers.failing(conn) == []
         hint = conn.execute(
-            "SELECT head_rev, error_code FROM scm.sync_hints WHERE repo_id = %s", [slow.repo_id]
+            "SELECT head_rev, error_code FROM scm.change_hints WHERE repo_id = %s", [slow.repo_id]
         )
         assert hint.fetchone() == {"head_rev": 7, "error_code": None}
 

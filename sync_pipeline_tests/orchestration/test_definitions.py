@@ -11,9 +11,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from sync_pipeline.catalog import CatalogSnapshot, write_snapshot
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobType, Kind, Lifecycle, Repository
+from sync_pipeline.core.catalog import CatalogSnapshot, write_snapshot
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import JobType, Kind, Lifecycle, Repository
 from sync_pipeline.orchestration.assets import ASSETS_WITH_COLUMNS
 from sync_pipeline.orchestration.build import build_defs
 from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE

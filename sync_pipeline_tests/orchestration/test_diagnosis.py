@@ -16,15 +16,15 @@ from dagster._daemon.types import DaemonHeartbeat
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from sync_pipeline.cli.reports import status_attendance
-from sync_pipeline.operations import environment
-from sync_pipeline.operations.doctor import Finding, State
-from sync_pipeline.operations.doctor.findings import DAGSTER_CHECKS
-from sync_pipeline.operations.status import status
+from sync_pipeline.database.pool import Database
 from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.diagnosis import dagster_checks
 from sync_pipeline.orchestration.run import dagster_environment
+from sync_pipeline.reports.doctor import Finding, State
+from sync_pipeline.reports.doctor.findings import DAGSTER_CHECKS
+from sync_pipeline.reports.status import status
+from sync_pipeline.runtime import environment
 from sync_pipeline.settings import Settings, load_settings
-from sync_pipeline.store.database import Database
 
 OK, WARNING, FAILED, SKIPPED = State
 

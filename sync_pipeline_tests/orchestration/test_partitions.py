@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline import clock
-from sync_pipeline.model import BEGINNING, TimeWindow
+from sync_pipeline.core import clock
+from sync_pipeline.core.model import BEGINNING, TimeWindow
+from sync_pipeline.database.pool import Database
 from sync_pipeline.orchestration.partitions import (
     Days,
     day_key,
@@ -24,7 +25,6 @@ from sync_pipeline.orchestration.partitions import (
     known_blocks,
 )
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import Database
 
 
 @pytest.mark.parametrize(("head", "blocks"), [(0, 1), (1, 1), (1000, 1), (1001, 2), (20_000, 20)])

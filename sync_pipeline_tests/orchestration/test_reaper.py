@@ -11,12 +11,12 @@ import pytest
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.test_utils import create_run_for_test
 
-from sync_pipeline.job_types import Family
-from sync_pipeline.model import JobStatus
+from sync_pipeline.core.job_types import Family
+from sync_pipeline.core.model import JobStatus
+from sync_pipeline.ledger import heartbeats, jobs
 from sync_pipeline.orchestration import reaper
 from sync_pipeline.orchestration.processes import Process, process_of, signature
 from sync_pipeline.orchestration.run_spec import PROCESS_TAG
-from sync_pipeline.store import heartbeats, jobs
 from sync_pipeline.sync.worker import process_identity
 from sync_pipeline_tests.builders import register, request
 from sync_pipeline_tests.orchestration.conftest import Site

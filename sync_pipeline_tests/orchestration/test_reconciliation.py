@@ -17,8 +17,8 @@ from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.reconciliation import RECONCILE
 from sync_pipeline.orchestration.reconciliation_page import plot
 from sync_pipeline.policy.reconcile_schedule import hour_of
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline_sandbox import svn_samples
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.orchestration.conftest import Forge, Ran
 
@@ -76,7 +76,7 @@ class Fleet:
         """Let time pass for what is compared by itself."""
         self.forge.site.execute(
             """
-            UPDATE scm.sweeps
+            UPDATE scm.reconcile_progress
                SET places_at = places_at - %(t)s, recent_at = recent_at - %(t)s,
                    history_at = history_at - %(t)s, round_began_at = round_began_at - %(t)s,
                    round_ended_at = round_ended_at - %(t)s
@@ -206,8 +206,12 @@ def test_damage_is_found_repaired_by_the_scheduler_and_closed_by_the_next_run(fl
         ("revisions", "changed"),
         ("commits", "missing"),
     }
-    jobs = site.rows("SELECT trigger, actor, mode, heals FROM scm.sync_jobs WHERE status = 'pending'")
-    assert jobs == [{"trigger": "sensor", "actor": "reconcile", "mode": "repair", "heals": True}] * 4
+    jobs = site.rows(
+        "SELECT trigger, actor, mode, only_differences FROM scm.sync_jobs WHERE status = 'pending'"
+    )
+    assert (
+        jobs == [{"trigger": "sensor", "actor": "reconcile", "mode": "repair", "only_differences": True}] * 4
+    )
     told = fleet.told()
     assert (told["open_differences"], told["repairs_queued"], told["escalated"]) == (len(found), 4, 0)
     assert told["worst"].count("\n") == 5

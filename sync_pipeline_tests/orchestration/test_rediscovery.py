@@ -7,10 +7,10 @@ from datetime import UTC, date, datetime
 import dagster as dg
 import pytest
 
-from sync_pipeline import catalog
-from sync_pipeline.operations.registration import export_catalog
+from sync_pipeline.core import catalog
 from sync_pipeline.orchestration.build import quiet_dagster
-from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.registry.registration import export_catalog
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.orchestration.conftest import Forge
 from sync_pipeline_tests.orchestration.test_changes import root
 

@@ -12,13 +12,13 @@ import gitlab
 import pytest
 from pydantic import SecretStr
 
-from sync_pipeline.catalog import instance_of
-from sync_pipeline.errors import ConfigurationError, Permanent, SourceGone, SyncError, Transient
-from sync_pipeline.operations import limits
+from sync_pipeline.admin import limits
+from sync_pipeline.core.catalog import instance_of
+from sync_pipeline.core.errors import ConfigurationError, Permanent, SourceGone, SyncError, Transient
 from sync_pipeline.orchestration.build import quiet_dagster
-from sync_pipeline.resources import GitLabResource, PostgresResource
-from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource
 from sync_pipeline.settings import GitLabTable, Settings
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.orchestration.conftest import Forge
 from sync_pipeline_tests.sources.gitlab.servers import answer, scripted
 

@@ -23,7 +23,7 @@ from dagster._core.scheduler.instigation import (
 from dagster._core.test_utils import create_run_for_test
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from sync_pipeline.operations.retention import RETENTION, RetentionReport
+from sync_pipeline.admin.retention import RETENTION, RetentionReport
 from sync_pipeline.orchestration.retention import retain_all
 from sync_pipeline_tests.builders import register
 from sync_pipeline_tests.orchestration.conftest import Site

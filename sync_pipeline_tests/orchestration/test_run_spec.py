@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import BEGINNING, Mode, RevisionWindow, TimeWindow, Trigger
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import BEGINNING, Mode, RevisionWindow, TimeWindow, Trigger
 from sync_pipeline.orchestration import run_spec
 from sync_pipeline.orchestration.partitions import (
     Blocks,

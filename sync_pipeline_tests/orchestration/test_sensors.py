@@ -8,8 +8,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from sync_pipeline import catalog
-from sync_pipeline.model import (
+from sync_pipeline.core import catalog
+from sync_pipeline.core.model import (
     BEGINNING,
     JobRequest,
     JobType,
@@ -18,11 +18,11 @@ from sync_pipeline.model import (
     TimeWindow,
     Trigger,
 )
-from sync_pipeline.operations.registration import add_repository
+from sync_pipeline.ledger import heartbeats, jobs, planning, repos, watermarks
 from sync_pipeline.orchestration.partitions import known_blocks
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.store import heartbeats, jobs, planning, repos, watermarks
+from sync_pipeline.registry.registration import add_repository
 from sync_pipeline.sync.readers import svn_reader
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register, register_project
 from sync_pipeline_tests.orchestration.conftest import Forge, Site, midnight
 
@@ -194,7 +194,7 @@ def test_changes_are_hints_that_rotate_and_survive_a_broken_repository(site: Sit
     assert first.skip_message == "looked at 2 of 3, 1 failed"
     site.tick("changes_local")
     with site.database.connection() as conn:
-        hints = conn.execute("SELECT head_rev, error_code FROM scm.sync_hints ORDER BY repo_id").fetchall()
+        hints = conn.execute("SELECT head_rev, error_code FROM scm.change_hints ORDER BY repo_id").fetchall()
     assert [hint["head_rev"] for hint in hints] == [None, 1, 1]
     assert hints[0]["error_code"] is not None
     assert site.instance.get_runs() == []
@@ -209,7 +209,7 @@ def test_a_cursor_of_another_kind_starts_from_the_beginning(site: Site) -> None:
 
 def test_a_tick_that_fails_leaves_a_heartbeat_that_says_so(site: Site) -> None:
     registered(site, "paint")
-    site.execute("ALTER TABLE scm.sync_hints RENAME TO elsewhere")
+    site.execute("ALTER TABLE scm.change_hints RENAME TO elsewhere")
     with pytest.raises(Exception, match="sync_hints"):
         site.tick("scheduler")
     with site.database.connection() as conn:

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import pytest
 
-from sync_pipeline import clock
-from sync_pipeline.model import BEGINNING, JobRequest, JobType, Mode, TimeWindow, Trigger
+from sync_pipeline.core import clock
+from sync_pipeline.core.model import BEGINNING, JobRequest, JobType, Mode, TimeWindow, Trigger
+from sync_pipeline.ledger import jobs, watermarks
 from sync_pipeline.orchestration import completed_partitions, run_spec
 from sync_pipeline.orchestration.partitions import day_key, days_of, windows_text
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.store import jobs, watermarks
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.orchestration.conftest import Forge, Ran, midnight
 
 COMMITS, MRS, REVIEWS = JobType.COMMITS, JobType.MERGE_REQUESTS, JobType.REVIEWS

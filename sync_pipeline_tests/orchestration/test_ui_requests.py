@@ -12,17 +12,17 @@ from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraph
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.test_utils import create_run_for_test
 
-from sync_pipeline import catalog
-from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
+from sync_pipeline.core import catalog
+from sync_pipeline.core.model import JobStatus, JobType, Mode, RunStatus
+from sync_pipeline.ledger import jobs
 from sync_pipeline.orchestration.partitions import ensure_blocks
 from sync_pipeline.orchestration.ui_requests import in_runs
-from sync_pipeline.store import jobs
 from sync_pipeline_tests.builders import register
 from sync_pipeline_tests.orchestration.conftest import Forge, Site
 
 VISITED = "UPDATE scm.sync_watermarks SET visited_at = now(), verified_at = now()"
 JOBS = """
-SELECT revs::text, status, trigger, actor, reason, reread, planned_at IS NOT NULL AS dispatched
+SELECT revs::text, status, trigger, actor, reason, reread, dispatched_at IS NOT NULL AS dispatched
   FROM scm.sync_jobs WHERE trigger = 'ui' ORDER BY lower(revs)
 """
 REQUESTS = """

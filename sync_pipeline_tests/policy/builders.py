@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow, RunStatus
+from sync_pipeline.core.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow, RunStatus
 from sync_pipeline.policy.breaker import BreakerLimits
 from sync_pipeline.policy.degradation import DegradationLimits
 from sync_pipeline.policy.samples import Sample

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from uuid import UUID
 
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     Access,
     JobStatus,
     JobType,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline.model import RunStatus
+from sync_pipeline.core.model import RunStatus
 from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope, evaluate
 from sync_pipeline.policy.planning import evaluate_breakers, plan
 from sync_pipeline.policy.samples import Sample, rates_of_server

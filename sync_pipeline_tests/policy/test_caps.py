@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline.model import JobStatus, JobType, Mode, TimeWindow
+from sync_pipeline.core.model import JobStatus, JobType, Mode, TimeWindow
 from sync_pipeline.policy.gates import AT_WORK, activity_key
 from sync_pipeline.policy.planning import plan
 from sync_pipeline.policy.snapshot import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.model import JobStatus, JobType, Mode, RevisionWindow
+from sync_pipeline.core.model import JobStatus, JobType, Mode, RevisionWindow
 from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
 from sync_pipeline.policy.degradation import suggest
 from sync_pipeline.policy.planning import plan

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow, TimeWindow
+from sync_pipeline.core.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow, TimeWindow
 from sync_pipeline.policy.planning import plan
 from sync_pipeline.policy.snapshot import AssetState, Decision, InFlight, Job, Reason, Snapshot
 from sync_pipeline_tests.policy.builders import BLOCK, LIMITS, NOW, ago, asset, job, project

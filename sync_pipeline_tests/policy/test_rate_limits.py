@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sync_pipeline.model import Bucket
+from sync_pipeline.core.model import Bucket
 from sync_pipeline.policy.rate_limits import (
     LONGEST_PAUSE,
     RateLimits,

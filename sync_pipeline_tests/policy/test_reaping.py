@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline.model import JobStatus
+from sync_pipeline.core.model import JobStatus
 from sync_pipeline.policy.reaping import (
     LONGEST_BACKOFF,
     PERMANENT,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     BEGINNING,
     Access,
     Depth,

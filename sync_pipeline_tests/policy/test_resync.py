@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline.model import JobType, RevisionWindow, TimeWindow
+from sync_pipeline.core.model import JobType, RevisionWindow, TimeWindow
+from sync_pipeline.core.windows import bounds
 from sync_pipeline.policy.resync import ResyncAsset, full_sync, repair
-from sync_pipeline.policy.windows import bounds
 
 NOW = datetime(2026, 3, 10, 2, 0, 7, tzinfo=UTC)
 NIGHT = datetime(2026, 3, 10, tzinfo=UTC)

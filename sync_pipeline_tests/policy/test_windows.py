@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline.job_types import FAMILY_OF, by_family
-from sync_pipeline.model import JobType, RevisionWindow, TimeWindow, Window
-from sync_pipeline.policy.windows import bounds, holds, hull, merged, newest_piece, overlap, span, without
+from sync_pipeline.core.job_types import FAMILY_OF, by_family
+from sync_pipeline.core.model import JobType, RevisionWindow, TimeWindow, Window
+from sync_pipeline.core.windows import bounds, holds, hull, merged, newest_piece, overlap, span, without
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 import sync_pipeline
-from sync_pipeline.errors import (
+from sync_pipeline.core.errors import (
     AccessDenied,
     Cancelled,
     ConfigurationError,
@@ -21,7 +21,7 @@ from sync_pipeline.errors import (
     SourceGone,
     WindowTooHard,
 )
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     BEGINNING,
     Access,
     JobRequest,
@@ -32,8 +32,10 @@ from sync_pipeline.model import (
     TimeWindow,
     Trigger,
 )
-from sync_pipeline.quality.credentials import Credentials, in_force
-from sync_pipeline.quality.health import (
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger.credentials import stop
+from sync_pipeline.ledger.jobs import enqueue
+from sync_pipeline.reports.health import (
     ANSWERS,
     NOT_ASKED,
     Facts,
@@ -42,12 +44,10 @@ from sync_pipeline.quality.health import (
     reason_of_failure,
     reason_of_server,
 )
-from sync_pipeline.quality.reasons import CATALOGUE, Reason, held_back_table, remedies, remedy, table
+from sync_pipeline.reports.reasons import CATALOGUE, Reason, held_back_table, remedies, remedy, table
+from sync_pipeline.scheduling.credentials import Credentials, in_force
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn.codes import Meaning
-from sync_pipeline.store.credentials import stop
-from sync_pipeline.store.database import Connection, Database
-from sync_pipeline.store.jobs import enqueue
 from sync_pipeline.sync.readers import Readers
 from sync_pipeline_tests.builders import register_project
 
@@ -72,7 +72,7 @@ GOOD = Facts(
     last_error=None,
     quarantined=0,
     obligations=0,
-    poorer=0,
+    regressed=0,
 )
 
 
@@ -172,8 +172,8 @@ def test_every_code_that_a_look_may_fail_with_says_something_about_the_server_or
 def test_the_page_has_the_catalogue() -> None:
     assert set(CATALOGUE) == set(Reason)
     page = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
-    assert table() in page, "paste what sync_pipeline.quality.reasons.table() returns"
-    assert held_back_table() in page, "paste what sync_pipeline.quality.reasons.held_back_table() returns"
+    assert table() in page, "paste what sync_pipeline.reports.reasons.table() returns"
+    assert held_back_table() in page, "paste what sync_pipeline.reports.reasons.held_back_table() returns"
 
 
 def test_a_remedy_is_that_of_the_kind_of_the_repository() -> None:

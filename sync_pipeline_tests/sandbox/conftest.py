@@ -24,7 +24,7 @@ from psycopg.rows import dict_row
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
 from sync_pipeline_tests.warm import Process, Starter
 
-_MODULE = "sync_pipeline.sandbox.demo"
+_MODULE = "sync_pipeline_sandbox.demo"
 
 
 @dataclass

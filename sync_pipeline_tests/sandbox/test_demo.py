@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.sandbox import demo as program
-from sync_pipeline.sandbox import sample_gitlab
-from sync_pipeline.sandbox.people import TEAM
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline_sandbox import demo as program
+from sync_pipeline_sandbox import sample_gitlab
+from sync_pipeline_sandbox.people import TEAM
 from sync_pipeline_tests.sandbox.conftest import Demo, place_for_demos
 from sync_pipeline_tests.warm import Starter
 
@@ -96,7 +96,7 @@ def test_no_job_waits_but_those_of_the_denied_project(demo: Demo) -> None:
     )
     assert left == [{"project_path": "finance/payroll", "last_error_code": "denied"}]
     assert demo.rows("SELECT * FROM scm.quarantine") == []
-    assert demo.rows("SELECT * FROM scm.obligations") == []
+    assert demo.rows("SELECT * FROM scm.deferred_fetches") == []
     unhealthy = demo.rows(
         "SELECT DISTINCT r.project_path FROM scm.health AS h JOIN scm.repos AS r USING (repo_id) "
         "WHERE NOT h.passed"

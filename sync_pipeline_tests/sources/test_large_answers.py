@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from sync_pipeline.gitlab_rows import Origin
-from sync_pipeline.model import RevisionWindow
-from sync_pipeline.sandbox.dumps import DumpWriter
+from sync_pipeline.core.gitlab_rows import Origin
+from sync_pipeline.core.model import RevisionWindow
 from sync_pipeline.sources.gitlab.responses import redact
 from sync_pipeline.sources.gitlab.reviews import told_once
 from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
+from sync_pipeline_sandbox.dumps import DumpWriter
 from sync_pipeline_tests.store.gitlab_facts import START, event
 from sync_pipeline_tests.svn_fixtures import SvnRepository
 

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 import sync_pipeline.sources.svn.client as pysvn
-from sync_pipeline.errors import ConfigurationError, WindowTooHard
-from sync_pipeline.sandbox.dumps import DumpWriter
-from sync_pipeline.sandbox.svn_samples import growing
+from sync_pipeline.core.errors import ConfigurationError, WindowTooHard
 from sync_pipeline.sources.svn import Client
+from sync_pipeline_sandbox.dumps import DumpWriter
+from sync_pipeline_sandbox.svn_samples import growing
 from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers
 
 Factory = Callable[..., SvnRepository]

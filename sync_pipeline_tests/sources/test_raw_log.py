@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sync_pipeline.errors import Cancelled
+from sync_pipeline.core.errors import Cancelled
 from sync_pipeline.sources.svn.raw_log import RawLog
 from sync_pipeline_tests.sources.gitlab.servers import kept_alive, silent
 

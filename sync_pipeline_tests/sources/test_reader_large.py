@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from sync_pipeline.model import RevisionWindow
+from sync_pipeline.core.model import RevisionWindow
 from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline_tests.svn_fixtures import SvnRepository, large_repository

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sync_pipeline.errors import (
+from sync_pipeline.core.errors import (
     AccessDenied,
     Cancelled,
     ConfigurationError,
@@ -19,11 +19,11 @@ from sync_pipeline.errors import (
     Transient,
     WindowTooHard,
 )
-from sync_pipeline.model import PathChange, RevisionPage, RevisionRow, RevisionWindow, Visibility
-from sync_pipeline.sandbox.dumps import DumpWriter
-from sync_pipeline.sandbox.svn_samples import growing
+from sync_pipeline.core.model import PathChange, RevisionPage, RevisionRow, RevisionWindow, Visibility
 from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
+from sync_pipeline_sandbox.dumps import DumpWriter
+from sync_pipeline_sandbox.svn_samples import growing
 from sync_pipeline_tests.sources.truth import assert_equal
 from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, free_port
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sync_pipeline.model import RevisionRow, RevisionWindow, Visibility
+from sync_pipeline.core.model import RevisionRow, RevisionWindow, Visibility
 from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline_tests.sources.truth import assert_equal

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.sources.svn import Client, configuration
 from sync_pipeline.sources.svn.client import ClientError
 from sync_pipeline_tests.sources.gitlab.servers import overheard

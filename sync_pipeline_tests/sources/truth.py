@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sync_pipeline.model import RevisionRow
+from sync_pipeline.core.model import RevisionRow
 from sync_pipeline_tests.dumpfile import DumpRevision, Node, parse
 from sync_pipeline_tests.svn_fixtures import SvnRepository
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha1
 from typing import Any
 
-from sync_pipeline.gitlab_rows import (
+from sync_pipeline.core.gitlab_rows import (
     CommitRow,
     MergeRequestRow,
     MergeRequestVersion,
@@ -21,7 +21,7 @@ from sync_pipeline.gitlab_rows import (
     ReviewEventRow,
     ReviewSet,
 )
-from sync_pipeline.store.database import Connection
+from sync_pipeline.database.pool import Connection
 from sync_pipeline_tests.builders import register_project
 
 START = datetime(2024, 5, 6, 12, 0, 0, 123456, tzinfo=UTC)

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
-from sync_pipeline.gitlab_rows import CommitRow
-from sync_pipeline.model import Counts, DeferredFetch, JobType, QuarantinedRow
-from sync_pipeline.store import commits, integrity_checks, quarantine
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.core.gitlab_rows import CommitRow
+from sync_pipeline.core.model import Counts, DeferredFetch, JobType, QuarantinedRow
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.facts import commits, quarantine
+from sync_pipeline.ledger import integrity_checks
 from sync_pipeline_tests.store.gitlab_facts import commit, project, sha
 
 _batches = count(1)
@@ -64,9 +65,9 @@ def test_a_copy_without_numbers_of_lines_never_blanks_them(database: Database) -
         store(conn, repo, poor)
         assert store(conn, repo, poor, rich, poor) == Counts(read=1, updated=1)
         before = everything(conn)
-        assert store(conn, repo, poor) == Counts(read=1, poorer=1)
+        assert store(conn, repo, poor) == Counts(read=1, regressed=1)
         assert store(conn, repo, replace(poor, title="other"), deferred={sha("a")}) == Counts(
-            read=1, poorer=1
+            read=1, regressed=1
         )
         assert everything(conn) == before
         stored = one(conn, "a")
@@ -87,8 +88,8 @@ def test_a_copy_without_parents_never_blanks_them_and_brings_none(database: Data
         assert (row["parents"], row["is_merge"], row["unreachable_since"] is None) == (None, None, False)
         assert store(conn, repo, poor, commit("b", "a")) == Counts(read=1, updated=1)
         before = everything(conn)
-        assert store(conn, repo, poor) == Counts(read=1, poorer=1)
-        assert store(conn, repo, replace(poor, title="other")) == Counts(read=1, poorer=1)
+        assert store(conn, repo, poor) == Counts(read=1, regressed=1)
+        assert store(conn, repo, replace(poor, title="other")) == Counts(read=1, regressed=1)
         assert everything(conn) == before
         assert one(conn, "b")["parents"] == [sha("a")]
         # Also where somebody took them away behind our back.

@@ -10,12 +10,12 @@ import pytest
 from psycopg import sql
 
 from sync_pipeline.cli.shared import open_database
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.operations import environment
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.database import diagnosis, migrations
+from sync_pipeline.database.connecting import describe, parse
+from sync_pipeline.database.pool import Database
+from sync_pipeline.runtime import environment
 from sync_pipeline.settings import load_settings
-from sync_pipeline.store import diagnosis, migrations
-from sync_pipeline.store.connecting import describe, parse
-from sync_pipeline.store.database import Database
 from sync_pipeline_tests.conftest import ENVIRONMENT
 from sync_pipeline_tests.faults import poolers
 from sync_pipeline_tests.faults.poolers import Pooler

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sync_pipeline.store import credentials
-from sync_pipeline.store.database import Database
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import credentials
 
 
 def test_a_stop_keeps_its_first_time_and_goes_when_the_token_is_accepted(database: Database) -> None:

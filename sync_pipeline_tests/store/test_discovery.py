@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.store import discovery, repos
-from sync_pipeline.store.database import Connection, Database
-from sync_pipeline.store.discovery import Missed, Root
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import discovery, repos
+from sync_pipeline.ledger.discovery import Missed, Root
 from sync_pipeline_tests import builders
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

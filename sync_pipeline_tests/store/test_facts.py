@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     Counts,
     DeferredFetch,
     JobType,
@@ -18,8 +18,9 @@ from sync_pipeline.model import (
     RevisionWindow,
     Visibility,
 )
-from sync_pipeline.store import facts, integrity_checks, quarantine
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.facts import quarantine, svn_revisions
+from sync_pipeline.ledger import integrity_checks
 from sync_pipeline_tests.builders import change, register, revision
 
 _batches = count(1)
@@ -27,7 +28,7 @@ _batches = count(1)
 
 def store(conn: Connection, repo: int, *rows: RevisionRow) -> Counts:
     with conn.transaction():
-        return facts.store_revisions(conn, repo_id=repo, batch_id=next(_batches), rows=iter(rows))
+        return svn_revisions.store_revisions(conn, repo_id=repo, batch_id=next(_batches), rows=iter(rows))
 
 
 def everything(conn: Connection) -> list[dict[str, Any]]:
@@ -88,13 +89,13 @@ def test_changed_paths_are_replaced_as_a_set(database: Database) -> None:
     ],
 )
 def test_a_poorer_look_never_blanks_a_richer_one_and_is_counted(
-    database: Database, poorer: RevisionRow
+    database: Database, regressed: RevisionRow
 ) -> None:
     with database.connection() as conn:
         repo = register(conn)
         store(conn, repo, revision(1))
         before = everything(conn)
-        assert store(conn, repo, poorer) == Counts(read=1, poorer=1)
+        assert store(conn, repo, regressed) == Counts(read=1, regressed=1)
         assert everything(conn) == before
 
 
@@ -111,7 +112,7 @@ def test_a_revision_that_is_hidden_later_keeps_its_content_and_says_since_when(
         store(conn, repo, *rows)
         content = {name: value for name, value in one(conn, 1).items() if name != "hidden_since"}
         hidden = replace(rows[0], message=None, paths=(), visibility=shown)
-        assert store(conn, repo, hidden, rows[1]).poorer == 1
+        assert store(conn, repo, hidden, rows[1]).regressed == 1
         since = one(conn, 1)["hidden_since"]
         assert since is not None
         assert one(conn, 2)["hidden_since"] is None
@@ -147,7 +148,7 @@ def test_a_copy_in_doubt_that_shows_what_is_stored_is_not_poorer(database: Datab
             revision(2, "two\nlines", flags=DOUBT),
             revision(3, None, visibility=Visibility.PARTIAL, flags=DOUBT),
         )
-        assert facts.changes(conn, repo, [shown])[0]["paths_differ"] is False
+        assert svn_revisions.changes(conn, repo, [shown])[0]["paths_differ"] is False
         assert store(conn, repo, shown, *others) == Counts(read=3, unchanged=3)
         assert everything(conn) == before
 
@@ -172,7 +173,7 @@ def test_a_copy_in_doubt_that_shows_something_else_is_poorer(
         store(conn, repo, revision(1, "two\nlines"))
         before = everything(conn)
         copy = replace(revision(1, "two\nlines", flags=DOUBT), **other)
-        assert store(conn, repo, copy) == Counts(read=1, poorer=1)
+        assert store(conn, repo, copy) == Counts(read=1, regressed=1)
         assert everything(conn) == before
 
 
@@ -190,7 +191,9 @@ def test_an_older_batch_cannot_overwrite_a_newer_one(database: Database) -> None
         late = next(_batches)
         store(conn, repo, revision(1, "newer"))
         with conn.transaction():
-            counts = facts.store_revisions(conn, repo_id=repo, batch_id=late, rows=[revision(1, "older")])
+            counts = svn_revisions.store_revisions(
+                conn, repo_id=repo, batch_id=late, rows=[revision(1, "older")]
+            )
         assert counts == Counts(read=1, unchanged=1)
         assert one(conn, 1)["message"] == "newer"
 
@@ -240,7 +243,7 @@ def test_an_error_in_the_rows_leaves_nothing_behind(database: Database) -> None:
     with database.connection() as conn:
         repo = register(conn)
         with pytest.raises(ValueError, match="ended early"), conn.transaction():
-            facts.store_revisions(conn, repo_id=repo, batch_id=next(_batches), rows=broken())
+            svn_revisions.store_revisions(conn, repo_id=repo, batch_id=next(_batches), rows=broken())
         assert everything(conn) == []
         assert store(conn, repo, revision(1)) == Counts(read=1, inserted=1)
 
@@ -292,7 +295,7 @@ def test_an_obligation_met_again_waits_longer(database: Database) -> None:
                 fetches=[DeferredFetch("8", "message", "timed out")],
             )
         row = conn.execute(
-            "SELECT attempts, not_before > now() + interval '90 seconds' AS later FROM scm.obligations"
+            "SELECT attempts, not_before > now() + interval '90 seconds' AS later FROM scm.deferred_fetches"
         ).fetchone()
         assert row == {"attempts": 2, "later": True}
 
@@ -333,7 +336,7 @@ def test_every_character_of_a_path_comes_back(database: Database) -> None:
             (odd, "A", "dir", odd + "2", 7, None, True),
             ("/plain", "D", None, None, None, True, False),
         ]
-        assert one(conn, 1)["paths_hash"] == facts.paths_hash(paths)
+        assert one(conn, 1)["paths_hash"] == svn_revisions.paths_hash(paths)
 
 
 def test_the_direct_way_for_a_new_window_stores_the_same(database: Database) -> None:
@@ -348,7 +351,7 @@ def test_the_direct_way_for_a_new_window_stores_the_same(database: Database) -> 
         store(conn, staged, *rows)
         for expected in (Counts(read=3, inserted=3), Counts(read=3, unchanged=3)):
             with conn.transaction():
-                counts = facts.store_revisions(
+                counts = svn_revisions.store_revisions(
                     conn, repo_id=direct, batch_id=next(_batches), rows=rows, window=window
                 )
             assert counts == expected

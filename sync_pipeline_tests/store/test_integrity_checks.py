@@ -6,14 +6,15 @@ from pathlib import Path
 
 from psycopg import sql
 
-from sync_pipeline.gitlab_rows import MergeRequestRow
-from sync_pipeline.model import Mode
-from sync_pipeline.sandbox import svn_samples
+from sync_pipeline.core.gitlab_rows import MergeRequestRow
+from sync_pipeline.core.model import Mode
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.database.values import content_hash
+from sync_pipeline.facts import commits, merge_requests, refs
+from sync_pipeline.ledger import integrity_checks
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import commits, integrity_checks, merge_requests, refs
-from sync_pipeline.store.database import Connection, Database
-from sync_pipeline.store.raw import content_hash
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register_source, request
 from sync_pipeline_tests.store.gitlab_facts import commit, merge_request, project, ref, sha, version
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sync_pipeline.job_types import DECLARED, FAMILY_OF, Family
-from sync_pipeline.model import JobType
+from sync_pipeline.core.job_types import DECLARED, FAMILY_OF, Family
+from sync_pipeline.core.model import JobType
+from sync_pipeline.database.pool import Database
+from sync_pipeline.facts.job_types import FACTS, LISTED
 from sync_pipeline.sources.gitlab.lists import LISTS
-from sync_pipeline.store.database import Database
-from sync_pipeline.store.job_types import FACTS, LISTED
 
 
 def test_every_job_type_is_declared_once_in_each_layer(database: Database) -> None:

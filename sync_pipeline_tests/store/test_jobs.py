@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from sync_pipeline.errors import ClaimLost, LeaseHeld
-from sync_pipeline.model import JobRequest, JobStatus, JobType, Mode, RunStatus, TimeWindow, Trigger
-from sync_pipeline.store import jobs, watermarks
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.core.errors import ClaimLost, LeaseHeld
+from sync_pipeline.core.model import JobRequest, JobStatus, JobType, Mode, RunStatus, TimeWindow, Trigger
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import jobs, watermarks
 from sync_pipeline.sync import lost
 from sync_pipeline_tests.builders import register, register_project, request
 

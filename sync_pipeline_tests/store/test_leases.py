@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from sync_pipeline.errors import LeaseLost
-from sync_pipeline.model import JobType
-from sync_pipeline.store import leases
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.core.errors import LeaseLost
+from sync_pipeline.core.model import JobType
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import leases
 from sync_pipeline_tests.builders import register
 
 

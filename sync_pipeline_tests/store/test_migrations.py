@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.store import migrations
-from sync_pipeline.store.migrations import SchemaStatus
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.database import migrations
+from sync_pipeline.database.migrations import SchemaStatus
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ SELECT scm.say(1);
 def test_two_at_once_apply_each_migration_once(empty_database_url: str, sql_files: Path) -> None:
     _write(sql_files, "0002.slow", "CREATE TABLE scm.slow (id int);\nSELECT pg_sleep(0.5);")
     program = (
-        "import sys; from pathlib import Path; from sync_pipeline.store import migrations;"
+        "import sys; from pathlib import Path; from sync_pipeline.database import migrations;"
         "migrations.sql_folder = lambda: Path(sys.argv[2]);"
         "print(migrations.migrate(sys.argv[1], 'test'))"
     )
@@ -206,7 +206,7 @@ def test_two_at_once_apply_each_migration_once(empty_database_url: str, sql_file
 def test_a_killed_migration_is_in_nobodys_way(empty_database_url: str, sql_files: Path) -> None:
     _write(sql_files, "0002.slow", "CREATE TABLE scm.slow (id int);\nSELECT pg_sleep(600);")
     program = (
-        "import sys; from pathlib import Path; from sync_pipeline.store import migrations;"
+        "import sys; from pathlib import Path; from sync_pipeline.database import migrations;"
         "migrations.sql_folder = lambda: Path(sys.argv[2]);"
         "migrations.migrate(sys.argv[1], 'test')"
     )

@@ -6,9 +6,9 @@ from typing import LiteralString
 
 import pytest
 
-from sync_pipeline.store import objects
-from sync_pipeline.store.database import Database
-from sync_pipeline.store.migrations import sql_folder
+from sync_pipeline.database import objects
+from sync_pipeline.database.pool import Database
+from sync_pipeline.database.queries import sql_folder
 
 
 def test_the_list_of_objects_is_current(database: Database) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.model import Mode
-from sync_pipeline.operations import pauses, scheduling
+from sync_pipeline.admin import pauses
+from sync_pipeline.core.model import Mode
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import planning
+from sync_pipeline.scheduling import dispatch
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import planning
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline_tests.builders import register
 
 _BACKLOG = """
@@ -40,7 +41,7 @@ def test_no_backlog_hides_the_history_of_others(database: Database, why: str) ->
         pauses.pause(database, pauses.Place(tenant="hog"), seconds=None, actor="ada", reason="audit")
     elif why == "other_pool":
         settings = settings.model_copy(update={"worker_tenant_allowlist": ("other",)})
-    found = scheduling.dispatch(database, settings, dry_run=True)
+    found = dispatch.dispatch(database, settings, dry_run=True)
     started = {(d.repo_id, d.mode) for d in found.started}
     assert (other, Mode.BACKFILL) in started
     assert ((hog, Mode.BACKFILL) in started) is (why == "more_urgent")

@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from sync_pipeline.model import Bucket
+from sync_pipeline.core.model import Bucket
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import rate_limits
+from sync_pipeline.ledger.rate_limits import Permit
 from sync_pipeline.policy.rate_limits import RAISED_PER_MINUTE, RateLimits, paused, take
-from sync_pipeline.store import rate_limits
-from sync_pipeline.store.database import Connection, Database
-from sync_pipeline.store.rate_limits import Permit
 
 
 def acquire(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sync_pipeline.store import raw
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.database import values
+from sync_pipeline.database.pool import Connection, Database
 
 _NASTY = st.text(
     st.sampled_from(["\0", "\ud800", "\udfff", "\\", "u", "0", "N", "x", "é", "\U0001f600"]), max_size=6
@@ -25,20 +25,20 @@ _JSON = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(_NASTY, _JSON, max_size=4))
 def test_what_was_escaped_comes_back_as_it_was(source: dict[str, Any]) -> None:
-    stored, escaped = raw.payload(source)
+    stored, escaped = values.payload(source)
     text = json.dumps(stored.obj, ensure_ascii=False)
     text.encode()  # no half of a surrogate pair is left
     assert "\\u0000" not in text.replace("\\\\", "")
-    assert raw.restored(json.loads(text), escaped) == source
+    assert values.restored(json.loads(text), escaped) == source
     if not escaped:
         assert stored.obj == source
 
 
 def _stored(conn: Connection, source: dict[str, Any]) -> tuple[Any, bool]:
-    value, escaped = raw.payload(source)
+    value, escaped = values.payload(source)
     query = "SELECT one AS direct, s.two AS of_rows FROM (SELECT %(one)s::jsonb AS one) AS o, "
     query += "json_to_recordset(%(rows)s) AS s (two jsonb)"
-    row = conn.execute(query, {"one": value, "rows": raw.recordset([{"two": value}])}).fetchone()
+    row = conn.execute(query, {"one": value, "rows": values.recordset([{"two": value}])}).fetchone()
     assert row is not None
     assert row["direct"] == row["of_rows"]
     return row["direct"], escaped
@@ -61,7 +61,7 @@ def test_nasty_objects_are_taken_by_postgresql(database: Database) -> None:
         assert escaped
         assert stored["a\\u0000"] == {"b\\ud83d": ["c\\u0000d", "back\\\\slash", "pair \U0001f600"]}
         assert (stored["nan"], stored["less"]) == ("\\NaN", "\\-Infinity")
-        back = raw.restored(stored, escaped)
+        back = values.restored(stored, escaped)
         assert math.isnan(back.pop("nan"))
         assert back == {name: value for name, value in source.items() if name != "nan"}
         assert "[nested too deep]" in json.dumps(_stored(conn, {"deep": deep})[0])
@@ -82,4 +82,4 @@ def test_nasty_objects_are_taken_by_postgresql(database: Database) -> None:
     ],
 )  # fmt: skip
 def test_secrets_are_not_stored_at_any_depth(source: dict[str, Any], stored: dict[str, Any]) -> None:
-    assert raw.payload(source)[0].obj == stored
+    assert values.payload(source)[0].obj == stored

@@ -6,9 +6,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from sync_pipeline.gitlab_rows import RefKind, RefRow
-from sync_pipeline.store import commits, integrity_checks, refs
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.core.gitlab_rows import RefKind, RefRow
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.facts import commits, refs
+from sync_pipeline.ledger import integrity_checks
 from sync_pipeline_tests.store.gitlab_facts import START, commit, later, project, ref, sha
 
 B, T = RefKind.BRANCH, RefKind.TAG

@@ -9,9 +9,9 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from sync_pipeline.model import JobType, Mode, RevisionWindow
-from sync_pipeline.store import jobs, leases, retention
-from sync_pipeline.store.database import Database
+from sync_pipeline.core.model import JobType, Mode, RevisionWindow
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import jobs, leases, retention
 from sync_pipeline_tests.builders import register, request
 
 # As they stand in the runbooks of the system that this one replaces.

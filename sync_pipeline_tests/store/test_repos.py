@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from sync_pipeline.catalog import instance_of, parse_spec
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import Kind, Lifecycle, Repository
-from sync_pipeline.store import repos
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.core.catalog import instance_of, parse_spec
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import Kind, Lifecycle, Repository
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import repos
 
 
 def insert(conn: Connection, url: str = "svn://h/paint/trunk") -> Repository | None:
@@ -232,7 +232,7 @@ def test_the_largest_known_head_comes_from_visits_and_hints(database: Database) 
         assert repos.head_revision(conn) == 0
         made = insert(conn)
         assert made is not None
-        conn.execute("INSERT INTO scm.sync_hints (repo_id, head_rev) VALUES (%s, 7)", [made.repo_id])
+        conn.execute("INSERT INTO scm.change_hints (repo_id, head_rev) VALUES (%s, 7)", [made.repo_id])
         assert repos.head_revision(conn) == 7
 
 

@@ -10,10 +10,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from sync_pipeline.gitlab_rows import ApprovalRow, MergeRequestRow, Origin, Person, ReviewerRow, ReviewSet
-from sync_pipeline.model import Counts, DeferredFetch, JobType, QuarantinedRow
-from sync_pipeline.store import merge_requests, quarantine, reviews
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.core.gitlab_rows import (
+    ApprovalRow,
+    MergeRequestRow,
+    Origin,
+    Person,
+    ReviewerRow,
+    ReviewSet,
+)
+from sync_pipeline.core.model import Counts, DeferredFetch, JobType, QuarantinedRow
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.facts import merge_requests, quarantine, reviews
 from sync_pipeline_tests.store.gitlab_facts import (
     BIG,
     JO,

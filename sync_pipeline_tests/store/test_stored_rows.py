@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sync_pipeline.job_types import JOB_TYPES_OF_KIND
-from sync_pipeline.model import JobType, Kind
-from sync_pipeline.store.database import Connection, Database
-from sync_pipeline.store.stored_rows import StoredRows, count, last_change_at
+from sync_pipeline.core.job_types import JOB_TYPES_OF_KIND
+from sync_pipeline.core.model import JobType, Kind
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.facts.stored_rows import StoredRows, count, last_change_at
 from sync_pipeline_tests.builders import register, register_project
 
 # Revisions of one day each, from 2020-01-01 on.
 _REVISIONS = """
-INSERT INTO scm.svn_revisions (repo_id, rev_num, ts, visibility, richness, path_count, content_hash,
+INSERT INTO scm.svn_revisions (repo_id, rev_num, ts, visibility, detail_level, path_count, content_hash,
                                paths_hash, batch_id, deleted_at)
 SELECT %(repo_id)s, n, '2020-01-01Z'::timestamptz + (n - 1) * interval '1 day', 'full', 2, 0, '', '', 1,
        CASE WHEN n = 1 THEN now() END
@@ -60,7 +60,7 @@ def test_the_last_change_is_of_the_newest_revision_or_of_the_projects_activity(d
         assert last_change_at(conn, project, JobType.COMMITS) == datetime(2026, 1, 2, tzinfo=UTC)
         conn.execute(
             """
-            INSERT INTO scm.sync_hints (repo_id, activity_at, observed_at)
+            INSERT INTO scm.change_hints (repo_id, activity_at, observed_at)
             VALUES (%s, '2026-01-03Z', now())
             """,
             [project],

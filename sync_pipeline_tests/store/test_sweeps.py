@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     BEGINNING,
     Difference,
     DifferenceKind,
@@ -18,8 +18,9 @@ from sync_pipeline.model import (
     TimeWindow,
     Trigger,
 )
-from sync_pipeline.store import jobs, reconciliations, stored_rows, sweeps
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.facts import stored_rows
+from sync_pipeline.ledger import jobs, reconcile_progress, reconciliations
 from sync_pipeline_tests.builders import register, register_project
 
 LOOK = {"repairs": 3, "looks": 2, "believed": 21_600.0}
@@ -27,7 +28,7 @@ MRS, COMMITS, REVISIONS = JobType.MERGE_REQUESTS, JobType.COMMITS, JobType.REVIS
 
 
 def asset(conn: Connection, repo_id: int, job_type: JobType = REVISIONS) -> dict[str, Any]:
-    found = sweeps.snapshot(conn, **LOOK).assets  # type: ignore[arg-type]
+    found = reconcile_progress.snapshot(conn, **LOOK).assets  # type: ignore[arg-type]
     return next(row for row in found if (row["repo_id"], row["job_type"]) == (repo_id, job_type))
 
 
@@ -51,7 +52,7 @@ def test_places_are_due_after_the_repair_and_while_a_deletion_is_not_believed(da
         )
         jobs.enqueue(conn, request)
         assert asset(conn, repo_id)["repairing"]
-        assert sweeps.is_repairing(conn, repo_id, REVISIONS)
+        assert reconcile_progress.is_repairing(conn, repo_id, REVISIONS)
         conn.execute("UPDATE scm.sync_jobs SET status = 'completed', finished_at = now()")
         conn.execute("UPDATE scm.discrepancies SET repairs = 1 WHERE natural_key = '7'")
         found = asset(conn, repo_id)
@@ -80,7 +81,7 @@ def test_an_escalated_difference_and_one_without_a_place_are_told(database: Data
         conn.execute("UPDATE scm.discrepancies SET repairs = 3 WHERE natural_key = '8'")
         found = asset(conn, repo_id)
         assert (found["anywhere"], found["places"], found["escalated"]) == (True, (), 1)
-        assert sweeps.totals(conn, repairs=3) == {
+        assert reconcile_progress.totals(conn, repairs=3) == {
             "open": 2,
             "escalated": 1,
             "waiting": 1,
@@ -92,23 +93,23 @@ def test_a_round_begins_goes_on_and_ends(database: Database) -> None:
     with database.connection() as conn:
         repo_id = register(conn)
         for why in ("recent", "history"):
-            sweeps.mark_started(conn, repo_id, REVISIONS, why)
+            reconcile_progress.mark_started(conn, repo_id, REVISIONS, why)
         found = asset(conn, repo_id)
         assert found["recent_at"] is not None
         assert found["history_at"] is not None
         assert (found["places_at"], found["round_began_at"], found["next"]) == (None, None, None)
-        sweeps.begin(conn, repo_id, REVISIONS, 40)
-        sweeps.move(conn, repo_id, REVISIONS, 1001, rows=30)
-        sweeps.mark_started(conn, repo_id, REVISIONS, "places")
+        reconcile_progress.begin(conn, repo_id, REVISIONS, 40)
+        reconcile_progress.move(conn, repo_id, REVISIONS, 1001, rows=30)
+        reconcile_progress.mark_started(conn, repo_id, REVISIONS, "places")
         found = asset(conn, repo_id)
         assert (found["next"], found["round_rows"], found["round_done"]) == (1001, 40, 30)
         assert found["round_ended_at"] is None
-        sweeps.move(conn, repo_id, REVISIONS, None, rows=10)
+        reconcile_progress.move(conn, repo_id, REVISIONS, None, rows=10)
         found = asset(conn, repo_id)
         assert (found["next"], found["round_done"]) == (None, 40)
         assert found["round_ended_at"] > found["round_began_at"]
         assert found["recent_at"] is not None
-        sweeps.begin(conn, repo_id, REVISIONS, 50)
+        reconcile_progress.begin(conn, repo_id, REVISIONS, 50)
         assert asset(conn, repo_id)["round_done"] == 0
 
 
@@ -161,7 +162,7 @@ def test_requests_of_an_hour_are_those_of_every_comparison(database: Database) -
                     "run_id": run["id"],
                 },
             )
-        found = sweeps.snapshot(conn, **LOOK)  # type: ignore[arg-type]
+        found = reconcile_progress.snapshot(conn, **LOOK)  # type: ignore[arg-type]
         assert found.sent == {"local": (8, 0)}, "parts of one comparison count on"
-        [day] = sweeps.mismatches_by_day(conn, 30)
+        [day] = reconcile_progress.mismatches_by_day(conn, 30)
         assert (day["missing"], day["extra"], day["changed"]) == (0, 0, 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sync_pipeline.store import commits, merge_requests, reviews, tables
-from sync_pipeline.store.database import Database
+from sync_pipeline.database.pool import Database
+from sync_pipeline.facts import commits, merge_requests, reviews, tables
 from sync_pipeline_tests.store.gitlab_facts import commit, event, whole
 
 _COLUMNS = """

@@ -9,10 +9,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from sync_pipeline.errors import ClaimLost, ConfigurationError
-from sync_pipeline.model import JobType, RevisionWindow, TimeWindow, Window
-from sync_pipeline.store import integrity_checks, watermarks
-from sync_pipeline.store.database import Connection, Database
+from sync_pipeline.core.errors import ClaimLost, ConfigurationError
+from sync_pipeline.core.model import JobType, RevisionWindow, TimeWindow, Window
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import integrity_checks, watermarks
 from sync_pipeline_tests.builders import register, register_project
 
 REVISIONS = JobType.REVISIONS

@@ -13,9 +13,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sync_pipeline.errors import SyncError
+from sync_pipeline.core.errors import SyncError
+from sync_pipeline.database.pool import Database
 from sync_pipeline.settings import Settings
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.readers import Readers
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.job_types import JOB_TYPES_OF_KIND
-from sync_pipeline.model import JobReport, JobRequest, JobType, Kind, Mode, TimeWindow, Trigger
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
-from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
+from sync_pipeline.core.job_types import JOB_TYPES_OF_KIND
+from sync_pipeline.core.model import JobReport, JobRequest, JobType, Kind, Mode, TimeWindow, Trigger
+from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.transport import Instance
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
+from sync_pipeline_sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.sources.gitlab.servers import Clock
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from sync_pipeline.model import BEGINNING, Access, JobStatus, JobType, Mode, RunStatus, TimeWindow
-from sync_pipeline.sandbox.gitlab import GitRepository, faults
-from sync_pipeline.store import watermarks
+from sync_pipeline.core.model import BEGINNING, Access, JobStatus, JobType, Mode, RunStatus, TimeWindow
+from sync_pipeline.ledger import watermarks
+from sync_pipeline_sandbox.gitlab import GitRepository, faults
 from sync_pipeline_tests.sync.conftest import START, Forge
 
 _COMMITS = """
@@ -305,7 +305,7 @@ def test_statistics_that_cannot_be_counted_are_owed_and_read_later(forge: Forge)
     forge.tick()
     assert forge.commits().succeeded
     assert stored(forge) == truth(forge.git)
-    assert forge.rows("SELECT 1 FROM scm.obligations WHERE resolved_at IS NULL") == []
+    assert forge.rows("SELECT 1 FROM scm.deferred_fetches WHERE resolved_at IS NULL") == []
 
 
 def test_dates_of_impossible_times_are_stored_and_move_no_watermark(forge: Forge) -> None:
@@ -352,7 +352,7 @@ _FACTS = """
 SELECT commit_sha, parents, is_merge, additions, unreachable_since IS NOT NULL AS unreachable
   FROM scm.git_commits WHERE repo_id = %(repo)s
 """
-_OWED_PARENTS = "SELECT natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL"
+_OWED_PARENTS = "SELECT natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL"
 
 
 def squashed(forge: Forge) -> tuple[str, list[str]]:
@@ -503,7 +503,7 @@ def test_a_commit_of_a_merge_request_is_not_called_unreachable_before_all_refs_a
     assert forge.commits().succeeded
     assert forge.rows(_UNREACHABLE) == []
     forge.gitlab.faults.clear()
-    forge.conn.execute("UPDATE scm.obligations SET not_before = now()")
+    forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now()")
     forge.tick()
     assert forge.commits().succeeded
     assert forge.rows(_UNREACHABLE) == []

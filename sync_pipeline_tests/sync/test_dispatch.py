@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sync_pipeline.model import JobType, Mode
-from sync_pipeline.store import jobs, planning
+from sync_pipeline.core.model import JobType, Mode
+from sync_pipeline.ledger import jobs, planning
 from sync_pipeline_tests.sync.conftest import Forge
 
 

@@ -18,8 +18,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from sync_pipeline import catalog
-from sync_pipeline.errors import (
+from sync_pipeline.core import catalog
+from sync_pipeline.core.errors import (
     AccessDenied,
     Cancelled,
     ConfigurationError,
@@ -27,7 +27,7 @@ from sync_pipeline.errors import (
     Transient,
     WindowTooHard,
 )
-from sync_pipeline.model import (
+from sync_pipeline.core.model import (
     Counts,
     DeferredFetch,
     Depth,
@@ -45,15 +45,16 @@ from sync_pipeline.model import (
     Trigger,
     Visit,
 )
-from sync_pipeline.operations import registration
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.sandbox.dumps import DumpWriter
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.facts import quarantine
+from sync_pipeline.ledger import integrity_checks, jobs, leases, repos, watermarks
+from sync_pipeline.registry import registration
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import integrity_checks, jobs, leases, quarantine, repos, watermarks
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.attempt import database_error
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers, svn_reader
+from sync_pipeline_sandbox import svn_samples
+from sync_pipeline_sandbox.dumps import DumpWriter
 from sync_pipeline_tests.builders import register_source as add
 from sync_pipeline_tests.builders import request
 from sync_pipeline_tests.faults.whole_state import differences, whole_state
@@ -997,7 +998,7 @@ def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, plac
         repo = add(conn, place)
         assert syncer.run(request(repo)).succeeded
         # The same run settles what is due at once.
-        assert one(conn, "SELECT count(*) FROM scm.obligations WHERE resolved_at IS NULL") == 0
+        assert one(conn, "SELECT count(*) FROM scm.deferred_fetches WHERE resolved_at IS NULL") == 0
         assert one(conn, "SELECT flags FROM scm.svn_revisions WHERE rev_num = 5") == []
         assert one(conn, "SELECT version FROM scm.svn_revisions WHERE rev_num = 5") == 2
 

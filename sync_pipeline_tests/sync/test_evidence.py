@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
-from sync_pipeline.model import JobReport, JobRequest, JobType, Mode, TimeWindow, Trigger
+from sync_pipeline.core.model import JobReport, JobRequest, JobType, Mode, TimeWindow, Trigger
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import runs
+from sync_pipeline.ledger.runs import BatchRow
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import runs
-from sync_pipeline.store.database import Database
-from sync_pipeline.store.runs import BatchRow
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.svn_fixtures import large_repository

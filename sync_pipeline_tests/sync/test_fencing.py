@@ -23,10 +23,11 @@ import pytest
 from psycopg import sql
 
 import sync_pipeline
-from sync_pipeline.model import JobReport, JobRequest, JobStatus, JobType, Mode, Trigger
+from sync_pipeline.core.model import JobReport, JobRequest, JobStatus, JobType, Mode, Trigger
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.database.queries import queries, sql_folder
+from sync_pipeline.ledger import jobs, watermarks
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import jobs, watermarks
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.faults.whole_state import differences, whole_state
@@ -36,96 +37,96 @@ from sync_pipeline_tests.sync.conftest import Forge, Impatient
 # Reached from the code of jobs through a fenced transaction.
 FENCED = frozenset(
     [
-        "quarantine._DEFER",
-        "quarantine._QUARANTINE",
-        "quarantine._RESOLVE",
-        "quarantine._SETTLE",
-        "quarantine._SETTLE_ASIDE",
-        "quarantine._SETTLE_DEFERRED",
-        "commits._BEGIN",
-        "commits._COMPLETE",
-        "commits._INVALIDATE",
-        "commits._FLAG_UNREACHED",
-        "commits._PARENTS_ASKED",
-        "commits._RESOLVE",
-        "commits._TAKE_OVER",
-        "commits._TURN",
+        "quarantine.defer",
+        "quarantine.quarantine",
+        "quarantine.resolve",
+        "quarantine.settle",
+        "quarantine.settle_aside",
+        "quarantine.settle_deferred",
+        "commits.begin",
+        "commits.complete",
+        "commits.invalidate",
+        "commits.flag_unreached",
+        "commits.parents_asked",
+        "commits.resolve",
+        "commits.take_over",
+        "commits.turn",
         "commits._UPSERT",
-        "credentials._CLEAR",
-        "credentials._STOP",
-        "facts._ARCHIVE",
-        "facts._ARCHIVE_PATHS",
-        "facts._COPY_NEW_PATHS",
-        "facts._COPY_PATHS",
-        "facts._COPY_REVISIONS",
-        "facts._INVALIDATE",
-        "facts._DROP_PATHS",
-        "facts._HIDDEN_SINCE",
-        "facts._INSERT_PATHS",
-        "facts._RESOLVE",
-        "facts._UPSERT",
-        "jobs._ADD_BATCH",
+        "credentials.clear",
+        "credentials.stop",
+        "svn_revisions.archive",
+        "svn_revisions.archive_paths",
+        "svn_revisions.copy_new_paths",
+        "svn_revisions.copy_paths",
+        "svn_revisions.copy_revisions",
+        "svn_revisions.invalidate",
+        "svn_revisions.drop_paths",
+        "svn_revisions.hidden_since",
+        "svn_revisions.insert_paths",
+        "svn_revisions.resolve",
+        "svn_revisions.upsert",
+        "jobs.add_batch",
         "listed._INVALIDATE",
         "listed._UPSERT",
-        "merge_requests._ASKED",
-        "merge_requests._INVALIDATE",
-        "merge_requests._DROP_COMMITS",
-        "merge_requests._DROP_VERSIONS",
-        "merge_requests._FORGET_UNLISTED",
+        "merge_requests.asked",
+        "merge_requests.invalidate",
+        "merge_requests.drop_commits",
+        "merge_requests.drop_versions",
+        "merge_requests.forget_unlisted",
         "merge_requests._INSERT_COMMITS",
         "merge_requests._INSERT_VERSIONS",
-        "merge_requests._READ",
-        "merge_requests._REPLACE",
-        "merge_requests._TAKE_BACK",
+        "merge_requests.read",
+        "merge_requests.replace",
+        "merge_requests.take_back",
         "merge_requests._UPSERT",
-        "project_looks._PUT",
-        "project_looks._USED",
-        "reconciliations._ADD",
-        "reconciliations._DELETED",
-        "reconciliations._PUT",
-        "reconciliations._RESOLVE",
-        "reconciliations._TRIED",
-        "refs._COVER",
-        "refs._DELETE",
-        "refs._EVENTS",
-        "refs._JUDGE",
-        "refs._MARK",
-        "refs._WRITE",
-        "remap._RESOLVE",
+        "project_looks.put",
+        "project_looks.used",
+        "reconciliations.add",
+        "reconciliations.deleted",
+        "reconciliations.put",
+        "reconciliations.resolve",
+        "reconciliations.tried",
+        "refs.cover",
+        "refs.delete",
+        "refs.events",
+        "refs.judge",
+        "refs.mark",
+        "refs.write",
+        "remap.resolve",
         "remap._UPDATE",
         "remap._UPDATE_CHILDREN",
-        "repos._CREATED",
-        "repos._EVENT",
-        "repos._SEEN",
-        "reviews._ASKED",
-        "reviews._CLOSE_APPROVALS",
-        "reviews._CLOSE_REVIEWERS",
-        "reviews._INVALIDATE_EVENTS",
-        "reviews._INVALIDATE_READINGS",
-        "reviews._HIDDEN",
-        "reviews._MISSING",
-        "reviews._PUT_APPROVALS",
-        "reviews._PUT_REVIEWERS",
-        "reviews._READING",
-        "reviews._REPLACED",
-        "reviews._REPLACE_APPROVALS",
-        "reviews._REPLACE_EVENTS",
-        "reviews._REPLACE_REVIEWERS",
-        "reviews._RETURNED",
-        "reviews._TAKE_BACK",
+        "repos.created",
+        "repos.event",
+        "repos.seen",
+        "reviews.asked",
+        "reviews.close_approvals",
+        "reviews.close_reviewers",
+        "reviews.invalidate_events",
+        "reviews.invalidate_readings",
+        "reviews.hidden",
+        "reviews.missing",
+        "reviews.put_approvals",
+        "reviews.put_reviewers",
+        "reviews.reading",
+        "reviews.replaced",
+        "reviews.replace_approvals",
+        "reviews.replace_events",
+        "reviews.replace_reviewers",
+        "reviews.returned",
+        "reviews.take_back",
         "reviews._TAKE_BACK_PARTS",
         "reviews._UPSERT",
         "tombstones._BURY",
-        "unreadable._ASKED_MERGE_REQUESTS",
-        "unreadable._ASKED_REVIEWS",
-        "unreadable._FORGET",
-        "unreadable._POSTPONE",
-        "unreadable._READABLE",
-        "unreadable._REFUSED",
-        "unreadable._SETTLE",
-        "watermarks._EXTEND",
-        "watermarks._SWEPT",
-        "watermarks._VISITED",
+        "unreadable.asked_merge_requests",
+        "unreadable.asked_reviews",
+        "unreadable.forget",
+        "unreadable.postpone",
+        "unreadable.readable",
+        "unreadable.refused",
+        "unreadable.settle",
+        "watermarks.extend",
+        "watermarks.swept",
+        "watermarks.visited",
     ]
 )
 
@@ -134,33 +135,33 @@ FENCED = frozenset(
 # by all and belong to no job.
 EDGES = frozenset(
     [
-        "configurations._KEEP",
-        "jobs._BURY",
-        "jobs._CLAIM",
-        "jobs._CLOSE_LOST_RUNS",
-        "jobs._END_LOST",
-        "jobs._ENQUEUE",
-        "jobs._FINISH",
-        "jobs._FINISH_RUN",
-        "jobs._JOIN",
-        "jobs._RELEASE_LEASE",
-        "jobs._RENEW",
-        "jobs._START_RUN",
-        "leases._ENSURE",
-        "leases._FORGET_WAITERS",
-        "leases._RELEASE",
-        "leases._RENEW",
-        "leases._STOP_WAITING",
-        "leases._TAKE",
-        "leases._WAIT",
-        "rate_limits._ACQUIRE",
-        "rate_limits._CHANGE",
-        "rate_limits._CREATE",
+        "configurations.keep",
+        "jobs.bury",
+        "jobs.claim",
+        "jobs.close_lost_runs",
+        "jobs.end_lost",
+        "jobs.enqueue",
+        "jobs.finish",
+        "jobs.finish_run",
+        "jobs.join",
+        "jobs.release_lease",
+        "jobs.renew",
+        "jobs.start_run",
+        "leases.ensure",
+        "leases.forget_waiters",
+        "leases.release",
+        "leases.renew",
+        "leases.stop_waiting",
+        "leases.take",
+        "leases.wait",
+        "rate_limits.acquire",
+        "rate_limits.change",
+        "rate_limits.create",
     ]
 )
 
 # Copies rows to temporary tables to compare them, and stores nothing.
-STAGING = frozenset({"facts.changes"})
+STAGING = frozenset({"svn_revisions.changes"})
 
 _PACKAGE = Path(sync_pipeline.__file__).parent
 _WRITES = re.compile(r"\b(INSERT\s+INTO|UPDATE\s+[a-z_{]|DELETE\s+FROM|COPY\s+[a-z])")
@@ -169,20 +170,38 @@ _WRITES = re.compile(r"\b(INSERT\s+INTO|UPDATE\s+[a-z_{]|DELETE\s+FROM|COPY\s+[a
 # --- The list -----------------------------------------------------------------------------------------------
 
 
+_STORE = ("database", "facts", "ledger")
+
+
 @cache
-def _trees(folder: str) -> dict[str, ast.Module]:
-    return {path.stem: ast.parse(path.read_text()) for path in sorted((_PACKAGE / folder).glob("*.py"))}
+def _trees(*folders: str) -> dict[str, ast.Module]:
+    paths = [path for folder in folders for path in sorted((_PACKAGE / folder).glob("[a-z]*.py"))]
+    assert len({path.stem for path in paths}) == len(paths), "two modules have one name"
+    return {path.stem: ast.parse(path.read_text()) for path in paths}
 
 
-def _statements(tree: ast.Module) -> dict[str, set[str]]:
-    """The module's constants by name: which other constants each is made of; a statement is its own."""
+def _names(tree: ast.AST) -> set[str]:
+    """The names that ``tree`` uses. A statement of ``sql/queries`` is named ``sql NAME``."""
+    keys = [
+        n.slice for n in ast.walk(tree) if isinstance(n, ast.Subscript) and ast.unparse(n.value) == "_SQL"
+    ]
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | {
+        f"sql {ast.literal_eval(key)}" for key in keys
+    }
+
+
+def _statements(module: str, tree: ast.Module) -> dict[str, set[str]]:
+    """The module's statements and constants by name: which others each is made of; a statement is its own."""
     found: dict[str, set[str]] = {}
+    if (sql_folder() / "queries" / f"{module}.sql").exists():
+        for key, statement in queries(module).items():
+            found[f"sql {key}"] = {f"sql {key}"} if _WRITES.search(statement) else set()
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             strings = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant)]
             writes = any(isinstance(s, str) and _WRITES.search(s) for s in strings)
-            names = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+            names = _names(node.value)
             for target in targets:
                 if isinstance(target, ast.Name):
                     found[target.id] = names | ({target.id} if writes else set())
@@ -193,11 +212,12 @@ def _imports(tree: ast.Module) -> dict[str, str]:
     """What each imported name of a store module stands for, as ``module`` or ``module.name``."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "sync_pipeline.store":
-            found |= {one.asname or one.name: one.name for one in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sync_pipeline.store."):
-            module = (node.module or "").rpartition(".")[2]
-            found |= {one.asname or one.name: f"{module}.{one.name}" for one in node.names}
+        if not isinstance(node, ast.ImportFrom) or not node.module:
+            continue
+        package, _, module = node.module.removeprefix("sync_pipeline.").partition(".")
+        if package in _STORE:
+            prefix = f"{module}." if module else ""
+            found |= {one.asname or one.name: f"{prefix}{one.name}" for one in node.names}
     return found
 
 
@@ -215,8 +235,8 @@ def _writes_of_functions() -> dict[str, set[str]]:
     """By ``module.function`` of the store: every writing statement that it can reach."""
     direct: dict[str, set[str]] = {}
     calls: dict[str, set[str]] = {}
-    for module, tree in _trees("store").items():
-        statements, imports = _statements(tree), _imports(tree)
+    for module, tree in _trees(*_STORE).items():
+        statements, imports = _statements(module, tree), _imports(tree)
         writing = {name for name, made_of in statements.items() if name in made_of}
         for node in tree.body:
             functions = node.body if isinstance(node, ast.ClassDef) else [node]
@@ -224,9 +244,11 @@ def _writes_of_functions() -> dict[str, set[str]]:
                 if not isinstance(function, ast.FunctionDef):
                     continue
                 name = f"{module}.{node.name if isinstance(node, ast.ClassDef) else function.name}"
-                used = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+                used = _names(function)
                 parts = {part for n in used & statements.keys() for part in (n, *statements[n])}
-                direct.setdefault(name, set()).update(f"{module}.{part}" for part in parts & writing)
+                direct.setdefault(name, set()).update(
+                    f"{module}.{part.removeprefix('sql ')}" for part in parts & writing
+                )
                 called = {n.func for n in ast.walk(function) if isinstance(n, ast.Call)}
                 named = {_named(n, imports, module if n in called else None) for n in ast.walk(function)}
                 calls.setdefault(name, set()).update(one for one in named if one)
@@ -332,7 +354,7 @@ class Interrupted(Database):
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """See :meth:`sync_pipeline.store.database.Database.connection`."""
+        """See :meth:`sync_pipeline.database.pool.Database.connection`."""
         with self._other.connection() as conn:
             if self.after is None and len(conn.execute(_RUNNING).fetchall()) == self._running:
                 self._left -= 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sync_pipeline.model import Depth, JobType
-from sync_pipeline.sandbox.gitlab.records import MergeRequest
+from sync_pipeline.core.model import Depth, JobType
+from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_reconcile import Proof
 

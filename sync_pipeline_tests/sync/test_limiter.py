@@ -16,22 +16,22 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.catalog import instance_of
-from sync_pipeline.errors import Cancelled, Transient
-from sync_pipeline.model import JobType
-from sync_pipeline.operations import limits
+from sync_pipeline.admin import limits
+from sync_pipeline.core.catalog import instance_of
+from sync_pipeline.core.errors import Cancelled, Transient
+from sync_pipeline.core.model import JobType
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import rate_limits as store
+from sync_pipeline.ledger import repos
 from sync_pipeline.policy import rate_limits as policy
 from sync_pipeline.policy.rate_limits import RateLimits
-from sync_pipeline.sandbox.gitlab.faults import CannedResponse, throttled_text
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.transport import Feedback
-from sync_pipeline.store import rate_limits as store
-from sync_pipeline.store import repos
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync import limiter as module
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.limiter import SharedLimiter, TenantLimiter
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline_sandbox.gitlab.faults import CannedResponse, throttled_text
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.svn_fixtures import SvnRepository
 from sync_pipeline_tests.sync.conftest import Forge

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from sync_pipeline.model import Access, JobStatus, JobType, Mode, TimeWindow
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.sandbox.gitlab.records import MergeRequest
-from sync_pipeline.store import watermarks
+from sync_pipeline.core.model import Access, JobStatus, JobType, Mode, TimeWindow
+from sync_pipeline.ledger import watermarks
+from sync_pipeline_sandbox.gitlab import faults
+from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests.sync.conftest import START, Forge
 from sync_pipeline_tests.sync.test_reconcile import Proof
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
 _OWED = """
-SELECT natural_key, detail, attempts, not_before > now() AS waits FROM scm.obligations
+SELECT natural_key, detail, attempts, not_before > now() AS waits FROM scm.deferred_fetches
  WHERE resolved_at IS NULL ORDER BY job_type, natural_key, detail
 """
 
@@ -35,7 +35,7 @@ def make(forge: Forge, count: int) -> list[MergeRequest]:
 
 
 def due_now(forge: Forge) -> None:
-    forge.conn.execute("UPDATE scm.obligations SET not_before = now() - interval '1 second'")
+    forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now() - interval '1 second'")
 
 
 def unread_for_days(forge: Forge) -> None:

@@ -11,13 +11,22 @@ from uuid import UUID
 
 import pytest
 
-from sync_pipeline.model import BEGINNING, Access, JobStatus, JobType, Mode, RunStatus, TimeWindow, Trigger
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.sandbox.gitlab.generator import generate
-from sync_pipeline.sandbox.gitlab.recorded import load_recorded
-from sync_pipeline.sandbox.gitlab.records import MergeRequest
-from sync_pipeline.store import jobs, watermarks
-from sync_pipeline.store import planning as planning_store
+from sync_pipeline.core.model import (
+    BEGINNING,
+    Access,
+    JobStatus,
+    JobType,
+    Mode,
+    RunStatus,
+    TimeWindow,
+    Trigger,
+)
+from sync_pipeline.ledger import jobs, watermarks
+from sync_pipeline.ledger import planning as planning_store
+from sync_pipeline_sandbox.gitlab import faults
+from sync_pipeline_sandbox.gitlab.generator import generate
+from sync_pipeline_sandbox.gitlab.recorded import load_recorded
+from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.sync.conftest import START, Forge
 
@@ -287,7 +296,7 @@ def test_a_detail_that_the_token_may_see_nowhere_holds_nothing_else_up(forge: Fo
     assert len(forge.rows("SELECT FROM scm.mrs")) == 25
     assert len(forge.rows("SELECT FROM scm.review_events WHERE event_type = 'comment'")) == 25
     # One state for each kind, and nothing for each merge request.
-    assert forge.rows("SELECT 1 FROM scm.obligations") == []
+    assert forge.rows("SELECT 1 FROM scm.deferred_fetches") == []
     states = forge.rows("SELECT detail, error_code FROM scm.unreadable_details ORDER BY 1")
     # The notes are to be had without the discussions.
     names = {"approvals": ["approvals"], "versions|/commits": ["commits", "versions"], "discussions": []}[
@@ -304,7 +313,7 @@ def test_a_detail_that_fails_is_owed_and_the_rest_is_complete(forge: Forge, open
     assert first.succeeded
     assert second.succeeded
     owed = forge.rows(
-        "SELECT job_type, natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL ORDER BY 3"
+        "SELECT job_type, natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL ORDER BY 3"
     )
     assert [tuple(o.values()) for o in owed] == [
         ("reviews", "1", "approvals"),
@@ -314,7 +323,7 @@ def test_a_detail_that_fails_is_owed_and_the_rest_is_complete(forge: Forge, open
     forge.gitlab.faults.clear()
     forge.tick()
     forge.both()
-    assert forge.rows("SELECT 1 FROM scm.obligations WHERE resolved_at IS NULL") == []
+    assert forge.rows("SELECT 1 FROM scm.deferred_fetches WHERE resolved_at IS NULL") == []
     assert len(forge.rows("SELECT 1 FROM scm.mr_versions WHERE repo_id = %(repo)s")) == 1
 
 
@@ -327,7 +336,7 @@ def test_a_refused_token_stops_itself_and_no_job_loses_an_attempt(forge: Forge, 
     for report in (first, second):
         assert (report.job_status, report.error_code) == (JobStatus.PENDING, "credential")
         assert "token" in (report.error or "")
-    (stop,) = forge.rows("SELECT * FROM scm.credential_stops")
+    (stop,) = forge.rows("SELECT * FROM scm.revoked_credentials")
     assert "glpat-wrong" not in str(stop)
     assert {j["attempts"] < j["max_attempts"] for j in forge.rows("SELECT * FROM scm.sync_jobs")} == {True}
     forge.other_settings(gitlab_token=type(forge.settings.gitlab.token)(good))

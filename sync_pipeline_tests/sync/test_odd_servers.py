@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import requests
 
-from sync_pipeline.model import JobStatus, JobType, Mode, RunStatus
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.sandbox.gitlab.generator import generate
-from sync_pipeline.store import watermarks
+from sync_pipeline.core.model import JobStatus, JobType, Mode, RunStatus
+from sync_pipeline.ledger import watermarks
+from sync_pipeline_sandbox.gitlab import faults
+from sync_pipeline_sandbox.gitlab.generator import generate
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.sync.conftest import START, Forge
 from sync_pipeline_tests.sync.test_merge_request_trouble import make
@@ -97,7 +97,7 @@ def test_what_a_server_says_may_hold_what_no_database_takes(forge: Forge) -> Non
     assert [row["job_type"] for row in kept] == ["merge_requests", "reviews"]
     first, _ = forge.both(Mode.BACKFILL, window=_EVERYTHING, reread=True)
     assert first.succeeded, first.error
-    assert len(forge.rows("SELECT 1 FROM scm.obligations")) == 2
+    assert len(forge.rows("SELECT 1 FROM scm.deferred_fetches")) == 2
     forge.gitlab.faults.clear()
     forge.gitlab.faults.add(".", rude, times=None)
     first, second = forge.both()

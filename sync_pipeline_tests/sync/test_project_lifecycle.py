@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline import catalog
-from sync_pipeline.model import Access, JobType
-from sync_pipeline.operations import registration
-from sync_pipeline.sandbox.gitlab import DEVELOPER
-from sync_pipeline.store import repos, watermarks
+from sync_pipeline.core import catalog
+from sync_pipeline.core.model import Access, JobType
+from sync_pipeline.ledger import repos, watermarks
+from sync_pipeline.registry import registration
+from sync_pipeline_sandbox.gitlab import DEVELOPER
 from sync_pipeline_tests.sync.conftest import Forge
 
 _EVENTS = "SELECT event, old_value, new_value FROM scm.repo_events WHERE repo_id = %(repo)s ORDER BY event_id"
@@ -110,13 +110,13 @@ def test_a_look_of_another_visit_shows_another_project_with_the_number(forge: Fo
 def test_a_token_that_was_refused_since_the_look_of_another_visit_is_tried_anew(forge: Forge) -> None:
     assert forge.commits().succeeded
     forge.conn.execute(
-        "INSERT INTO scm.credential_stops (instance, fingerprint, reason)"
-        " SELECT instance, fingerprint, 'revoked' FROM scm.project_looks JOIN scm.repos USING (repo_id)"
+        "INSERT INTO scm.revoked_credentials (instance, fingerprint, reason)"
+        " SELECT instance, fingerprint, 'revoked' FROM scm.project_snapshots JOIN scm.repos USING (repo_id)"
     )
     forge.asked()
     assert all(report.succeeded for report in forge.both())
     assert len([path for path in forge.asked() if path.endswith(f"/projects/{forge.project.id}")]) == 1
-    assert forge.rows("SELECT FROM scm.credential_stops") == []
+    assert forge.rows("SELECT FROM scm.revoked_credentials") == []
 
 
 @pytest.mark.parametrize("by_number", [True, False])

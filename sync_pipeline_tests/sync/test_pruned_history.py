@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from sync_pipeline.model import JobStatus, JobType
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.store import watermarks
+from sync_pipeline.core.model import JobStatus, JobType
+from sync_pipeline.ledger import watermarks
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_commits import git, shas, stored_shas
 

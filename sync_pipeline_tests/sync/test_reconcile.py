@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from sync_pipeline import cli
-from sync_pipeline.model import BEGINNING, Depth, JobReport, JobType, Mode, TimeWindow
-from sync_pipeline.quality import health
-from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.reasons import Reason
-from sync_pipeline.sandbox.gitlab import GitRepository
-from sync_pipeline.sandbox.gitlab.faults import json_answer, server_error
-from sync_pipeline.store import watermarks
+from sync_pipeline.core.model import BEGINNING, Depth, JobReport, JobType, Mode, TimeWindow
+from sync_pipeline.ledger import watermarks
+from sync_pipeline.reports import health
+from sync_pipeline.reports.reasons import Reason
+from sync_pipeline.scheduling.credentials import Credentials
+from sync_pipeline_sandbox.gitlab import GitRepository
+from sync_pipeline_sandbox.gitlab.faults import json_answer, server_error
 from sync_pipeline_tests.conftest import ENVIRONMENT
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.test_schemas import validate
@@ -528,8 +528,8 @@ def test_the_command_names_repairs_and_proves(command: Command) -> None:
     out, _ = command("--job", "mrs", code=1)
     assert "merge_requests: mismatch, 2 changed: 3 at the source, 3 stored" in out
     assert "a repair waits for the scheduler" in out
-    (waiting,) = forge.rows("SELECT status, heals FROM scm.sync_jobs WHERE mode = 'repair'")
-    assert waiting == {"status": "pending", "heals": True}
+    (waiting,) = forge.rows("SELECT status, only_differences FROM scm.sync_jobs WHERE mode = 'repair'")
+    assert waiting == {"status": "pending", "only_differences": True}
     healed = command.document("--job", "mrs", "--repair")["results"][0]
     assert (healed["repair"]["status"], healed["repair"]["updated"]) == ("completed", 2)
     assert (healed["after"]["status"], healed["after"]["changed"]) == ("clean", 0)

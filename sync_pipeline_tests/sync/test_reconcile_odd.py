@@ -11,10 +11,10 @@ from itertools import pairwise
 
 import pytest
 
-from sync_pipeline.model import BEGINNING, Depth, JobReport, JobStatus, JobType, Mode, TimeWindow
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.store import integrity_checks, watermarks
+from sync_pipeline.core.model import BEGINNING, Depth, JobReport, JobStatus, JobType, Mode, TimeWindow
+from sync_pipeline.ledger import integrity_checks, watermarks
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.faults.test_text_and_size import _NASTY, history, sync
 from sync_pipeline_tests.sync import test_reconcile
 from sync_pipeline_tests.sync.conftest import Forge
@@ -29,7 +29,7 @@ def _wait_for_nothing(forge: Forge) -> None:
     forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
 
 
-def _heals(proof: Proof, job_type: JobType, found: dict[str, str]) -> None:
+def _only_differences(proof: Proof, job_type: JobType, found: dict[str, str]) -> None:
     """What is ``found`` is named, healed and gone, and our own records agree."""
     _wait_for_nothing(proof.forge)
     assert proof.found(job_type) == found
@@ -67,7 +67,7 @@ def test_more_damage_is_named_and_healed(proof: Proof, what: str) -> None:
     found = proof.found(job_type)
     assert found
     assert all(one.startswith(kind) for one in found.values()), found
-    _heals(proof, job_type, found)
+    _only_differences(proof, job_type, found)
     assert proof.forge.state() == before
 
 
@@ -83,7 +83,7 @@ def test_a_commit_that_no_ref_reaches_and_that_was_lost_is_read_again(proof: Pro
     before = forge.state()["git_commits"]
     assert len([row for row in before if row["unreachable_since"]]) == 4
     forge.conn.execute("DELETE FROM scm.git_commits WHERE commit_sha = %(sha)s", {"sha": lost})
-    _heals(proof, JobType.COMMITS, {str(lost): "missing"})
+    _only_differences(proof, JobType.COMMITS, {str(lost): "missing"})
     after = forge.state()["git_commits"]
     flags = [
         [(row["commit_sha"], row["unreachable_since"] is None) for row in rows] for rows in (before, after)
@@ -243,7 +243,7 @@ def test_what_a_failing_source_kept_from_being_read_was_not_tried(proof: Proof) 
         forge.gitlab.faults.clear()
         forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
     assert {row["repairs"] for row in forge.rows("SELECT repairs FROM scm.discrepancies")} == {0}
-    _heals(proof, JobType.MERGE_REQUESTS, found)
+    _only_differences(proof, JobType.MERGE_REQUESTS, found)
 
 
 # Any value -----------------------------------------------------------------------------------------------

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from sync_pipeline.model import Depth, JobReport, JobType, Mode, Repository, RevisionWindow
-from sync_pipeline.sandbox.dumps import DumpWriter
+from sync_pipeline.core.model import Depth, JobReport, JobType, Mode, Repository, RevisionWindow
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import integrity_checks, watermarks
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
-from sync_pipeline.store import integrity_checks, watermarks
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline_sandbox.dumps import DumpWriter
 from sync_pipeline_tests.builders import register_source, request
 from sync_pipeline_tests.sources.truth import assert_equal
 from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, create_repository
@@ -27,7 +27,7 @@ from sync_pipeline_tests.sync.test_whole_repositories import stored
 
 HEAD = 11
 _REVISIONS = (
-    "SELECT rev_num, author_raw, ts, message, visibility, richness, path_count, flags, meta_json, paths_hash"
+    "SELECT rev_num, author_raw, ts, message, visibility, detail_level, path_count, flags, meta_json, paths_hash"
     " FROM scm.svn_revisions WHERE repo_id = %(repo)s AND deleted_at IS NULL ORDER BY rev_num"
 )
 _PATHS = (
@@ -209,12 +209,12 @@ _TAMPERED = {
     ),
     "less visible": (
         "UPDATE scm.svn_revisions SET visibility = 'hidden' WHERE rev_num = 3",
-        {"3": "changed richness visibility"},
+        {"3": "changed detail_level visibility"},
     ),
     "said to be poorer and richer than it is": (
-        "UPDATE scm.svn_revisions SET richness = (CASE WHEN rev_num = 3 THEN 0 ELSE 99 END) "
+        "UPDATE scm.svn_revisions SET detail_level = (CASE WHEN rev_num = 3 THEN 0 ELSE 99 END) "
         "WHERE rev_num IN (3, 5)",
-        {"3": "changed richness", "5": "changed richness"},
+        {"3": "changed detail_level", "5": "changed detail_level"},
     ),
     "other properties and flags": (
         "UPDATE scm.svn_revisions SET meta_json = jsonb_set(meta_json, '{revprops,other:key}', '\"x\"'), "
@@ -223,7 +223,7 @@ _TAMPERED = {
     ),
     "flagged as unread": (
         "UPDATE scm.svn_revisions SET flags = '{changed_paths_unread}' WHERE rev_num = 4",
-        {"4": "changed flags richness"},
+        {"4": "changed flags detail_level"},
     ),
     "paths taken away, changed and made up": (
         "WITH a AS (DELETE FROM scm.svn_changed_paths WHERE rev_num = 2 AND path_no = 1 RETURNING 1), "
@@ -283,9 +283,9 @@ def test_a_made_up_revision_outside_of_what_is_registered_becomes_a_tombstone(fr
     fresh.register(prefix="trunk")
     before = fresh.state()
     fresh.conn.execute(
-        "INSERT INTO scm.svn_revisions (repo_id, rev_num, author_raw, ts, message, visibility, richness, "
+        "INSERT INTO scm.svn_revisions (repo_id, rev_num, author_raw, ts, message, visibility, detail_level, "
         "path_count, flags, meta_json, content_hash, paths_hash, batch_id) "
-        "SELECT repo_id, 5, author_raw, ts, message, visibility, richness, path_count, flags, meta_json, "
+        "SELECT repo_id, 5, author_raw, ts, message, visibility, detail_level, path_count, flags, meta_json, "
         "content_hash, paths_hash, batch_id FROM scm.svn_revisions WHERE rev_num = 3"
     )
     fresh.conn.execute("UPDATE scm.svn_revisions SET message = 'x' WHERE rev_num = 8")

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from sync_pipeline.model import JobType, Mode
-from sync_pipeline.operations.completeness import completeness
-from sync_pipeline.operations.status import status
-from sync_pipeline.quality import health
-from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.quality.reasons import Reason
-from sync_pipeline.sandbox.gitlab import faults
+from sync_pipeline.core.model import JobType, Mode
+from sync_pipeline.reports import health
+from sync_pipeline.reports.completeness import completeness
+from sync_pipeline.reports.reasons import Reason
+from sync_pipeline.reports.status import status
+from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.sync import merge_requests as module
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_merge_request_trouble import make
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
 COUNT = 8
-_OWED = "SELECT natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL"
+_OWED = "SELECT natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL"
 _STATES = "SELECT job_type, detail, error_code FROM scm.unreadable_details ORDER BY 1, 2"
 _FORBIDDEN = faults.json_answer(403, {"message": "403 Forbidden"})
 _NOT_FOUND = faults.json_answer(404, {"message": "404 Not found"})
@@ -201,7 +201,7 @@ def test_merge_requests_that_are_all_gone_say_nothing_of_the_project(forge: Forg
     owed = {tuple(row.values()) for row in forge.rows(_OWED)}
     assert {(iid, detail) for iid in "1234" for detail in ("notes", "approvals", "versions")} <= owed
     # That they are there, and their detail is not, says something.
-    forge.conn.execute("UPDATE scm.obligations SET not_before = now()")
+    forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now()")
     forge.tick(minutes=2)
     synced(forge)
     assert [tuple(row.values()) for row in forge.rows(_STATES)] == [
@@ -246,7 +246,7 @@ def test_obligations_of_an_earlier_version_become_the_state(forge: Forge) -> Non
     synced(forge)
     forge.conn.execute("DELETE FROM scm.unreadable_details")
     forge.conn.execute(
-        "INSERT INTO scm.obligations (repo_id, job_type, natural_key, detail, last_error)"
+        "INSERT INTO scm.deferred_fetches (repo_id, job_type, natural_key, detail, last_error)"
         " SELECT repo_id, 'reviews', iid::text, 'approvals', 'denied: 403 Forbidden' FROM scm.mrs"
     )
     forge.tick(minutes=2)
@@ -270,7 +270,7 @@ def test_an_interrupted_reading_of_what_was_refused_goes_on(forge: Forge) -> Non
     forge.tick(minutes=2)
     synced(forge)
     assert forge.rows(_STATES) == []
-    forge.conn.execute("UPDATE scm.obligations SET not_before = now()")
+    forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now()")
     forge.tick(minutes=2)
     synced(forge)
     assert len(forge.rows("SELECT 1 FROM scm.mr_approvals WHERE closed_at IS NULL")) == 30

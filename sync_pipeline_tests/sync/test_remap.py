@@ -17,17 +17,18 @@ import pytest
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from sync_pipeline.errors import Cancelled, ConfigurationError
-from sync_pipeline.model import Counts, JobReport, JobStatus, JobType, Mode, RunStatus
-from sync_pipeline.quality import health
-from sync_pipeline.quality.credentials import Credentials
-from sync_pipeline.sandbox.gitlab.records import MergeRequest
+from sync_pipeline.core.errors import Cancelled, ConfigurationError
+from sync_pipeline.core.model import Counts, JobReport, JobStatus, JobType, Mode, RunStatus
+from sync_pipeline.database.pool import Database
+from sync_pipeline.facts import commits
+from sync_pipeline.ledger import integrity_checks, jobs, leases, planning, repos
+from sync_pipeline.reports import health
+from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.fields import commit
-from sync_pipeline.store import commits, integrity_checks, jobs, leases, planning, repos
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync import remap
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests import builders
 from sync_pipeline_tests.faults.test_any_history import DEEDS, History
 from sync_pipeline_tests.sync.conftest import START, Forge
@@ -389,7 +390,7 @@ def test_after_any_history_there_is_nothing_to_change(forge: Forge) -> None:
     forge.tick(hours=1)
     for _ in range(2):
         forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
-        forge.conn.execute("UPDATE scm.obligations SET not_before = now()")
+        forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now()")
         forge.conn.execute("UPDATE scm.mr_reviews SET read_at = now() - interval '25 hours'")
         reports = [forge.commits(), *forge.both()]
         assert [report.error for report in reports] == [None] * 3

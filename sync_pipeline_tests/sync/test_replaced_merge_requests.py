@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.model import Depth, JobType
-from sync_pipeline.sandbox.gitlab import faults
-from sync_pipeline.sandbox.gitlab.records import MergeRequest
-from sync_pipeline.store import integrity_checks, watermarks
+from sync_pipeline.core.model import Depth, JobType
+from sync_pipeline.ledger import integrity_checks, watermarks
+from sync_pipeline_sandbox.gitlab import faults
+from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_reconcile import Proof
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
-_OWED = "SELECT job_type, natural_key, detail FROM scm.obligations WHERE resolved_at IS NULL ORDER BY 1, 2, 3"
+_OWED = "SELECT job_type, natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL ORDER BY 1, 2, 3"
 
 
 def opened(forge: Forge, title: str, **other: Any) -> MergeRequest:

@@ -8,12 +8,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from sync_pipeline.errors import ConfigurationError
-from sync_pipeline.model import JobReport, JobRequest, JobType, Mode, RevisionWindow, Trigger
-from sync_pipeline.operations import runs
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.model import JobReport, JobRequest, JobType, Mode, RevisionWindow, Trigger
+from sync_pipeline.database.pool import Database
+from sync_pipeline.ledger import runs as store
+from sync_pipeline.reports import runs
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import runs as store
-from sync_pipeline.store.database import Database
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.svn_fixtures import large_repository

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sync_pipeline.model import Counts, Mode, PathChange, RevisionRow, RevisionWindow, Visibility
-from sync_pipeline.sandbox import svn_samples
-from sync_pipeline.sandbox.dumps import DumpWriter
+from sync_pipeline.core.model import Counts, Mode, PathChange, RevisionRow, RevisionWindow, Visibility
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.ledger import integrity_checks
 from sync_pipeline.settings import Settings
-from sync_pipeline.store import integrity_checks
-from sync_pipeline.store.database import Connection, Database
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline_sandbox import svn_samples
+from sync_pipeline_sandbox.dumps import DumpWriter
 from sync_pipeline_tests.builders import register_source, request
 from sync_pipeline_tests.sources.truth import assert_equal
 from sync_pipeline_tests.svn_fixtures import SAMPLE_DUMPS, SvnRepository, SvnServers

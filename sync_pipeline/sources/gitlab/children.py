@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from sync_pipeline.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
-from sync_pipeline.model import DeferredFetch, Refusal
+from sync_pipeline.core.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
+from sync_pipeline.core.model import DeferredFetch, Refusal
 from sync_pipeline.sources.gitlab.transport import Client
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
-from sync_pipeline.gitlab_rows import CommitPage, CommitRow
-from sync_pipeline.model import DeferredFetch, QuarantinedRow, TimeWindow
+from sync_pipeline.core.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
+from sync_pipeline.core.gitlab_rows import CommitPage, CommitRow
+from sync_pipeline.core.model import DeferredFetch, QuarantinedRow, TimeWindow
 from sync_pipeline.sources.gitlab.fields import commit, is_sha, payload, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import (
     PER_PAGE,

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sync_pipeline.errors import RowUnreadable
-from sync_pipeline.gitlab_rows import CommitRow, Person
-from sync_pipeline.model import QuarantinedRow
+from sync_pipeline.core.errors import RowUnreadable
+from sync_pipeline.core.gitlab_rows import CommitRow, Person
+from sync_pipeline.core.model import QuarantinedRow
 from sync_pipeline.sources.gitlab.responses import redact
 
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")

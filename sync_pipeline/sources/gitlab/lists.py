@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sync_pipeline.errors import RowUnreadable, SourceGone, Transient
-from sync_pipeline.model import JobType, QuarantinedRow
+from sync_pipeline.core.errors import RowUnreadable, SourceGone, Transient
+from sync_pipeline.core.model import JobType, QuarantinedRow
 from sync_pipeline.sources.gitlab.fields import quarantined
 from sync_pipeline.sources.gitlab.page_bisect import UNLISTED, UnreadableRow
 from sync_pipeline.sources.gitlab.paging import pages, rows

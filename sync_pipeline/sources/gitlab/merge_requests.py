@@ -15,14 +15,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sync_pipeline.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
-from sync_pipeline.gitlab_rows import (
-    CommitRow,
-    MergeRequestPage,
-    MergeRequestRow,
-    MergeRequestVersion,
-)
-from sync_pipeline.model import DeferredFetch, Page, QuarantinedRow, Refusal, TimeWindow
+from sync_pipeline.core.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
+from sync_pipeline.core.gitlab_rows import CommitRow, MergeRequestPage, MergeRequestRow, MergeRequestVersion
+from sync_pipeline.core.model import DeferredFetch, Page, QuarantinedRow, Refusal, TimeWindow
 from sync_pipeline.sources.gitlab.children import (
     OWN_ERRORS,
     DeferredFetches,

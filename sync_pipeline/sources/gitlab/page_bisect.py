@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sync_pipeline.errors import AnswerStalled, Permanent, SyncError, Transient
+from sync_pipeline.core.errors import AnswerStalled, Permanent, SyncError, Transient
 from sync_pipeline.sources.gitlab.transport import Response
 
 PER_PAGE = 100

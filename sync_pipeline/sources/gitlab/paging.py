@@ -19,8 +19,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from sync_pipeline.errors import AnswerStalled, Permanent, SyncError, Transient
-from sync_pipeline.model import TimeWindow
+from sync_pipeline.core.errors import AnswerStalled, Permanent, SyncError, Transient
+from sync_pipeline.core.model import TimeWindow
 from sync_pipeline.sources.gitlab.page_bisect import (
     PER_PAGE,
     BisectedPage,

@@ -12,10 +12,10 @@ from datetime import date as date_type
 from datetime import datetime
 from typing import Any
 
-from sync_pipeline.errors import SourceGone
-from sync_pipeline.gitlab_rows import Raw
-from sync_pipeline.job_types import DECLARED
-from sync_pipeline.model import Access, JobType
+from sync_pipeline.core.errors import SourceGone
+from sync_pipeline.core.gitlab_rows import Raw
+from sync_pipeline.core.job_types import DECLARED
+from sync_pipeline.core.model import Access, JobType
 from sync_pipeline.sources.gitlab.fields import Fields
 from sync_pipeline.sources.gitlab.paging import pages
 from sync_pipeline.sources.gitlab.transport import Client, project_path

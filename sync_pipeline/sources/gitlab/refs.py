@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sync_pipeline.errors import Permanent, RowUnreadable, SourceGone, Transient
-from sync_pipeline.gitlab_rows import RefKind, RefListing, RefRow
-from sync_pipeline.model import QuarantinedRow
+from sync_pipeline.core.errors import Permanent, RowUnreadable, SourceGone, Transient
+from sync_pipeline.core.gitlab_rows import RefKind, RefListing, RefRow
+from sync_pipeline.core.model import QuarantinedRow
 from sync_pipeline.sources.gitlab.fields import Fields, payload, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import UNLISTED, UnreadableRow, is_splittable
 from sync_pipeline.sources.gitlab.paging import pages, rows

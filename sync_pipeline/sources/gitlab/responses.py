@@ -14,7 +14,14 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from sync_pipeline.errors import AccessDenied, ConfigurationError, Permanent, SourceGone, SyncError, Transient
+from sync_pipeline.core.errors import (
+    AccessDenied,
+    ConfigurationError,
+    Permanent,
+    SourceGone,
+    SyncError,
+    Transient,
+)
 from sync_pipeline.sources.proxies import VARIABLES
 
 LONGEST_RETRY_AFTER = 3600.0

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sync_pipeline.errors import AccessDenied, RowUnreadable, SourceGone
-from sync_pipeline.gitlab_rows import (
+from sync_pipeline.core.errors import AccessDenied, RowUnreadable, SourceGone
+from sync_pipeline.core.gitlab_rows import (
     ApprovalRow,
     MergeRequestRow,
     Origin,
@@ -24,7 +24,7 @@ from sync_pipeline.gitlab_rows import (
     ReviewEventRow,
     ReviewSet,
 )
-from sync_pipeline.model import QuarantinedRow, Refusal
+from sync_pipeline.core.model import QuarantinedRow, Refusal
 from sync_pipeline.sources.gitlab.children import DeferredFetches, Refusals, parallel_map, refusal_of
 from sync_pipeline.sources.gitlab.fields import Fields, moment, person, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import UnreadableRow

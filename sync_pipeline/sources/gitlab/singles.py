@@ -7,8 +7,8 @@ a time, a row must be missing before it counts as deleted.
 
 from __future__ import annotations
 
-from sync_pipeline.errors import SourceGone
-from sync_pipeline.gitlab_rows import Origin
+from sync_pipeline.core.errors import SourceGone
+from sync_pipeline.core.gitlab_rows import Origin
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 _PATHS = {

@@ -32,9 +32,9 @@ import requests
 import tenacity
 import urllib3
 
-from sync_pipeline import clock
-from sync_pipeline.catalog import without_credentials
-from sync_pipeline.errors import (
+from sync_pipeline.core import clock
+from sync_pipeline.core.catalog import without_credentials
+from sync_pipeline.core.errors import (
     AccessDenied,
     AnswerStalled,
     Cancelled,
@@ -43,7 +43,7 @@ from sync_pipeline.errors import (
     SyncError,
     Transient,
 )
-from sync_pipeline.model import Traffic
+from sync_pipeline.core.model import Traffic
 from sync_pipeline.sources.certificates import remedy
 from sync_pipeline.sources.gitlab import bodies, responses
 from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 
 from lxml import etree
 
-from sync_pipeline.errors import Cancelled, WindowTooHard
+from sync_pipeline.core.errors import Cancelled, WindowTooHard
 from sync_pipeline.sources.svn import process
 from sync_pipeline.sources.svn.configuration import SYSTEM, PrivateFolder, has_proxy, svn_proxy
 from sync_pipeline.sources.svn.process import CommandLimits, CommandResult, OutputFile

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from enum import Enum
 from urllib.parse import urlsplit
 
-from sync_pipeline.errors import (
+from sync_pipeline.core.errors import (
     AccessDenied,
     Cancelled,
     ConfigurationError,

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from sync_pipeline import clock
-from sync_pipeline.errors import ConfigurationError
+from sync_pipeline.core import clock
+from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.sources.proxies import VARIABLES, proxy_for
 
 SYSTEM = Path("/etc/subversion")

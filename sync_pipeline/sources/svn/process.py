@@ -25,8 +25,8 @@ from pathlib import Path
 
 from plumbum import CommandNotFound, local
 
-from sync_pipeline.child_environment import NETWORK, child_environment
-from sync_pipeline.errors import Cancelled, ConfigurationError, Transient, WindowTooHard
+from sync_pipeline.core.child_environment import NETWORK, child_environment
+from sync_pipeline.core.errors import Cancelled, ConfigurationError, Transient, WindowTooHard
 
 STDERR_CAP = 64 * 1024
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})

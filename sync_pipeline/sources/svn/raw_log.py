@@ -21,7 +21,7 @@ import requests
 from requests.auth import HTTPDigestAuth
 from urllib3.exceptions import HTTPError
 
-from sync_pipeline.errors import Cancelled
+from sync_pipeline.core.errors import Cancelled
 from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
 from sync_pipeline.sources.svn.response import raw_plain
 

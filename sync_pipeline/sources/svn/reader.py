@@ -19,8 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
-from sync_pipeline.errors import ConfigurationError, Permanent, SyncError, Transient, WindowTooHard
-from sync_pipeline.model import (
+from sync_pipeline.core.errors import ConfigurationError, Permanent, SyncError, Transient, WindowTooHard
+from sync_pipeline.core.model import (
     DeferredFetch,
     Page,
     PathChange,

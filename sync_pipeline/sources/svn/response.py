@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from lxml import etree
 
-from sync_pipeline.errors import WindowTooHard
+from sync_pipeline.core.errors import WindowTooHard
 from sync_pipeline.sources.svn.process import OutputFile
 
 T = TypeVar("T")

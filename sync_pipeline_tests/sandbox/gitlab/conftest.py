@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import requests
 
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
-from sync_pipeline.sandbox.gitlab.records import Group, Project, Row, Token
+from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
+from sync_pipeline_sandbox.gitlab.records import Group, Project, Row, Token
 
 START = datetime(2024, 5, 6, 12, 0, 0, 123456, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.sandbox.gitlab import GUEST
+from sync_pipeline_sandbox.gitlab import GUEST
 from sync_pipeline_tests.sandbox.gitlab.conftest import Site
 
 NOT_FOUND = {"message": "404 Project Not Found"}

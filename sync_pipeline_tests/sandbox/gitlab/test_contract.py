@@ -16,7 +16,7 @@ import pytest
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT7
 
-from sync_pipeline.sandbox.gitlab.records import MergeRequest
+from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests.sandbox.gitlab.conftest import Site
 
 HEX = "a" * 40

@@ -9,8 +9,8 @@ from email.utils import parsedate_to_datetime
 import pytest
 import requests
 
-from sync_pipeline.sandbox.gitlab import RateLimit, faults
-from sync_pipeline.sandbox.gitlab.generator import generate
+from sync_pipeline_sandbox.gitlab import RateLimit, faults
+from sync_pipeline_sandbox.gitlab.generator import generate
 from sync_pipeline_tests.sandbox.gitlab.conftest import START, Site
 
 

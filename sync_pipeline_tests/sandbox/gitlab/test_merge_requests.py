@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sync_pipeline.sandbox.gitlab import GitRepository
-from sync_pipeline.sandbox.gitlab.generator import generate
-from sync_pipeline.sandbox.gitlab.recorded import load_recorded
-from sync_pipeline.sandbox.gitlab.records import MergeRequest
+from sync_pipeline_sandbox.gitlab import GitRepository
+from sync_pipeline_sandbox.gitlab.generator import generate
+from sync_pipeline_sandbox.gitlab.recorded import load_recorded
+from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests.sandbox.gitlab.conftest import Site
 
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from sync_pipeline.sandbox.gitlab.generator import generate
+from sync_pipeline_sandbox.gitlab.generator import generate
 from sync_pipeline_tests.sandbox.gitlab.conftest import Site
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import requests
 
-from sync_pipeline.sandbox.gitlab import GitLab, serve
+from sync_pipeline_sandbox.gitlab import GitLab, serve
 from sync_pipeline_tests.sandbox.gitlab.conftest import Site
 
 

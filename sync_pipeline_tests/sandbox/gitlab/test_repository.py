@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.sandbox.gitlab import GitRepository
-from sync_pipeline.sandbox.gitlab import git as sandbox_git
+from sync_pipeline_sandbox.gitlab import GitRepository
+from sync_pipeline_sandbox.gitlab import git as sandbox_git
 from sync_pipeline_tests.sandbox.gitlab.conftest import Site
 
 

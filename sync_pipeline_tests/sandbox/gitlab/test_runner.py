@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from sync_pipeline.sandbox.gitlab import GitLab, GitRepository, Server
+from sync_pipeline_sandbox.gitlab import GitLab, GitRepository, Server
 
-COMMAND = [sys.executable, "-m", "sync_pipeline.sandbox.gitlab"]
+COMMAND = [sys.executable, "-m", "sync_pipeline_sandbox.gitlab"]
 HERE = Path(__file__).resolve().parents[3]
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
-from sync_pipeline.sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline.sources.gitlab.transport import Client, Instance
+from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, GitRepository, Server, serve
+from sync_pipeline_sandbox.gitlab.records import Group, Project, Row
 from sync_pipeline_tests.sources.gitlab.servers import Clock
 
 START = datetime(2024, 5, 6, 12, 0, 0, 123456, tzinfo=UTC)

@@ -22,7 +22,7 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
-from sync_pipeline.sandbox.gitlab.server import serve_to_the_end
+from sync_pipeline_sandbox.gitlab.server import serve_to_the_end
 
 RESET = b"(reset)"
 SILENCE = b"(silence)"

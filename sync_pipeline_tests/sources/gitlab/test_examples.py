@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.gitlab_rows import Origin, Person, RefKind
+from sync_pipeline.core.gitlab_rows import Origin, Person, RefKind
 from sync_pipeline.sources.gitlab.fields import commit
 from sync_pipeline.sources.gitlab.merge_requests import (
     MergeRequestReader,

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.errors import AccessDenied, SourceGone, SyncError, Transient
-from sync_pipeline.gitlab_rows import MergeRequestPage, MergeRequestRow, Origin, ReviewSet
-from sync_pipeline.model import TimeWindow
-from sync_pipeline.sandbox.gitlab import DEVELOPER, faults
-from sync_pipeline.sandbox.gitlab.generator import generate
-from sync_pipeline.sandbox.gitlab.recorded import load_recorded
-from sync_pipeline.sandbox.gitlab.records import MergeRequest, Project
+from sync_pipeline.core.errors import AccessDenied, SourceGone, SyncError, Transient
+from sync_pipeline.core.gitlab_rows import MergeRequestPage, MergeRequestRow, Origin, ReviewSet
+from sync_pipeline.core.model import TimeWindow
 from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader
 from sync_pipeline.sources.gitlab.reviews import ReviewReader, global_note_id, note, read_note
+from sync_pipeline_sandbox.gitlab import DEVELOPER, faults
+from sync_pipeline_sandbox.gitlab.generator import generate
+from sync_pipeline_sandbox.gitlab.recorded import load_recorded
+from sync_pipeline_sandbox.gitlab.records import MergeRequest, Project
 from sync_pipeline_tests.sources.gitlab.conftest import Site
 
 BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)

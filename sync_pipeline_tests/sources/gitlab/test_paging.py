@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sync_pipeline.errors import Transient
-from sync_pipeline.model import TimeWindow
+from sync_pipeline.core.errors import Transient
+from sync_pipeline.core.model import TimeWindow
 from sync_pipeline.sources.gitlab import paging
 from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.paging import Key, Position, step

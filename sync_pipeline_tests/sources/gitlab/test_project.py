@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.errors import AccessDenied, SourceGone, SyncError
-from sync_pipeline.model import Access, JobType
+from sync_pipeline.core.errors import AccessDenied, SourceGone, SyncError
+from sync_pipeline.core.model import Access, JobType
 from sync_pipeline.sources.gitlab.project import access, get_project, get_token
 from sync_pipeline.sources.gitlab.transport import Instance
 from sync_pipeline_tests.sources.gitlab.conftest import Site

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sync_pipeline.errors import SourceGone, Transient
-from sync_pipeline.gitlab_rows import CommitPage, CommitRow, RefKind
-from sync_pipeline.model import TimeWindow
-from sync_pipeline.sandbox.gitlab import GitRepository, faults
+from sync_pipeline.core.errors import SourceGone, Transient
+from sync_pipeline.core.gitlab_rows import CommitPage, CommitRow, RefKind
+from sync_pipeline.core.model import TimeWindow
 from sync_pipeline.sources.gitlab.commits import CommitReader
 from sync_pipeline.sources.gitlab.fields import commit
 from sync_pipeline.sources.gitlab.refs import RefReader
+from sync_pipeline_sandbox.gitlab import GitRepository, faults
 from sync_pipeline_tests.sources.gitlab.conftest import START, Site
 
 SHA = "a" * 40

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.errors import (
+from sync_pipeline.core.errors import (
     AccessDenied,
     Cancelled,
     ConfigurationError,

@@ -1,0 +1,33 @@
+-- Statements of sync_pipeline/ledger/credentials.py: tokens that a server refused:
+-- ``scm.revoked_credentials``.
+
+-- name: stop
+-- Remembers that a server refused a token; one that was refused before keeps the time of the first refusal.
+INSERT INTO scm.revoked_credentials AS s (instance, fingerprint, reason)
+VALUES (%(instance)s, %(fingerprint)s, left(%(reason)s, 2000))
+ON CONFLICT (instance, fingerprint) DO UPDATE
+   SET reason = EXCLUDED.reason, last_seen_at = clock_timestamp()
+
+-- name: clear
+-- The server accepted this token.
+DELETE FROM scm.revoked_credentials WHERE instance = %(instance)s AND fingerprint = %(fingerprint)s
+
+-- name: stops
+-- Every token that is stopped, for the plan and for the health of what depends on it.
+SELECT instance, fingerprint, reason, stopped_at, last_seen_at
+  FROM scm.revoked_credentials
+ ORDER BY instance, fingerprint
+
+-- name: unanswered
+-- The latest refusal of each server, until a complete look or a reading that began after it: that took another
+-- token. For those who do not hold the tokens.
+SELECT DISTINCT ON (s.instance) s.instance, s.fingerprint, s.reason, s.stopped_at, s.last_seen_at
+  FROM scm.revoked_credentials AS s
+ WHERE NOT EXISTS (
+       SELECT 1 FROM scm.sync_watermarks AS w JOIN scm.repos AS r USING (repo_id)
+        WHERE r.kind = 'gitlab' AND r.instance = s.instance AND w.verified_at > s.last_seen_at)
+   AND NOT EXISTS (
+       SELECT 1 FROM scm.sync_runs AS n JOIN scm.repos AS r USING (repo_id)
+        WHERE r.kind = 'gitlab' AND r.instance = s.instance AND n.started_at > s.last_seen_at
+          AND n.status IN ('completed', 'no_data') AND n.calls > 0)
+ ORDER BY s.instance, s.last_seen_at DESC

@@ -1,0 +1,21 @@
+-- Statements of sync_pipeline/ledger/dagster_runs.py: runs of Dagster's that failed before they began, and
+-- why.
+
+-- name: runs
+-- The newest runs that began, or that failed before that; a run that waits says nothing yet. Dagster's times
+-- have no zone and are UTC.
+SELECT r.run_id, r.status = 'FAILURE' AND r.start_time IS NULL AS never_began,
+       r.update_timestamp AT TIME ZONE 'UTC' AS updated_at
+  FROM runs AS r
+ WHERE r.status IN ('STARTED', 'SUCCESS', 'FAILURE')
+   AND r.create_timestamp > (now() AT TIME ZONE 'UTC') - interval '1 day'
+ ORDER BY r.id DESC
+ LIMIT %(newest)s
+
+-- name: notes
+-- What the launcher and the monitor of runs noted of one run, the newest first.
+SELECT event
+  FROM event_logs
+ WHERE run_id = %(run_id)s AND dagster_event_type IN ('ENGINE_EVENT', 'PIPELINE_FAILURE')
+ ORDER BY id DESC
+ LIMIT 10

@@ -1,0 +1,88 @@
+-- Statements of sync_pipeline/facts/quarantine.py: quarantine and deferred fetches: rows that could not be
+-- stored, and details that are still to be read.
+
+-- name: quarantine
+INSERT INTO scm.quarantine AS q (repo_id, job_type, natural_key, reason, detail, payload, batch_id)
+VALUES (%(repo_id)s, %(job_type)s, %(natural_key)s, %(reason)s, left(%(detail)s, 2000), %(payload)s,
+        %(batch_id)s)
+ON CONFLICT (repo_id, job_type, natural_key) WHERE resolved_at IS NULL DO UPDATE
+   SET reason = EXCLUDED.reason, detail = EXCLUDED.detail, payload = EXCLUDED.payload,
+       batch_id = EXCLUDED.batch_id, seen = q.seen + 1, last_seen_at = now()
+
+-- name: defer
+-- Met again: the next try waits longer each time, a day at most.
+INSERT INTO scm.deferred_fetches AS o (repo_id, job_type, natural_key, detail, last_error)
+VALUES (%(repo_id)s, %(job_type)s, %(natural_key)s, %(detail)s, left(%(error)s, 2000))
+ON CONFLICT (repo_id, job_type, natural_key, detail) WHERE resolved_at IS NULL DO UPDATE
+   SET attempts = o.attempts + 1, last_error = EXCLUDED.last_error,
+       not_before = now() + least(interval '1 day', interval '1 minute' * power(2, least(o.attempts, 12)))
+
+-- name: due
+SELECT natural_key, detail, last_error AS error FROM scm.deferred_fetches
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND not_before <= now()
+ ORDER BY not_before
+ LIMIT %(limit)s
+
+-- name: entries
+-- A look through quarantine, the latest met first; the number of all that fit comes with each row. The payload
+-- is left out: it may be large.
+SELECT q.quarantine_id, q.repo_id, q.job_type, q.natural_key, q.reason, q.detail,
+       length(q.payload) AS payload_bytes, q.batch_id, q.seen, q.created_at, q.last_seen_at, q.resolved_at,
+       b.revs, b.period, b.run_id, count(*) OVER () AS total
+  FROM scm.quarantine AS q
+  LEFT JOIN scm.sync_batches AS b USING (batch_id)
+ WHERE (%(ids)s::bigint[] IS NULL OR q.quarantine_id = ANY (%(ids)s))
+   AND (%(repo_id)s::bigint IS NULL OR q.repo_id = %(repo_id)s)
+   AND (%(job_type)s::text IS NULL OR q.job_type = %(job_type)s)
+   AND (%(reason)s::text IS NULL OR q.reason = %(reason)s)
+   AND (%(resolved)s OR q.resolved_at IS NULL)
+ ORDER BY q.last_seen_at DESC, q.quarantine_id DESC
+ LIMIT %(limit)s
+
+-- name: payload
+SELECT payload FROM scm.quarantine WHERE quarantine_id = %(id)s
+
+-- name: resolve
+-- The source was asked for all that the row could be among, and it is there no more.
+UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail, 1900)
+ WHERE quarantine_id = ANY (%(ids)s) AND resolved_at IS NULL
+
+-- name: open_keys
+-- Everything of an asset that is quarantined.
+SELECT natural_key FROM scm.quarantine
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
+
+-- name: settle
+-- A row that could be stored after all leaves quarantine; a detail that was read is no longer deferred.
+WITH settled AS (
+    UPDATE scm.deferred_fetches AS o SET resolved_at = now()
+      FROM json_to_recordset(%(fetched)s) AS s (natural_key text, detail text)
+     WHERE o.repo_id = %(repo_id)s AND o.job_type = %(job_type)s AND o.resolved_at IS NULL
+       AND o.natural_key = s.natural_key AND o.detail = s.detail
+)
+UPDATE scm.quarantine SET resolved_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
+   AND natural_key = ANY (%(keys)s)
+
+-- name: settle_deferred
+-- Deferred fetches and quarantine of rows that are gone from their source. All that belongs to a merge request
+-- begins with its number.
+UPDATE scm.deferred_fetches SET resolved_at = now()
+ WHERE repo_id = %(repo_id)s AND job_type = ANY (%(job_types)s) AND natural_key = ANY (%(keys)s)
+   AND resolved_at IS NULL
+
+-- name: settle_aside
+UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail, 1900)
+ WHERE repo_id = %(repo_id)s AND job_type = ANY (%(job_types)s) AND resolved_at IS NULL
+   AND (natural_key = ANY (%(keys)s)
+        OR (job_type IN ('merge_requests', 'reviews') AND split_part(natural_key, ':', 1) = ANY (%(keys)s)))
+
+-- name: unstored
+-- The same for a merge request that is not stored, once it was requested often enough: no comparison finds
+-- that it was deleted. A row that is there gets its tombstone first.
+SELECT natural_key FROM scm.deferred_fetches AS o
+ WHERE o.repo_id = %(repo_id)s AND o.job_type = %(job_type)s AND o.natural_key = %(iid)s::text
+   AND o.resolved_at IS NULL AND o.attempts >= %(looks)s AND o.created_at <= now() - %(time)s
+   AND NOT EXISTS (SELECT FROM scm.mrs AS m
+                    WHERE m.repo_id = o.repo_id AND m.iid = %(iid)s AND m.replaced_id = 0
+                      AND m.deleted_at IS NULL)

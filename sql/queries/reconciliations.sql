@@ -1,0 +1,67 @@
+-- Statements of sync_pipeline/ledger/reconciliations.py: comparisons with the source: their results and the
+-- open differences.
+
+-- name: next
+-- The number of a comparison is needed while its differences are written, before its result is known.
+SELECT nextval(pg_get_serial_sequence('scm.reconciliations', 'reconciliation_id')) AS number
+
+-- name: add
+INSERT INTO scm.reconciliations (reconciliation_id, repo_id, job_type, revs, period, depth, status, expected,
+                                 stored, missing, extra, changed, newer, unreadable, hidden, calls, detail,
+                                 run_id)
+OVERRIDING SYSTEM VALUE
+VALUES (%(number)s, %(repo_id)s, %(job_type)s, %(revs)s, %(period)s, %(depth)s, %(status)s, %(expected)s,
+        %(stored)s, %(missing)s, %(extra)s, %(changed)s, %(newer)s, %(unreadable)s, %(hidden)s, %(calls)s,
+        left(%(detail)s, 2000), %(run_id)s)
+
+-- name: put
+-- A difference that is known already was seen once more; one that is another one now begins anew.
+INSERT INTO scm.discrepancies AS d (repo_id, job_type, natural_key, kind, fields, revs, period,
+                                    reconciliation)
+VALUES (%(repo_id)s, %(job_type)s, %(natural_key)s, %(kind)s, %(fields)s, %(revs)s, %(period)s, %(number)s)
+ON CONFLICT (repo_id, job_type, natural_key) WHERE resolved_at IS NULL DO UPDATE
+   SET looks = CASE WHEN d.kind <> EXCLUDED.kind THEN 1
+                    WHEN d.reconciliation = EXCLUDED.reconciliation THEN d.looks ELSE d.looks + 1 END,
+       found_at = CASE WHEN d.kind = EXCLUDED.kind THEN d.found_at ELSE now() END,
+       kind = EXCLUDED.kind, fields = EXCLUDED.fields, revs = EXCLUDED.revs, period = EXCLUDED.period,
+       reconciliation = EXCLUDED.reconciliation, last_seen_at = now()
+
+-- name: resolve
+-- Differences that a comparison of their place no longer saw; it may check those without a place, too.
+UPDATE scm.discrepancies
+   SET resolved_at = now(), outcome = CASE WHEN kind = 'extra' THEN 'returned' ELSE 'healed' END
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
+   AND reconciliation <> %(number)s AND natural_key <> ALL (%(unread)s)
+   -- The parts of a row that could not be compared were not compared either.
+   AND split_part(natural_key, ':', 1) <> ALL (%(unread)s)
+   AND (revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange
+        OR (revs IS NULL AND period IS NULL AND %(everywhere)s))
+
+-- name: open
+-- The open ones in a window, and those without a place.
+SELECT discrepancy_id, natural_key, kind, fields, revs, period, looks, repairs, found_at, last_seen_at,
+       now() AS now
+  FROM scm.discrepancies
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
+   AND (NOT %(within)s OR revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange
+        OR (revs IS NULL AND period IS NULL))
+   AND (%(number)s::bigint IS NULL OR reconciliation = %(number)s)
+ ORDER BY kind, revs, period, natural_key
+ LIMIT %(limit)s
+
+-- name: tried
+UPDATE scm.discrepancies SET repairs = repairs + 1 WHERE discrepancy_id = ANY (%(ids)s)
+
+-- name: deleted
+-- Confirmed gone: the row is a tombstone now.
+UPDATE scm.discrepancies SET resolved_at = now(), outcome = 'deleted'
+ WHERE discrepancy_id = ANY (%(ids)s) AND resolved_at IS NULL
+
+-- name: of_run
+-- The results of one probe, in order.
+SELECT * FROM scm.reconciliations WHERE run_id = %(run_id)s ORDER BY reconciliation_id
+
+-- name: forgive
+-- A person starts the repairs again.
+UPDATE scm.discrepancies SET repairs = 0
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND repairs > 0

@@ -1,0 +1,169 @@
+-- Statements of sync_pipeline/facts/refs.py: refs of GitLab: where every branch and tag leads, what became
+-- of them, and what they reach.
+
+-- name: stored
+SELECT kind, name, tip, target, covered_tip, is_default
+  FROM scm.refs
+ WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+ ORDER BY kind, name
+
+-- name: known
+-- What a listing is compared with: everything typed, so that an equal ref causes no write.
+SELECT kind, name, tip, target, is_default, is_protected, tagged_at, message, flags,
+       deleted_at IS NOT NULL AS deleted
+  FROM scm.refs
+ WHERE repo_id = %(repo_id)s
+
+-- name: write
+-- New, changed and returned refs. judged_tip stays until somebody knows whether the move was forced; a ref
+-- that is new (again) has not moved.
+INSERT INTO scm.refs AS r (repo_id, kind, name, tip, target, judged_tip, is_default, is_protected, tagged_at,
+                           message, flags, raw, batch_id)
+SELECT %(repo_id)s, kind, name, tip, target, tip, is_default, is_protected, tagged_at, message, flags, raw,
+       %(batch_id)s
+  FROM json_to_recordset(%(rows)s)
+    AS s (kind text, name text, tip text, target text, is_default boolean, is_protected boolean,
+          tagged_at timestamptz, message text, flags text[], raw jsonb)
+ON CONFLICT (repo_id, kind, name) DO UPDATE
+   SET tip = EXCLUDED.tip, target = EXCLUDED.target,
+       judged_tip = CASE WHEN r.deleted_at IS NULL THEN r.judged_tip ELSE EXCLUDED.tip END,
+       moved_at = CASE WHEN r.deleted_at IS NULL AND r.tip = EXCLUDED.tip THEN r.moved_at ELSE now() END,
+       is_default = EXCLUDED.is_default, is_protected = EXCLUDED.is_protected,
+       tagged_at = EXCLUDED.tagged_at, message = EXCLUDED.message, flags = EXCLUDED.flags,
+       raw = EXCLUDED.raw, batch_id = EXCLUDED.batch_id, deleted_at = NULL
+
+-- name: delete
+UPDATE scm.refs AS r SET deleted_at = now(), is_default = FALSE, batch_id = %(batch_id)s
+  FROM json_to_recordset(%(rows)s) AS s (kind text, name text)
+ WHERE r.repo_id = %(repo_id)s AND r.kind = s.kind AND r.name = s.name
+
+-- name: events
+INSERT INTO scm.ref_events (repo_id, kind, name, event, old_tip, new_tip, observed_at, batch_id)
+SELECT %(repo_id)s, kind, name, event, old_tip, new_tip, %(observed_at)s, %(batch_id)s
+  FROM json_to_recordset(%(rows)s) AS s (kind text, name text, event text, old_tip text, new_tip text)
+
+-- name: unjudged
+-- Moves of which it is not known yet whether they were forced.
+SELECT kind, name, judged_tip, tip FROM scm.refs
+ WHERE repo_id = %(repo_id)s AND judged_tip <> tip AND deleted_at IS NULL
+ ORDER BY kind, name
+
+-- name: judge
+-- The event of a move, unless somebody wrote it already.
+WITH judged AS (
+    UPDATE scm.refs SET judged_tip = %(new_tip)s
+     WHERE repo_id = %(repo_id)s AND kind = %(kind)s AND name = %(name)s AND judged_tip = %(old_tip)s
+       AND deleted_at IS NULL
+    RETURNING kind, name
+)
+INSERT INTO scm.ref_events (repo_id, kind, name, event, old_tip, new_tip, observed_at, batch_id)
+SELECT %(repo_id)s, kind, name, %(event)s, %(old_tip)s, %(new_tip)s, %(observed_at)s, %(batch_id)s
+  FROM judged
+
+-- name: cover
+UPDATE scm.refs SET covered_tip = tip
+ WHERE repo_id = %(repo_id)s AND tip = ANY (%(tips)s) AND deleted_at IS NULL
+   AND covered_tip IS DISTINCT FROM tip
+
+-- name: set_aside
+-- Refs that could not be stored, or whose history could not be read, and are still set aside.
+SELECT natural_key FROM scm.quarantine
+ WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
+   AND (natural_key LIKE 'branch:%%' OR natural_key LIKE 'tag:%%') AND (reason = %(no_history)s) = %(walked)s
+
+-- name: is_ancestor
+-- Goes from a commit to its parents until the ancestor is met: rows come one by one, so LIMIT 1 ends it. The
+-- sub-query with LIMIT makes it a look-up by key at each step, whatever the planner knows of a new table.
+WITH RECURSIVE reached (sha) AS (
+    SELECT %(descendant)s::text
+    UNION
+    SELECT p.sha
+      FROM reached AS r
+     CROSS JOIN LATERAL (SELECT c.parents FROM scm.git_commits AS c
+                          WHERE c.repo_id = %(repo_id)s AND c.commit_sha = r.sha LIMIT 1) AS c
+     CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+)
+SELECT TRUE AS found FROM reached WHERE sha = %(ancestor)s LIMIT 1
+
+-- name: any_unreachable
+-- A ref that leads again to what no ref reached: its flags have to go.
+SELECT 1 FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(tips)s) AND unreachable_since IS NOT NULL
+ LIMIT 1
+
+-- name: reached
+-- Those of some commits that any ref reaches.
+WITH RECURSIVE reached (sha) AS (
+    SELECT tip FROM scm.refs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+    UNION
+    SELECT p.sha
+      FROM reached AS r
+     CROSS JOIN LATERAL (SELECT c.parents FROM scm.git_commits AS c
+                          WHERE c.repo_id = %(repo_id)s AND c.commit_sha = r.sha LIMIT 1) AS c
+     CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+)
+SELECT sha FROM reached WHERE sha = ANY (%(shas)s)
+
+-- name: mark
+-- Everything that any ref reaches, in one go; then both flags that are wrong.
+WITH RECURSIVE reached (sha) AS (
+    SELECT tip FROM scm.refs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
+    UNION
+    SELECT p.sha
+      FROM reached AS r
+     CROSS JOIN LATERAL (SELECT c.parents FROM scm.git_commits AS c
+                          WHERE c.repo_id = %(repo_id)s AND c.commit_sha = r.sha LIMIT 1) AS c
+     CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+), wrong AS (
+    SELECT c.git_commit_id, r.sha IS NULL AS lost
+      FROM scm.git_commits AS c
+      LEFT JOIN reached AS r ON r.sha = c.commit_sha
+     WHERE c.repo_id = %(repo_id)s AND (r.sha IS NULL) <> (c.unreachable_since IS NOT NULL)
+)
+UPDATE scm.git_commits AS c SET unreachable_since = CASE WHEN w.lost THEN now() END
+  FROM wrong AS w
+ WHERE c.git_commit_id = w.git_commit_id
+
+-- name: missing_parents
+-- Parents that are not stored. Where every ref is covered these are rows that the server could not give, or
+-- that are in quarantine. Commits that no ref reaches may come from anywhere.
+SELECT DISTINCT p.sha
+  FROM scm.git_commits AS c
+ CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+ WHERE c.repo_id = %(repo_id)s AND c.unreachable_since IS NULL
+   AND NOT EXISTS (SELECT FROM scm.git_commits AS o WHERE o.repo_id = c.repo_id AND o.commit_sha = p.sha)
+ LIMIT %(limit)s
+
+-- name: unknown_parents
+-- Commits of refs whose parents are unknown: the history of refs ends there as if they were roots.
+SELECT commit_sha AS sha FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND parents IS NULL AND unreachable_since IS NULL AND deleted_at IS NULL
+ LIMIT %(limit)s
+
+-- name: missing_tips
+-- Tips of refs that are covered but not stored themselves.
+SELECT DISTINCT r.tip AS sha
+  FROM scm.refs AS r
+ WHERE r.repo_id = %(repo_id)s AND r.deleted_at IS NULL AND r.covered_tip = r.tip
+   AND NOT EXISTS (SELECT FROM scm.git_commits AS o WHERE o.repo_id = r.repo_id AND o.commit_sha = r.tip)
+ LIMIT %(limit)s
+
+-- name: nameless
+-- Places in a walk of commits that could not be given; their names are not known.
+SELECT natural_key FROM scm.quarantine
+ WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL AND reason = %(reason)s
+   AND natural_key LIKE '%%:%%' AND natural_key NOT LIKE 'branch:%%' AND natural_key NOT LIKE 'tag:%%'
+
+-- name: told
+-- Refs that are there, as far as their events tell.
+SELECT kind, name FROM (
+    SELECT DISTINCT ON (kind, name) kind, name, event FROM scm.ref_events
+     WHERE repo_id = %(repo_id)s
+     ORDER BY kind, name, event_id DESC) AS latest
+ WHERE event <> 'deleted'
+
+-- name: not_stored
+-- Which of some commits are not stored at all.
+SELECT s.sha FROM unnest(%(shas)s::text[]) AS s (sha)
+ WHERE NOT EXISTS (SELECT FROM scm.git_commits AS c
+                    WHERE c.repo_id = %(repo_id)s AND c.commit_sha = s.sha AND c.deleted_at IS NULL)

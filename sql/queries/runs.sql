@@ -1,0 +1,38 @@
+-- Statements of sync_pipeline/ledger/runs.py: attempts and their batches as a person looks at them:
+-- ``scm.sync_runs`` and ``scm.sync_batches``.
+
+-- name: runs
+-- Runs with their jobs, the newest first.
+SELECT r.run_id, r.job_id, r.attempt, r.repo_id, r.job_type, r.mode, r.status, r.started_at, r.finished_at,
+       r.worker, r.dagster_run_id, r.rows_read, r.inserted, r.updated, r.unchanged, r.regressed, r.quarantined,
+       r.batches, r.calls, r.error_code, r.error, r.code_version, j.revs, j.period, j.trigger, j.actor,
+       j.reason, j.from_raw,
+       extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.started_at)::float8 AS seconds
+  FROM scm.sync_runs AS r
+  JOIN scm.sync_jobs AS j USING (job_id)
+ WHERE (%(run_id)s::uuid IS NULL OR r.run_id = %(run_id)s)
+   AND (%(dagster_run_id)s::text IS NULL OR r.dagster_run_id = %(dagster_run_id)s)
+   AND (%(repo_id)s::bigint IS NULL OR r.repo_id = %(repo_id)s)
+   AND (%(job_type)s::text IS NULL OR r.job_type = %(job_type)s)
+ ORDER BY r.started_at DESC, r.run_id
+ LIMIT %(limit)s
+
+-- name: batches
+-- Batches in the order in which they were written.
+SELECT batch_id, run_id, batch_no, job_type, fence, revs, period, covers, rows_read, inserted, updated,
+       unchanged, regressed, quarantined, deferred AS owed, position, first_key, last_key, read_time, calls, seconds,
+       committed_at
+  FROM scm.sync_batches
+ WHERE (%(batch_id)s::bigint IS NULL OR batch_id = %(batch_id)s)
+   AND (%(run_ids)s::uuid[] IS NULL OR run_id = ANY (%(run_ids)s))
+ ORDER BY run_id, batch_no
+ LIMIT %(limit)s
+
+-- name: was_there
+-- Events of coverage stay when the records of the work are removed.
+SELECT 1 FROM scm.sync_watermark_events WHERE run_id = %(run_id)s OR batch_id = %(batch_id)s LIMIT 1
+
+-- name: begun
+-- The jobs that somebody began to work on since then.
+SELECT DISTINCT job_id FROM scm.sync_runs
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s AND started_at >= %(since)s

@@ -1,0 +1,207 @@
+-- Statements of sync_pipeline/facts/svn_revisions.py: sVN facts: how a batch of revisions gets into the
+-- tables.
+
+-- name: stage
+-- Private to the connection and emptied at commit. Copied into before anything is compared.
+CREATE TEMP TABLE IF NOT EXISTS stage_revisions (
+    rev_num bigint, author_raw text, ts timestamptz, message text, visibility text, detail_level smallint,
+    sure_richness smallint, path_count integer, flags text[], meta_json jsonb, content_hash bytea,
+    paths_hash bytea
+) ON COMMIT DELETE ROWS;
+CREATE TEMP TABLE IF NOT EXISTS stage_paths (
+    rev_num bigint, path_no integer, path text, action text, kind text, copyfrom_path text,
+    copyfrom_rev bigint, text_mods boolean, prop_mods boolean
+) ON COMMIT DELETE ROWS;
+CREATE TEMP TABLE IF NOT EXISTS stage_written (rev_num bigint, inserted boolean) ON COMMIT DELETE ROWS;
+
+-- name: copy_paths
+COPY stage_paths (rev_num, path_no, path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods)
+FROM STDIN
+
+-- name: copy_new_paths
+-- For a window of which nothing is stored yet.
+COPY scm.svn_changed_paths (repo_id, rev_num, path_no, path, action, kind, copyfrom_path, copyfrom_rev,
+                            text_mods, prop_mods)
+FROM STDIN
+
+-- name: any_in_window
+-- Tells a first reading from a later one. The caller's lease keeps it true until the transaction ends.
+SELECT EXISTS (SELECT 1 FROM scm.svn_revisions
+                WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s)
+    OR EXISTS (SELECT 1 FROM scm.svn_changed_paths
+                WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s) AS any
+
+-- name: copy_revisions
+COPY stage_revisions (rev_num, author_raw, ts, message, visibility, detail_level, sure_richness, path_count,
+                      flags, meta_json, content_hash, paths_hash)
+FROM STDIN
+
+-- name: changes
+-- How stored revisions differ from staged ones, where all of both can be seen. Two things are no difference:
+-- the kind of a path and its modifications, which old servers do not send, and a space for a TAB in a path,
+-- which http may cause. The hash was made when the stored paths were read, so rows that were damaged in this
+-- database are no difference either.
+SELECT r.rev_num, s.ts, r.ts AS stored_ts, r.first_seen_at, now() AS seen_at,
+       r.message IS DISTINCT FROM s.message AS message_differs,
+       s.paths_hash <> r.paths_hash AND EXISTS (
+           SELECT FROM (
+               SELECT path, action, copyfrom_path, copyfrom_rev, 1 AS side
+                 FROM stage_paths WHERE rev_num = s.rev_num
+               UNION ALL
+               SELECT path, action, copyfrom_path, copyfrom_rev, -1
+                 FROM scm.svn_changed_paths WHERE repo_id = r.repo_id AND rev_num = r.rev_num) AS p
+            GROUP BY regexp_replace(path, E'\r\n|[\t\r\n]', ' ', 'g'), action,
+                     regexp_replace(copyfrom_path, E'\r\n|[\t\r\n]', ' ', 'g'), copyfrom_rev
+           HAVING sum(side) <> 0) AS paths_differ
+  FROM stage_revisions AS s
+  JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+ WHERE r.content_hash <> s.content_hash AND r.deleted_at IS NULL
+   AND r.visibility = 'full' AND array_to_string(r.flags, ' ') NOT LIKE '%%unread%%'
+   AND s.visibility = 'full' AND array_to_string(s.flags, ' ') NOT LIKE '%%unread%%'
+ ORDER BY r.rev_num
+
+-- name: archive
+-- Keeps what is about to be overwritten: revision properties can be edited at the source.
+INSERT INTO scm.svn_revision_versions (repo_id, rev_num, version, author_raw, ts, message, visibility,
+                                       path_count, flags, meta_json, content_hash, batch_id, seen_from,
+                                       seen_until)
+SELECT r.repo_id, r.rev_num, r.version, r.author_raw, r.ts, r.message, r.visibility, r.path_count, r.flags,
+       r.meta_json, r.content_hash, r.batch_id, r.updated_at, now()
+  FROM stage_revisions AS s
+  JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+ WHERE r.content_hash <> s.content_hash AND s.detail_level >= r.detail_level AND r.batch_id < %(batch_id)s
+
+-- name: archive_paths
+-- The paths of these versions, whether or not they change: each version is whole.
+INSERT INTO scm.svn_path_versions (repo_id, rev_num, version, path_no, path, action, kind, copyfrom_path,
+                                   copyfrom_rev, text_mods, prop_mods)
+SELECT r.repo_id, r.rev_num, r.version, p.path_no, p.path, p.action, p.kind, p.copyfrom_path, p.copyfrom_rev,
+       p.text_mods, p.prop_mods
+  FROM stage_revisions AS s
+  JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+  JOIN scm.svn_changed_paths AS p ON p.repo_id = r.repo_id AND p.rev_num = r.rev_num
+ WHERE r.content_hash <> s.content_hash AND s.detail_level >= r.detail_level AND r.batch_id < %(batch_id)s
+
+-- name: upsert
+-- The upsert. Richer wins, then the later observation; the same content changes nothing.
+WITH written AS (
+    INSERT INTO scm.svn_revisions AS r
+           (repo_id, rev_num, author_raw, ts, message, visibility, detail_level, path_count, flags, meta_json,
+            content_hash, paths_hash, batch_id)
+    SELECT %(repo_id)s, rev_num, author_raw, ts, message, visibility, detail_level, path_count, flags, meta_json,
+           content_hash, paths_hash, %(batch_id)s
+      FROM stage_revisions
+    ON CONFLICT (repo_id, rev_num) DO UPDATE
+       SET author_raw = EXCLUDED.author_raw, ts = EXCLUDED.ts, message = EXCLUDED.message,
+           visibility = EXCLUDED.visibility, detail_level = EXCLUDED.detail_level,
+           path_count = EXCLUDED.path_count, flags = EXCLUDED.flags, meta_json = EXCLUDED.meta_json,
+           content_hash = EXCLUDED.content_hash, paths_hash = EXCLUDED.paths_hash,
+           batch_id = EXCLUDED.batch_id, version = r.version + 1, deleted_at = NULL, updated_at = now()
+     WHERE (r.content_hash <> EXCLUDED.content_hash OR r.deleted_at IS NOT NULL)
+       AND EXCLUDED.detail_level >= r.detail_level AND r.batch_id < EXCLUDED.batch_id
+    RETURNING rev_num, (xmax = 0) AS inserted
+)
+INSERT INTO stage_written SELECT rev_num, inserted FROM written
+
+-- name: drop_paths
+-- The paths of a revision are replaced as a set; some may be there although their revision was taken away.
+DELETE FROM scm.svn_changed_paths AS p
+ USING stage_written AS w
+ WHERE p.repo_id = %(repo_id)s AND p.rev_num = w.rev_num
+
+-- name: insert_paths
+INSERT INTO scm.svn_changed_paths (repo_id, rev_num, path_no, path, action, kind, copyfrom_path,
+                                   copyfrom_rev, text_mods, prop_mods)
+SELECT %(repo_id)s, s.rev_num, s.path_no, s.path, s.action, s.kind, s.copyfrom_path, s.copyfrom_rev,
+       s.text_mods, s.prop_mods
+  FROM stage_paths AS s
+  JOIN stage_written AS w USING (rev_num)
+
+-- name: count
+SELECT count(*) AS read,
+       count(*) FILTER (WHERE w.inserted) AS inserted,
+       count(*) FILTER (WHERE NOT w.inserted) AS updated,
+       count(*) FILTER (WHERE w.rev_num IS NULL AND s.detail_level < r.detail_level
+                              AND s.content_hash <> r.content_hash) AS regressed
+  FROM stage_revisions AS s
+  LEFT JOIN stage_written AS w USING (rev_num)
+  LEFT JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+
+-- name: only_in_doubt
+-- Copies that are regressed only because http may have changed a CR or TAB of them, and else show what is stored.
+-- In a text all line ends count as equal, in a path also TAB and space.
+SELECT count(*) AS number
+  FROM stage_revisions AS s
+  JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+ WHERE s.content_hash <> r.content_hash AND s.detail_level < r.detail_level AND s.sure_richness >= r.detail_level
+   AND s.ts IS NOT DISTINCT FROM r.ts AND s.visibility = r.visibility AND s.path_count = r.path_count
+   AND regexp_replace(s.author_raw, E'\r\n?', E'\n', 'g')
+       IS NOT DISTINCT FROM regexp_replace(r.author_raw, E'\r\n?', E'\n', 'g')
+   AND regexp_replace(s.message, E'\r\n?', E'\n', 'g')
+       IS NOT DISTINCT FROM regexp_replace(r.message, E'\r\n?', E'\n', 'g')
+   AND regexp_replace((s.meta_json -> 'revprops')::text, '\\r(\\n)?', '\\n', 'g')
+       IS NOT DISTINCT FROM regexp_replace((r.meta_json -> 'revprops')::text, '\\r(\\n)?', '\\n', 'g')
+   AND (s.paths_hash = r.paths_hash OR NOT EXISTS (
+       SELECT regexp_replace(path, E'\r\n|[\t\r\n]', ' ', 'g'), action,
+              regexp_replace(copyfrom_path, E'\r\n|[\t\r\n]', ' ', 'g'), copyfrom_rev
+         FROM stage_paths WHERE rev_num = s.rev_num
+       EXCEPT ALL
+       SELECT regexp_replace(path, E'\r\n|[\t\r\n]', ' ', 'g'), action,
+              regexp_replace(copyfrom_path, E'\r\n|[\t\r\n]', ' ', 'g'), copyfrom_rev
+         FROM scm.svn_changed_paths WHERE repo_id = r.repo_id AND rev_num = r.rev_num))
+
+-- name: hidden_since
+-- Revisions of which the source shows less than is stored, or as much again. Their content stays, and so does
+-- updated_at, which is when it was read.
+UPDATE scm.svn_revisions AS r
+   SET hidden_since = CASE WHEN r.hidden_since IS NULL THEN now() END
+  FROM stage_revisions AS s
+ WHERE r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+   AND (r.hidden_since IS NOT NULL)
+       <> (array_position(%(ranks)s, s.visibility) < array_position(%(ranks)s, r.visibility))
+
+-- name: resolve
+-- A row that could be stored after all leaves quarantine; a detail that was read is no longer deferred.
+WITH stored AS (SELECT rev_num::text AS natural_key, flags FROM stage_revisions),
+settled AS (
+    UPDATE scm.deferred_fetches AS o SET resolved_at = now()
+      FROM stored AS s
+     WHERE o.repo_id = %(repo_id)s AND o.job_type = 'revisions' AND o.resolved_at IS NULL
+       AND o.natural_key = s.natural_key AND NOT (o.detail || '_unread') = ANY (s.flags)
+)
+UPDATE scm.quarantine AS q SET resolved_at = now()
+  FROM stored AS s
+ WHERE q.repo_id = %(repo_id)s AND q.job_type = 'revisions' AND q.resolved_at IS NULL
+   AND q.natural_key = s.natural_key
+
+-- name: fingerprints
+-- What the fingerprint check compares with a new reading of the same revisions.
+SELECT rev_num, ts, paths_hash, visibility FROM scm.svn_revisions
+ WHERE repo_id = %(repo_id)s AND rev_num <= %(head)s AND deleted_at IS NULL
+ ORDER BY rev_num DESC
+ LIMIT %(limit)s
+
+-- name: invalidate
+-- Before copies are stored that win over what is there: nothing that is kept about these is relied on.
+UPDATE scm.svn_revisions AS r SET content_hash = '', batch_id = 0, detail_level = s.detail_level
+  FROM json_to_recordset(%(rows)s) AS s (rev_num bigint, detail_level smallint)
+ WHERE r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
+
+-- name: how_rich
+-- What is noted of how much of them was read follows from these.
+SELECT rev_num, visibility, flags FROM scm.svn_revisions
+ WHERE repo_id = %(repo_id)s AND rev_num = ANY (%(rev_nums)s)
+
+-- name: whole
+-- A revision all of which was seen, and its paths as they were read.
+SELECT paths_hash FROM scm.svn_revisions
+ WHERE repo_id = %(repo_id)s AND rev_num = %(rev_num)s AND deleted_at IS NULL AND detail_level = %(whole)s
+
+-- name: paths
+SELECT path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods FROM scm.svn_changed_paths
+ WHERE repo_id = %(repo_id)s AND rev_num = %(rev_num)s
+ ORDER BY path_no
+
+-- name: count_revisions
+-- What is compared with the source's own number.
+SELECT count(*) AS revisions FROM scm.svn_revisions WHERE repo_id = %(repo_id)s AND deleted_at IS NULL

@@ -1,0 +1,15 @@
+-- Statements of sync_pipeline/ledger/throughput.py: how fast a source was read lately, as the ledger has
+-- it.
+
+-- name: pace
+-- The largest runs of a month tell the pace of much work; idle looks only how long a look takes. Those of the
+-- repository itself come first, then its neighbours on the same server.
+SELECT sum(seconds)::float8 / nullif(sum(rows_read), 0) AS seconds_per_row
+  FROM (SELECT s.rows_read, extract(epoch FROM s.finished_at - s.started_at) AS seconds
+          FROM scm.sync_runs AS s
+          JOIN scm.repos AS r USING (repo_id)
+         WHERE r.instance = (SELECT instance FROM scm.repos WHERE repo_id = %(repo_id)s)
+           AND s.job_type = %(job_type)s AND s.status = 'completed' AND s.calls > 0 AND s.rows_read > 0
+           AND s.started_at > now() - interval '30 days'
+         ORDER BY s.repo_id = %(repo_id)s DESC, s.rows_read DESC
+         LIMIT 5) AS largest

@@ -1,0 +1,1 @@
+"""Actions of a person on the installation: jobs, pauses, limits, quarantine, retention, verification."""

@@ -1,0 +1,1 @@
+"""What every other package builds on: types, errors, texts, windows. Imports nothing else of ours."""

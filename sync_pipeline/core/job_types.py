@@ -1,0 +1,141 @@
+"""The job types: a declaration of each, which the generic parts of the program read.
+
+Belongs here: the names, texts, requests and switches of a job type, as data. Does not belong here: where its
+rows are stored (:mod:`sync_pipeline.facts.job_types`) and how a job of it is done
+(:mod:`sync_pipeline.sync.job_types`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sync_pipeline.core.model import JobType, Kind
+
+
+class Family(StrEnum):
+    """The job types of one kind of source that share a reader, and with it a step and a Dagster job. Merge
+    requests and reviews are one family: both follow from the same list of changed merge requests."""
+
+    COMMITS = "commits"
+    MERGE_REQUESTS = "merge_requests"
+    REVISIONS = "revisions"
+
+    @property
+    def job_types(self) -> tuple[JobType, ...]:
+        """Its job types, in the order in which they are claimed."""
+        return tuple(job_type for job_type, one in DECLARED.items() if one.family is self)
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of source that it is read from."""
+        return DECLARED[self.job_types[0]].kind
+
+    @property
+    def job_name(self) -> str:
+        """Name of the Dagster job that syncs it; fixed, because people and CI call it."""
+        return f"sync_{self}"
+
+    @property
+    def content(self) -> str:
+        """What it syncs, for the description of its Dagster job."""
+        return _CONTENT_OF_FAMILY[self]
+
+
+_CONTENT_OF_FAMILY: Mapping[Family, str] = {
+    Family.COMMITS: "GitLab commits",
+    Family.MERGE_REQUESTS: "GitLab merge requests and their reviews",
+    Family.REVISIONS: "SVN revisions",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What is known of a job type. ``content`` describes its asset. ``row`` is what is read and counted, such
+    as the merge request of a review. ``page`` is what its web page adds to that of the project.
+
+    ``feature`` is the GitLab feature that it needs, by the first part of ``<feature>_access_level``. With
+    ``needs_commits`` a project without any commit is ``empty``.
+
+    ``by_time``: a window is what was updated in it, so history is queued year by year. Without it, and where
+    windows are of time, each job reads the whole list.
+
+    ``visit_calls`` are the requests of a visit, and ``row_calls`` those of each row with all its details.
+    ``compare_calls`` and ``compare_row_calls`` are the same for a comparison.
+    """
+
+    kind: Kind
+    family: Family
+    content: str
+    row: str
+    page: str = ""
+    feature: str = ""
+    needs_commits: bool = False
+    by_time: bool = False
+    visit_calls: int = 1
+    row_calls: int = 0
+    compare_calls: int = 4
+    compare_row_calls: float = 0.02
+
+
+DECLARED: Mapping[JobType, Declaration] = {
+    JobType.COMMITS: Declaration(
+        Kind.GITLAB,
+        Family.COMMITS,
+        content="Commits of every branch and tag",
+        row="commit",
+        page="/-/commits",
+        feature="repository",
+        needs_commits=True,
+        # The project and the two lists of its refs.
+        visit_calls=3,
+        compare_calls=8,
+    ),
+    JobType.MERGE_REQUESTS: Declaration(
+        Kind.GITLAB,
+        Family.MERGE_REQUESTS,
+        content="Merge requests with their commits and versions",
+        row="merge request",
+        page="/-/merge_requests?state=all",
+        feature="merge_requests",
+        by_time=True,
+        row_calls=2,
+        compare_row_calls=3.0,
+    ),
+    JobType.REVIEWS: Declaration(
+        Kind.GITLAB,
+        Family.MERGE_REQUESTS,
+        content="What happened in the reviews of merge requests",
+        row="merge request",
+        page="/-/merge_requests?state=all",
+        feature="merge_requests",
+        by_time=True,
+        row_calls=6,
+        compare_row_calls=7.0,
+    ),
+    JobType.REVISIONS: Declaration(
+        Kind.SVN,
+        Family.REVISIONS,
+        content="Revisions with their changed paths",
+        row="revision",
+        # The repository and its fingerprints.
+        visit_calls=2,
+        compare_row_calls=0.002,
+    ),
+}
+
+FAMILY_OF: Mapping[JobType, Family] = {job_type: one.family for job_type, one in DECLARED.items()}
+"""The family of each job type."""
+
+JOB_TYPES_OF_KIND: Mapping[Kind, tuple[JobType, ...]] = {
+    kind: tuple(job_type for job_type, one in DECLARED.items() if one.kind is kind) for kind in Kind
+}
+"""The job types of each kind of repository."""
+
+
+def by_family(job_types: Iterable[JobType]) -> list[tuple[Family, tuple[JobType, ...]]]:
+    """``job_types`` by family, each in the order of the family."""
+    chosen = set(job_types)
+    families = [(family, tuple(one for one in family.job_types if one in chosen)) for family in Family]
+    return [(family, found) for family, found in families if found]

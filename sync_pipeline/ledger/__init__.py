@@ -1,0 +1,1 @@
+"""Jobs, leases, watermarks and everything else that is recorded about the work. The facts are not here."""

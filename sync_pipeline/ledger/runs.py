@@ -1,0 +1,116 @@
+"""Attempts and their batches as a person looks at them: ``scm.sync_runs`` and ``scm.sync_batches``.
+
+Belongs here: the queries that show runs and batches, and what is left of those that retention removed. Does
+not belong here: how an attempt is written (:mod:`sync_pipeline.ledger.jobs`), and what a replay reads
+(:mod:`sync_pipeline.reports.runs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sync_pipeline.core.job_types import DECLARED
+from sync_pipeline.core.model import Counts, JobType, Mode, TimeWindow, Window
+from sync_pipeline.database.pool import Connection
+from sync_pipeline.database.queries import queries
+from sync_pipeline.database.ranges import from_multiranges, from_ranges
+
+_SQL = queries("runs")
+
+
+_SAME_NAMES = (
+    *("batch_id", "run_id", "fence", "owed", "position", "first_key", "last_key"),
+    *("calls", "seconds", "committed_at"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """A row of ``scm.sync_batches``. ``window`` is what was asked for, ``covered`` what is complete since
+    then, ``read`` what a replay reads again: none where it read no rows, or where an earlier version kept no
+    position. ``calls`` and ``seconds`` are those since the batch before; None of an earlier version."""
+
+    batch_id: int
+    run_id: UUID
+    number: int
+    fence: int
+    window: Window | None
+    covered: Window | None
+    read: tuple[Window, ...]
+    counts: Counts
+    owed: int | None
+    position: str | None
+    first_key: str | None
+    last_key: str | None
+    calls: int | None
+    seconds: float | None
+    committed_at: datetime
+
+
+def listed(
+    conn: Connection,
+    *,
+    run_id: UUID | None = None,
+    dagster_run_id: str | None = None,
+    repo_id: int | None = None,
+    job_type: JobType | None = None,
+    limit: int = 1,
+) -> list[dict[str, Any]]:
+    """Runs with what is known of their jobs, the newest first; all that are given have to hold."""
+    return conn.execute(
+        _SQL["runs"],
+        {
+            "run_id": run_id,
+            "dagster_run_id": dagster_run_id,
+            "repo_id": repo_id,
+            "job_type": None if job_type is None else str(job_type),
+            "limit": limit,
+        },
+    ).fetchall()
+
+
+def batches(conn: Connection, run_ids: Iterable[UUID], limit: int | None = None) -> list[BatchRow]:
+    """The batches of these runs, those of a run in the order in which they were written."""
+    params = {"run_ids": list(run_ids), "batch_id": None, "limit": limit}
+    return [_batch(row) for row in conn.execute(_SQL["batches"], params)]
+
+
+def batch(conn: Connection, batch_id: int) -> BatchRow | None:
+    """The batch of that number, if there is one."""
+    rows = conn.execute(_SQL["batches"], {"run_ids": None, "batch_id": batch_id, "limit": 1}).fetchall()
+    return _batch(rows[0]) if rows else None
+
+
+def was_there(conn: Connection, *, run_id: UUID | None = None, batch_id: int | None = None) -> bool:
+    """True if coverage once grew by that run or batch, also where its records were removed since then."""
+    return conn.execute(_SQL["was_there"], {"run_id": run_id, "batch_id": batch_id}).fetchone() is not None
+
+
+def begun(conn: Connection, repo_id: int, job_type: JobType, mode: Mode, since: datetime) -> list[UUID]:
+    """The jobs that were worked on ``since``, by the database's clock."""
+    params = {"repo_id": repo_id, "job_type": str(job_type), "mode": str(mode), "since": since}
+    return [row["job_id"] for row in conn.execute(_SQL["begun"], params)]
+
+
+def _batch(row: dict[str, Any]) -> BatchRow:
+    window = from_ranges(row["revs"], row["period"])
+    read: tuple[Window, ...] = from_multiranges((), row["read_time"] or ())
+    # A batch of a list by time completes a part of its window.
+    covered: Window | None = window
+    if DECLARED[JobType(row["job_type"])].by_time and read:
+        covered = read[0]
+    if row["position"] is not None and window is not None and not isinstance(window, TimeWindow):
+        read = (window,)
+    counts = {name: row[name] for name in ("inserted", "updated", "unchanged", "regressed", "quarantined")}
+    return BatchRow(
+        number=row["batch_no"],
+        window=window,
+        covered=covered if row["covers"] else None,
+        read=read,
+        counts=Counts(read=row["rows_read"], **counts),
+        **{name: row[name] for name in _SAME_NAMES},
+    )

@@ -1,0 +1,1 @@
+"""Takes repositories into the catalog: registration, discovery, costs, relocation."""

@@ -1,0 +1,373 @@
+"""GitLab projects on their way into the catalog: which server, what a look finds, the rows, the estimate.
+
+Belongs here: what registering one project (:mod:`sync_pipeline.registry.registration`) and finding many
+(:mod:`sync_pipeline.registry.discovery`) have in common. Does not belong here: either of the two, and what
+a sync does with a project that is registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sync_pipeline.core import catalog
+from sync_pipeline.core.errors import (
+    AccessDenied,
+    ConfigurationError,
+    Permanent,
+    RowUnreadable,
+    SourceGone,
+    SyncError,
+    Transient,
+)
+from sync_pipeline.core.job_types import DECLARED, JOB_TYPES_OF_KIND
+from sync_pipeline.core.model import BEGINNING, JobRequest, Kind, Mode, Repository, TimeWindow, Trigger
+from sync_pipeline.database.pool import Connection
+from sync_pipeline.ledger import jobs, repos, watermarks
+from sync_pipeline.registry.costs import requests_for
+from sync_pipeline.settings import GitLabServer, Settings
+from sync_pipeline.sources.gitlab.fields import Fields
+from sync_pipeline.sources.gitlab.project import ProjectInfo, get_group, get_project, get_token
+from sync_pipeline.sources.gitlab.responses import whole
+from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
+
+ClientOf = Callable[[str], Client]
+"""Makes the client of an instance. Raises ConfigurationError where the settings know no such server."""
+
+# Others need no history jobs: each of their jobs reads the whole list, or every ref to its root.
+_WITH_HISTORY = tuple(one for one in JOB_TYPES_OF_KIND[Kind.GITLAB] if DECLARED[one].by_time)
+# Later years of all projects come before earlier ones of any; what is older than this many is all the same.
+_MAX_YEARS_APART = 90
+# Something else than a GitLab answers; asking again later would not help.
+_NO_GITLAB = frozenset({"not_json", "redirect"})
+
+ESTIMATE_SECONDS = 10.0
+"""Longest wait for an answer that only an estimate needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What reading all of a project takes: ``requests``, and ``hours`` at the pace of the requests just made.
+    The two counts are None where the server does not say."""
+
+    merge_requests: int | None
+    commits: int | None
+    requests: int
+    hours: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewProject:
+    """What became of a project: its ``repository`` (None if another one registered it meanwhile), whether a
+    retired one was taken up ``again``, and the windows ``history`` queued as low-priority backfill, for merge
+    requests and reviews alike, newest first."""
+
+    repository: Repository | None
+    again: bool
+    history: tuple[TimeWindow, ...]
+
+
+# Which server ---------------------------------------------------------------------------------------------
+
+
+def server_of(servers: Sequence[GitLabServer], address: str, form: str) -> tuple[GitLabServer, str]:
+    """The server that ``address`` of a specification is on, and what of it is left below the server's URL.
+    ``form`` is the specification with ``{}`` where the URL belongs, for the message of an ambiguous one.
+    Raises ConfigurationError where there is none or more than one."""
+    if not servers:
+        raise ConfigurationError(
+            "no GitLab is configured; set SCM_GITLAB_URL and SCM_GITLAB_TOKEN, or add a [[gitlab]] table to "
+            "the TOML file",
+            code="no_gitlab",
+        )
+    if "://" not in address:
+        if len(servers) == 1:
+            return servers[0], address
+        forms = " or ".join(form.format(server.url) for server in servers)
+        raise ConfigurationError(f"several GitLab servers are configured; write {forms}", code="ambiguous")
+    found = [(server, rest) for server in servers if (rest := catalog.below(address, server.url)) is not None]
+    if not found:
+        known = ", ".join(server.url for server in servers)
+        raise ConfigurationError(
+            f"no GitLab is configured for {address}, only {known}; correct the URL, or add a [[gitlab]] "
+            "table to the TOML file",
+            code="no_gitlab",
+        )
+    return max(found, key=lambda pair: len(pair[0].url))
+
+
+def number_or_path(rest: str, collection: str) -> int | str:
+    """A project (``collection`` is ``projects``) or group as the API wants it named."""
+    plain = rest.removeprefix(f"{collection}/")
+    return int(plain) if plain.isdigit() else plain
+
+
+# A look at the source -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def refusals(client: Client) -> Iterator[None]:
+    """What a GitLab refuses inside the block is raised as ConfigurationError: one line that says what to
+    change. Transient errors pass."""
+    base = client.instance.url
+    try:
+        yield
+    except RowUnreadable:
+        raise ConfigurationError(
+            f"{base} answers with something that no GitLab says; check the URL", code="no_gitlab"
+        ) from None
+    except AccessDenied as error:
+        raise ConfigurationError(_scopes(client, error) or str(error), code=error.code) from None
+    except Permanent as error:
+        raise ConfigurationError(str(error), code=error.code) from None
+    except Transient as error:
+        if error.code not in _NO_GITLAB:
+            raise
+        raise ConfigurationError(str(error), code=error.code) from None
+
+
+def _scopes(client: Client, refused: AccessDenied) -> str | None:
+    """What to say of a token whose scope is too narrow, where the server tells its scopes."""
+    if refused.code != "scope":
+        return None
+    try:
+        token = get_token(client)
+    except SyncError:
+        return None
+    if token is None:
+        return None
+    return (
+        f"{client.instance.url}: the token {token.name!r} has the scope {', '.join(token.scopes) or 'none'}; "
+        "create one with scope read_api"
+    )
+
+
+def look(client: Client, project: int | str) -> ProjectInfo:
+    """The project with this number or path, for a person who named it. Raises ConfigurationError that says
+    what is wrong with the name, the token or the server, Transient if it does not answer now."""
+    with refusals(client):
+        try:
+            return get_project(client, project)
+        except SourceGone as error:
+            raise _not_a_project(client, project, error) from None
+
+
+def _not_a_project(client: Client, project: int | str, error: SourceGone) -> SyncError:
+    base = client.instance.url
+    if error.code != "not_found":
+        advice = "check the URL of the server"
+        if isinstance(project, str):
+            advice += ", or name the project by its number: a proxy may decode the %2F of paths"
+        return ConfigurationError(f"{base} has no API of a GitLab at this place; {advice}", code="no_gitlab")
+    try:
+        group = get_group(client, project)
+    except (SourceGone, RowUnreadable):
+        who = "the token's user may" if client.instance.token() else "without a token one may"
+        return ConfigurationError(
+            f"{base} has no project {project}, or {who} not see it; check the name and the membership",
+            code=error.code,
+        )
+    return ConfigurationError(
+        f"{project} is a group; register all of its projects with: "
+        f"scm-sync root add gitlab:group:{group.path or group.group_id}",
+        code="group",
+    )
+
+
+def oldest_merge_request(client: Client, project_id: int) -> datetime | None:
+    """When the oldest merge request was created (UTC); None where there is none or it may not be seen. Takes
+    one request."""
+    found, _ = _one_merge_request(client, project_id, "asc")
+    return found.moment("created_at") if found else None
+
+
+def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
+    """Estimate what reading all of a project takes, with ``parallel`` requests at a time. Sends two or three
+    requests. Raises as the transport does; Transient where one takes longer than :data:`ESTIMATE_SECONDS`."""
+    client = client.instance.client(patience=ESTIMATE_SECONDS)
+    clock, asked = client.instance.monotonic, client.calls
+    started = clock()
+    newest, total = _one_merge_request(client, project_id, "desc")
+    merge_requests = total if total is not None else newest.integer("iid") if newest else 0
+    commits = count_commits(client, project_id)
+    pace = (clock() - started) / max(client.calls - asked, 1)
+    rows = {"commit": commits or 0, "merge request": merge_requests or 0}
+    job_types = JOB_TYPES_OF_KIND[Kind.GITLAB]
+    requests = sum(requests_for(one, rows.get(DECLARED[one].row, 0)) for one in job_types)
+    return Estimate(merge_requests, commits, requests, requests * pace / parallel / 3600)
+
+
+def count_merge_requests(client: Client, project_id: int, window: TimeWindow) -> int | None:
+    """How many merge requests were last changed in ``window``; None where the server does not say. Takes one
+    request."""
+    query: Params = {"updated_after": window.since.isoformat(), "updated_before": window.until.isoformat()}
+    return _one_merge_request(client, project_id, "asc", query)[1]
+
+
+def _one_merge_request(
+    client: Client, project_id: int, sort: str, only: Params | None = None
+) -> tuple[Fields | None, int | None]:
+    """The first or last merge request, and how many there are; None where the server does not say."""
+    query = {
+        "scope": "all",
+        "state": "all",
+        "order_by": "created_at",
+        "sort": sort,
+        "per_page": 1,
+        **(only or {}),
+    }
+    path = project_path(project_id, "merge_requests")
+    try:
+        response = client.api.http_request("get", path, query_data=dict(query), obey_rate_limit=False)
+    except (AccessDenied, SourceGone) as error:
+        if isinstance(error, AccessDenied) and error.is_of_the_token:
+            raise
+        return None, None
+    rows = response.json()
+    first = rows[0] if isinstance(rows, list) and rows else None
+    return Fields(first) if isinstance(first, dict) else None, whole(response.headers.get("X-Total"))
+
+
+def count_commits(client: Client, project_id: int) -> int | None:
+    """How many commits the default branch has; None where the server does not say. Takes one request."""
+    answer = client.get(project_path(project_id), {"statistics": "true"})
+    return Fields(Fields(answer.data).object("statistics") or {}).integer("commit_count")
+
+
+# The rows -------------------------------------------------------------------------------------------------
+
+
+def origin_of(now: datetime, settings: Settings) -> datetime:
+    """Where live syncing of a project begins that is registered ``now``: midnight UTC, some days before."""
+    day = now.astimezone(UTC) - timedelta(days=settings.gitlab.origin_days)
+    return day.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def years(window: TimeWindow, oldest_year: int) -> Iterator[TimeWindow]:
+    """``window`` cut by calendar year (UTC), newest first; ``oldest_year`` and all before are one piece."""
+    until = window.until
+    while until > window.since:
+        year = (until - timedelta(microseconds=1)).year
+        since = window.since
+        if year > oldest_year:
+            since = max(since, datetime(year, 1, 1, tzinfo=UTC))
+        yield TimeWindow(since, until)
+        until = since
+
+
+def history_before(origin: datetime, oldest: datetime | None, settings: Settings) -> tuple[TimeWindow, ...]:
+    """The history before ``origin`` as it is queued; ``oldest`` as for :func:`register`."""
+    return tuple(years(TimeWindow(BEGINNING, origin), _oldest_year(origin, oldest, settings)))
+
+
+def _oldest_year(origin: datetime, oldest: datetime | None, settings: Settings) -> int:
+    return max(min(oldest or origin, origin).year, settings.gitlab.history_floor.year)
+
+
+def register(
+    conn: Connection,
+    settings: Settings,
+    base: str,
+    project: ProjectInfo,
+    *,
+    origin: datetime,
+    oldest: datetime | None,
+    tenant: str | None,
+    root_id: int | None,
+    actor: str,
+    only_vanished: bool = False,
+) -> NewProject:
+    """Make the rows of a project on the server at ``base``: repository, coverage with ``origin`` for its job
+    types, history jobs, events; in the caller's transaction. A retired one is taken up again instead, with
+    ``only_vanished`` only one that discovery retired. ``oldest`` is when its oldest merge request may have
+    been created: only where the history is cut depends on it, never how far it reaches."""
+    instance = catalog.instance_of(base)
+    repository = repos.reactivate_gitlab(
+        conn,
+        instance=instance,
+        project_id=project.project_id,
+        root_id=root_id,
+        only_vanished=only_vanished,
+    )
+    again = repository is not None
+    if repository is None:
+        path = project.path or str(project.project_id)
+        repository = repos.insert_gitlab(
+            conn,
+            url=f"{base}/projects/{project.project_id}",
+            instance=instance,
+            tenant=tenant or catalog.tenant_of(path),
+            project_id=project.project_id,
+            project_path=path,
+            default_branch=project.default_branch,
+            root_id=root_id,
+            name=settings.server_name(Kind.GITLAB, instance),
+        )
+    if repository is None:
+        return NewProject(None, False, ())
+    event, reason = ("reactivated", "taken up again") if again else ("registered", "registered")
+    repos.record_event(conn, repository.repo_id, event, actor=actor, new=project.path or None)
+    repos.record_look(
+        conn,
+        repository.repo_id,
+        path=project.path,
+        default_branch=project.default_branch,
+        archived=project.is_archived,
+        marked_on=project.marked_on,
+        actor=actor,
+    )
+    for job_type in JOB_TYPES_OF_KIND[Kind.GITLAB]:
+        watermarks.register(
+            conn,
+            repo_id=repository.repo_id,
+            job_type=job_type,
+            origin_time=origin,
+            actor=actor,
+            reason=reason,
+        )
+    if known := [moment for moment in (oldest, project.created_at) if moment is not None]:
+        repos.begin_history(conn, min(known).date(), settings.gitlab.history_floor)
+    history = _queue_history(conn, settings, repository, oldest, actor, f"history before it was {reason}")
+    return NewProject(repos.get(conn, repository.repo_id), again, history)
+
+
+def _queue_history(
+    conn: Connection,
+    settings: Settings,
+    repository: Repository,
+    oldest: datetime | None,
+    actor: str,
+    reason: str,
+) -> tuple[TimeWindow, ...]:
+    """Queue what is not covered before the origin; returns the windows of the first job type."""
+    queued: list[tuple[TimeWindow, ...]] = []
+    for job_type in _WITH_HISTORY:
+        origin = watermarks.get(conn, repository.repo_id, job_type).origin
+        assert isinstance(origin, datetime)
+        oldest_year = _oldest_year(origin, oldest, settings)
+        gaps = watermarks.missing(conn, repository.repo_id, job_type, TimeWindow(BEGINNING, origin))
+        windows = tuple(
+            window
+            for gap in reversed(gaps)
+            if isinstance(gap, TimeWindow)
+            for window in years(gap, oldest_year)
+        )
+        queued.append(windows)
+        for age, window in enumerate(windows):
+            jobs.enqueue(
+                conn,
+                JobRequest(
+                    repo_id=repository.repo_id,
+                    job_type=job_type,
+                    mode=Mode.BACKFILL,
+                    trigger=Trigger.REGISTRATION,
+                    actor=actor,
+                    reason=reason,
+                    window=window,
+                    priority=jobs.HISTORY_PRIORITY + min(age, _MAX_YEARS_APART),
+                ),
+                max_attempts=settings.jobs.max_attempts,
+            )
+    return max(queued, key=len)

@@ -1,0 +1,1 @@
+"""Reports for people and machines: status, health, completeness, doctor, runs, plans."""

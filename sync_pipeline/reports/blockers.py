@@ -1,0 +1,159 @@
+"""What is due, and what holds it back: the parts of the status report that explain why nothing moves.
+
+Belongs here: breakers that are not closed, the pauses of people, and visits that are due, from rows that the
+report has read. Whether a visit is due says the policy of the scheduler (:mod:`sync_pipeline.policy.due`);
+why each one is not started now, only a plan (``scm-sync scheduler --dry-run``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from sync_pipeline.admin import pauses
+from sync_pipeline.core.model import JobType, Lifecycle, Mode
+from sync_pipeline.database.pool import Connection
+from sync_pipeline.documents.formatting import plain_mark
+from sync_pipeline.ledger import breakers
+from sync_pipeline.ledger.pauses import PauseRow
+from sync_pipeline.ledger.rate_limits import ALL, SVN
+from sync_pipeline.policy.breaker import BreakerState, Scope
+from sync_pipeline.policy.due import evaluate_asset
+from sync_pipeline.policy.snapshot import AssetState, PlanningLimits, Reason
+from sync_pipeline.reports.health import HealthResult
+from sync_pipeline.settings import Settings
+
+Document = dict[str, Any]
+
+_DUE = frozenset({Reason.NEVER_VISITED, Reason.HINT, Reason.INTERVAL})
+_OF_BREAKER = {BreakerState.OPEN: Reason.BREAKER_OPEN, BreakerState.HALF_OPEN: Reason.HALF_OPEN}
+_FACTS_OF_ASSET = ("repo_id", "lifecycle", "access", "visited_at", "watermark", "head")
+_COLUMNS_OF_ASSET = (
+    *("instance", "instance_slug", "tenant", "hint_head", "hint_at", "hint_failed"),
+    *("activity_at", "hint_activity_at", "listed_at", "listed_down_to"),
+)
+# A visit is late when it is older than so many intervals.
+_LATE = 2
+
+
+def breaker_documents(conn: Connection, settings: Settings) -> list[Document]:
+    """The breakers that are not closed, the reason with what most runs failed of; none where breakers are
+    switched off, as they hold nothing back then."""
+    if not settings.breaker.enabled:
+        return []
+    return [
+        {
+            "scope": row.scope,
+            "key": row.key,
+            "state": row.state,
+            "since": row.since.isoformat(),
+            "reason": pauses.with_errors(row.reason, pauses.errors_of(conn, settings, row)),
+        }
+        for row in breakers.read(conn)
+        if row.state != BreakerState.CLOSED
+    ]
+
+
+def pause_documents(rows: Sequence[PauseRow], names: Mapping[int, str]) -> list[Document]:
+    """The pauses with the keys of ``scm-sync admin pauses``, times as ISO 8601."""
+    documents = [pauses.document(row, names) for row in rows]
+    return [
+        {**one, "since": plain_mark(one["since"]), "until": plain_mark(one["until"])} for one in documents
+    ]
+
+
+def hinders(breaker: Mapping[str, Any], asset: Mapping[str, Any]) -> bool:
+    """True if this breaker is about the repository of ``asset``, which has ``instance`` and ``tenant``. That
+    of a worker pool is about none: another pool may take its repositories."""
+    keys = {Scope.GLOBAL: "", Scope.INSTANCE: asset["instance"], Scope.TENANT: asset["tenant"]}
+    return bool(keys.get(Scope(breaker["scope"])) == breaker["key"])
+
+
+def holds(pause: Mapping[str, Any], asset: Mapping[str, Any]) -> bool:
+    """True if this pause is about the repository of ``asset``, which has ``spec``, ``instance`` and
+    ``tenant``; whichever job type it is about."""
+    values = {"repository": pause["repo"], "instance": pause["instance"], "tenant": pause["tenant"]}
+    names = {"repository": "spec", "instance": "instance", "tenant": "tenant"}
+    scope = pause["scope"]
+    return scope == "global" or bool(values[scope] == asset[names[scope]])
+
+
+def reasons(
+    asset: Mapping[str, Any], report: Mapping[str, Sequence[Mapping[str, Any]]], retry_at: datetime | None
+) -> dict[str, str]:
+    """What of the ``breakers``, ``pauses`` and ``limits`` of ``report`` keeps jobs of ``unit`` from being
+    started now, or that its live syncing failed and is tried again at ``retry_at``: a line each, by the name
+    that a plan has for it."""
+    found: dict[str, str] = {}
+    for one in report["pauses"]:
+        if one["job"] in (None, asset["job_type"]) and holds(one, asset):
+            found[Reason.PAUSED] = f"{one['actor']}: {one['reason']}"
+    for one in report["breakers"]:
+        if hinders(one, asset):
+            line = f"breaker {one['scope']} {one['key']}".rstrip()
+            found[_OF_BREAKER[BreakerState(one["state"])]] = f"{line}: {one['reason']}"
+    bucket = SVN if asset["spec"].startswith("svn:") else ALL
+    for one in report["limits"]:
+        if one["paused"] and (one["instance"], one["endpoint_class"]) == (asset["instance"], bucket):
+            found[Reason.RATE_LIMITED] = one["reason"] or "no request is sent"
+    if retry_at is not None:
+        found[Reason.WAITS_FOR_RETRY] = f"it failed, and is tried again at {retry_at:%Y-%m-%d %H:%M:%S} UTC"
+    return {str(name): line for name, line in found.items()}
+
+
+def is_due(row: Mapping[str, Any], judged: HealthResult, limits: PlanningLimits) -> bool:
+    """True if a visit of this (repository, job type) is due: it was never visited, something new was seen,
+    or the last visit is older than the interval. What cannot be read, and what died, is not."""
+    facts = judged.facts
+    if facts.incremental_dead:
+        return False
+    asset = AssetState(
+        job_type=JobType(facts.job_type),
+        dead_at=None,
+        **{name: getattr(facts, name) for name in _FACTS_OF_ASSET},
+        **{name: row[name] for name in _COLUMNS_OF_ASSET},
+    )
+    reason, _ = evaluate_asset(asset, (), judged.evaluated_at, limits)
+    return reason in _DUE
+
+
+def due_document(
+    assets: Sequence[Document], due: Collection[tuple[int, str]], now: datetime, settings: Settings
+) -> Document:
+    """How many of ``units`` are due and not started, and for how long the one that waits longest was not
+    visited (never visited: since its registration). ``due`` has the repository and job type of each.
+
+    The interval is kept unless half of what nothing holds back is due and half of that is later than two
+    intervals: single ones that are late say nothing about the whole.
+    """
+    waiting = [
+        asset for asset in assets if (asset["repo_id"], asset["job_type"]) in due and not _started(asset)
+    ]
+    ages = [_age(asset, now) for asset in waiting]
+    free = [asset for asset in assets if asset["lifecycle"] == Lifecycle.ACTIVE and not _stopped(asset)]
+    free_ages = [_age(asset, now) for asset in waiting if not _stopped(asset)]
+    late = bool(free_ages) and median(free_ages) > _LATE * settings.scheduler.sync_interval_seconds
+    return {
+        "count": len(waiting),
+        "never_visited": sum(asset["visited_at"] is None for asset in waiting),
+        "held_back": sum(_stopped(asset) for asset in waiting),
+        "longest_seconds": round(max(ages), 3) if ages else None,
+        "interval_seconds": settings.scheduler.sync_interval_seconds,
+        "interval_kept": not (late and 2 * len(free_ages) >= len(free)),
+    }
+
+
+def _started(asset: Document) -> bool:
+    return any(one["mode"] == Mode.INCREMENTAL and not one["claim_ran_out"] for one in asset["running"])
+
+
+def _stopped(asset: Document) -> bool:
+    return bool(asset["held_back"] or asset["credential"])
+
+
+def _age(asset: Document, now: datetime) -> float:
+    """Seconds since the last visit, or since the registration."""
+    since = datetime.fromisoformat(asset["visited_at"] or asset["registered_at"])
+    return max(timedelta(0), now - since).total_seconds()

@@ -1,0 +1,1 @@
+"""The environment the program runs in: the embedded PostgreSQL server and DAGSTER_HOME."""

@@ -1,0 +1,460 @@
+"""From the ledger to a plan, and from what is started back to the ledger.
+
+Belongs here: the step between the stored facts and the pure policy, for whoever plans: the sensor of a code
+location, and ``scm-sync scheduler`` without one. Does not belong here: any rule
+(:mod:`sync_pipeline.policy`), and starting something.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+from uuid import UUID
+
+from sync_pipeline.core.model import (
+    Access,
+    JobRequest,
+    JobStatus,
+    JobType,
+    Kind,
+    Lifecycle,
+    Mode,
+    RunStatus,
+    Trigger,
+)
+from sync_pipeline.database import migrations
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.documents.formatting import counted
+from sync_pipeline.ledger import breakers, heartbeats, jobs, pauses
+from sync_pipeline.ledger import planning as store
+from sync_pipeline.ledger.pools import DEFAULT_POOL
+from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope
+from sync_pipeline.policy.degradation import DegradationLimits
+from sync_pipeline.policy.planning import plan
+from sync_pipeline.policy.samples import Rates, Sample
+from sync_pipeline.policy.snapshot import (
+    MAY_NOT_START,
+    NO_ROOM,
+    AssetState,
+    BucketLevel,
+    Caps,
+    Decision,
+    InFlight,
+    Job,
+    Pause,
+    Plan,
+    PlanningLimits,
+    Snapshot,
+)
+from sync_pipeline.scheduling import credentials
+from sync_pipeline.scheduling.credentials import Credentials
+from sync_pipeline.settings import Settings
+from sync_pipeline.sync import configuration
+from sync_pipeline.sync.readers import Readers
+
+ACTOR = "scheduler"
+"""Who started what the plan chose."""
+
+LOOP = "scheduler_loop"
+"""Name of the heartbeat of ``scm-sync scheduler``."""
+
+WORKER = "worker"
+"""Name of the heartbeat of the workers of the default pool."""
+
+_REPROBE = timedelta(hours=1)
+# A worker that is about to be started, by cron for example, finds what was dispatched so long ago.
+_TO_BE_TAKEN = timedelta(minutes=1)
+# Seconds: where there are several pools, the other one plans other work.
+_PATIENCE = 2.0
+# An error budget looks further back than a breaker with a short window.
+_SHORTEST_LOOK_BACK = 3600.0
+# Runs that say nothing are among the newest ones too.
+_FOR_ONE_THAT_COUNTS = 5
+
+
+def limits_of(settings: Settings) -> PlanningLimits:
+    """The limits of the policy, by the settings."""
+    return PlanningLimits(
+        sync_interval=timedelta(seconds=settings.scheduler.sync_interval_seconds),
+        # Fresh hints that show nothing new are no proof, so a visit proves it well before we look stale.
+        quiet_interval=timedelta(
+            seconds=max(settings.scheduler.sync_interval_seconds, settings.scheduler.stale_after_seconds / 2)
+        ),
+        reprobe_interval=_REPROBE,
+        caps=Caps(
+            running=settings.scheduler.max_running,
+            queued=settings.scheduler.global_concurrency,
+            per_scan=settings.scheduler.max_enqueue_per_scan,
+            per_instance=settings.scheduler.per_instance_concurrency,
+            per_tenant=settings.scheduler.per_tenant_concurrency,
+            history=settings.scheduler.backfill_max_concurrent_jobs,
+        ),
+        error_budget=settings.scheduler.error_budget_threshold,
+        budget_pause=timedelta(seconds=settings.scheduler.pause_duration_seconds),
+        slow_down=settings.scheduler.rate_limit_threshold,
+        fair=settings.scheduler.enable_tenant_fairness,
+        per_round=settings.scheduler.tenant_fairness_max_per_round,
+        breaker=BreakerLimits(
+            failure_rate=settings.breaker.failure_rate_threshold,
+            rate_limit_rate=settings.breaker.rate_limit_threshold,
+            timeout_rate=settings.breaker.timeout_rate_threshold,
+            min_samples=settings.breaker.min_samples,
+            alpha=settings.breaker.smoothing_alpha if settings.breaker.enable_smoothing else 1.0,
+            window_count=settings.breaker.window_count,
+            window=timedelta(minutes=settings.breaker.window_minutes),
+            open_for=timedelta(seconds=settings.breaker.open_duration_seconds),
+            half_open_requests=settings.breaker.half_open_max_requests,
+            recovery_successes=settings.breaker.recovery_success_count,
+            enabled=settings.breaker.enabled,
+        ),
+        degradation=DegradationLimits(
+            min_batch=settings.degradation.min_batch_size,
+            default_batch=settings.degradation.default_batch_size,
+            max_batch=settings.degradation.max_batch_size,
+            shrink=settings.degradation.batch_shrink_factor,
+            grow=settings.degradation.batch_grow_factor,
+            min_window=settings.degradation.min_forward_window_seconds,
+            default_window=settings.degradation.default_forward_window_seconds,
+            max_window=settings.degradation.max_forward_window_seconds,
+            rate_limits=settings.degradation.rate_limit_threshold,
+            timeouts=settings.degradation.timeout_threshold,
+            too_large=settings.degradation.content_too_large_threshold,
+            base_wait=settings.degradation.base_sleep_seconds,
+            longest_wait=settings.degradation.max_sleep_seconds,
+            recovery=settings.degradation.recovery_success_count,
+            enabled=settings.degradation.enabled,
+        ),
+        open_backfill=timedelta(seconds=settings.breaker.backfill_interval_seconds)
+        if settings.breaker.backfill_only_mode
+        else None,
+        probes_per_scan=settings.breaker.probe_budget_per_interval,
+        probe_job_types=frozenset(JobType(name) for name in settings.breaker.probe_job_types_allowlist),
+        degraded_batch=settings.breaker.degraded_batch_size,
+        degraded_window=settings.breaker.degraded_forward_window_seconds,
+        only=frozenset(JobType(name) for name in settings.scheduler.mvp_job_type_allowlist)
+        if settings.scheduler.mvp_mode_enabled
+        else frozenset(),
+        switched_on=settings.scheduler.enabled,
+        longest_backfill=timedelta(hours=settings.scheduler.max_backfill_window_hours),
+    )
+
+
+def read_plan(
+    conn: Connection,
+    settings: Settings,
+    in_flight: Sequence[InFlight],
+    tokens: Credentials,
+    loaded: Collection[int] | None = None,
+) -> tuple[Plan, datetime]:
+    """What is due by the database's clock, and that moment. Reads; changes nothing.
+
+    ``in_flight`` are the workers that the ledger does not know of; ``loaded`` are the repositories that the
+    caller can start at all, None for all of them.
+    """
+    limits = limits_of(settings)
+    look_back = max(settings.breaker.window_minutes * 60, _SHORTEST_LOOK_BACK)
+    rows = store.snapshot(
+        conn,
+        sample_seconds=look_back,
+        newest=_FOR_ONE_THAT_COUNTS * settings.breaker.window_count,
+        burst=float(settings.rate_limit.burst),
+    )
+    workers = {one.name for one in heartbeats.read(conn) if one.every is not None and not one.silent}
+    found = plan(
+        Snapshot(
+            assets=[_unit(row, tokens, settings, loaded) for row in rows.assets],
+            jobs=[_job(row, workers, rows.now) for row in rows.jobs],
+            in_flight=in_flight,
+            limits=limits,
+            refused={instance: stop.last_seen_at for instance, stop in tokens.stopped.items()},
+            refused_since={instance: stop.stopped_at for instance, stop in tokens.stopped.items()},
+            pauses=[_pause(row) for row in pauses.active(conn)],
+            breakers=[_breaker(row) for row in breakers.read(conn)],
+            samples=[_sample(row) for row in rows.samples],
+            served=rows.served,
+            buckets={
+                row["instance"]: BucketLevel(level=row["level"], paused_until=row["paused_until"])
+                for row in rows.buckets
+            },
+            pool=settings.worker.pool,
+            history_start=None
+            if rows.history_start is None
+            else datetime.combine(rows.history_start, time.min, tzinfo=UTC),
+        ),
+        rows.now,
+    )
+    return found, rows.now
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of planning: ``started`` was dispatched to the workers, unless ``dry_run``. ``skipped`` says
+    why there is no plan, None where there is one. ``now`` is the database's clock."""
+
+    dry_run: bool
+    plan: Plan | None
+    now: datetime | None
+    started: Sequence[Decision]
+    skipped: str | None = None
+
+    def summary(self) -> str:
+        """The round in one line."""
+        if self.plan is None:
+            return str(self.skipped)
+        done = "would be dispatched" if self.dry_run else "dispatched"
+        return f"{counted(len(self.started), 'job')} {done}; {held_back(self.plan)}"
+
+
+def dispatch(database: Database, settings: Settings, *, dry_run: bool = False) -> Round:
+    """Plan, and dispatch what is chosen to the workers that ask the ledger. Harmless beside any other
+    scheduler: one at a time plans, and a job has one owner."""
+    with database.connection() as conn, conn.transaction():
+        migrations.require_current(conn)
+        patience = 0.0 if settings.worker.pool == DEFAULT_POOL else _PATIENCE
+        # A dry run needs no lock.
+        if not dry_run and not store.try_lock_scheduler(conn, patience):
+            return Round(dry_run, None, None, (), "another scheduler is at work")
+        tokens = credentials.in_force(conn, Readers(settings))
+        plan, now = read_plan(conn, settings, (), tokens)
+        started = [d for d in plan.decisions if d.chosen]
+        if not dry_run:
+            record(conn, plan, started, settings, now, trigger=Trigger.WORKER, dispatched=True)
+    return Round(dry_run, plan, now, started)
+
+
+def held_back(plan: Plan) -> str:
+    """Why something was due and not started, in one line."""
+    due = Counter(str(d.reason) for d in plan.decisions if d.reason in NO_ROOM | MAY_NOT_START)
+    if not due:
+        return f"nothing else is due among {len(plan.decisions)}"
+    return "held back: " + ", ".join(f"{count} {reason}" for reason, count in sorted(due.items()))
+
+
+def document(found: Round, settings: Settings, names: Mapping[int, str]) -> dict[str, Any]:
+    """A round as the document of ``--json``: every decision with its reason. ``names`` are the
+    specifications of the repositories."""
+    if found.plan is None:
+        return {"dry_run": found.dry_run, "skipped": found.skipped, "started": 0, "decisions": []}
+    assert found.now is not None
+    return {
+        "dry_run": found.dry_run,
+        "skipped": None,
+        "now": found.now,
+        "pool": settings.worker.pool,
+        "started": len(found.started),
+        "running": found.plan.usage.running,
+        "queued": found.plan.usage.queued,
+        "caps": asdict(limits_of(settings).caps),
+        "breakers": [
+            {"scope": str(b.scope), "key": b.key, "state": str(b.state), "reason": b.reason}
+            for b in found.plan.breakers
+        ],
+        "decisions": [
+            {
+                "repo": names.get(d.repo_id, str(d.repo_id)),
+                "job": str(d.job_type),
+                "mode": str(d.mode),
+                "window": None if d.window is None else str(d.window),
+                "rest": None if d.rest is None else str(d.rest),
+                "job_id": None if d.job_id is None else str(d.job_id),
+                "chosen": d.chosen,
+                "reason": str(d.reason),
+                "detail": d.detail,
+                "since": d.since,
+                "until": d.until,
+                "priority": d.priority,
+                "rank": d.rank,
+                "instance": d.instance,
+                "tenant": d.tenant,
+                "failure_rate": round(d.failure_rate, 4),
+                "rate_limit_rate": round(d.rate_limit_rate, 4),
+                "breaker": str(d.breaker),
+            }
+            for d in found.plan.decisions
+        ],
+    }
+
+
+def serves(settings: Settings, instance: str, tenant: str, job_type: JobType) -> bool:
+    """True if the worker pool of these settings takes it."""
+    return all(
+        not allowed or value in allowed
+        for allowed, value in (
+            (settings.worker.instance_allowlist, instance),
+            (settings.worker.tenant_allowlist, tenant),
+            (settings.worker.job_type_allowlist, str(job_type)),
+        )
+    )
+
+
+def record(
+    conn: Connection,
+    plan: Plan,
+    started: Iterable[Decision],
+    settings: Settings,
+    now: datetime,
+    *,
+    trigger: Trigger,
+    dispatched: bool = False,
+) -> None:
+    """Write down what a plan starts and why, and what it learnt: the jobs that are not there yet, the reason
+    and the state of the budget with each job, the breakers, and which tenants had live syncing started.
+    ``dispatched`` where workers take the jobs from the ledger. To be called in the transaction of the
+    plan."""
+    for breaker in plan.breakers:
+        breakers.save(conn, _breaker_row(breaker), actor=ACTOR)
+        if breaker.state is BreakerState.OPEN:
+            store.undispatch_blocked(conn, str(breaker.scope), breaker.key)
+    decisions: dict[UUID, Mapping[str, Any]] = {}
+    tenants = set()
+    config_hash = configuration.keep(conn, settings)
+    for decision in started:
+        job_id: UUID | None
+        if decision.job_id and decision.window and decision.rest:
+            job_id = jobs.cut(conn, decision.job_id, decision.window, decision.rest)
+            if job_id is None:
+                continue  # Somebody has it by now, or other work has one of its parts.
+        else:
+            job_id = decision.job_id or jobs.enqueue(
+                conn,
+                JobRequest(
+                    repo_id=decision.repo_id,
+                    job_type=decision.job_type,
+                    mode=decision.mode,
+                    trigger=trigger,
+                    actor=ACTOR,
+                    reason=str(decision.reason),
+                    priority=decision.priority,
+                ),
+                max_attempts=settings.jobs.max_attempts,
+                config_hash=config_hash,
+            )
+        decisions[job_id] = explained(decision, plan, settings, now)
+        if decision.mode is Mode.INCREMENTAL:
+            tenants.add(decision.tenant)
+    if decisions:
+        store.decided(conn, decisions, dispatched=dispatched)
+        store.serve(conn, tenants)
+
+
+def explained(decision: Decision, plan: Plan, settings: Settings, now: datetime) -> dict[str, Any]:
+    """Everything that led to a decision, as it is kept with the job."""
+    sizes = decision.sizes
+    return {
+        "reason": str(decision.reason),
+        "dispatch": decision.dispatch,
+        **({} if decision.rest is None else {"rest": str(decision.rest)}),
+        "dispatched_at": now.isoformat(),
+        "instance": decision.instance,
+        "tenant": decision.tenant,
+        "pool": settings.worker.pool,
+        "priority": decision.priority,
+        "rank": decision.rank,
+        "waiting_since": decision.since.isoformat(),
+        "failure_rate": round(decision.failure_rate, 4),
+        "rate_limit_rate": round(decision.rate_limit_rate, 4),
+        "breaker": str(decision.breaker),
+        "sizes": None
+        if sizes is None
+        else {
+            "share": round(sizes.share, 4),
+            "batch": sizes.batch,
+            "window_seconds": sizes.window,
+            "diff_mode": str(sizes.diff_mode),
+            "reasons": list(sizes.reasons),
+        },
+        "budget": {
+            "running": plan.usage.running,
+            "queued": plan.usage.queued,
+            "started": plan.usage.started,
+            "instance": plan.usage.by_instance.get(decision.instance, 0),
+            "tenant": plan.usage.by_tenant.get(decision.tenant, 0),
+            "caps": asdict(limits_of(settings).caps),
+        },
+    }
+
+
+def _unit(
+    row: Mapping[str, Any], tokens: Credentials, settings: Settings, loaded: Collection[int] | None
+) -> AssetState:
+    job_type = JobType(row["job_type"])
+    found = {name: value for name, value in row.items() if name != "kind"} | {
+        "job_type": job_type,
+        "lifecycle": Lifecycle(row["lifecycle"]),
+        "access": Access(row["access"]),
+        "configured": row["kind"] == Kind.SVN or tokens.has_token(row["instance"]),
+        # One that was registered a moment ago is not loaded yet.
+        "in_pool": (loaded is None or row["repo_id"] in loaded)
+        and serves(settings, row["instance"], row["tenant"], job_type),
+    }
+    return AssetState(**found)
+
+
+def _job(row: Mapping[str, Any], workers: Collection[str], now: datetime) -> Job:
+    """A job of the snapshot. One that was dispatched to the workers of a pool is theirs only while one of
+    them lives: else no worker would do it."""
+    row = dict(row)
+    pool, at = row.pop("pool") or DEFAULT_POOL, row["dispatched_at"]
+    if at and at < now - _TO_BE_TAKEN and heartbeats.named(WORKER, pool) not in workers:
+        row["dispatched_at"] = None
+    typed = {
+        "job_type": JobType(row["job_type"]),
+        "mode": Mode(row["mode"]),
+        "status": JobStatus(row["status"]),
+    }
+    return Job(**{**row, **typed})
+
+
+def _sample(row: Mapping[str, Any]) -> Sample:
+    typed = {
+        "job_type": JobType(row["job_type"]),
+        "mode": Mode(row["mode"]),
+        "status": RunStatus(row["status"]),
+    }
+    return Sample(**{**row, **typed})
+
+
+def _pause(row: pauses.PauseRow) -> Pause:
+    return Pause(
+        reason=row.reason,
+        actor=row.actor,
+        until=row.until,
+        instance=row.instance,
+        tenant=row.tenant,
+        repo_id=row.repo_id,
+        job_type=None if row.job_type is None else JobType(row.job_type),
+    )
+
+
+def _breaker(row: breakers.BreakerRow) -> Breaker:
+    return Breaker(
+        scope=Scope(row.scope),
+        key=row.key,
+        state=BreakerState(row.state),
+        since=row.since,
+        opened_at=row.opened_at,
+        rates=Rates(row.failure_rate, row.rate_limit_rate, row.timeout_rate, row.samples),
+        judged_upto=row.judged_upto,
+        successes=row.half_open_successes,
+        reason=row.reason,
+    )
+
+
+def _breaker_row(breaker: Breaker) -> breakers.BreakerRow:
+    return breakers.BreakerRow(
+        scope=str(breaker.scope),
+        key=breaker.key,
+        state=str(breaker.state),
+        since=breaker.since,
+        opened_at=breaker.opened_at,
+        failure_rate=breaker.rates.failure,
+        rate_limit_rate=breaker.rates.rate_limit,
+        timeout_rate=breaker.rates.timeout,
+        samples=breaker.rates.samples,
+        judged_upto=breaker.judged_upto,
+        half_open_successes=breaker.successes,
+        reason=breaker.reason,
+    )

@@ -1,1 +1,0 @@
-"""The only place with SQL: facts, ledger, watermarks, leases, quarantine, migrations. Knows no source."""
