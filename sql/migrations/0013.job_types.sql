@@ -1,6 +1,6 @@
 -- The job types as a table, so that a new one is one statement: five tables listed them in constraints. Each of these
 -- tables is scanned once; none is rewritten.
--- depends: 0011.leftovers
+-- depends: 0012.words
 
 -- The locks of the large tables first, in the order in which a writing job takes them.
 LOCK TABLE scm.sync_jobs, scm.sync_watermarks, scm.reconciliations, scm.discrepancies, scm.pauses IN ACCESS EXCLUSIVE MODE;
@@ -11,7 +11,7 @@ CREATE TABLE scm.job_types (
     family   text    NOT NULL,
     by_time  boolean NOT NULL
 );
-COMMENT ON TABLE scm.job_types IS 'What can be synced. scm.add_job_type() adds one.';
+COMMENT ON TABLE scm.job_types IS 'Job types that can be synced. scm.add_job_type() adds one.';
 COMMENT ON COLUMN scm.job_types.job_type IS 'Name of the job type.';
 COMMENT ON COLUMN scm.job_types.kind IS 'The kind of repository that has it.';
 COMMENT ON COLUMN scm.job_types.family IS 'Job types of one family are read together, by one step.';
@@ -63,11 +63,11 @@ BEGIN
     DELETE FROM scm.sync_jobs WHERE job_type = name;
     DELETE FROM scm.sync_locks WHERE job_type = name;
     DELETE FROM scm.quarantine WHERE job_type = name;
-    DELETE FROM scm.obligations WHERE job_type = name;
+    DELETE FROM scm.deferred_fetches WHERE job_type = name;
     DELETE FROM scm.unreadable_details WHERE job_type = name;
     DELETE FROM scm.discrepancies WHERE job_type = name;
     DELETE FROM scm.reconciliations WHERE job_type = name;
-    DELETE FROM scm.sweeps WHERE job_type = name;
+    DELETE FROM scm.reconcile_progress WHERE job_type = name;
     DELETE FROM scm.health WHERE job_type = name;
     DELETE FROM scm.pauses WHERE job_type = name;
     DELETE FROM scm.job_events WHERE job_type = name;

@@ -70,8 +70,6 @@ COMMENT ON COLUMN scm.mrs.closed_by_username IS
     'User name of who closed it.';
 COMMENT ON COLUMN scm.mrs.flags IS
     'What had to be mended to store it.';
-COMMENT ON COLUMN scm.obligations.job_type IS
-    'What was read.';
 COMMENT ON TABLE scm.pauses IS
     'What a person has stopped: nothing new is started or claimed there until the pause ends.';
 COMMENT ON COLUMN scm.pauses.scope IS
@@ -102,30 +100,14 @@ COMMENT ON TABLE scm.server_failures IS
     'Servers of which the latest look of a changes sensor got no usable answer; the row goes when they answer again.';
 COMMENT ON COLUMN scm.svn_revision_versions.flags IS
     'What had to be mended to store it.';
-COMMENT ON COLUMN scm.svn_revisions.richness IS
-    'How much of it was read: a look that saw less never overwrites one that saw more.';
 COMMENT ON COLUMN scm.svn_revisions.flags IS
     'What had to be mended to store it: invalid_utf8, control_characters, nul, bad_date; what was not read: changed_paths_unread, message_unread; where http may have changed a CR or TAB: line_ends_unsure, paths_unsure.';
-COMMENT ON TABLE scm.sweeps IS
-    'How far the rolling comparison of all history got, per (repository, job type).';
-COMMENT ON COLUMN scm.sweeps.round_done IS
-    'Rows of the round that lie before the place where it goes on.';
-COMMENT ON COLUMN scm.sweeps.history_at IS
-    'When a share of history last had its turn, whatever came of it.';
-COMMENT ON COLUMN scm.sweeps.recent_at IS
-    'When the newest part last had its turn.';
-COMMENT ON COLUMN scm.sweeps.places_at IS
-    'When open differences were last looked at again.';
 COMMENT ON COLUMN scm.sync_batches.job_type IS
     'What was read.';
 COMMENT ON COLUMN scm.sync_batches.quarantined IS
     'Rows set aside.';
 COMMENT ON COLUMN scm.sync_batches.position IS
     'Where in the source it was read, in a few words, such as a page; NULL where it read no rows, and for batches of 0.6.0 and earlier.';
-COMMENT ON COLUMN scm.sync_batches.owed IS
-    'Details of its rows that could not be read and are read later (scm.obligations).';
-COMMENT ON TABLE scm.sync_hints IS
-    'What the changes sensor last saw of a repository; a hint for planning, never a proof.';
 COMMENT ON TABLE scm.sync_jobs IS
     'One row per window of a (repository, job type) that is to be synced. Decides what and when.';
 COMMENT ON COLUMN scm.sync_jobs.job_type IS
@@ -142,8 +124,6 @@ COMMENT ON COLUMN scm.sync_jobs.depth IS
     'Of a probe: listing asks for details only where lists differ, details asks for all of them. NULL for every other job.';
 COMMENT ON COLUMN scm.sync_jobs.decision IS
     'What the scheduler knew when it started the job: reason, rates, breaker, caps and what they counted, suggested sizes. NULL where no scheduler did.';
-COMMENT ON COLUMN scm.sync_jobs.planned_at IS
-    'When the scheduler last handed the job to a worker.';
 COMMENT ON TABLE scm.sync_lock_waiters IS
     'Who waits for a lease; the holder lets a smaller priority in between two chunks.';
 COMMENT ON TABLE scm.sync_locks IS

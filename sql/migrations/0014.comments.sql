@@ -1,5 +1,5 @@
 -- Plainer comments on tables and columns. No table is rewritten.
--- depends: 0011.leftovers
+-- depends: 0013.job_types
 
 COMMENT ON COLUMN scm.v_facts.meta_json IS
     'Properties of this kind of fact.';
@@ -103,28 +103,14 @@ COMMENT ON TABLE scm.server_failures IS
     'Servers that gave no usable response to the latest check of a changes sensor. The row is deleted when they respond again.';
 COMMENT ON COLUMN scm.svn_revision_versions.flags IS
     'Repairs that were needed to store it.';
-COMMENT ON COLUMN scm.svn_revisions.richness IS
-    'Detail level: a row with less detail never overwrites one with more.';
 COMMENT ON COLUMN scm.svn_revisions.flags IS
     'Repairs that were needed to store it: invalid_utf8, control_characters, nul, bad_date. Unread parts: changed_paths_unread, message_unread. CR or TAB that http may have changed: line_ends_unsure, paths_unsure.';
-COMMENT ON TABLE scm.sweeps IS
-    'Position of the unattended comparison of all history, per asset.';
-COMMENT ON COLUMN scm.sweeps.round_done IS
-    'Rows of the round before that position.';
-COMMENT ON COLUMN scm.sweeps.history_at IS
-    'When a share of history was last compared, with any result.';
-COMMENT ON COLUMN scm.sweeps.recent_at IS
-    'When the newest part was last compared.';
-COMMENT ON COLUMN scm.sweeps.places_at IS
-    'When open differences were last compared again.';
 COMMENT ON COLUMN scm.sync_batches.job_type IS
     'The job type.';
 COMMENT ON COLUMN scm.sync_batches.quarantined IS
     'Rows that went to quarantine.';
 COMMENT ON COLUMN scm.sync_batches.position IS
     'Position in the source, such as a page. NULL if it read no rows, and for batches of 0.6.0 and earlier.';
-COMMENT ON COLUMN scm.sync_batches.owed IS
-    'Deferred fetches: details of its rows that could not be read yet.';
 COMMENT ON TABLE scm.sync_jobs IS
     'One row per window of an asset that is to be synced.';
 COMMENT ON COLUMN scm.sync_jobs.job_type IS
@@ -141,8 +127,6 @@ COMMENT ON COLUMN scm.sync_jobs.depth IS
     'Of a probe: listing requests details only where lists differ, details requests all. NULL for every other job.';
 COMMENT ON COLUMN scm.sync_jobs.decision IS
     'The scheduler''s decision when it started the job: reason, rates, breaker, caps and their counts, suggested sizes. NULL if no scheduler started it.';
-COMMENT ON COLUMN scm.sync_jobs.planned_at IS
-    'When the scheduler last dispatched the job to a worker.';
 COMMENT ON TABLE scm.sync_lock_waiters IS
     'Attempts that wait for a lease. The holder releases it to a smaller priority between two chunks.';
 COMMENT ON TABLE scm.sync_locks IS
@@ -201,7 +185,3 @@ COMMENT ON COLUMN scm.worker_pools.job_types IS
     'Job types that it accepts; empty means all.';
 COMMENT ON COLUMN scm.worker_pools.seen_at IS
     'Time of the last heartbeat of a scheduler or worker of the pool.';
-COMMENT ON COLUMN scm.obligations.job_type IS
-    'The job type.';
-COMMENT ON TABLE scm.sync_hints IS
-    'The latest check of a repository by the changes sensor; a hint for planning, never a proof.';
