@@ -33,8 +33,9 @@ _CHANGES_TAKE = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the server listens, with which token, and the time up to which the first sync sees it (UTC).
-    ``changed`` once it has gone on from there."""
+    """Address and token of the server, and the time up to which the first sync sees it (UTC). ``changed``: it
+    has continued after that.
+    """
 
     port: int
     token: str
@@ -48,7 +49,7 @@ class Place:
 
 
 class Sample:
-    """The running server. ``place`` says where, and how far it has come."""
+    """The running server. ``place`` has its address, and how far it has come."""
 
     def __init__(self, folder: Path, place: Place, server: Server, activity: Activity) -> None:
         self.place = place
@@ -58,7 +59,7 @@ class Sample:
         self._advance()
 
     def go_on(self) -> None:
-        """Let happen what the second sync finds. From here on the server has the time of this machine."""
+        """Do the changes that the second sync finds. From here on the server has the time of this machine."""
         self.place = replace(self.place, changed=True)
         # First the file: a demo that is killed goes on from here.
         _write(self._folder, self.place)
@@ -111,14 +112,14 @@ def choose_place(folder: Path, now: datetime | None = None) -> Place:
 
 
 def begin_again(folder: Path) -> None:
-    """Put the server back to what the first sync sees, for a database that has seen nothing."""
+    """Reset the server to the state of the first sync, for an empty database."""
     known = place(folder)
     if known is not None:
         _write(folder, replace(known, changed=False))
 
 
 def _write(folder: Path, content: Place) -> None:
-    """All or nothing, and for nobody else: it holds the token."""
+    """Write the file atomically and readable by its owner only, because it holds the token."""
     text = json.dumps(
         {
             "port": content.port,
@@ -140,8 +141,9 @@ def _write(folder: Path, content: Place) -> None:
 
 @contextmanager
 def start(folder: Path) -> Iterator[Sample]:
-    """Serve the sample whose repositories are below ``folder``. Raises ConfigurationError where its port is
-    taken."""
+    """Serve the sample whose repositories are below ``folder``. Raises ConfigurationError if its port is in
+    use.
+    """
     where = choose_place(folder)
     gitlab = GitLab(first_id=1001)
     with ExitStack() as stack:
@@ -159,8 +161,9 @@ def start(folder: Path) -> Iterator[Sample]:
 
 
 def main() -> int:
-    """Print what a shell has to export to use ``scm-sync`` with the demo's GitLab while ``./dev up`` serves
-    it; 3 before the demo has run."""
+    """Print the variables that a shell needs for ``scm-sync`` with the demo's GitLab while ``./dev up``
+    serves it; 3 before the demo has run.
+    """
     try:
         where = place(load_settings().state_dir / "samples")
     except SyncError as error:

@@ -1,5 +1,5 @@
--- Windows that count as complete although the batch named for it does not say so, and batches that say so of windows
--- that do not count. Empty when all is well. An event whose batch is not there any more proves nothing.
+-- Windows that count as complete although their batch does not say so. Also batches that say so of windows
+-- that do not count. Empty if the records agree. An event whose batch was deleted is not checked.
 WITH base AS (
     SELECT repo_id, job_type, max(created_at) FILTER (WHERE direction IN ('register', 'set', 'reset')) AS since
       FROM scm.sync_watermark_events

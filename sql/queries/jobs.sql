@@ -151,7 +151,7 @@ UPDATE scm.sync_jobs
        reread_requested = FALSE,
        claim_token = NULL,
        claim_expires_at = NULL,
-       -- What is tried again has an attempt left.
+       -- A retried job has an attempt left.
        max_attempts = CASE WHEN %(status)s IN ('failed', 'pending') OR reread_requested
                            THEN greatest(max_attempts, attempts + 1) ELSE max_attempts END,
        not_before = CASE WHEN %(status)s = 'failed'

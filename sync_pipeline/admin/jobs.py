@@ -86,8 +86,9 @@ def show(database: Database, job_id: UUID) -> ShownJob:
 
 
 def _configuration(conn: Connection, config_hash: str | None) -> JobSettings | None:
-    """What the latest attempt worked with, or what the job was made with; None where nothing is known. There
-    are no settings where an earlier version kept the hash alone."""
+    """The settings of the latest attempt, or those that the job was made with; None if unknown. There are no
+    settings if an earlier version stored only the hash.
+    """
     if not config_hash:
         return None
     settings = configurations.get(conn, config_hash)
@@ -173,7 +174,7 @@ def handle(
 
 
 def handled(document: Mapping[str, Any]) -> str:
-    """What was done, in one line."""
+    """The action on the jobs, in one line."""
     if not document["jobs"]:
         return "no such job"
     words = f"{document['action']}: {counted(document['done'], 'job')}"

@@ -145,7 +145,7 @@ def _advice(instance: str, known: Iterable[str]) -> str:
 
 
 def limits_of(settings: Settings, endpoint_class: str) -> RateLimits:
-    """What the settings allow to those who take from this bucket."""
+    """The limits of the settings for this bucket."""
     if store.is_of_tenant(endpoint_class):
         return tenant_limits(settings)
     return svn_limits(settings) if endpoint_class == store.SVN else gitlab_limits(settings)

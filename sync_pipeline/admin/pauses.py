@@ -26,8 +26,9 @@ from sync_pipeline.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a pause is about: exactly one of the first three is set, or none of them for everything.
-    ``job_type`` narrows it."""
+    """The scope of a pause: exactly one of the first three is set, or none of them for everything.
+    ``job_type`` narrows it.
+    """
 
     instance: str | None = None
     tenant: str | None = None
@@ -117,7 +118,7 @@ def breaker_listing(database: Database, settings: Settings) -> BreakerList:
 
 
 def errors_of(conn: Connection, settings: Settings, row: breakers.BreakerRow) -> list[BreakerError]:
-    """What the runs failed of that opened a breaker, the most frequent first; nothing where it is closed."""
+    """The errors of the runs that opened a breaker, the most frequent first; empty if it is closed."""
     if row.state == BreakerState.CLOSED:
         return []
     seconds = limits_of(settings).breaker.window.total_seconds()

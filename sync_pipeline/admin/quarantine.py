@@ -78,8 +78,9 @@ def shown(database: Database, quarantine_id: int) -> Document:
 
 
 def readable(payload: bytes) -> str:
-    """A payload as a text that no terminal takes for a command: JSON is indented; what is not UTF-8 and what
-    is not visible is written as ``\\xe9``, ``\\x1b`` or ``\\u202e``. Lines and tabs stay."""
+    r"""A payload as a harmless text for a terminal. JSON is indented. Invalid UTF-8 and invisible characters
+    are written as ``\xe9``, ``\x1b`` or ``\u202e``. Lines and tabs stay.
+    """
     text = payload.decode("utf-8", "backslashreplace")
     # An answer of svn, or JSON that was cut, stays as it is.
     with suppress(ValueError, RecursionError):
@@ -126,7 +127,7 @@ _HOW: Mapping[JobType, Callable[[QuarantineEntry], str]] = {
 
 
 def plan(database: Database, wanted: Filter) -> Document:
-    """What :func:`retry` would do; nothing is changed. Raises ConfigurationError as that does."""
+    """The plan of :func:`retry`; nothing is changed. Raises ConfigurationError as that does."""
     entries, known = _chosen(database, wanted)
     rows = [_plain(entry, known) | {"how": how(entry)} for entry in entries]
     groups = _groups(entries)
@@ -265,7 +266,7 @@ def _chosen(database: Database, wanted: Filter) -> tuple[list[QuarantineEntry], 
 
 
 def _groups(entries: Sequence[QuarantineEntry]) -> list[list[QuarantineEntry]]:
-    """What one job tries: the entries of one (repository, job type); those of stored raws on their own."""
+    """The groups of entries, one job each: those of one asset. Entries of stored raws have separate groups."""
     found: dict[tuple[int, JobType, bool], list[QuarantineEntry]] = {}
     for entry in entries:
         key = entry.repo_id, entry.job_type, entry.natural_key.startswith(RAW)

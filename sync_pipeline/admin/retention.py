@@ -36,8 +36,9 @@ _LOOKED_AT = 20_000
 
 @dataclass
 class Kind:
-    """What became of one kind of records. ``days`` is how long they are kept, 0 for ever; ``found`` are those
-    that are older and may go; ``kept`` those that are older and stay, where they are counted."""
+    """The result for one kind of records. ``days`` is how long they are kept, 0 for ever. ``found`` are older
+    ones that may be deleted; ``kept`` are older ones that stay, if they are counted.
+    """
 
     name: str
     days: float
@@ -48,8 +49,9 @@ class Kind:
 
 @dataclass
 class RetentionReport:
-    """What a pass deleted, or without ``execute`` would delete. ``stopped``: it was asked to end, or its time
-    was up; the rest goes the next time."""
+    """The records that a pass deleted, or that ``execute`` would delete. ``stopped``: it was asked to end, or
+    its time was up; the next pass continues.
+    """
 
     execute: bool
     kinds: list[Kind] = field(default_factory=list)

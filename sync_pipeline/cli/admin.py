@@ -97,7 +97,7 @@ def quarantine_show(
     entry: Annotated[int, typer.Argument(metavar="ID", min=1, max=options.MAX_ID, help="Id of an entry.")],
     as_json: options.AsJson = False,
 ) -> int:
-    """Show an entry with the row as it was received. What a terminal might obey is written out."""
+    """Show an entry with the row as it was received. Characters that a terminal might obey are escaped."""
     from sync_pipeline.admin import quarantine
 
     with shared.settings_and_database() as (_, database):

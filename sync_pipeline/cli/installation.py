@@ -140,7 +140,7 @@ def _print_status(document: Mapping[str, Any]) -> None:
 
 
 class GroupedBy(StrEnum):
-    """What has a line of its own in the statement."""
+    """The grouping of the statement."""
 
     INSTANCE = "instance"
     TENANT = "tenant"
@@ -148,7 +148,7 @@ class GroupedBy(StrEnum):
 
 
 def completeness_command(
-    by: Annotated[GroupedBy, typer.Option("--by", help="What has a line of its own.")] = GroupedBy.JOB_TYPE,
+    by: Annotated[GroupedBy, typer.Option("--by", help="Grouping of the lines.")] = GroupedBy.JOB_TYPE,
     as_json: options.AsJson = False,
 ) -> int:
     """Compare the rows that are expected with those that are stored. It also counts what is not known, for

@@ -175,8 +175,9 @@ def jobs_release(
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
 ) -> int:
-    """Take jobs from a worker that hangs. They wait again, and whatever it still writes is refused. What it
-    committed stays."""
+    """Take jobs from a worker that hangs. They wait again, and later writes of that worker are refused. Its
+    committed rows stay.
+    """
     from sync_pipeline.admin.jobs import RELEASE
     from sync_pipeline.ledger.job_actions import Filters
 

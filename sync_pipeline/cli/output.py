@@ -99,13 +99,14 @@ def cell(text: object, style: str = "") -> Text:
 
 
 def _plain(value: object) -> str:
-    """What JSON has no form for, as text; a time as every document writes it."""
+    """Values that JSON cannot represent, as text; a time as every document writes it."""
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """A table on a terminal, or a line per value where its columns are too many for that; elsewhere plain
-    lines, columns parted by tabs, with a header."""
+    """A table on a terminal, or a line per value if it has too many columns. Other outputs get plain lines
+    with a header, and tabs between the columns.
+    """
     if not rows:
         return
     cells = [["" if value is None else str(value) for value in row.values()] for row in rows]

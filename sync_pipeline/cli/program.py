@@ -140,7 +140,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 class _Lines(logging.Handler):
-    """What our modules log, each as one line without a traceback."""
+    """The log of our modules, each record as one line without a traceback."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print_message(f"{record.levelname.lower()}: {record.getMessage()}")

@@ -308,7 +308,7 @@ def _at_work(one: Mapping[str, Any], now: str) -> str:
 
 
 def status_obstacles(document: Mapping[str, Any]) -> Iterator[str]:
-    """What is switched off, what people have paused, which breakers are not closed, and what is due."""
+    """The switches that are off, the pauses, the breakers that are not closed, and the due work."""
     for name, what in document["switched_off"].items():
         yield f"switched off: {name} is false: {what}"
     for one in document["pauses"]:
@@ -549,7 +549,7 @@ def completeness_summary(document: Mapping[str, Any]) -> str:
 
 
 def proof_line(proof: Mapping[str, Any]) -> str:
-    """What a proof came to, in one line; the rows that disagree stand below it."""
+    """The result of a proof, in one line; the rows that disagree follow."""
     if proof["passed"]:
         return f"{proof['name']}: all is well"
     shown, total = len(proof["rows"]), proof["disagreeing"]
@@ -558,7 +558,7 @@ def proof_line(proof: Mapping[str, Any]) -> str:
 
 
 def open_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """What waits, a line each; none of it is a contradiction."""
+    """The open work, a line each; none of it is a contradiction."""
     for one in document["open"]:
         oldest = f", the oldest for {age(one['oldest_seconds'])}" if one["open"] else ""
         yield f"{one['what']}: {one['open']:,} open{oldest}"

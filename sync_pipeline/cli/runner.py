@@ -1,7 +1,7 @@
 """``scm-sync runner``: sync one repository now, in this process.
 
-Belongs here: what is new, once or in a loop, and a range of revisions or of time; the plan before, progress
-meanwhile, and where it stopped. Does not belong here: deriving facts anew from what is stored
+Belongs here: incrementals, once or in a loop, and backfills of revisions or of time. Also the plan before,
+the progress, and the position of a stop. Does not belong here: remapping stored rows
 (:mod:`sync_pipeline.cli.repair`).
 """
 
@@ -93,7 +93,7 @@ def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None,
         try:
             document = once()
         except SyncError as error:
-            # What is wrong from the start a person has to set right; later it may pass.
+            # An error at the start needs a person; a later one may pass.
             if not outcomes and isinstance(error, ConfigurationError):
                 raise
             document = None

@@ -1,7 +1,8 @@
-"""What the commands have in common.
+"""The common parts of the commands.
 
-Belongs here: the way to settings, database, Dagster and the name of the person, and a polite stop. Does not
-belong here: options (:mod:`sync_pipeline.cli.options`) and printing (:mod:`sync_pipeline.cli.output`).
+Belongs here: the way to settings, database, Dagster and the name of the person, and the stop between two
+steps. Does not belong here: options (:mod:`sync_pipeline.cli.options`) and printing
+(:mod:`sync_pipeline.cli.output`).
 """
 
 from __future__ import annotations
@@ -129,8 +130,9 @@ def after_catalog_change(settings: Settings, database: Database) -> None:
 
 @contextmanager
 def stopped_politely() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, for work that looks at it between two steps; the second one, a
-    second later at the earliest, ends the work where it is: ``timeout`` sends its signal twice at once."""
+    """An event that Ctrl-C and SIGTERM set, for work that checks it between two steps. A second signal, at
+    least a second later, ends the work at once; ``timeout`` sends its signal twice.
+    """
     cancel = threading.Event()
     first = 0.0
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -55,7 +55,7 @@ def _repeat(run_round: Callable[[], int], seconds: float, stop: threading.Event)
         try:
             code = max(code, run_round())
         except (SyncError, psycopg.Error) as error:
-            # What is wrong from the start a person has to set right; later it may pass.
+            # An error at the start needs a person; a later one may pass.
             failure = database_error(error)
             if not rounds and isinstance(failure, ConfigurationError):
                 raise failure from None
@@ -302,7 +302,7 @@ def reaper_command(
         options.word(
             "--policy",
             ("failed", "pending"),
-            "What a job of a lost owner becomes: failed waits before its next attempt, pending is due "
+            "New status of a job of a lost owner: failed waits before its next attempt, pending is due "
             "at once; default: the setting reaper_policy.",
             "failed|pending",
         ),

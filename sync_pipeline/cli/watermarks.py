@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sync_pipeline.reports.runner import Bounds
 
 app = options.group(
-    "What counts as complete, and a person's decisions about it.",
+    "Coverage, and changes of it by hand.",
     examples=(
         "scm-sync watermark events gitlab:platform/api --job reviews",
         "scm-sync watermark reset gitlab:platform/api --job mrs --reason 'restored'",
@@ -50,7 +50,7 @@ def watermark_set(
     as_json: options.AsJson = False,
     dry_run: options.DryRun = False,
 ) -> int:
-    """Count exactly this window as complete. What lies outside is read again."""
+    """Count exactly this window as complete. Everything outside is read again."""
     from sync_pipeline.reports.runner import Bounds
 
     bounds = Bounds(start_rev=start_rev, end_rev=end_rev, since=since, until=until)

@@ -1,7 +1,6 @@
 """The exit codes of every command, which ``docs/commands.md`` lists.
 
-Belongs here: only they, so that whoever ends a process and whoever writes an ``exit_code`` into a document
-mean the same.
+Belongs here: only the codes, so that processes and the ``exit_code`` of documents agree.
 """
 
 from typing import Final

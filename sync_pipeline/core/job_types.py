@@ -39,7 +39,7 @@ class Family(StrEnum):
 
     @property
     def content(self) -> str:
-        """What it syncs, for the description of its Dagster job."""
+        """Its content, for the description of its Dagster job."""
         return _CONTENT_OF_FAMILY[self]
 
 
@@ -52,8 +52,8 @@ _CONTENT_OF_FAMILY: Mapping[Family, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is known of a job type. ``content`` describes its asset. ``row`` is what is read and counted, such
-    as the merge request of a review. ``page`` is what its web page adds to that of the project.
+    """The properties of a job type. ``content`` describes its asset. ``row`` is what is read and counted,
+    such as the merge request of a review. ``page`` is what its web page adds to that of the project.
 
     ``feature`` is the GitLab feature that it needs, by the first part of ``<feature>_access_level``. With
     ``needs_commits`` a project without any commit is ``empty``.
@@ -106,7 +106,7 @@ DECLARED: Mapping[JobType, Declaration] = {
     JobType.REVIEWS: Declaration(
         Kind.GITLAB,
         Family.MERGE_REQUESTS,
-        content="What happened in the reviews of merge requests",
+        content="Events in the reviews of merge requests",
         row="merge request",
         page="/-/merge_requests?state=all",
         feature="merge_requests",

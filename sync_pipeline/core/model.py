@@ -21,14 +21,14 @@ FLEET = "fleet"
 
 
 class Kind(StrEnum):
-    """What kind of server a repository lives on."""
+    """The kind of server of a repository."""
 
     GITLAB = "gitlab"
     SVN = "svn"
 
 
 class JobType(StrEnum):
-    """What is read of a repository. ``mrs`` and ``svn`` are accepted aliases, see :meth:`parse`."""
+    """The kind of data that is read. ``mrs`` and ``svn`` are accepted aliases, see :meth:`parse`."""
 
     COMMITS = "commits"
     MERGE_REQUESTS = "merge_requests"
@@ -217,7 +217,7 @@ class Repository:
 
     @property
     def name(self) -> str:
-        """What people call this repository: the path of the project, or the SVN URL."""
+        """The usual name of this repository: the path of the project, or the SVN URL."""
         return self.project_path or self.url
 
 
@@ -261,8 +261,9 @@ class RevisionRow:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRow:
-    """A source row that cannot be stored: ``natural_key`` (such as the revision number), a low-cardinality
-    ``reason``, one line of ``detail`` and the ``payload`` as received, after redaction."""
+    """A source row that cannot be stored. ``natural_key`` is for example the revision number. ``reason`` is a
+    low-cardinality word, ``detail`` one line, and ``payload`` the received row after redaction.
+    """
 
     natural_key: str
     reason: str
@@ -290,7 +291,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a look at an SVN repository's front door says. ``head`` is the youngest revision."""
+    """The state of an SVN repository at a visit. ``head`` is the youngest revision."""
 
     uuid: str
     root: str
@@ -299,10 +300,11 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that differs between a source and what is stored, by its ``natural_key`` (of a row that has none
-    of its own that of the row it belongs to, a colon, and its name there). ``fields`` are the columns whose
-    values differ. ``place`` is where the row is among the revisions or in time, None where that is unknown:
-    then every comparison looks for it."""
+    """A row that differs between a source and the tables, with its ``natural_key``. A row without its own key
+    has that of its parent row, a colon, and its name there. ``fields`` are the columns whose values differ.
+    ``place`` is the position of the row among the revisions or in time. If it is None, every comparison looks
+    for the row.
+    """
 
     natural_key: str
     kind: DifferenceKind
@@ -341,14 +343,15 @@ class JobRequest:
 
     @property
     def is_one_off(self) -> bool:
-        """True if only whoever asked for it repeats it: nobody else would know what it is about."""
+        """True if only its starter can repeat it, because the ledger does not keep its purpose."""
         return self.from_raw or bool(self.quarantine) or self.mode is Mode.PROBE
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Rows of a batch or run, counted by the database. ``poorer`` are rows that arrived with less than is
-    stored (access was lost in between) and therefore changed nothing."""
+    """Rows of a batch or run, counted by the database. ``poorer`` are rows that arrived with less detail than
+    is stored, because access was lost in between, and therefore changed nothing.
+    """
 
     read: int = 0
     inserted: int = 0
@@ -375,9 +378,10 @@ class Counts:
 
 @dataclass(slots=True)
 class Evidence:
-    """Where in the source a batch was read. ``position`` is for a person, in a few words without a URL, such
-    as a page. ``read`` are the times that a replay reads again (of revisions the window of the batch is
-    that). ``first_key`` and ``last_key`` are those of the first and the last row that arrived."""
+    """Position of a batch in the source. ``position`` is a short text without a URL, such as a page. ``read``
+    are the times that a replay reads again; for revisions the window of the batch is used. ``first_key`` and
+    ``last_key`` are those of the first and the last row that arrived.
+    """
 
     position: str
     read: tuple[TimeWindow, ...] = ()
@@ -385,7 +389,7 @@ class Evidence:
     last_key: str | None = None
 
     def note(self, *keys: str) -> None:
-        """Rows with these keys arrived."""
+        """Record that rows with these keys arrived."""
         if keys:
             self.first_key = self.first_key or keys[0]
             self.last_key = keys[-1]
@@ -419,9 +423,9 @@ RevisionPage = Page[Iterable[RevisionRow]]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What was sent to a source: requests or commands, answers among them that told us to slow down, those
-    that did not come in time, and the seconds spent waiting, for the shared rate limit and before asking
-    again."""
+    """The traffic to a source: requests or commands, those refused with 429, and those that timed out.
+    ``waited`` is the seconds spent waiting for the shared rate limit and before retries.
+    """
 
     calls: int = 0
     rate_limited: int = 0
@@ -447,8 +451,9 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """How a job ended, for whoever started it. ``watermark_*`` are the last complete revision plus one, or a
-    UTC time. ``covered`` is what this run completed. ``head`` is the source's end as pinned at the start."""
+    """The result of a job for its starter. ``watermark_*`` are the last complete revision plus one, or a UTC
+    time. ``covered`` is what this run completed. ``head`` is the source's end as pinned at the start.
+    """
 
     job_id: UUID
     run_id: UUID | None

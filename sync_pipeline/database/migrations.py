@@ -1,8 +1,8 @@
-"""Migrations: bringing a database to the schema this program was written for, and refusing any other.
+"""Migrations: bringing a database to the schema of this program, and refusing any other.
 
-Belongs here: finding the numbered SQL files, applying and rolling them back, comparing a database with them,
-and the marker row that says which environment a database belongs to. The schema itself is plain SQL in
-``sql/migrations``; yoyo orders the files and keeps the record in the schema ``migrations``.
+Belongs here: finding the numbered SQL files, applying and rolling them back, and comparing a database with
+them. Also the marker row with the environment of the database. The schema is plain SQL in ``sql/migrations``.
+yoyo orders the files and keeps the record in the schema ``migrations``.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ class SchemaStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """What :func:`check` found. ``applied`` and ``pending`` are migration ids in order; ``unknown`` are
-    applied ones that this program does not have, ``different`` applied ones of which it has another content.
-    ``environment`` is what the database is marked for, None
-    before the first migration. ``problem`` is one line with the remedy, empty when up to date."""
+    """The result of :func:`check`. ``applied`` and ``pending`` are migration ids in order. ``unknown`` are
+    applied ones that this program does not have, ``different`` those with another content. ``environment`` is
+    that of the database, None before the first migration. ``problem`` is one line with the remedy, empty if
+    the schema is current.
+    """
 
     status: SchemaStatus
     applied: tuple[str, ...]
@@ -79,13 +80,16 @@ class SchemaState:
 
 
 def migrate(url: str, environment: str) -> list[str]:
-    """Apply what is missing and return its ids; the first time, mark the database for ``environment``.
+    """Apply the pending migrations and return their ids; the first time, mark the database for
+    ``environment``.
 
     Each migration is one transaction together with its record, so a failure or a crash leaves either all of
     it or nothing. It waits for locks in short tries, so that other sessions do not wait behind it for long.
-    Two at once are harmless: the second waits and finds nothing left to do. Raises ConfigurationError when
-    the database is marked for another environment, is newer than this program, has other contents of a
-    migration, does not answer, or refuses a migration. So it does when another session keeps a lock.
+    Two at once are harmless: the second waits and finds nothing to do.
+
+    Raises ConfigurationError if the database is marked for another environment, is newer than this program,
+    or has another content of a migration. It also does so if the database does not answer, refuses a
+    migration, or another session keeps a lock.
     """
     with _backend(url) as backend:
         _refuse(_compare(backend.connection, environment))
@@ -128,8 +132,9 @@ def check(url: str, environment: str) -> SchemaState:
 
 
 def require(url: str, environment: str) -> None:
-    """Raise ConfigurationError with one line and the remedy unless the schema is exactly the one this program
-    was written for and the database belongs to ``environment``."""
+    """Raise ConfigurationError with one line and the remedy, unless the schema is exactly that of this
+    program and the database belongs to ``environment``.
+    """
     _known(sql_folder())
     state = check(url, environment)
     if state.status is not SchemaStatus.UP_TO_DATE:

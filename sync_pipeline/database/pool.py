@@ -46,8 +46,9 @@ def database_time(conn: Connection) -> datetime:
 
 FOREVER = datetime(9000, 1, 1, tzinfo=UTC)
 LONG_AGO = datetime(1000, 1, 1, tzinfo=UTC)
-"""These stand for moments that Python has no form for, such as PostgreSQL's infinity, which a person may have
-written; there is room to add to them and to take from them."""
+"""These stand for times that Python cannot represent, such as PostgreSQL's infinity. They leave room for
+additions and subtractions.
+"""
 
 
 _TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid
@@ -79,8 +80,8 @@ def _configure(conn: Connection) -> None:
 
 def connections_for(parallel: int) -> int:
     """The largest pool that a process needs that works on ``parallel`` repositories at a time."""
-    # Each writes on one connection, while its heartbeats, its prefetch and the rate limit of its requests use
-    # another for a moment; two more are for what looks after all of them.
+    # Each writes on one connection. Its heartbeats, its prefetch and the rate limit use another for a moment.
+    # Two more are for the supervision of all.
     return 2 * parallel + 2
 
 
@@ -125,10 +126,10 @@ class Database:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection of one's own for the length of the block; nothing is open on it at the start.
+        """A connection for the block; no transaction is open at the start.
 
-        Raises ConfigurationError where there is none within the time-out: with the code ``database_busy`` if
-        this process has all of them in use, else with the reason for which the server gives none.
+        Raises ConfigurationError if there is none within the time-out. Its code is ``database_busy`` if this
+        process uses all of them, else that of the server's reason.
         """
         if self._pool.closed:
             self._pool.open()

@@ -1,7 +1,7 @@
-"""Values as PostgreSQL takes them: texts, the source's own objects as jsonb, pages of rows, content hashes.
+"""Values in the form of PostgreSQL: texts, the source's own objects as jsonb, pages of rows, content hashes.
 
-Belongs here: what no source can prevent and every table of facts meets: NUL and lone surrogates, numbers that
-jsonb has no word for, secrets inside an object. Does not belong here: any table.
+Belongs here: problems that every table of facts has. They are NUL and lone surrogates, numbers that jsonb
+cannot store, and secrets inside an object. Does not belong here: any table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECRET = re.compile(
     r"(tokens?|passwords?|passwd|secrets?|privatekey|authorization|credentials?)$", re.IGNORECASE
 )
 _USERINFO = re.compile(r"(://)[^/?#\s]*@")
-# What PostgreSQL text and jsonb refuse.
+# Characters that PostgreSQL text and jsonb refuse.
 _REFUSED = re.compile("[\x00\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPABLE = re.compile("[\\\\\x00\ud800-\udfff]")
@@ -49,19 +49,19 @@ def storable(text: str | None) -> str | None:
 
 
 def payload(raw: Mapping[str, Any], *, escaped: bool = False) -> tuple[Jsonb, bool]:
-    """An object of the source as jsonb, without the values of fields that hold a secret.
+    r"""An object of the source as jsonb, without the values of fields that hold a secret.
 
-    The second value is True where jsonb could not take it as it is, or where the caller wants ``escaped``
-    anyway, to go with what is stored so. Then, in every text and key of it, a
-    backslash is written ``\\\\``, and what PostgreSQL refuses ``\\u0000`` or ``\\ud83d``; numbers that jsonb
-    does not have are the texts ``\\NaN``, ``\\Infinity``, ``\\-Infinity`` and ``\\0x...``.
+    The second value is True if jsonb could not store it unchanged, or if the caller wants ``escaped`` anyway,
+    to match stored values. Then every backslash in its texts and keys is written ``\\``, and refused
+    characters are written ``\u0000`` or ``\ud83d``. Numbers that jsonb does not have become the texts
+    ``\NaN``, ``\Infinity``, ``\-Infinity`` and ``\0x...``.
     """
     escape = escaped or any(_is_refused(value) for value in _parts(raw, 0))
     return Jsonb(_stored(raw, escape, 0)), escape
 
 
 def restored(stored: Any, escaped: bool) -> Any:
-    """What :func:`payload` was given, from what it stored; only redacted values stay redacted."""
+    """The input of :func:`payload`, from its stored output; only redacted values stay redacted."""
     if not escaped:
         return stored
     if isinstance(stored, dict):

@@ -1,4 +1,4 @@
-"""What several documents share: times, counts, windows, and the numbers of rows.
+"""The common parts of several documents: times, counts, windows, and the numbers of rows.
 
 Belongs here: types that more than one command prints. Does not belong here: a whole document.
 """

@@ -28,8 +28,8 @@ STATS_UNREAD = "stats_unread"
 _SQL = queries("commits")
 
 
-# The upsert. A copy without numbers of lines, or without parents, changes nothing where they are stored,
-# except that it proves that a commit thought gone exists; the same content changes nothing.
+# The upsert. An equal copy changes nothing. Neither does a copy without line counts or parents where these
+# are stored, but it proves that a commit exists.
 _UPSERT = COMMITS.sql("""
 INSERT INTO scm.git_commits AS t (repo_id, {columns}, batch_id, walk_id)
 SELECT %(repo_id)s, {columns}, %(batch_id)s, %(walk_id)s
@@ -56,8 +56,9 @@ RETURNING commit_sha, (xmax = 0) AS inserted
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A reading of all that ``tip`` reaches and ``covered`` does not (None: to the root), and where it goes
-    on: at ``next_page``; ``tip_read`` once a page has held the tip."""
+    """A walk over everything that ``tip`` reaches and ``covered`` does not (None: to the root). It continues
+    at ``next_page``. ``tip_read``: a page has contained the tip.
+    """
 
     walk_id: int
     tip: str
@@ -106,11 +107,11 @@ def store_commits(
     walk_id: int | None = None,
     deferred: Collection[str] = (),
 ) -> Counts:
-    """Write commits; returns what that changed, counted by the database.
+    """Write commits; returns the changes, counted by the database.
 
-    ``walk_id`` is the walk that read them; None where they were read by date or one by one: then new ones
-    that no branch and no tag reaches are flagged as unreachable. ``deferred`` are the names of those
-    whose numbers of lines are fetched later. A commit that comes twice is one row, the richer copy.
+    ``walk_id`` is the walk that read them. It is None if they were read by date or one by one: new ones that
+    no ref reaches are then flagged as unreachable. ``deferred`` are the names of those whose line counts are
+    fetched later. A commit that comes twice is one row, the copy with more detail.
     """
     once: dict[str, CommitRow] = {}
     for row in rows:

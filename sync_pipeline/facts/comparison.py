@@ -301,8 +301,9 @@ def commits_in(
 
 
 def unstored_commits(conn: Connection, repo_id: int) -> list[str]:
-    """Commits in the history of covered refs that are not stored, or only as tombstones, as far as stored
-    ones lead there; and any other that was read once."""
+    """Commits in the history of covered refs that are missing or only tombstones, as far as stored commits
+    lead there. Also any other commit that was read once.
+    """
     named = conn.execute(_SQL["unstored"], {"repo_id": repo_id}).fetchall()
     lost = {row["sha"] for row in named if row["lost"]}
     others = [row["sha"] for row in named if not row["lost"]]
@@ -316,8 +317,9 @@ def compare_revisions(
     conn: Connection, repo_id: int, window: RevisionWindow, rows: Iterable[RevisionRow]
 ) -> tuple[list[ComparedRow], set[int]]:
     """The revisions of ``window`` on both sides, and the numbers of those of which the source shows less than
-    is stored: access was reduced, and nothing is known of them. The fields name ``paths`` where the changed
-    paths differ. ``rows`` is consumed once, and memory does not grow with the number of paths."""
+    is stored. Access was reduced, and nothing is known of them. The fields name ``paths`` where the changed
+    paths differ. ``rows`` is consumed once, and memory does not grow with the number of paths.
+    """
     params = {"repo_id": repo_id, "first": window.first, "end": window.end}
     stored = {(row["rev_num"],): row for row in conn.execute(_SQL["revisions_in"], params)}
     hashes = _paths_hashes(conn, params)

@@ -23,8 +23,8 @@ class Facts:
     """The rows of a job type, as parts of SQL.
 
     ``table`` has the asset's rows, and ``key`` is the natural key of one as text. ``named`` is the condition
-    that a row ``t`` has the key of an entry ``q`` of quarantine, and ``is_row`` that the entry is of a row at
-    all. ``hidden`` is the condition that the server does not show everything of a row.
+    that a row ``t`` has the key of an entry ``q`` of quarantine. ``is_row`` is the condition that the entry
+    is of a row. ``hidden`` is the condition that the server does not show everything of a row.
 
     ``compared`` has what a comparison asks the source for, ``place`` is the column that windows are of, and
     ``live`` the condition that a row counts. ``stored_at`` says when a row was last written. ``gone`` is what
@@ -85,7 +85,7 @@ FACTS: Mapping[JobType, Facts] = {
         "mr_updated_at",
         "t.mr_iid = substring(q.natural_key FROM '^([0-9]{1,18}):')::bigint"
         " AND t.source_event_id = substring(q.natural_key FROM '^[0-9]+:(.*)$')",
-        # Nobody knows how many events a whole review in quarantine has.
+        # The number of events of a whole review in quarantine is unknown.
         is_row="q.natural_key ~ '^[0-9]+:(note|state|label|milestone):'",
         compared="scm.mr_reviews",
         live="replaced_id = 0",

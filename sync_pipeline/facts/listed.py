@@ -72,7 +72,8 @@ def store_rows(
     invalidated: Collection[str] = (),
 ) -> Counts:
     """Write rows; returns what that changed, counted by the database. Copies of those whose keys are in
-    ``invalidated`` win over what is stored. What is stored leaves quarantine."""
+    ``invalidated`` win over what is stored. Stored rows leave quarantine.
+    """
     once = {key_of(table, row): row for row in rows}
     params = {"repo_id": repo_id, "batch_id": batch_id, "rows": _recordset(table, once.values())}
     if doubtful := sorted(once.keys() & set(invalidated)):

@@ -22,9 +22,9 @@ from sync_pipeline.facts.tables import MERGE_REQUEST_COMMITS, MERGE_REQUESTS, VE
 _SQL = queries("merge_requests")
 
 
-# The upsert. The newer version of the source wins, then the later observation. A stored version that the
-# server's clock has not reached is no newer one: that clock was set back, or the time was never one. What
-# only versions say, and sets of children, stay where they were not read; the same content changes nothing.
+# The upsert. The newer version of the source wins, then the later observation. A stored time in the server's
+# future is no newer version: that clock was set back, or the time was wrong. Columns of versions, and sets of
+# children, stay if they were not read. Equal content changes nothing.
 _UPSERT = MERGE_REQUESTS.sql("""
 INSERT INTO scm.mrs AS t (repo_id, {columns}, batch_id)
 SELECT %(repo_id)s, {columns}, %(batch_id)s
@@ -215,16 +215,19 @@ def _details(row: MergeRequestRow) -> Iterable[str]:
 
 
 def forget_unlisted(conn: Connection, repo_id: int, job_type: JobType, key: str) -> None:
-    """What was quarantined and deferred under ``key`` came after all, or has other keys now."""
+    """Resolve the entry and the deferred fetch under ``key``: the rows came after all, or have other keys
+    now.
+    """
     conn.execute(_SQL["forget_unlisted"], {"repo_id": repo_id, "job_type": str(job_type), "key": key})
 
 
 def known_heads(
     conn: Connection, repo_id: int, iids: Iterable[int], ids: Iterable[int] | None = None
 ) -> dict[int, tuple[str | None, str | None]]:
-    """Head and target branch for which versions and commits of these merge requests are stored; without those
-    for which they are not or have a deferred fetch, and with ``ids`` without those that have another
-    ``gitlab_id``."""
+    """Head and target branch for which versions and commits of these merge requests are stored. Merge
+    requests without them, or with a deferred fetch of them, are left out. With ``ids``, so are those that
+    have another ``gitlab_id``.
+    """
     params = {"repo_id": repo_id, "iids": list(iids), "ids": None if ids is None else list(ids)}
     rows = conn.execute(_SQL["known_heads"], params)
     return {row["iid"]: (row["children_head"], row["children_target"]) for row in rows}

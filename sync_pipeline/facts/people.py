@@ -15,9 +15,10 @@ _SQL = queries("people")
 
 
 def link(conn: Connection, name: str, accounts: Sequence[tuple[str, str]]) -> None:
-    """Make a person with these accounts, each a type (``svn``, ``gitlab``, ``git`` or ``email``) and a name
-    as the source writes it; in the caller's transaction. Where one of the accounts is known, nothing
-    changes."""
+    """Make a person with these accounts, in the caller's transaction. Each account is a type (``svn``,
+    ``gitlab``, ``git`` or ``email``) and a name as the source writes it. If one of the accounts is known,
+    nothing changes.
+    """
     conn.execute(_SQL["lock"])
     types, names = [kind for kind, _ in accounts], [account for _, account in accounts]
     params = {"name": name, "types": types, "names": names}

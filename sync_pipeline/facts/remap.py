@@ -144,9 +144,10 @@ def listed_after(
 def merge_requests_after(
     conn: Connection, repo_id: int, after: int | None, since: datetime | None, limit: int
 ) -> list[Row]:
-    """The merge requests whose numbers come after ``after``, in order: as many as are ``limit`` rows with
-    their children, but at least one; with ``since`` (UTC) those that were updated from then on. ``versions``
-    and ``commits`` are the children in the order of the source; None where they were never read."""
+    """The merge requests whose numbers come after ``after``, in order. They have at most ``limit`` rows with
+    their children, but there is at least one. With ``since`` (UTC) only those that were updated from then on.
+    ``versions`` and ``commits`` are the children in the order of the source; None where they were never read.
+    """
     params = {
         "repo_id": repo_id,
         "iids": _next(conn, _SQL["next_merge_requests"], repo_id, after, since, limit),
@@ -166,9 +167,10 @@ def merge_requests_after(
 def events_after(
     conn: Connection, repo_id: int, after: int | None, since: datetime | None, limit: int
 ) -> list[Row]:
-    """All events of the merge requests whose numbers come after ``after``, in order: as many merge requests
-    as have ``limit`` events, but at least one; with ``since`` (UTC) those with an event that is wanted.
-    ``is_gone``: the source no longer shows the event. ``is_wanted``: it is from ``since`` on."""
+    """All events of the merge requests whose numbers come after ``after``, in order. They have at most
+    ``limit`` events, but there is at least one merge request. With ``since`` (UTC) only merge requests with a
+    selected event. ``is_gone``: the source no longer shows the event. ``is_wanted``: it is from ``since`` on.
+    """
     iids = _next(conn, _SQL["next_reviews"], repo_id, after, since, limit)
     return _rows(conn, _EVENTS, {"repo_id": repo_id, "iids": iids, "since": since})
 

@@ -46,8 +46,8 @@ UPDATE scm.mr_reviewers AS r SET replaced_id = 0
 )
 
 
-# The upsert of events. The newer version of the source wins, then the later observation, unless the server's
-# clock has not reached what is stored; the same content changes nothing, unless it was missing meanwhile.
+# The upsert of events. The newer version of the source wins, then the later observation, unless the stored
+# time is in the server's future. Equal content changes nothing, unless the event was missing meanwhile.
 _UPSERT = REVIEW_EVENTS.sql("""
 INSERT INTO scm.review_events AS t (repo_id, {columns}, batch_id)
 SELECT %(repo_id)s, {columns}, %(batch_id)s
@@ -145,8 +145,9 @@ def store_reviews(
 
 
 def _replace(conn: Connection, params: dict[str, Any]) -> int:
-    """Leave the rows of merge requests whose numbers other ones have now to these, and take back those of one
-    that is there again; returns how many events and people are gone with them."""
+    """Detach the rows of merge requests whose numbers other ones have now, and attach those of a merge
+    request that exists again. Returns how many events and people are removed with them.
+    """
     replaced = conn.execute(_SQL["replaced"], params).fetchall()
     if not replaced:
         return 0
@@ -162,8 +163,9 @@ def _replace(conn: Connection, params: dict[str, Any]) -> int:
 
 
 def with_discussions(conn: Connection, repo_id: int, sets: Sequence[ReviewSet]) -> list[ReviewSet]:
-    """``sets`` with what is known better of notes: the list of notes does not tell where in a discussion one
-    is, and such a copy takes back nothing."""
+    """``sets`` with the stored positions of notes. The list of notes lacks the position in a discussion, so
+    such a copy must not remove it.
+    """
     poor = [
         one.mr_iid
         for one in sets
@@ -221,7 +223,7 @@ def _compare(
 
 
 def _key(iid: int, event_id: str) -> str:
-    """What quarantine calls an event."""
+    """The key of an event in quarantine."""
     return f"{iid}:{event_id}"
 
 
@@ -253,8 +255,9 @@ def columns(row: ReviewEventRow) -> dict[str, Any]:
 
 
 def complete_origins(one: ReviewSet) -> Iterator[Origin]:
-    """The origins of which a stored event that did not come is missing: those read to their end, without
-    those that hold a row of which not even the number could be read."""
+    """The origins of which a stored event counts as missing if it did not come. They were read to their end,
+    and have no row without a readable number.
+    """
     nameless = {row.natural_key for row in one.quarantined}
     for origin in one.whole:
         if _key(one.mr_iid, f"{origin}:None") not in nameless:
@@ -338,9 +341,10 @@ def _read(one: ReviewSet) -> Iterator[str]:
 def reviews_as_of(
     conn: Connection, repo_id: int, rows: Sequence[MergeRequestRow], refused: Collection[str] = ()
 ) -> dict[int, datetime]:
-    """By merge request, the ``updated_at`` as of which its review is complete: all kinds of events and the
+    """By merge request, the ``updated_at`` as of which its review is complete. All kinds of events and the
     approvals were read to their end, nothing is deferred, and its head was that of the row already. Details
-    that the server refuses for every merge request are not needed."""
+    that the server refuses for every merge request are not needed.
+    """
     missing = {part_of(detail) for detail in refused}
     needed = [part for part in (*map(str, Origin), _APPROVALS) if part not in missing]
     asked = recordset({"iid": r.iid, "head_sha": r.head_sha, "gitlab_id": r.mr_id} for r in rows)

@@ -17,8 +17,9 @@ from sync_pipeline.database.queries import queries
 from sync_pipeline.facts.job_types import for_each_job_type
 
 COUNTED_ROWS = 100_000
-"""More rows are estimated. Counting so many takes 30 ms from the index alone, and 300 ms where the rows are
-so new that PostgreSQL has to check each of them (measured)."""
+"""More rows are estimated. Measured: counting this many takes 30 ms from the index alone, and 300 ms if
+PostgreSQL has to check each new row.
+"""
 
 # The API shows milliseconds.
 _STEP = timedelta(milliseconds=1)
@@ -76,8 +77,9 @@ def count(conn: Connection, repo_id: int, job_type: JobType, counted_rows: int =
 
 
 def by_repository(conn: Connection, job_type: JobType) -> list[dict[str, Any]]:
-    """By ``repo_id``, where there are any: rows that are ``stored``, those that are ``deleted`` (tombstones),
-    and the stored rows that are ``hidden``: the server does not show everything of them."""
+    """By ``repo_id``, if there are any: ``stored`` rows, ``deleted`` ones (tombstones), and ``hidden`` ones,
+    which the server shows only in part.
+    """
     return conn.execute(_BY_REPOSITORY[job_type]).fetchall()
 
 
@@ -110,8 +112,9 @@ def _in_window(
 
 
 def last_change_at(conn: Connection, repo_id: int, job_type: JobType) -> datetime | None:
-    """When the source last changed, as far as it is known here (UTC): the date of the newest stored revision,
-    or the last activity of the project, which GitLab may report up to an hour late."""
+    """When the source last changed, as far as known here (UTC). It is the date of the newest stored revision,
+    or the last activity of the project, which GitLab may report an hour late.
+    """
     row = conn.execute(_SQL["last_change"], {"repo_id": repo_id, "job_type": str(job_type)}).fetchone()
     found: datetime | None = None if row is None else row["changed_at"]
     return found

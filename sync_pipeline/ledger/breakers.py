@@ -60,8 +60,9 @@ def reset(conn: Connection, scope: str, key: str, *, actor: str, reason: str) ->
 def errors(
     conn: Connection, row: BreakerRow, codes: Collection[str], seconds: float
 ) -> Sequence[dict[str, Any]]:
-    """What the runs failed of that ended in the ``seconds`` before a breaker last opened: ``code``, one of
-    ``codes``, and number of ``runs``, the three most frequent. Nothing for one that never opened."""
+    """The three most frequent errors of the runs that ended in the ``seconds`` before a breaker last opened.
+    ``code`` is one of ``codes``, with the number of ``runs``. Empty if it never opened.
+    """
     if row.opened_at is None:
         return ()
     params = {

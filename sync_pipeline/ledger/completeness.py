@@ -55,6 +55,7 @@ def counts(conn: Connection) -> list[dict[str, Any]]:
 
 
 def assets(conn: Connection) -> list[dict[str, Any]]:
-    """Every (repo_id, job_type): the ``windows`` that were never complete, how many ``revisions`` these are,
-    and ``verified_at``, when all of it was last compared with the source."""
+    """Every (repo_id, job_type): the ``windows`` that were never complete, the number of their ``revisions``,
+    and ``verified_at``, when everything was last compared with the source.
+    """
     return conn.execute(_SQL["assets"], {"beginning": BEGINNING}).fetchall()

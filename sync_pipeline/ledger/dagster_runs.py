@@ -25,8 +25,9 @@ _SQL = queries("dagster_runs")
 
 @dataclass(frozen=True, slots=True)
 class RunStarts:
-    """Of the newest ``runs`` runs ``failed`` failed before they began, the newest of them at ``last_at``, for
-    ``reason``, which is one line; both are None where none failed."""
+    """Of the newest ``runs`` runs, ``failed`` failed before they began. The newest of them failed at
+    ``last_at``, with the one line ``reason``; both are None if none failed.
+    """
 
     runs: int
     failed: int

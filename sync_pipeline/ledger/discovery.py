@@ -23,9 +23,10 @@ _SQL = queries("discovery")
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A row of ``scm.discovery_roots``. ``include`` and ``exclude`` are shell patterns of project paths, no
-    ``include`` means all; ``tenant`` is that of everything found, None for the first segment of each path.
-    ``error`` is why the last visit failed, None if it did not. Times are UTC."""
+    """A row of ``scm.discovery_roots``. ``include`` and ``exclude`` are shell patterns of project paths; an
+    empty ``include`` means all. ``tenant`` is that of all its projects, None for the first segment of each
+    path. ``error`` is why the last visit failed, None if it did not. Times are UTC.
+    """
 
     root_id: int
     instance: str
@@ -49,7 +50,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class KnownProject:
-    """What the catalog has about a project. ``has_active_root`` if an active root answers for it."""
+    """A project in the catalog. ``has_active_root``: it belongs to an active root."""
 
     repo_id: int
     project_id: int

@@ -63,7 +63,7 @@ def read(conn: Connection) -> list[Heartbeat]:
 
 
 def silent(conn: Connection) -> list[Heartbeat]:
-    """What has fallen silent."""
+    """The silent sensors, schedules and loops."""
     return [one for one in read(conn) if one.silent]
 
 

@@ -116,7 +116,7 @@ def attempts(conn: Connection, job_id: UUID) -> list[dict[str, Any]]:
 
 
 def events(conn: Connection, job_id: UUID) -> list[dict[str, Any]]:
-    """What people did to a job lately."""
+    """Recent actions of people on a job."""
     return conn.execute(_SQL["events"], {"job_id": job_id}).fetchall()
 
 
@@ -145,9 +145,10 @@ def drop(conn: Connection, job_id: UUID, touched_at: datetime, old: JobStatus, b
 
 
 def release(conn: Connection, job_id: UUID, token: UUID, by: By) -> bool:
-    """Take a job from whoever works on it, live or not; it waits again, and what the owner still writes is
-    refused. False if it is somebody else's by now, or if the owner was in the middle of a batch: that is
-    ended, and the job is free a moment later."""
+    """Take a job from its worker, live or not. The job waits again, and later writes of the owner are
+    refused. False if another process has it by now, or if the owner was in the middle of a batch. That batch
+    is ended, and the job is free a moment later.
+    """
     with conn.transaction():
         ended = jobs.end_lost(
             conn,

@@ -1,8 +1,8 @@
-"""The job ledger: which windows are to be synced, who works on them, how it ended.
+"""The job ledger: windows to sync, their owners, and their results.
 
-Belongs here: the state machine of ``scm.sync_jobs`` and ``scm.sync_runs``, one statement per edge. Every
-edge out of ``running`` needs the claim token, so an attempt that lost its claim can change nothing. What is
-due, and how long to wait after a failure, is decided in :mod:`sync_pipeline.policy`.
+Belongs here: the state machine of ``scm.sync_jobs`` and ``scm.sync_runs``, one statement per edge. Every edge
+out of ``running`` needs the claim token, so an attempt that lost its claim can change nothing.
+:mod:`sync_pipeline.policy` decides when a job is due and how long it waits after a failure.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ SETTLED = """
                     AND (later.status <> 'dead'
                          OR coalesce(later.last_error_code, '') <> ALL (%(given_up)s)))))
 """
-"""Condition on a job ``j``: it is dead and needs no person, because somebody gave it up or a later job of the
-same window tells how it stands. ``given_up`` is :data:`GIVEN_UP`."""
+"""Condition on a job ``j``: it is dead and needs no person, because it was given up or a later job has the
+same window. ``given_up`` is :data:`GIVEN_UP`.
+"""
 
 
 _SQL = queries("jobs")
@@ -83,7 +84,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What somebody who did not get the job sees of it."""
+    """The state of a job for a process that did not get it."""
 
     status: JobStatus
     claimed_by: str | None
@@ -264,10 +265,12 @@ def end_lost(
     backoff: float,
     process_gone: bool,
 ) -> bool:
-    """End the attempt of a lost owner as it was judged: its run is closed, its lease taken from it, and what
-    it still writes is refused. ``backoff`` is in seconds from now. False if the job is somebody else's by
-    now, or if the owner was in the middle of a batch: that is ended, and the job is free a moment later. A
-    claim that has not run out is ended only where ``process_gone``."""
+    """End the attempt of a lost owner as decided: its run is closed, its lease is taken, and its later writes
+    are refused. ``backoff`` is in seconds from now.
+
+    False if another process has the job by now, or if the owner was in the middle of a batch. That batch is
+    ended, and the job is free a moment later. A valid claim is ended only with ``process_gone``.
+    """
     params = {
         "job_id": job_id,
         "token": token,

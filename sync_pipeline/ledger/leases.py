@@ -1,8 +1,8 @@
-"""Leases: the right to write for one (repository, job type), and the fence that proves it.
+"""Leases: the right to write for one asset, and the fence that proves it.
 
-Belongs here: taking, renewing, guarding and giving back. Times are the database's clock. A writer holds
-``FOR KEY SHARE`` on (lock_id, fence): a heartbeat, which changes neither, passes it; the next claim raises
-the fence and therefore waits for the writer to end. ``FOR SHARE`` would block the heartbeat.
+Belongs here: taking, renewing, checking and releasing. Times are the database's clock. A writer holds ``FOR
+KEY SHARE`` on (lock_id, fence). A heartbeat changes neither, so it does not wait. The next claim raises the
+fence, so it waits for the writer. ``FOR SHARE`` would block the heartbeat.
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ def acquire(
     priority: int,
     length: float,
 ) -> Lease | None:
-    """Take the lease for ``length`` seconds, renewable. None if it is held, or if somebody with a smaller
-    ``priority`` (or as urgent, but earlier) waits; the wish is then on record for 10 s: ask again before.
-    ``waiter`` is the claim token of the attempt that asks. A transaction that outlived the lease under which
-    it began, because its process stopped or its machine is away, is ended."""
+    """Take the lease for ``length`` seconds, renewable. None if it is held, or if another attempt with a
+    smaller ``priority`` (or an equal one, but earlier) waits.
+
+    The request is then stored for 10 s: ask again before. ``waiter`` is the claim token of the asking
+    attempt. A transaction that outlived its lease, because its process stopped or its machine is unavailable,
+    is ended.
+    """
     params = {
         "repo_id": repo_id,
         "job_type": str(job_type),

@@ -1,4 +1,4 @@
-"""What people have paused.
+"""Pauses by people.
 
 Belongs here: ``scm.pauses``: making, ending and reading them. Both the plan and the claim of a job honour
 them.

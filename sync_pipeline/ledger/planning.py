@@ -35,9 +35,10 @@ _SQL = queries("planning")
 @dataclass(frozen=True, slots=True)
 class PlanningRows:
     """The rows of one plan. ``now`` is the database's clock. ``units`` have the columns of the first query
-    above, with ``watermark`` in place of the two; ``jobs`` those of the second, with ``window`` in place of
-    the two ranges; ``samples`` and ``buckets`` those of their queries. ``served`` is by tenant.
-    ``history_start`` is the day of the oldest fact, None while there is none."""
+    above, with ``watermark`` instead of the two columns. ``jobs`` have those of the second, with ``window``
+    instead of the two ranges. ``samples`` and ``buckets`` have those of their queries. ``served`` is by
+    tenant. ``history_start`` is the day of the oldest fact, None while there is none.
+    """
 
     now: datetime
     assets: Sequence[dict[str, Any]]
@@ -49,9 +50,11 @@ class PlanningRows:
 
 
 def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: float) -> PlanningRows:
-    """Everything that a plan needs to know, read at one moment: runs that finished in the last
-    ``sample_seconds`` (the ``newest`` of each server and tenant, and those of what had trouble), rate limits
-    against a full ``burst``."""
+    """The input of a plan, read in one snapshot.
+
+    It has the runs that finished in the last ``sample_seconds``: the ``newest`` of each server and tenant,
+    and those with failures. Rate limits are relative to a full ``burst``.
+    """
     with conn.transaction():
         now = conn.execute(_SQL["now"]).fetchone()
         assert now is not None
@@ -113,8 +116,9 @@ def dispatched_requests(
     limit: int,
 ) -> list[JobRequest]:
     """The jobs that a plan dispatched and no worker has claimed yet, as requests by their ids, most urgent
-    first. Only jobs of these servers, tenants and job types, where any are given, and of no GitLab but
-    ``gitlabs``: those that the worker has a token for."""
+    first. Only jobs of these servers, tenants and job types, if any are given. Of GitLab only those of
+    ``gitlabs``, for which the worker has a token.
+    """
     params = {
         "instances": list(instances),
         "tenants": list(tenants),
@@ -184,8 +188,9 @@ def record_activity(conn: Connection, instance: str, activity: Mapping[int, date
 
 
 def record_listing(conn: Connection, root_id: int, down_to: datetime | None) -> None:
-    """Write down that the newest activity of a root was listed, back to ``down_to`` in the server's time;
-    None if the listing was the whole root."""
+    """Record that the newest activity of a root was listed, back to ``down_to`` in the server's time; None if
+    the listing was the whole root.
+    """
     conn.execute(_SQL["listed"], {"root_id": root_id, "down_to": down_to})
 
 

@@ -79,6 +79,6 @@ def alive(conn: Connection) -> list[Pool]:
 
 
 def unserved(conn: Connection, limit: int = 1000) -> list[Unserved]:
-    """What no living pool takes; nothing while no pool lives at all."""
+    """The assets that no running pool accepts; empty while no pool runs."""
     params = {"alive": ALIVE_SECONDS, "limit": limit}
     return [Unserved(**row) for row in conn.execute(_SQL["unserved"], params).fetchall()]

@@ -21,8 +21,9 @@ _SQL = queries("project_looks")
 
 @dataclass(frozen=True, slots=True)
 class StoredLook:
-    """The result of a look: the project as the server gave it, without its secrets, and the clocks of server
-    and database at the look (UTC)."""
+    """The result of a visit to a project: the project without its secrets, and the clocks of server and
+    database (UTC).
+    """
 
     raw: Mapping[str, Any]
     server_date: datetime | None

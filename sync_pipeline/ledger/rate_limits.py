@@ -27,9 +27,10 @@ _SQL = queries("rate_limits")
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """What the bucket says to one request: send it in ``wait`` seconds, or, where that is longer than it may
-    be, do not. ``needs_own`` is True where nothing was taken, because this kind of request has a bucket of
-    its own. ``given_at`` is the database's clock."""
+    """The result for one request: send it in ``wait`` seconds, or do not send it if that is too long.
+    ``needs_own``: nothing was taken, because this kind of request has its own bucket. ``given_at`` is the
+    database's clock.
+    """
 
     wait: float
     needs_own: bool
@@ -62,9 +63,10 @@ def acquire(
     longest: float,
     kind: str | None = None,
 ) -> Permit:
-    """Take a token or a place in the queue, unless that takes longer than ``longest`` seconds; then the
-    bucket counts a request that was turned away. ``rate`` and ``burst`` are those of the settings, ``kind``
-    is the kind of request where it may have a bucket of its own whose token it does not hold yet."""
+    """Take a token or a position in the queue, unless the wait is longer than ``longest`` seconds. Then the
+    bucket counts a rejected request. ``rate`` and ``burst`` are those of the settings. ``kind`` is the kind
+    of request that may have its own bucket and has no token of it yet.
+    """
     values = {
         "instance": instance,
         "bucket": bucket,
@@ -137,7 +139,7 @@ def note(
 
 
 def events(conn: Connection, instance: str | None, limit: int) -> list[dict[str, Any]]:
-    """What people did to the limits of one server or of all (None), the newest ``limit`` of it."""
+    """The newest ``limit`` changes by people to the limits of one server, or of all (None)."""
     return conn.execute(_SQL["events"], {"instance": instance, "limit": limit}).fetchall()
 
 

@@ -78,8 +78,9 @@ def ended_leases(conn: Connection, limit: int) -> list[dict[str, Any]]:
 
 
 def release_lease(conn: Connection, lock_id: int, fence: int, holder: UUID) -> bool:
-    """Free a lease that ended and raise its fence; False if it is somebody's again, or if a transaction of
-    its holder had to be ended first: it is free a moment later."""
+    """Free an expired lease and raise its fence. False if it has an owner again, or if a transaction of its
+    holder had to be ended first: it is free a moment later.
+    """
     params = {"lock_id": lock_id, "fence": fence}
     with conn.transaction():
         if conn.execute(_SQL["lock_lease"], params).fetchone() is not None:
@@ -102,7 +103,8 @@ def forget_waiter(conn: Connection, lock_id: int, waiter: UUID, expires_at: date
 
 
 def signs_of_life(conn: Connection, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What the ledger knows of these Dagster runs: ``last_sign``, ``lost_at`` and ``claims_live``; nothing of
-    those that never claimed a job."""
+    """The ledger's data about these Dagster runs: ``last_sign``, ``lost_at`` and ``claims_live``. Runs that
+    never claimed a job are left out.
+    """
     rows = conn.execute(_SQL["signs"], {"run_ids": list(run_ids)}).fetchall()
     return {row["dagster_run_id"]: row for row in rows}

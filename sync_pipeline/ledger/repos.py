@@ -212,8 +212,9 @@ def set_tenant(conn: Connection, repo_id: int, tenant: str, *, actor: str) -> No
 def relocate_svn(
     conn: Connection, repo_id: int, *, old_url: str, url: str, instance: str, svn_root: str
 ) -> bool:
-    """Give an active SVN repository its new address and forget what was seen of the old one; False, and no
-    change, if it is not at ``old_url`` any more."""
+    """Give an active SVN repository its new address, and delete the state of the old one. False, without a
+    change, if it is no longer at ``old_url``.
+    """
     params = {
         "repo_id": repo_id,
         "old_url": old_url,
@@ -250,13 +251,14 @@ def record_event(
 
 
 def events(conn: Connection, repo_id: int) -> list[dict[str, Any]]:
-    """What happened to a repository, oldest first: event, old_value, new_value, actor, created_at (UTC)."""
+    """The events of a repository, oldest first: event, old_value, new_value, actor, created_at (UTC)."""
     return conn.execute(_SQL["events"], {"repo_id": repo_id}).fetchall()
 
 
 def source_created_at(conn: Connection, repo_id: int, seen: datetime | None) -> datetime | None:
-    """When the project was created at its server (UTC), as its first look told; ``seen``, what this look
-    tells, if it is the first that does."""
+    """When the project was created at its server (UTC), from its first visit. It is ``seen``, the value of
+    this visit, if no earlier visit had one.
+    """
     params = {"repo_id": repo_id, "created_at": seen}
     row = conn.execute(_SQL["known_created"], params).fetchone()
     if row is not None and row["source_created_at"] is None and seen is not None:
@@ -275,13 +277,14 @@ def record_look(
     actor: str,
     marked_on: date | None = None,
 ) -> list[str]:
-    """Write down what a look at a project showed, and an event for each change since the last one: ``moved``,
-    ``tenant``, ``default_branch``, ``archived``, ``unarchived``, ``pending_deletion``, ``restored``. Returns
-    the names of the events. No path and no branch mean that the source did not say. ``marked_on`` is the day
-    that the project was marked for deletion on.
+    """Record the result of a visit to a project, and an event for each change since the last one. Events are
+    ``moved``, ``tenant``, ``default_branch``, ``archived``, ``unarchived``, ``pending_deletion``,
+    ``restored``. Returns their names.
 
-    The tenant follows a move where it is the first segment of the old path; one that a person or a discovery
-    root gave stays."""
+    A missing path or branch means that the source did not send it. ``marked_on`` is the day of the project's
+    deletion mark. The tenant follows a move if it is the first segment of the old path. A tenant that a
+    person or a discovery root set stays.
+    """
     key = {"repo_id": repo_id}
     if not _changes(conn.execute(_SQL["known"], key).fetchone(), path, default_branch, archived, marked_on):
         return []

@@ -18,8 +18,9 @@ _SQL = queries("resync")
 
 
 def assets(conn: Connection, reason: str, look_back: float) -> list[dict[str, Any]]:
-    """The rows of every (repository, job type) that may be read, with ``watermark`` in place of the two
-    columns; runs of the last ``look_back`` seconds are looked at, and a day more."""
+    """The rows of every asset that may be read, with ``watermark`` instead of the two columns. It covers the
+    runs of the last ``look_back`` seconds, and a day more.
+    """
     rows = conn.execute(_SQL["units"], {"reason": reason, "look_back": look_back}).fetchall()
     for row in rows:
         revision, moment = row.pop("watermark_rev"), row.pop("watermark_time")

@@ -82,4 +82,4 @@ EVENTS = (
     _rule("scm.breaker_events", _SQL["count_edges"], _SQL["delete_edges"]),
     _rule("scm.discrepancies", _SQL["count_differences"], _SQL["delete_differences"]),
 )
-"""What tells of something that is over."""
+"""Records of ended things."""

@@ -30,9 +30,11 @@ _SAME_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A row of ``scm.sync_batches``. ``window`` is what was asked for, ``covered`` what is complete since
-    then, ``read`` what a replay reads again: none where it read no rows, or where an earlier version kept no
-    position. ``calls`` and ``seconds`` are those since the batch before; None of an earlier version."""
+    """A row of ``scm.sync_batches``. ``window`` is the requested one, ``covered`` the window that it
+    completed, ``read`` the times that a replay reads again. ``read`` is empty if it read no rows, or in
+    earlier versions without positions. ``calls`` and ``seconds`` are those since the batch before; None in
+    earlier versions.
+    """
 
     batch_id: int
     run_id: UUID

@@ -18,8 +18,8 @@ from sync_pipeline.ledger.jobs import GIVEN_UP, SETTLED
 _SQL = queries("status")
 
 
-# How many jobs there are, without dead ones that need nobody, and how many of them read a window: where they
-# wait, these are queued history. Live syncing that failed waits for its next attempt.
+# The number of jobs, without dead ones that need no person, and how many of them read a window. Waiting ones
+# with a window are queued history. Failed live syncing waits for its next attempt.
 _JOBS = (
     """
 SELECT repo_id, job_type, status, count(*) AS jobs,
@@ -39,8 +39,9 @@ SELECT repo_id, job_type, status, count(*) AS jobs,
 
 
 def assets(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    """The rows of these repositories, or of all; ``apart`` is what is covered beside the range
-    with the origin; the columns ``run_...`` are NULL where nothing ran yet."""
+    """The rows of these repositories, or of all. ``apart`` is the covered range beside the one with the
+    origin. The columns ``run_...`` are NULL if nothing ran yet.
+    """
     rows = conn.execute(_SQL["units"], _params(repo_ids)).fetchall()
     for row in rows:
         row["apart"] = from_multiranges(row.pop("apart_revs"), row.pop("apart_time"))
@@ -48,8 +49,9 @@ def assets(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict
 
 
 def jobs(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    """Number of jobs per (repository, job type, status); ``with_window`` counts those that read one, and
-    ``retry_at`` is when the incremental one is tried again, None where it need not wait."""
+    """Number of jobs per (repository, job type, status). ``with_window`` counts those that read a window.
+    ``retry_at`` is when the incremental one is retried, None if it does not wait.
+    """
     return conn.execute(_JOBS, _params(repo_ids) | {"given_up": list(GIVEN_UP)}).fetchall()
 
 

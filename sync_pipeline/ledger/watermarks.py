@@ -72,7 +72,7 @@ def register(
 
 
 def get(conn: Connection, repo_id: int, job_type: JobType) -> WatermarkRow:
-    """What is known about one (repository, job type). Raises ConfigurationError if it is not registered."""
+    """Coverage, watermark and access of one asset. Raises ConfigurationError if it is not registered."""
     row = conn.execute(_SQL["get"], _key(repo_id, job_type)).fetchone()
     if row is None:
         raise ConfigurationError(
@@ -174,8 +174,9 @@ def record_sweep(conn: Connection, *, repo_id: int, job_type: JobType, sweep_rev
 
 
 def events(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> list[dict[str, Any]]:
-    """The newest ``limit`` changes of coverage, newest first: event_id, created_at, direction, added (a
-    window or None), watermark (a revision or a UTC time), generation, actor, reason, run_id."""
+    """The newest ``limit`` changes of coverage, newest first. Each has event_id, created_at, direction, added
+    (a window or None), watermark (a revision or a UTC time), generation, actor, reason, run_id.
+    """
     rows = conn.execute(_SQL["events"], _key(repo_id, job_type) | {"limit": limit}).fetchall()
     return [
         {

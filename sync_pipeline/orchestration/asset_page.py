@@ -1,8 +1,8 @@
 """Metadata of materializations: the numbers of the asset first, then those of the run.
 
-Belongs here: the metadata of materializations. The page plots numbers in the order of their names, so the
-counters of a run begin with ``run/``, which comes after the numbers of the asset. What is fixed about an
-asset is in :mod:`sync_pipeline.orchestration.specs`, its check in
+Belongs here: the metadata of materializations. The page plots numbers in the order of their names. So the
+counters of a run begin with ``run/``, which comes after the numbers of the asset. The properties of an asset
+are in :mod:`sync_pipeline.orchestration.specs`, its check in
 :mod:`sync_pipeline.orchestration.health_checks`.
 """
 
@@ -42,9 +42,9 @@ _NO_TOKENS = Credentials(frozenset(), {}, {})
 class AssetPages:
     """The metadata of the materializations of one step.
 
-    The rows of an asset are counted once in a step, at most :data:`stored_rows.COUNTED_ROWS` of them. What
-    later jobs of the step insert is added, so a backfill in many jobs does not count the same rows again and
-    again; rows that other runs insert meanwhile show with the next run.
+    The rows of an asset are counted once in a step, at most :data:`stored_rows.COUNTED_ROWS` of them. The
+    rows that later jobs of the step insert are added, so a backfill in many jobs does not count the same rows
+    repeatedly. Rows of other runs show with the next run.
     """
 
     def __init__(self, database: Database) -> None:
@@ -86,9 +86,9 @@ def asset_metadata(
 ) -> dict[str, Any]:
     """The numbers of the asset.
 
-    Rows stored, tombstones included; gaps, which are windows that are not covered and that no job will read;
-    seconds since what is stored was known to be complete; when the source last changed (UTC), and how long
-    ago that was, because a point in time has no plot.
+    They are the stored rows with tombstones, the gaps, and the seconds since the asset was last known to be
+    complete. Gaps are uncovered windows that no job will read. Then follow the last change of the source
+    (UTC) and its age, because a time has no plot.
     """
     found: dict[str, Any] = {"dagster/row_count": rows.number}
     if rows.is_estimate:

@@ -64,10 +64,10 @@ def quiet_dagster() -> Iterator[None]:
 def load_defs() -> dg.Definitions:
     """The definitions of the code location.
 
-    A command such as ``dagster job execute`` ends with exit code 3 and one line on stderr if they cannot be
-    built or if there is no catalog snapshot yet: Dagster would print its own call stack around that line. A
-    server gets ConfigurationError, which it shows as the error of the location, and lives on; without a
-    snapshot it serves an empty location, to which repositories may come.
+    If they cannot be built, or without a catalog snapshot, a command such as ``dagster job execute`` ends
+    with exit code 3 and one line on stderr. Otherwise Dagster would print its own call stack around that
+    line. A server gets ConfigurationError, shows it as the error of the location, and continues. Without a
+    snapshot it serves an empty location.
     """
     try:
         settings = load_settings()

@@ -1,9 +1,9 @@
 """Change detection: one sensor per instance that finds repositories with possible changes.
 
 Belongs here: the only sensors that use the network, for a few seconds a tick. They write hints and start
-nothing; what follows from a hint is decided in :mod:`sync_pipeline.policy.planning`. Of a GitLab server a
-tick lists one page of the projects that were active last, of SVN it looks at a few repositories in turn.
-Names are fixed: Dagster keeps cursors and on/off switches by name.
+nothing; what follows from a hint is decided in :mod:`sync_pipeline.policy.planning`. For a GitLab server a
+tick lists one page of the most recently active projects. For SVN it checks a few repositories in turn. Names
+are fixed: Dagster keeps cursors and on/off switches by name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sync_pipeline.settings import Settings
 _log = logging.getLogger(__name__)
 
 _SHORTEST_LOOK = 0.2
-# A time-out counts only if the request had most of a tick's time: at the usual 3 s, svn info then had 1.8 s
+# A time-out counts only if the request had most of a tick's time. At the usual 3 s, svn info then had 1.8 s
 # or more.
 _SHARE_THAT_COUNTS = 0.8
 # After a time-out the next request to the server may take this many times the limit of a tick. So the second
@@ -113,8 +113,9 @@ def _cursor(cursor: str | None) -> tuple[int, int]:
 def _list_newest(
     database: Database, gitlab: GitLabResource, instance: str, last: int, deadline: float
 ) -> tuple[int, str]:
-    """List the newest activity of the discovery root whose turn it is, or of the token's membership where
-    there is no root; returns the root, and one line."""
+    """List the newest activity of the next discovery root, or of the token's membership if there is no root.
+    Returns the root, and one line.
+    """
     readers = gitlab.readers(database)
     with database.connection() as conn:
         problem = credentials.in_force(conn, readers).problem(instance)

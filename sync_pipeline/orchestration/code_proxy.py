@@ -328,8 +328,9 @@ def _plain(text: str) -> str:
 
 
 def _divert(log: Path) -> None:
-    """Let this process and its children write to ``log``, and only lines for a person to where stderr went:
-    runs say more than fits between them."""
+    """Redirect the output of this process and its children to ``log``. Only lines for a person still go to
+    the former stderr, because runs print much between them.
+    """
     handler = logging.StreamHandler(os.fdopen(os.dup(2), "w", buffering=1))
     handler.setFormatter(logging.Formatter("scm-sync: %(message)s"))
     _log.addHandler(handler)

@@ -45,8 +45,9 @@ def end_command(problems: Iterable[str]) -> NoReturn:
 
 
 def explain_failures() -> None:
-    """Print failures of this process without the call stacks of those that have a description, and their
-    reasons as its last lines: Dagster itself ends with ``Run ... resulted in failure``."""
+    """Print failures of this process, without the call stacks of those that have a description. Print their
+    reasons as its last lines, because Dagster itself ends with ``Run ... resulted in failure``.
+    """
     # Dagster makes the logger of the console for each run; a job can replace it only by run configuration.
     logging.setLoggerClass(_Console)
     atexit.register(_print_reasons)

@@ -20,7 +20,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import (
 # Dagster shows an error of this class without a call stack. Its public Failure always shows one.
 from dagster._core.errors import DagsterUserCodeProcessError as DagsterUserCodeProcessError
 
-# What the gRPC client raises; the public errors do not have it.
+# An exception of the gRPC client; the public errors do not include it.
 from dagster._core.errors import DagsterUserCodeUnreachableError as DagsterUserCodeUnreachableError
 
 # Materializations are written in batches. The public log_event writes each in database sessions of its own.

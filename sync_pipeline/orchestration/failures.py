@@ -75,6 +75,6 @@ def failed(
 
 
 def _remedy(reason: str, specs: Sequence[str]) -> str:
-    """What helps against ``reason`` in the first of these repositories, and how many others have it."""
+    """The remedy for ``reason`` in the first of these repositories, and how many others have it."""
     others = len(set(specs)) - 1
     return remedy(reason, specs[0]) + (f" (likewise in {others} more)" if others else "")

@@ -1,6 +1,6 @@
 """The guard of the Dagster web page, which has no login of its own.
 
-Belongs here: an ASGI application that accepts requests with the token only, and refuses those that a foreign
+Belongs here: an ASGI application that accepts only requests with the token. It refuses those that a foreign
 page in the same browser may have sent. Dagster runs a mutation that arrives by GET, from any origin: here a
 GET reads or is refused. Does not belong here: starting a server.
 """
@@ -41,13 +41,13 @@ _LONGEST_QUERY = 200_000
 
 
 class Guard:
-    """Wraps the page ``app``. ``token`` is the secret, ``port`` and ``host`` where it listens, ``now`` the
+    """Wraps the page ``app``. ``token`` is the secret, ``port`` and ``host`` are its address, ``now`` is the
     clock in seconds.
 
-    Behind a loopback address only loopback names are answered, so that no foreign name can be made to point
-    here. The cookie is named after the port: cookies do not tell ports apart, and two clones may run. A
-    browser sends it to every port of the host for the same reason, so it is not the token: it is the end of
-    the session and a signature made with the token, and only this guard accepts it, until then.
+    On a loopback address only loopback names are accepted, so that no foreign name can point here. The cookie
+    has the port in its name: cookies do not distinguish ports, and two clones may run. For the same reason a
+    browser sends it to every port of the host. So it is not the token, but the end of the session and a
+    signature made with the token. Only this guard accepts it, until then.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ def _only(headers: Headers, name: str) -> str | None:
 
 
 def _only_reads(text: str) -> bool:
-    """True if a GraphQL document has nothing but queries. What cannot be parsed may be anything."""
+    """True if a GraphQL document has only queries. An invalid document may contain anything."""
     if len(text) > _LONGEST_QUERY:
         return False
     try:

@@ -22,7 +22,7 @@ CHECK_NAME = "health"
 """Name of the one asset check that every asset has."""
 
 CHECK_DESCRIPTION = "Fails if the asset is not complete and fresh by our own ledger, or cannot be read."
-"""What the page of the check says above each result, passed or failed."""
+"""The text above each result of the check, passed or failed."""
 
 
 def mark_reported(conn: Connection, verdict: health.HealthResult) -> None:
@@ -58,8 +58,9 @@ def check_description(verdict: health.HealthResult, spec: str) -> str:
 
 
 def check_metadata(verdict: health.HealthResult, spec: str) -> Mapping[str, Any]:
-    """The reasons as the UI shows them, an entry each and one for what helps against it in the repository
-    ``spec``; then the numbers behind them, the same ones for every verdict, which the UI plots."""
+    """The reasons in the form of the UI, one entry each, and one for its remedy in the repository ``spec``.
+    Then follow the numbers behind them, the same ones for every verdict, which the UI plots.
+    """
     facts = verdict.facts
     found: dict[str, Any] = {}
     for reason, line in remedies(verdict.health.reasons, spec).items():

@@ -1,9 +1,9 @@
 """Partitions: windows as Dagster shows them.
 
-Belongs here: the dynamic definition of revision blocks and the daily one, the names of both, which window is
-behind a name, and how missing blocks are appended. All SVN repositories of a code location share one list of
-blocks, so a block can lie beyond the HEAD of one; all GitLab projects share one list of days. Does not belong
-here: what is covered; that is in our own tables.
+Belongs here: the dynamic definition of revision blocks and the daily one, their names, the window of a name,
+and appending missing blocks. All SVN repositories of a code location share one list of blocks, so a block can
+lie beyond the HEAD of one. All GitLab projects share one list of days. Does not belong here: coverage, which
+is in our own tables.
 """
 
 from __future__ import annotations
@@ -155,8 +155,9 @@ def ensure_blocks(instance: dg.DagsterInstance, database: Database, head: int) -
 
 
 def first_day(snapshot: CatalogSnapshot, settings: Settings) -> date:
-    """The first day that the GitLab projects of ``snapshot`` have as a partition: the oldest fact known, and
-    never later than the days that live syncing begins with."""
+    """The first day that the GitLab projects of ``snapshot`` have as a partition. It is the day of the oldest
+    known fact, and never later than the first day of live syncing.
+    """
     live = [
         day_of(repository.created_at - timedelta(days=settings.gitlab.origin_days))
         for repository in snapshot.repositories
@@ -217,8 +218,8 @@ class Days:
         return days_of(inside) if inside is not None else ()
 
     def carriers(self, windows: Sequence[Window]) -> tuple[str, str]:
-        # Dagster writes an event for every (asset, partition) that a run plans, before it begins, so that
-        # years would cost thousands: the newest day carries them, the first one what is before all days.
+        # Dagster writes an event for every (asset, partition) that a run plans, so years would cost
+        # thousands. So the newest day carries them, and the first day carries everything before all days.
         inside = [bounds(part) for w in windows if (part := overlap(w, self.all)) is not None]
         day = day_of(max(end for _, end in inside) - _MOMENT) if inside else self.first
         return day.isoformat(), day.isoformat()

@@ -1,8 +1,8 @@
-"""Which process carries out a Dagster run, and whether it still exists.
+"""The process of a Dagster run, and whether it still exists.
 
-Belongs here: the mark that a run gets and its meaning. Dagster's launcher cannot say whether a run lives once
-its code server is gone, so the process that carries a run out signs it. The mark names the run too: a run
-that is started again from the page of an old one gets its tags, and must not be taken for it.
+Belongs here: the mark that a run gets and its meaning. Dagster's launcher cannot say whether a run lives
+after its code server is gone, so the process signs the run. The mark includes the run id: a re-executed run
+gets the tags of the old one, and must not be confused with it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def process_of(run: dg.DagsterRun) -> Process:
 
 
 def interrupt(run: dg.DagsterRun) -> bool:
-    """Ask the process that signed the run to stop between two batches, as Dagster asks one of its children;
-    False where it is not known to live."""
+    """Ask the process that signed the run to stop between two batches, as Dagster asks its children. False if
+    it is not known to live.
+    """
     if process_of(run) is not Process.LIVES:
         return False
     _, pid, _ = tag_of(run.tags, PROCESS_TAG).rsplit(" ", 2)

@@ -138,7 +138,7 @@ def _deadline(context: dg.AssetExecutionContext) -> float:
 
 
 def _fail_if_any(ran: ReconcileRound, by_id: dict[int, Repository]) -> None:
-    """Name every defect of ours or of the installation. What a source did is no failure of this run."""
+    """Raise every defect of ours or of the installation. Failures of a source do not fail this run."""
     failures = [
         f"{by_id[outcome.task.repo_id].spec} {outcome.task.job_type}: {outcome.failure}"
         for outcome in ran.outcomes

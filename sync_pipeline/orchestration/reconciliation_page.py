@@ -88,7 +88,7 @@ def metadata_of(
 
 
 def _compared(ran: ReconcileRound) -> list[ReconcileAsset]:
-    """What can be compared at all."""
+    """The assets that can be compared."""
     return [asset for asset in ran.assets if ran.left_out.get(asset.key) not in _NOTHING]
 
 
@@ -149,8 +149,9 @@ def _cell(text: str) -> str:
 
 
 def plot(shares: Shares, by_day: Sequence[Mapping[str, Any]], today: date) -> bytes:
-    """A PNG: left the share of rows that was compared within the time of a round, right the rows that
-    differed on each of the last days."""
+    """A PNG: on the left the share of rows that was compared within the time of a round. On the right the
+    differing rows of each of the last days.
+    """
     figure = Figure(figsize=(8.4, 2.6), dpi=90, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.5))

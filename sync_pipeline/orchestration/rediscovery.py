@@ -109,8 +109,9 @@ def _due(database: Database, settings: Settings, readers: Readers) -> list[Root]
 
 
 def _snapshot_is_old(database: Database, settings: Settings) -> bool:
-    """True if the code location would load something else than the catalog: a project moved, or older facts
-    than any before were found, so that the days begin earlier."""
+    """True if the loaded catalog is outdated: a project moved, or the days begin earlier because older facts
+    were found.
+    """
     try:
         snapshot = catalog.read_snapshot(settings.catalog_file)
     except ConfigurationError:

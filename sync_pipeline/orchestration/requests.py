@@ -49,8 +49,9 @@ class Requests:
         ]
 
     def judged(self, request: JobRequest) -> JobRequest:
-        """``request`` with the reread flag where a person asks for what is covered: the runner reads what is
-        missing, but a materialization of a covered partition is a request to compare."""
+        """``request`` with the reread flag if a person materializes a covered partition, which is a request
+        to compare. The runner reads missing windows only.
+        """
         by_hand = request.trigger in (Trigger.UI, Trigger.CI)
         if request.window is None or not by_hand or self.order.from_ledger:
             return request

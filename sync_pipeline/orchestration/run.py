@@ -72,12 +72,13 @@ def execute(
     on_counts: Callable[[Mapping[JobType, Counts]], None] = lambda _: None,
     on_report: Callable[[JobReport], None] = lambda _: None,
 ) -> list[JobReport]:
-    """Sync these job types, all of one family, of these repositories; returns how each job ended, in the
-    order in which they ended.
+    """Sync these job types, all of one family, of these repositories. Returns the result of each job, in the
+    order of their ends.
 
-    ``windows`` of revisions are cut at the edges of blocks, a job each, those of time are a job as they are;
-    None for an incremental. ``on_counts`` gets the counts over everything so far, from several threads;
-    ``on_report`` each report at once, so that an interruption loses none.
+    ``windows`` of revisions are cut at the edges of blocks, a job each; those of time are a job each. None
+    means an incremental. ``on_counts`` gets the counts over everything so far, from several threads.
+    ``on_report`` gets each report at once, so that an interruption loses none.
+
     Raises ConfigurationError before anything is touched, SyncError if no job could be made, Cancelled after
     an interruption.
     """
@@ -140,7 +141,7 @@ def execute(
         if any(_was_interrupted(event) for event in result.all_events):
             raise _stopped()
         if all(report.succeeded for report in reports):
-            # What went wrong has no report, so the reports alone would look like success.
+            # Failures have no report, so the reports alone would look like success.
             raise _failure(result)
     return reports
 

@@ -52,18 +52,18 @@ _MAX_TAG_LENGTH = 255
 
 POOLS_VARIABLE = "SCM_DAGSTER_POOLS"
 """Set in the processes of ``scm-sync up``: runs from the queue take a slot of their instance's pool. A run
-that a person starts directly takes none: a killed process never frees its slot, and after a few of them no
-run could start."""
+that a person starts directly takes none. A killed process never frees its slot, and after a few of them no
+run could start.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """What to do for every repository of a run.
+    """The work of a run for each of its repositories.
 
     ``windows`` is empty for an incremental, whose partition only carries it. ``exact``: the windows were
-    named one by one, they are not the partitions.
-    ``from_ledger``: do the waiting jobs inside ``windows``, make no new ones.
-    ``dispatch`` names the jobs that a plan dispatched with the run.
+    named one by one, they are not the partitions. ``from_ledger``: do the waiting jobs inside ``windows``,
+    make no new ones. ``dispatch`` names the jobs that a plan dispatched with the run.
     """
 
     mode: Mode

@@ -1,12 +1,12 @@
 """The tick that all schedules share, and the schedules ``full_sync`` and ``repair_recent``.
 
-A tick starts at most one run of its job at a time, writes a heartbeat, and gives a reason where it starts
-nothing. ``full_sync`` and ``repair_recent`` queue jobs that read something again; the scheduler starts these
-within its caps, so a schedule that is off, late or duplicated is harmless.
+A tick starts at most one run of its job at a time, writes a heartbeat, and gives a reason if it starts
+nothing. ``full_sync`` and ``repair_recent`` queue rereads. The scheduler starts these within its caps, so a
+schedule that is off, late or duplicated is harmless.
 
-Belongs here: also how a fleet-wide asset becomes a job. Does not belong here: what is queued
-(:mod:`sync_pipeline.policy.resync`). The names are fixed: people and CI call the jobs by them, and
-Dagster keeps the switch of a schedule by its name.
+Belongs here: also how a fleet-wide asset becomes a job. Does not belong here: which windows are queued
+(:mod:`sync_pipeline.policy.resync`). The names are fixed: people and CI call the jobs by them, and Dagster
+keeps the switch of a schedule by its name.
 """
 
 # Dagster looks at the annotations of ops and schedules itself, so they cannot be postponed here.
@@ -48,8 +48,10 @@ def schedule_of(
     description: str,
     look: Look = lambda database, settings: (True, "started a run"),
 ) -> dg.ScheduleDefinition:
-    """The schedule that starts ``job``, whose name it has, at the times of ``cron`` in UTC: never two runs at
-    once, and only where ``look`` finds something to do. ``every`` is the seconds between two ticks."""
+    """The schedule that starts ``job``, with the same name, at the times of ``cron`` in UTC. It never starts
+    two runs at once, and starts one only if ``look`` finds something to do. ``every`` is the seconds between
+    two ticks.
+    """
     name = job.name
 
     @dg.schedule(

@@ -1,9 +1,9 @@
-"""The scheduler: the sensor that starts what is due.
+"""The scheduler: the sensor that starts due work.
 
 Belongs here: its ticks, and the grouping of decisions into runs. A run carries many repositories, because
-starting one costs seconds. The scheduler decides by our database alone and calls no source. Its name is
-fixed: Dagster keeps cursors and on/off switches by name. What is due is decided in
-:mod:`sync_pipeline.policy.planning`; hints come from :mod:`sync_pipeline.orchestration.changes`.
+starting one costs seconds. The scheduler reads only our database and sends no request to a source. Its name
+is fixed: Dagster keeps cursors and on/off switches by name. :mod:`sync_pipeline.policy.planning` decides;
+:mod:`sync_pipeline.orchestration.changes` writes the hints.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ def scheduler_sensor(
     settings: Settings,
     fleet: dg.AssetKey,
 ) -> dg.SensorDefinition:
-    """The sensor that starts what is due for the repositories of this code location, and reports changed
-    verdicts; those about the whole are shown at the asset ``fleet``."""
+    """The sensor that starts due work of the repositories of this code location, and reports changed
+    verdicts. Verdicts about the whole installation are shown at the asset ``fleet``.
+    """
     by_id = {r.repo_id: r for r in repositories}
 
     @dg.sensor(
@@ -256,8 +257,9 @@ def _most_telling_first(
 def _changed_fleet_verdicts(
     database: Database, settings: Settings, tokens: Credentials, fleet: dg.AssetKey, cursor: str | None
 ) -> tuple[list[dg.AssetCheckEvaluation], str]:
-    """The verdicts about the whole that differ from the last ones reported, which the cursor remembers; each
-    once a day all the same, in case the one that was reported got lost."""
+    """The verdicts about the whole installation that differ from the last reported ones, which the cursor
+    stores. Each is reported once a day anyway, in case the last report was lost.
+    """
     with database.connection() as conn:
         verdicts = fleet_verdicts(conn, tokens, settings)
         today = database_time(conn).date().isoformat()
@@ -276,8 +278,9 @@ def _changed_fleet_verdicts(
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One Dagster run to start. ``window`` holds the windows of all its jobs: whole blocks, or just the one
-    window of time that they have in common; None for an incremental."""
+    """One Dagster run to start. ``window`` contains the windows of all its jobs: whole blocks, or the one
+    window of time that they share; None for an incremental.
+    """
 
     family: Family
     instance_slug: str
@@ -291,8 +294,9 @@ class Start:
         return tuple(sorted({(d.repo_id, d.job_type) for d in self.decisions}))
 
     def run_key(self, moment: datetime, length: float) -> str:
-        """Name of this start. Dagster remembers it for ever, also of a run that failed: so it holds the
-        attempt, and the current ``length`` seconds for a run that died before it claimed anything."""
+        """Name of this start. Dagster remembers it for ever, even for a failed run. So it contains the
+        attempt, and the current period of ``length`` seconds for a run that died before it claimed anything.
+        """
         asset = f"{self.family} {self.instance_slug} {self.mode} {self.window}"
         work = sorted(f"{d.repo_id} {d.job_type} {d.window} {d.job_id} {d.attempts}" for d in self.decisions)
         text = "\n".join([asset, str(int(moment.timestamp() // length)), *work])

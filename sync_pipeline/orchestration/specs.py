@@ -1,4 +1,4 @@
-"""What Dagster shows of each (repository, job type): key, group, description, links.
+"""The specs of the assets in Dagster: key, group, description, links.
 
 Belongs here: the specs of the assets and the links to the sources. Does not belong here: the step that fills
 them.

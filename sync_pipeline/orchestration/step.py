@@ -1,11 +1,10 @@
 """The body of a step: from a run of Dagster to requests for the engine, and from its reports to events.
 
-Belongs here: one execution of a family's multi-asset. What the engine does with a request is in
-:mod:`sync_pipeline.sync`, which partitions a report finishes in
-:mod:`sync_pipeline.orchestration.completed_partitions`.
+Belongs here: one execution of a family's multi-asset. :mod:`sync_pipeline.sync` handles a request, and
+:mod:`sync_pipeline.orchestration.completed_partitions` decides which partitions a report completes.
 
-Dagster materializes what a step yields; here a step yields checks only and logs a materialization per
-finished partition, so that a partly failed range shows what succeeded.
+Dagster materializes every result that a step yields. Here a step yields checks only, and logs a
+materialization per finished partition, so that a partly failed range shows its successes.
 """
 
 from __future__ import annotations
@@ -203,7 +202,7 @@ class Step:
         return time.monotonic() + _SHARE_OF_RUN_TIME * limit if limit else None
 
     def _work(self, active: Selected) -> list[_RepositoryWork]:
-        """The dispatched jobs of each repository. What a plan did not dispatch is made or found."""
+        """The dispatched jobs of each repository. Other jobs are made or found."""
         dispatched = self._dispatched(active) if self.order.from_ledger or self.order.dispatch else {}
         found = []
         for repository, job_types in active:
@@ -230,7 +229,7 @@ class Step:
         for job_type in self.family.job_types:
             for request in requests:
                 if request.job_type is job_type and job_type in selected[request.repo_id]:
-                    # What differs is read again for each job type on its own.
+                    # Differences are read again for each job type separately.
                     part = request.window, job_type if request.only_differences else None
                     waiting.setdefault(request.repo_id, {}).setdefault(part, []).append(request)
         return {repo_id: list(groups.values()) for repo_id, groups in waiting.items()}

@@ -1,5 +1,5 @@
-"""The frame of every tick of a sensor or schedule: a heartbeat, because Dagster does not report failed ticks,
-and a skip with a reason while a database is away.
+"""The frame of every tick of a sensor or schedule: a heartbeat, and a skip with a reason while a database is
+unavailable. Dagster does not report failed ticks itself.
 
 Belongs here: this frame, and which runs ticks count as unfinished. Does not belong here: the work of a tick.
 """
@@ -37,8 +37,9 @@ _T = TypeVar("_T")
 
 
 def skips_outages(body: Callable[_P, _T]) -> Callable[_P, _T | dg.SkipReason]:
-    """The body of a tick that skips, with the reason in one line, while our database or Dagster's is away or
-    not as it has to be: the next tick looks again. A defect of ours still fails the tick."""
+    """The body of a tick that skips, with the reason in one line, while our database or Dagster's is
+    unavailable or in a wrong state. The next tick tries again. A defect of ours still fails the tick.
+    """
 
     @functools.wraps(body)
     def tick(*args: _P.args, **kwargs: _P.kwargs) -> _T | dg.SkipReason:

@@ -52,7 +52,7 @@ TOKEN_FILE = "ui.token"
 """In the state folder: the token of the page."""
 
 _STOP_SECONDS = 30.0
-# What ends so often in so many seconds needs a person.
+# A process that ends this often in this many seconds needs a person.
 _MOST_ENDS = 5
 _ENDS_SECONDS = 600.0
 _STILL_STARTING_SECONDS = 60.0
@@ -63,8 +63,8 @@ _DATABASE_ANSWERS_MS = 15_000
 _POOL_RECYCLE = 3600
 _POOL_MAX_OVERFLOW = 20
 _POLL_MS = 2000
-# Becomes a program that ends when its parent ends. A function between fork and exec could do the same, but a
-# fork meets the threads of gRPC in any state: seen to hang for ever, and to abort.
+# Becomes a program that ends when its parent ends. A function between fork and exec is no alternative. A fork
+# meets the threads of gRPC in any state: it hung for ever, or aborted.
 _WITH_PARENT = """import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() == int(sys.argv[1]):
@@ -74,7 +74,9 @@ if os.getppid() == int(sys.argv[1]):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What ``ui.json`` says of a page that runs. ``code_server`` is the socket of ``up``, None for ``ui``."""
+    """The content of ``ui.json`` about a running page. ``code_server`` is the socket of ``up``, None for
+    ``ui``.
+    """
 
     url: str
     pid: int
@@ -162,9 +164,10 @@ def serve(
 
 
 def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bool = False) -> None:
-    """Run page, daemon and code server until SIGINT or SIGTERM, then stop them all. What runs print goes to
-    ``runs.log`` in the state folder. One of them that ends by itself is started again. Raises
-    ConfigurationError if it runs already, or if one of them cannot be kept running."""
+    """Run page, daemon and code server until SIGINT or SIGTERM, then stop them all. The output of runs goes
+    to ``runs.log`` in the state folder. A process that ends by itself is started again. Raises
+    ConfigurationError if it runs already, or if a process cannot be kept running.
+    """
     secret = token(settings)
     environment = {**_PATIENCE, **os.environ, **environment_variables(settings), POOLS_VARIABLE: "1"}
     database_url = resolve_urls(settings).database_url
@@ -251,9 +254,10 @@ def _daemon(workspace: Path) -> list[str]:
 def _start_daemon(
     settings: Settings, start: Callable[[], subprocess.Popen[bytes]]
 ) -> subprocess.Popen[bytes]:
-    """The daemon, after runs that a former one left in the middle of their start have ended: nobody goes on
-    with these, and Dagster would wait for ``start_timeout_seconds``. A process that such a run has after all
-    sees that the run has ended, and ends too."""
+    """Start the daemon, after ending the runs that a former daemon left in the middle of their start. They
+    would never continue, and Dagster would wait for ``start_timeout_seconds``. A process that such a run has
+    after all sees that the run has ended, and ends too.
+    """
     from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
     from sync_pipeline.orchestration.build import quiet_dagster
@@ -429,10 +433,12 @@ def _private_sockets() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private_folder(settings: Settings) -> Iterator[Path]:
-    """A folder that only its owner can enter, for sockets: their paths end at 107 bytes, so it is below /tmp.
+    """A folder that only its owner can enter, for sockets. Their paths have at most 107 bytes, so it is below
+    /tmp.
 
-    Its name is random, so that nobody can have made it before. It is kept in the state folder, because
-    Dagster knows the code location by the place of its socket; where somebody took it since, the next one is.
+    Its name is random, so that no other account can have made it before. It is kept in the state folder,
+    because Dagster knows the code location by the path of its socket. If another account took it since, the
+    next one is used.
     """
     kept = settings.state_dir / "sockets"
     folder = _made(kept.read_text().strip()) if kept.exists() else None

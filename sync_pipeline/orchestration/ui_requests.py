@@ -97,9 +97,10 @@ class UiRequests:
         self._now = clock.now()
 
     def take_over(self) -> tuple[int, int]:
-        """Make jobs for everything that is new, and settle what Dagster is done with. Returns the number of
-        jobs that were made or found, and how many requests failed in an unforeseen way: they are in the log,
-        and hold up neither the others nor the plan. Raises where a database is away."""
+        """Make jobs for all new requests, and settle those that Dagster has finished. Returns the number of
+        jobs that were made or found, and how many requests failed in an unexpected way. Those are logged, and
+        delay neither the others nor the plan. Raises if a database is unavailable.
+        """
         self._failures = 0
         made = self._take_over_backfills() + self._take_over_failed_runs()
         with self._isolated("jobs that were put down"):
@@ -313,8 +314,8 @@ class UiRequests:
                                 )
                             )
                         except (LeaseHeld, LookupError):
-                            # A repair of the same window reads what was asked for; a repository that is not
-                            # in the database (was that restored?) has nothing to read.
+                            # A repair of the same window reads the requested rows. A repository that is not
+                            # in the database, for example after a restore, has nothing to read.
                             continue
         with self._database.connection() as conn:
             store.dispatched(conn, made)

@@ -1,8 +1,7 @@
-"""When something is due.
+"""When an asset or a job is due.
 
-Belongs here: for one unit and for one job, whether it is time, by the clock, the hints, its access and what
-is under way already. Pure. Does not belong here: whether it may start now
-(:mod:`~sync_pipeline.policy.gates`).
+Belongs here: the decision by the clock, the hints, the access, and running work. Pure. Does not belong here:
+whether it may start now (:mod:`~sync_pipeline.policy.gates`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from sync_pipeline.core.windows import holds
 from sync_pipeline.policy.backoff import wait_before_next_look
 from sync_pipeline.policy.snapshot import AssetState, InFlight, Job, PlanningLimits, Reason
 
-# GitLab writes the last activity of a project at most once in this time.
+# GitLab updates the last activity of a project at most once in this time.
 _ACTIVITY_LAG = timedelta(hours=1)
 
 DISPATCHED_FOR = timedelta(minutes=10)
@@ -72,27 +71,30 @@ def evaluate_asset(
 
 
 def _is_seen(asset: AssetState, visited_at: datetime) -> bool:
-    """True if the changes sensor saw the repository after the last visit."""
+    """True if the changes sensor checked the repository after the last visit."""
     return asset.hint_at is not None and asset.hint_at > visited_at and not asset.hint_failed
 
 
 def _shows_news(asset: AssetState, visited_at: datetime) -> bool:
-    """True if the hint shows what the last visit cannot have seen."""
+    """True if the hint shows a change that the last visit cannot have read."""
     if not _is_seen(asset, visited_at):
         return False
     if asset.hint_activity_at is not None:
         return asset.activity_at is not None and asset.hint_activity_at > asset.activity_at
     if asset.hint_head is None:
         return False
-    # A HEAD that went back is news as well: the visit finds out what happened.
+    # A HEAD that went back is a change as well: the visit finds the cause.
     complete = asset.watermark if isinstance(asset.watermark, int) else 1
     return asset.hint_head >= max(complete, 1) or asset.hint_head < (asset.head or 0)
 
 
 def _is_watched(asset: AssetState, visited_at: datetime, now: datetime, limits: PlanningLimits) -> bool:
-    """True if news would have shown by now, so that a visit may wait. Revisions: the repository was looked at
-    a moment ago. Time: so was the project, or its root was listed so far down that it had to be in the list,
-    and its last activity is so far behind the watermark that nothing later can hide in the lag."""
+    """True if a change would be known by now, so that a visit may wait.
+
+    For revisions: the repository was checked a moment ago. For time: the project was checked, or its root was
+    listed so far back that it had to be in the list. Its last activity is also far enough behind the
+    watermark that no later change can be within the lag.
+    """
     fresh = asset.hint_at is not None and asset.hint_at >= now - limits.sync_interval
     looked = fresh and _is_seen(asset, visited_at)
     if not isinstance(asset.watermark, datetime):
@@ -109,7 +111,7 @@ def _is_watched(asset: AssetState, visited_at: datetime, now: datetime, limits: 
 def _stopped(
     asset: AssetState, now: datetime, limits: PlanningLimits
 ) -> tuple[Reason | None, datetime | None]:
-    """Why this unit is not synced in the ordinary way, and when it is looked at again (None: never)."""
+    """Why this asset is not synced in the ordinary way, and when it is tried again (None: never)."""
     if asset.lifecycle is Lifecycle.RETIRED:
         return Reason.RETIRED, None
     if asset.access is Access.REPLACED:
@@ -122,8 +124,7 @@ def _stopped(
 
 
 def _next_look(tried_at: datetime, since: datetime | None, limits: PlanningLimits) -> datetime:
-    """When something is looked at again that did not work at ``tried_at``, and has not worked from ``since``
-    on."""
+    """When something is tried again that failed at ``tried_at`` and has failed since ``since``."""
     troubled = None if since is None else tried_at - since
     return tried_at + wait_before_next_look(troubled, limits.sync_interval, limits.reprobe_interval)
 

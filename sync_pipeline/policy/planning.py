@@ -1,9 +1,8 @@
-"""What to start now, for each (repository, job type), and why.
+"""Which jobs to start now, for each asset, and why.
 
 Belongs here: the pure decision over one snapshot, made of due rules, gates and caps in this order. Every job
-and every repository gets a :class:`~sync_pipeline.policy.snapshot.Decision` with one reason from one
-enumeration, chosen or not, so that each can be explained. Does not belong here: reading the snapshot, and
-grouping decisions into runs.
+and every asset gets a :class:`~sync_pipeline.policy.snapshot.Decision` with one reason, chosen or not, so
+that each can be explained. Does not belong here: reading the snapshot, and grouping decisions into runs.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from sync_pipeline.policy.snapshot import (
 )
 
 _DUE_JOBS = frozenset({Reason.PENDING, Reason.RETRY, Reason.TAKEOVER})
-# Decided by the clock alone, so it may as well be done now.
+# Only the clock delays these, so they may start now.
 _BY_CLOCK = frozenset({Reason.NOT_YET, Reason.NOTHING_NEW})
-# What raises and lowers a priority (seed 000, section 1.6).
+# Adjustments of a priority (seed 000, section 1.6).
 _FAILURES = 100
 _RATE_LIMITS = 200
 _PRONE = 50
@@ -48,7 +47,7 @@ _PER_HOUR = 10
 
 
 def plan(snapshot: Snapshot, now: datetime) -> Plan:
-    """Decide about every active job and every unit."""
+    """Decide about every active job and every asset."""
     breakers = evaluate_breakers(snapshot, now)
     before = {(b.scope, b.key): b for b in snapshot.breakers}
     samples = gates.by_unit(_of_sources(snapshot.samples, breakers))
@@ -65,12 +64,11 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
 
 
 def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], Breaker]:
-    """Every breaker that there is evidence about, after that evidence.
+    """Every breaker with evidence, after that evidence.
 
-    A server that is down says nothing about tenants, nor about the others: what its own breaker has stopped
-    is left out where those of the wider scopes are judged. So are the runs of a pool that its own breaker has
-    stopped, where those of servers are judged. No breaker where they are switched off: their stored state
-    stays.
+    A server that is down says nothing about tenants or about everything. So runs at a server with an open
+    breaker do not count for the wider scopes. Runs of a pool with an open breaker do not count for servers.
+    If breakers are switched off, none is returned and their stored state stays.
     """
     if not snapshot.limits.breaker.enabled:
         return {}
@@ -112,7 +110,7 @@ def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope,
 
 
 def _of_sources(samples: Sequence[Sample], breakers: Mapping[tuple[Scope, str], Breaker]) -> Sequence[Sample]:
-    """Runs that say something about their source: not those of a pool that its own breaker has stopped."""
+    """Runs that are evidence about their source: not those of a pool with an open breaker."""
     stopped_until = {
         key: None if breaker.state is not BreakerState.CLOSED else breaker.since
         for (scope, key), breaker in breakers.items()
@@ -129,8 +127,11 @@ def _of_sources(samples: Sequence[Sample], breakers: Mapping[tuple[Scope, str], 
 def _evidence_of_pool(
     breaker: Breaker, samples: Sequence[Sample], limits: BreakerLimits, now: datetime
 ) -> Sequence[Sample]:
-    """What runs say about one worker pool, its network for example: those at servers that are well for other
-    pools. Once it is not closed, all of its runs: its probes say whether servers answer it."""
+    """Runs that are evidence about one worker pool, for example about its network.
+
+    These are its runs at servers that work for other pools. After the breaker opened, all its runs count,
+    because its probes show whether servers respond to it.
+    """
     mine = [s for s in samples if s.pool == breaker.key]
     if breaker.state is not BreakerState.CLOSED:
         return mine
@@ -156,8 +157,9 @@ def _evidence_of_all(
     limits: BreakerLimits,
     now: datetime,
 ) -> Sequence[Sample]:
-    """What runs say about everything at once, our own network for example. A server that is well proves that
-    it is not everything that fails."""
+    """Runs that are evidence about everything at once, for example about our own network. A working server
+    proves that not everything fails.
+    """
     by_repository = {
         instance: own
         for instance, samples in by_instance.items()
@@ -175,7 +177,7 @@ def _evidence_of_all(
         fail = all(rates_of_server(own).failure >= limits.failure_rate for own in by_repository.values())
         return [s for own in by_repository.values() for s in own] if len(by_repository) > 1 and fail else ()
     every = [s for own in by_repository.values() for s in own]
-    # One that answers proves it, whatever the others do; those have breakers of their own.
+    # One response proves it, whatever the others do; those have their own breakers.
     return [s for s in every if s.is_answer] or every
 
 
@@ -244,8 +246,10 @@ def _decide_unit(asset: AssetState, runs: Sequence[InFlight], now: datetime, sna
 
 
 def _with_companions(decisions: Sequence[Decision]) -> list[Decision]:
-    """Bring forward what is read together with something chosen: apart it would cost the same list twice,
-    and what once got out of step would stay so."""
+    """Also choose the assets that are read together with a chosen one.
+
+    Apart they would cost the same list twice, and would stay out of step.
+    """
     chosen: dict[tuple[int, str], int] = {}
     for decision in decisions:
         if decision.chosen and decision.mode is Mode.INCREMENTAL:
@@ -260,7 +264,7 @@ def _with_companions(decisions: Sequence[Decision]) -> list[Decision]:
 
 
 def _in_pieces(decision: Decision, snapshot: Snapshot, now: datetime) -> Decision:
-    """A backfill job that is longer than the limit starts with its newest piece; the rest stays queued."""
+    """Start a backfill job that is longer than the limit with its newest piece; the rest stays queued."""
     longest, beginning = snapshot.limits.longest_backfill, snapshot.history_start
     if (
         longest is None

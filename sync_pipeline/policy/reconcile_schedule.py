@@ -44,8 +44,9 @@ Mark = int | datetime
 
 
 class TaskReason(StrEnum):
-    """The kind of a task, the most urgent first: ``places`` of open differences whose repair ended or whose
-    deletion has to be confirmed, the ``recent`` part, or the next share of all ``history``."""
+    """The kind of a task, most urgent first. ``places`` are open differences whose repair ended or whose
+    deletion has to be confirmed. ``recent`` is the newest part, ``history`` the next share of everything.
+    """
 
     PLACES = "places"
     RECENT = "recent"
@@ -74,9 +75,9 @@ class ReconcileAsset:
     server. ``probed``: a probe of it runs. ``places`` of open differences are due, with ``anywhere`` also
     some without a place; ``open`` are all differences, of which ``escalated`` wait for a person.
     ``repairing``: a job of repair waits or runs; ``repair_died_at`` is when the latest died. ``places_at``,
-    ``recent_at`` and ``history_at`` are when the latest task of each kind was. ``next`` is where the round
-    goes on, None at its beginning; ``round_rows`` were stored when it began and ``round_done`` of them lie
-    before ``next``; neither counts for revisions, whose numbers do.
+    ``recent_at`` and ``history_at`` are when the latest task of each kind was. ``next`` is the position of
+    the round, None at its beginning. ``round_rows`` were stored when it began, and ``round_done`` of them are
+    before ``next``. Both are unused for revisions, whose numbers count instead.
     """
 
     repo_id: int
@@ -118,8 +119,9 @@ class ReconcileAsset:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileLimits:
-    """``requests`` are those of one instance in an hour of the clock, ``recent`` is the newest part of time,
-    ``round`` the time in which everything is compared once."""
+    """``requests`` are per instance and clock hour. ``recent`` is the length of the newest part. ``round`` is
+    the time in which everything is compared once.
+    """
 
     requests: int
     recent: timedelta
@@ -131,8 +133,8 @@ class ReconcileTask:
     """The windows that one asset compares in one go.
 
     ``windows`` are compared one after the other. A share of history has none yet: it goes from ``start`` over
-    ``rows`` stored rows, or to the watermark if there are no more; ``begins`` a round or goes on with one.
-    ``calls`` is how many requests it takes, about.
+    ``rows`` stored rows, or to the watermark if there are fewer. ``begins``: it starts a new round. ``calls``
+    is how many requests it takes, about.
     """
 
     repo_id: int
@@ -196,8 +198,9 @@ def skip_reason(asset: ReconcileAsset) -> SkipReason | None:
 
 
 def is_repair_due(asset: ReconcileAsset, now: datetime) -> bool:
-    """True if a repair may be queued for what is open: none is under way or died a short while ago, and what
-    an earlier one did has been checked."""
+    """True if a repair of the open differences may be queued. None waits, runs or died lately, and the result
+    of the earlier one has been compared.
+    """
     if skip_reason(asset) is not None or asset.open <= asset.escalated:
         return False
     if asset.repairing or asset.places or asset.anywhere:
@@ -206,8 +209,9 @@ def is_repair_due(asset: ReconcileAsset, now: datetime) -> bool:
 
 
 def sent_before(now: int, last_hour: int, limits: ReconcileLimits) -> int:
-    """Requests that count against this hour: those sent in it, and those above the limit of the last hour,
-    because a piece that has begun is finished."""
+    """Requests that count against this hour: those sent in it, and the excess of the last hour. A started
+    piece is always finished, so it may exceed its hour.
+    """
     return now + max(0, last_hour - limits.requests)
 
 
@@ -327,7 +331,7 @@ def share_compared(asset: ReconcileAsset, limits: ReconcileLimits, now: datetime
     passed = (now - asset.round_began_at) / limits.round
     rows = rows_of_round(asset)
     done = rows_done(asset) / rows if rows else 1.0
-    # What this round has not come to yet was compared in the one before, as long after its beginning.
+    # The previous round compared the rest, at the same distance from its beginning.
     before = max(0.0, 1.0 - max(done, passed)) if asset.round_ended_at is not None else 0.0
     return min(1.0, done + before)
 
@@ -354,8 +358,9 @@ def hour_of(moment: datetime) -> datetime:
 
 @dataclass
 class _Spent:
-    """Requests of one instance: those of this run by kind, those that the running task of a repository may
-    still send, and those that were sent in this hour before."""
+    """Requests of one instance: those of this run by kind, those reserved by running tasks, and those that
+    were sent in this hour before.
+    """
 
     before: int
     by_why: dict[TaskReason, int] = field(default_factory=lambda: dict.fromkeys(TaskReason, 0))

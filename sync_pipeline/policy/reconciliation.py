@@ -1,7 +1,7 @@
-"""What follows from a difference between a source and what is stored.
+"""Consequences of a difference between a source and the stored rows.
 
-Belongs here: pure decisions: when a row that a source no longer has is believed to be deleted, what a repair
-can heal, and when a person has to look. Does not belong here: how rows are compared and read again.
+Belongs here: pure decisions: when a missing row counts as deleted, what a repair can fix, and when a person
+has to act. Does not belong here: how rows are compared and read again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from enum import StrEnum
 from sync_pipeline.core.model import Difference, DifferenceKind
 
 REPAIRS_BEFORE_A_PERSON = 3
-"""After so many repairs that did not help a difference is left to a person."""
+"""After this number of repairs without success a difference needs a person."""
 
-# Rows that are members of a set, or are listed as a whole: reading the set again takes away what is extra.
+# Members of a set, or rows that are listed as a whole: reading the set again removes extra ones.
 _OF_SETS = re.compile(r"(branch|tag):|[0-9]+:(approval|reviewer):")
 
 
 class Next(StrEnum):
-    """What is done about a difference. ``wait``: it may be a deletion that is not believed yet."""
+    """The next action for a difference. ``wait``: it may be a deletion that is not confirmed yet."""
 
     READ = "read"
     DELETE = "delete"
@@ -31,7 +31,7 @@ class Next(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often, and for how long at least, a row has to be gone before it is believed."""
+    """How often and how long a row has to be gone before its deletion is confirmed."""
 
     looks: int
     time: timedelta
@@ -40,8 +40,9 @@ class Patience:
 def what_next(
     difference: Difference, *, looks: int, repairs: int, found_at: datetime, now: datetime, patience: Patience
 ) -> Next:
-    """What to do about an open difference that ``looks`` comparisons saw since ``found_at`` and ``repairs``
-    repairs did not heal. Times are the database's clock."""
+    """The next action for an open difference that ``looks`` comparisons found since ``found_at`` and
+    ``repairs`` repairs did not fix. Times are the database's clock.
+    """
     if is_gone_at_source(difference):
         believed = looks >= patience.looks and now - found_at >= patience.time
         return Next.DELETE if believed else Next.WAIT
@@ -49,7 +50,8 @@ def what_next(
 
 
 def is_gone_at_source(difference: Difference) -> bool:
-    """True if the row itself is no longer at its source, so that it may become a tombstone; members of sets
-    are taken out of the set instead."""
+    """True if the row itself is no longer at its source, so that it may become a tombstone. Members of sets
+    are closed instead.
+    """
     is_member = _OF_SETS.match(difference.natural_key) is not None
     return difference.kind is DifferenceKind.EXTRA and not is_member

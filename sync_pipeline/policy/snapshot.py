@@ -1,8 +1,8 @@
-"""What a plan is made from, and what it is made of.
+"""The input and output of a plan.
 
 Belongs here: the facts of one moment, the limits, the reasons, and the decision. Does not belong here: any
-rule; when something is due is in :mod:`~sync_pipeline.policy.due`, whether it may start in
-:mod:`~sync_pipeline.policy.gates`, how much in :mod:`~sync_pipeline.policy.caps`.
+rule. :mod:`~sync_pipeline.policy.due` says when something is due, :mod:`~sync_pipeline.policy.gates` whether
+it may start, and :mod:`~sync_pipeline.policy.caps` how much.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sync_pipeline.policy.samples import Sample
 
 
 class Reason(StrEnum):
-    """Why something is started or not. The first group is chosen, the second is not."""
+    """Why something starts or not. The first group is chosen, the second is not."""
 
     NEVER_VISITED = "never_visited"
     HINT = "hint"
@@ -33,7 +33,7 @@ class Reason(StrEnum):
     PROBE = "probe"
     OPEN_BACKFILL = "open_backfill"
 
-    # Nothing changes it but an event.
+    # Only an event changes it.
     RETIRED = "retired"
     NOT_CONFIGURED = "not_configured"
     REPLACED = "replaced"
@@ -47,7 +47,7 @@ class Reason(StrEnum):
     RUNNING = "running"
     WAITS_FOR_RETRY = "waits_for_retry"
     IN_FLIGHT = "in_flight"
-    # Due, and may not start.
+    # Due, but a gate stops it.
     PAUSED = "paused"
     CREDENTIAL = "credential"
     BREAKER_OPEN = "breaker_open"
@@ -55,7 +55,7 @@ class Reason(StrEnum):
     ERROR_BUDGET = "error_budget"
     DEGRADED = "degraded"
     RATE_LIMITED = "rate_limited"
-    # May start, and there is no room.
+    # May start, but there is no room.
     RUNNING_CAP = "running_cap"
     QUEUE_FULL = "queue_full"
     TICK_FULL = "tick_full"
@@ -75,7 +75,7 @@ MAY_NOT_START = frozenset(
         Reason.RATE_LIMITED,
     }
 )
-"""Reasons of what is due and held back."""
+"""Reasons of due work that a gate stops."""
 
 NO_ROOM = frozenset(
     {
@@ -87,7 +87,7 @@ NO_ROOM = frozenset(
         Reason.HISTORY_CAP,
     }
 )
-"""Reasons of what would start if there were room."""
+"""Reasons of work that would start if there were room."""
 
 PRIORITY_OF_REASON = {Reason.NEVER_VISITED: 40, Reason.HINT: 50, Reason.INTERVAL: 100, Reason.REPROBE: 200}
 """Priority of an incremental job by why it is due; smaller runs first."""
@@ -95,17 +95,18 @@ PRIORITY_OF_REASON = {Reason.NEVER_VISITED: 40, Reason.HINT: 50, Reason.INTERVAL
 
 @dataclass(frozen=True, slots=True)
 class AssetState:
-    """One (repository, job type) as the plan sees it. Times are UTC.
+    """One asset as the plan sees it. Times are UTC.
 
-    ``watermark`` is the first revision not yet complete, or the end of the complete time. ``hint_*`` is what
-    the changes sensor last saw of the repository. ``activity_at`` is the source's time of its last activity
-    at the last visit that succeeded; ``hint_activity_at`` is that time in the hint. ``listed_at`` is when the
-    sensor last listed the newest activity of the repository's discovery root. ``listed_down_to`` is how far
-    back in the source's time that listing went (None: to its end). Both are None without a root. ``dead_at``
-    is when the latest incremental job died, None if the latest did not. ``dead_since`` is when the first one
-    died after the last visit that succeeded. ``access_since`` is when ``access`` became what it is.
-    ``configured`` is False where the settings have no such server, ``in_pool`` where this pool does not take
-    it.
+    ``watermark`` is the first incomplete revision, or the end of the complete time. ``hint_*`` is the latest
+    check of the changes sensor. ``activity_at`` is the source's time of its last activity at the last
+    successful visit; ``hint_activity_at`` is that time in the hint. ``listed_at`` is when the sensor last
+    listed the newest activity of the repository's discovery root. ``listed_down_to`` is how far back in the
+    source's time that listing went (None: to its end). Both are None without a root.
+
+    ``dead_at`` is when the latest incremental job died, None if the latest did not. ``dead_since`` is when
+    the first one died after the last successful visit. ``access_since`` is the start of the current
+    ``access``. ``configured`` is False if the settings have no such server, ``in_pool`` if this pool does not
+    accept the asset.
     """
 
     repo_id: int
@@ -152,8 +153,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A worker that waits or works, mostly a Dagster run: it will do the jobs of ``mode`` inside ``window``
-    for these repositories, or the incremental one where ``window`` is None."""
+    """A worker that waits or works, usually a Dagster run. It will do the jobs of ``mode`` inside ``window``
+    for these repositories, or the incremental one if ``window`` is None.
+    """
 
     repo_ids: frozenset[int]
     job_type: JobType
@@ -163,8 +165,9 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """What a person stopped: everything, or what all of the given fields name. ``until`` is None where it
-    ends when somebody ends it. Times are UTC."""
+    """A pause by a person, of everything or of the assets that match all given fields. ``until`` is None if
+    only a person ends it. Times are UTC.
+    """
 
     reason: str
     actor: str
@@ -175,7 +178,7 @@ class Pause:
     job_type: JobType | None = None
 
     def holds(self, asset: AssetState, now: datetime) -> bool:
-        """True if ``unit`` is paused by it at ``now``."""
+        """True if it pauses ``unit`` at ``now``."""
         return (
             (self.until is None or self.until > now)
             and self.instance in (None, asset.instance)
@@ -187,7 +190,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class BucketLevel:
-    """The shared rate limit of an instance: ``level`` is what is left of its burst, from 0 to 1."""
+    """The shared rate limit of an instance: ``level`` is the remaining share of its burst, from 0 to 1."""
 
     level: float = 1.0
     paused_until: datetime | None = None
@@ -195,10 +198,11 @@ class BucketLevel:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """The most that may be going on, counted in activities: merge requests and reviews of a project are read
-    together and are one. ``running`` are at work, ``queued`` wait in a run or are at work, ``per_scan`` are
-    started by one plan; the next two are of one server and of one tenant. ``history`` are queued ones that
-    are no live syncing, in any case at most half of ``queued``."""
+    """Caps, counted in activities: merge requests and reviews of a project are read together and are one
+    activity. ``running`` limits running ones, ``queued`` those that wait in a run or run, ``per_scan`` those
+    that one plan starts. The next two are per server and per tenant. ``history`` limits queued ones that are
+    not live syncing, in any case to half of ``queued``.
+    """
 
     running: int
     queued: int
@@ -210,16 +214,17 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class PlanningLimits:
-    """Lengths and caps. ``quiet_interval`` replaces ``sync_interval`` while fresh hints show nothing new.
-    ``reprobe_interval`` is the longest that something without access, something dead, or an instance with a
-    stopped token is left alone; at first that is ``sync_interval``, and it doubles.
+    """Durations and caps. ``quiet_interval`` replaces ``sync_interval`` while fresh hints show no change.
+    ``reprobe_interval`` is the longest wait before something inaccessible, something dead, or a rejected
+    token is tried again. The wait begins with ``sync_interval`` and doubles.
 
-    ``error_budget`` is the failure rate from which on a unit is left alone for ``budget_pause``;
-    ``slow_down`` the share of runs that were told to slow down from which on others go first. ``fair`` takes
-    tenants in turn, ``per_round`` of each. While a breaker is open, a backfill is started every
-    ``open_backfill`` (None: none), while it is half open, ``probes_per_scan`` of ``probe_job_types`` (all
-    where empty). ``only`` are the job types that are started at all (all where empty). A backfill job that is
-    longer than ``longest_backfill`` is started in pieces (None: never)."""
+    ``error_budget`` is the failure rate from which an asset is paused for ``budget_pause``. ``slow_down`` is
+    the share of runs with a 429 from which other assets go first. ``fair`` lets tenants take turns,
+    ``per_round`` of each. While a breaker is open, a backfill starts every ``open_backfill`` (None: none).
+    While it is half open, ``probes_per_scan`` probes of ``probe_job_types`` start (all if empty). ``only``
+    are the job types that start at all (all if empty). A backfill job that is longer than
+    ``longest_backfill`` starts in pieces (None: never).
+    """
 
     sync_interval: timedelta
     quiet_interval: timedelta
@@ -244,11 +249,12 @@ class PlanningLimits:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that one plan is made from. ``refused`` says of each instance whose token in force is
-    stopped when the server last refused it, ``refused_since`` when it first did. ``samples`` are the runs
-    that finished lately, in any order; ``served`` is when live syncing of each tenant was last started;
-    ``buckets`` are by instance; no fact is known from before ``history_start``,
-    none at all where that is None. ``pool`` is the worker pool that plans."""
+    """Everything that one plan is made from. For each instance whose token in force is rejected, ``refused``
+    is the time of the latest rejection, ``refused_since`` of the first. ``samples`` are the runs that
+    finished lately, in any order. ``served`` is when live syncing of each tenant was last started.
+    ``buckets`` are by instance. No fact is older than ``history_start``; None means that there are none.
+    ``pool`` is the worker pool that plans.
+    """
 
     assets: Sequence[AssetState]
     jobs: Sequence[Job]
@@ -267,14 +273,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is done about one job, or about the incremental syncing of one unit.
+    """The decision about one job, or about the incremental syncing of one asset.
 
     ``job_id`` is None where the job has still to be made. ``until`` is when a decision against it may change
     by itself, None where only an event changes it. ``since`` is how long it has waited for, ``rank`` its
     priority after everything that raises or lowers it; the smaller goes first. ``rest`` is the part of the
     job's window that does not fit into one job and stays queued; ``window`` is without it. ``pool`` is the
-    worker pool that plans, empty where another one takes it. ``dispatch`` names the run that does the
-    job, empty where a worker does. Rates are shares from 0 to 1.
+    worker pool that plans, empty where another one takes it. ``dispatch`` names the run that does the job,
+    empty where a worker does. Rates are shares from 0 to 1.
     """
 
     repo_id: int
@@ -304,7 +310,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was going on when a plan was made, and what it adds; in activities, see :class:`Caps`."""
+    """Running and queued activities at the time of the plan, and those that it adds, see :class:`Caps`."""
 
     running: int
     queued: int
@@ -315,8 +321,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A decision for every job and every unit, chosen ones first and in the order to start them.
-    ``breakers`` are those that changed, with their new state."""
+    """A decision for every job and every asset, chosen ones first and in the order to start them.
+    ``breakers`` are those that changed, with their new state.
+    """
 
     decisions: Sequence[Decision]
     usage: Usage

@@ -31,7 +31,7 @@ from sync_pipeline.sources.gitlab.transport import Client
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a root lists: its ``projects`` by id, and the path of its group (None for a membership)."""
+    """The listing of a root: its ``projects`` by id, and the path of its group (None for a membership)."""
 
     projects: Mapping[int, ProjectInfo]
     group_path: str | None
@@ -39,10 +39,11 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryPlan:
-    """What a listing says about the catalog. ``new`` and ``returned`` match the patterns and are to be
-    registered or taken up again. The others are active repositories by ``repo_id``: ``changed`` look
-    different, ``seen`` belong to the root and are listed, ``missed`` belong to it and are not, ``adopted``
-    have no other root and match the patterns."""
+    """The conclusions from a listing. ``new`` and ``returned`` match the patterns and have to be registered
+    or made active again. The others are active repositories by ``repo_id``. ``changed`` ones look different,
+    ``seen`` ones belong to the root and are listed, ``missed`` ones are not listed. ``adopted`` ones have no
+    other root and match the patterns.
+    """
 
     new: tuple[ProjectInfo, ...]
     returned: tuple[ProjectInfo, ...]
@@ -54,9 +55,9 @@ class DiscoveryPlan:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """What a visit to a root did. ``listed`` and ``matching`` count projects; ``vanished`` are missing for
-    the first time, ``left`` are no longer listed though they are still there, and stay; ``moved`` have
-    another path. ``error`` is why the visit failed (then nothing was retired), None if it did not.
+    """The result of a visit to a root. ``listed`` and ``matching`` count projects. ``vanished`` are missing
+    for the first time. ``left`` are no longer listed but still exist, and stay. ``moved`` have another path.
+    ``error`` is why the visit failed (then nothing was retired), None if it did not.
     """
 
     root: Root
@@ -80,8 +81,9 @@ class Discovered:
 
 @dataclass(frozen=True, slots=True)
 class AddedRoot:
-    """What adding a root did, or with a dry run would do: ``root`` is None then. ``created`` is False if it
-    was there and active, and only its patterns were replaced. ``would_register`` are paths, of a dry run."""
+    """The result of adding a root, or of its dry run: ``root`` is None then. ``created`` is False if it was
+    active before, and only its patterns were replaced. ``would_register`` are paths of a dry run.
+    """
 
     spec: str
     created: bool
@@ -106,7 +108,7 @@ def matches(path: str, include: Collection[str], exclude: Collection[str]) -> bo
 
 
 def decide(root: Root, listed: Mapping[int, ProjectInfo], known: Mapping[int, KnownProject]) -> DiscoveryPlan:
-    """What a complete listing of ``root`` says about the catalog of its server."""
+    """The conclusions from a complete listing of ``root`` for the catalog of its server."""
     wanted = [one for one in listed.values() if matches(one.path, root.include, root.exclude)]
     active = {
         number: project
@@ -156,9 +158,10 @@ def _differs(look: ProjectInfo, known: KnownProject) -> bool:
 
 
 def visit_root(database: Database, settings: Settings, client: Client, root: Root, actor: str) -> Discovered:
-    """List ``root`` to its end and bring the catalog in line: new projects that match are registered, renamed
-    ones keep their number, assets and history, vanished ones are looked for and in the end retired, returned
-    ones taken up again. A source that fails is recorded at the root and in the result, not raised."""
+    """List ``root`` to its end and update the catalog. Matching new projects are registered. Renamed ones
+    keep their number, assets and history. Missing ones are searched and in the end retired, returned ones
+    become active again. A failing source is recorded at the root and in the result, not raised.
+    """
     try:
         _require_alias(database, settings, root.instance)
         listing = _list(client, root.group_id)
@@ -184,8 +187,9 @@ def rediscover(
     roots: Sequence[Root] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> list[Discovered]:
-    """Visit every root that is due, or all of ``roots``, one after the other; one that fails does not stop
-    the others. Whoever calls exports the snapshot and reloads where a result says ``changed``."""
+    """Visit every root that is due, or all of ``roots``, one after the other; a failing one does not stop the
+    others. If a result has ``changed``, the caller exports the snapshot and reloads.
+    """
     if roots is None:
         with database.connection() as conn:
             roots = store.due_roots(conn, settings.discovery.interval_seconds)

@@ -49,8 +49,9 @@ ESTIMATE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What reading all of a project takes: ``requests``, and ``hours`` at the pace of the requests just made.
-    The two counts are None where the server does not say."""
+    """The cost of reading a whole project: ``requests``, and ``hours`` at the speed of the requests just
+    made. The two counts are None if the server does not send them.
+    """
 
     merge_requests: int | None
     commits: int | None
@@ -60,9 +61,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class NewProject:
-    """What became of a project: its ``repository`` (None if another one registered it meanwhile), whether a
-    retired one was taken up ``again``, and the windows ``history`` queued as low-priority backfill, for merge
-    requests and reviews alike, newest first."""
+    """The result of a registration: the ``repository`` (None if another process registered it meanwhile).
+    ``again``: a retired one became active again. ``history`` are the windows queued as low-priority backfill,
+    for merge requests and reviews alike, newest first.
+    """
 
     repository: Repository | None
     again: bool
@@ -109,8 +111,9 @@ def number_or_path(rest: str, collection: str) -> int | str:
 
 @contextmanager
 def refusals(client: Client) -> Iterator[None]:
-    """What a GitLab refuses inside the block is raised as ConfigurationError: one line that says what to
-    change. Transient errors pass."""
+    """Raise refusals of a GitLab inside the block as ConfigurationError: one line with the remedy. Transient
+    errors pass.
+    """
     base = client.instance.url
     try:
         yield
@@ -129,7 +132,7 @@ def refusals(client: Client) -> Iterator[None]:
 
 
 def _scopes(client: Client, refused: AccessDenied) -> str | None:
-    """What to say of a token whose scope is too narrow, where the server tells its scopes."""
+    """The remedy for a token with too few scopes, if the server lists its scopes."""
     if refused.code != "scope":
         return None
     try:
@@ -279,10 +282,13 @@ def register(
     actor: str,
     only_vanished: bool = False,
 ) -> NewProject:
-    """Make the rows of a project on the server at ``base``: repository, coverage with ``origin`` for its job
-    types, history jobs, events; in the caller's transaction. A retired one is taken up again instead, with
-    ``only_vanished`` only one that discovery retired. ``oldest`` is when its oldest merge request may have
-    been created: only where the history is cut depends on it, never how far it reaches."""
+    """Make the rows of a project on the server at ``base``, in the caller's transaction. They are the
+    repository, coverage with ``origin`` for its job types, history jobs, and events.
+
+    A retired project becomes active again instead; with ``only_vanished`` only one that discovery retired.
+    ``oldest`` is when its oldest merge request may have been created. It affects only the cuts of the
+    history, never its start.
+    """
     instance = catalog.instance_of(base)
     repository = repos.reactivate_gitlab(
         conn,

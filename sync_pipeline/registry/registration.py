@@ -52,10 +52,10 @@ ReaderFactory = Callable[[str], Visitor]
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What registering a repository did, or with ``dry_run`` would do.
+    """The result of registering a repository, or of its ``dry_run``.
 
-    ``repository`` is None only for a dry run of a new one. ``created`` is False if it was there before; then
-    nothing was changed. ``again`` if a retired one was taken up again. ``origin`` is where live syncing
+    ``repository`` is None only for a dry run of a new one. ``created`` is False if it existed before; then
+    nothing was changed. ``again``: a retired one became active again. ``origin`` is where live syncing
     begins, a revision or a UTC time. ``history`` are the windows queued as low-priority backfill, for merge
     requests and reviews alike. ``path`` and ``estimate`` are a GitLab project's, the latter of a dry run.
     """
@@ -119,14 +119,15 @@ def _add(
     second_copy: bool,
 ) -> Registered:
     """Register ``spec``: its row, its coverage and the older history as backfill jobs, all or nothing. The
-    coverage begins at the origin (SVN: the start of the block that holds HEAD; GitLab: some days ago).
+    coverage begins at the origin (SVN: the start of the block that contains HEAD; GitLab: some days ago).
     ``client_of`` makes clients of GitLab servers, by default those of the settings.
 
-    A retired repository is taken up again with its rows and its assets if UUID and root, or the number of the
-    project, are still the same. Two calls, also at once, are harmless: one registers, the others find it
-    registered. An SVN repository whose UUID is known under another address is refused unless ``second_copy``.
-    Raises ConfigurationError for what a person has to change (address, credentials), Transient if the source
-    does not answer now.
+    A retired repository becomes active again, with its rows and assets, if UUID and root, or the number of
+    the project, are unchanged. Two calls at once are harmless: one registers, the other finds it registered.
+    An SVN repository whose UUID is known under another address is refused unless ``second_copy``.
+
+    Raises ConfigurationError if a person has to change something (address, credentials), Transient if the
+    source does not answer now.
     """
     if spec.kind is Kind.GITLAB:
         make = client_of or Readers(settings, database).gitlab
@@ -344,8 +345,9 @@ def export_catalog(database: Database, settings: Settings) -> catalog.CatalogSna
 
 
 def snapshot_lacks(path: Path, repositories: Iterable[Repository]) -> bool:
-    """True if the snapshot file at ``path`` does not have all of ``repositories`` or cannot be used: the
-    catalog was changed after it was written, or an earlier command was killed in between."""
+    """True if the snapshot file at ``path`` lacks some of ``repositories`` or is unusable. The catalog
+    changed after it was written, or an earlier command was killed in between.
+    """
     try:
         known = set(catalog.read_snapshot(path).repositories)
     except ConfigurationError:

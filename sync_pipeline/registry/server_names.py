@@ -17,8 +17,9 @@ _Server = tuple[Kind, str]
 
 
 def labels(repositories: Sequence[Repository], settings: Settings) -> dict[int, str]:
-    """What the server of each repository is called, by ``repo_id``: its name in the settings, else its alias.
-    A name that is the alias of another server would mix the two, so it is no label."""
+    """The name of each repository's server, by ``repo_id``: its name in the settings, else its alias. A name
+    that is the alias of another server would mix the two, so it is not used.
+    """
     owners = _owners(repositories)
     found = {}
     for repository in repositories:

@@ -1,8 +1,8 @@
-"""What is due, and what holds it back: the parts of the status report that explain why nothing moves.
+"""Due work and its blockers: the parts of the status report that explain why nothing moves.
 
-Belongs here: breakers that are not closed, the pauses of people, and visits that are due, from rows that the
-report has read. Whether a visit is due says the policy of the scheduler (:mod:`sync_pipeline.policy.due`);
-why each one is not started now, only a plan (``scm-sync scheduler --dry-run``).
+Belongs here: breakers that are not closed, pauses, and due visits, from rows that the report has read. The
+policy of the scheduler (:mod:`sync_pipeline.policy.due`) decides whether a visit is due. Only a plan
+(``scm-sync scheduler --dry-run``) says why each one does not start now.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ _LATE = 2
 
 
 def breaker_documents(conn: Connection, settings: Settings) -> list[Document]:
-    """The breakers that are not closed, the reason with what most runs failed of; none where breakers are
-    switched off, as they hold nothing back then."""
+    """The breakers that are not closed. The reason includes the most frequent error. There are none if
+    breakers are switched off.
+    """
     if not settings.breaker.enabled:
         return []
     return [
@@ -83,9 +84,10 @@ def holds(pause: Mapping[str, Any], asset: Mapping[str, Any]) -> bool:
 def reasons(
     asset: Mapping[str, Any], report: Mapping[str, Sequence[Mapping[str, Any]]], retry_at: datetime | None
 ) -> dict[str, str]:
-    """What of the ``breakers``, ``pauses`` and ``limits`` of ``report`` keeps jobs of ``unit`` from being
-    started now, or that its live syncing failed and is tried again at ``retry_at``: a line each, by the name
-    that a plan has for it."""
+    """Why jobs of ``unit`` do not start now, one line for each reason of a plan. The reasons come from the
+    ``breakers``, ``pauses`` and ``limits`` of ``report``, or its live syncing failed and is retried at
+    ``retry_at``.
+    """
     found: dict[str, str] = {}
     for one in report["pauses"]:
         if one["job"] in (None, asset["job_type"]) and holds(one, asset):
@@ -104,8 +106,9 @@ def reasons(
 
 
 def is_due(row: Mapping[str, Any], judged: HealthResult, limits: PlanningLimits) -> bool:
-    """True if a visit of this (repository, job type) is due: it was never visited, something new was seen,
-    or the last visit is older than the interval. What cannot be read, and what died, is not."""
+    """True if a visit of this asset is due: it was never visited, has a hint, or was last visited before the
+    interval. Inaccessible and dead assets are not due.
+    """
     facts = judged.facts
     if facts.incremental_dead:
         return False
@@ -122,11 +125,11 @@ def is_due(row: Mapping[str, Any], judged: HealthResult, limits: PlanningLimits)
 def due_document(
     assets: Sequence[Document], due: Collection[tuple[int, str]], now: datetime, settings: Settings
 ) -> Document:
-    """How many of ``units`` are due and not started, and for how long the one that waits longest was not
-    visited (never visited: since its registration). ``due`` has the repository and job type of each.
+    """How many of ``units`` are due but not started, and the longest time since a visit (never visited: since
+    the registration). ``due`` has the repository and job type of each.
 
-    The interval is kept unless half of what nothing holds back is due and half of that is later than two
-    intervals: single ones that are late say nothing about the whole.
+    Visits are late if at least half of the unblocked assets are due, and half of those for more than two
+    intervals. Single late ones say nothing about the whole.
     """
     waiting = [
         asset for asset in assets if (asset["repo_id"], asset["job_type"]) in due and not _started(asset)

@@ -26,7 +26,7 @@ _AHEAD = 2
 
 
 class Part(StrEnum):
-    """What may be asked about: one of the loops, or the code location, whose sensor ``scheduler`` ticks."""
+    """The subject of a probe: one of the loops, or the code location, whose sensor ``scheduler`` ticks."""
 
     SCHEDULER = "scheduler"
     WORKER = "worker"
@@ -56,8 +56,9 @@ class Liveness:
 
 
 def look(settings: Settings, part: Part | None, max_age: float | None = None) -> Liveness:
-    """Whether all is ready, and whether ``part`` of the pool of these settings lives: its latest tick is at
-    most ``max_age`` seconds old, or by default as old as what is not called silent yet."""
+    """Whether everything is ready, and whether ``part`` of the pool of these settings is alive. Its latest
+    tick must be at most ``max_age`` seconds old, by default as old as a tick may be without being silent.
+    """
     url = settings.database_url or embedded_url(settings.state_dir)
     if url is None:
         return Liveness(False, None, None, "SCM_DATABASE_URL is not set and there is no embedded server yet")

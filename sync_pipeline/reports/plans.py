@@ -42,9 +42,10 @@ _MAX_QUESTIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What reading takes, about: ``rows`` of the source (revisions, commits, or merge requests, also of
-    reviews), ``requests`` (of svn: commands), ``seconds``. None where nobody can say beforehand; ``problem``
-    is why the source did not tell."""
+    """The estimated cost of reading: ``rows`` of the source (revisions, commits, or merge requests, also for
+    reviews), ``requests`` (or svn commands), ``seconds``. A number is None if it is unknown. ``problem`` is
+    why the source did not send it.
+    """
 
     rows: int | None
     requests: int | None
@@ -54,8 +55,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChunk:
-    """A piece of a backfill, counted from 0, and what of it is not covered yet: a block of revisions, or a
-    stretch of time that is missing or covered as a whole."""
+    """A piece of a backfill, counted from 0, and its uncovered part. It is a block of revisions, or a period
+    that is wholly missing or covered.
+    """
 
     index: int
     window: Window
@@ -64,8 +66,9 @@ class PlannedChunk:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What reading one job type of a repository means: the ``window`` (None: there is none to read), its
-    ``chunks``, and what is ``expected``. ``head`` is the newest revision; None for GitLab."""
+    """The plan for one job type of a repository: the ``window`` (None: there is none to read), its
+    ``chunks``, and the ``expected`` cost. ``head`` is the newest revision; None for GitLab.
+    """
 
     repository: Repository
     job_type: JobType
@@ -77,7 +80,7 @@ class ReadPlan:
 
     @property
     def missing(self) -> tuple[Window, ...]:
-        """What is not covered, in order."""
+        """The uncovered windows, in order."""
         return tuple(gap for chunk in self.chunks for gap in chunk.missing)
 
 
@@ -94,8 +97,9 @@ def plan(
     head: int | None,
     now: datetime,
 ) -> tuple[ReadPlan, ...]:
-    """What it means to read ``window`` of these job types; None for what is new. ``head`` is SVN's newest
-    revision. Asks a GitLab how many merge requests there are; a refusal is told with what is expected."""
+    """The plan to read ``window`` of these job types; None for an incremental. ``head`` is SVN's newest
+    revision. Asks a GitLab for the number of merge requests; a refusal is part of the estimate.
+    """
     found = []
     # Merge requests and reviews miss the same merge requests: they are counted once.
     counted: dict[tuple[str, tuple[Window, ...]], _Asked] = {}
@@ -124,8 +128,9 @@ def plan(
 
 
 def _live_window(row: watermarks.WatermarkRow, head: int | None, now: datetime) -> Window | None:
-    """What live syncing looks after: from the origin to the source's end, or everything where rows are not
-    read by time."""
+    """The window of live syncing: from the origin to the source's end, or everything if rows are not read by
+    time.
+    """
     if isinstance(row.origin, int):
         end = (head or 0) + 1
         return RevisionWindow(row.origin, end) if row.origin < end else None
@@ -135,8 +140,9 @@ def _live_window(row: watermarks.WatermarkRow, head: int | None, now: datetime) 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a GitLab says of what is missing: how many ``rows``, None where it does not tell, and how many
-    seconds a question took; or the ``problem``."""
+    """A GitLab's count of the missing ``rows``, None if it sends none, and the seconds of a request; or the
+    ``problem``.
+    """
 
     rows: int | None
     seconds: float | None
@@ -207,8 +213,9 @@ def plan_backfill(window: Window, missing: Iterable[Window]) -> tuple[PlannedChu
 
 
 def windows_to_read(window: Window, plan: Sequence[PlannedChunk], only_missing: bool) -> tuple[Window, ...]:
-    """What the engine is asked for. It reads only what is missing anyway; asked for by name, a window is a
-    job also where nothing is missing. Time is one window and not a job per stretch."""
+    """The requests for the engine, which reads only missing parts anyway. A window that a person names is a
+    job even if nothing is missing. Time is one window and not a job per period.
+    """
     if only_missing:
         return tuple(chunk.window for chunk in plan if chunk.missing)
     return tuple(chunk.window for chunk in plan) if isinstance(window, RevisionWindow) else (window,)

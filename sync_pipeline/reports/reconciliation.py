@@ -40,8 +40,9 @@ Progress = Callable[[Counts], None]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a person wants compared: the ``depth``, whether what differs is healed at once (``heal``) or by a
-    job of the scheduler (``queue``), and how many differences are listed."""
+    """The options of a comparison: its ``depth``, and how many differences are listed. They are repaired at
+    once (``heal``) or by a job of the scheduler (``queue``).
+    """
 
     depth: Depth = Depth.DETAILS
     heal: bool = False
@@ -53,10 +54,10 @@ class Wish:
 def window_for(
     conn: Connection, repository: Repository, job_type: JobType, given: Bounds, now: datetime
 ) -> Window:
-    """The window that a person means; without bounds everything up to the watermark.
+    """The window of a person's bounds; without bounds everything up to the watermark.
 
     Raises ConfigurationError for bounds that contradict each other, lie in the future, or reach beyond the
-    watermark: what is behind it has not been read yet, so that nothing can be said about it.
+    watermark. Rows beyond it have not been read yet, so they cannot be compared.
     """
     check_bounds(repository, given)
     settled = comparisons.settled_window(conn, repository.repo_id, job_type)
@@ -98,7 +99,7 @@ def plan(
     windows: Sequence[tuple[JobType, Window]],
     wish: Wish,
 ) -> Document:
-    """What :func:`reconcile` would read; nothing is changed and no source is asked."""
+    """The plan of :func:`reconcile`; nothing is changed and no source is asked."""
     jobs = []
     with database.connection() as conn:
         for job_type, window in windows:
@@ -138,11 +139,11 @@ def reconcile(
     cancel: threading.Event | None = None,
     progress: Progress | None = None,
 ) -> Document:
-    """Compare windows of one repository with its source, and heal what differs or queue that.
+    """Compare windows of one repository with its source, and repair the differences or queue their repair.
 
-    The document's ``exit_code`` is 0 where every window is clean to its end (after healing), 1 where
-    something differs or a row or a part could not be compared, 2 where nothing could. Raises
-    ConfigurationError where the repository is retired, Cancelled after ``cancel`` was set.
+    The document's ``exit_code`` is 0 if every window is clean to its end (after repairs). It is 1 if
+    something differs or could not be compared, and 2 if nothing could be compared. Raises ConfigurationError
+    for a retired repository, Cancelled after ``cancel`` was set.
     """
     reconciler = _Reconciler(database, settings, syncer, repository, wish, starter, cancel, progress)
     results = [reconciler.run(job_type, window) for job_type, window in windows]

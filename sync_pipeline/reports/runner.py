@@ -55,9 +55,9 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a person said about the window of a backfill; None where nothing was said. Revisions are
-    inclusive; ``since`` and ``until`` are ISO texts, UTC where they name no zone, and ``until`` is
-    exclusive."""
+    """The bounds of a backfill from a person's options; None if not given. Revisions are inclusive. ``since``
+    and ``until`` are ISO texts, UTC if they have no zone, and ``until`` is exclusive.
+    """
 
     start_rev: int | None = None
     end_rev: int | None = None
@@ -317,10 +317,11 @@ class Chunk:
 
 def chunks_of(report: JobReport, batches: Sequence[BatchRow], missing: Sequence[Window]) -> list[Chunk]:
     """The chunks of a job with a window, in order. ``batches`` are those of its run, in the order in which
-    they were written; ``missing`` is what is not complete now.
+    they were written; ``missing`` is what is incomplete now.
 
-    Batches that complete nothing belong to the chunk after them, the last ones to the first piece that is
-    still missing, or else to the chunk before them."""
+    Batches that complete nothing belong to the chunk after them. The last ones belong to the first missing
+    piece, or else to the chunk before them.
+    """
     whole = report.window
     assert whole is not None
     read: list[Chunk] = []
@@ -341,7 +342,7 @@ def chunks_of(report: JobReport, batches: Sequence[BatchRow], missing: Sequence[
     complete = [Chunk(window, Outcome.SUCCESS) for window in left]
     failed: list[Chunk] = []
     if not report.succeeded:
-        # What ended the job was about the first of them, or about the end of what was read.
+        # The error that ended the job belongs to the first of them, or to the end of the read part.
         failed = [Chunk(gap, Outcome.SKIPPED, NOT_TRIED) for gap in merged(missing)]
         last = read.pop() if read and not failed else None
         if not failed and last is None:

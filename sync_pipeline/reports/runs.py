@@ -83,7 +83,7 @@ def batch_document(batch: BatchRow) -> Batch:
 
 
 def _status(counts: Counts) -> BatchStatus:
-    """What became of the rows of a batch, the most important thing first."""
+    """The results for the rows of a batch, the most important one first."""
     if counts.quarantined:
         return "quarantined"
     if counts.changed:
@@ -109,8 +109,9 @@ def _run_document(row: Mapping[str, Any], repository: Repository) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What reading a run or one of its batches again means. ``windows`` are a job each, ``before`` the rows
-    of then."""
+    """The plan to read a run or one of its batches again. ``windows`` are a job each, ``before`` are the rows
+    of the first read.
+    """
 
     repository: Repository
     job_type: JobType
@@ -125,12 +126,14 @@ class Replay:
 def plan_replay(
     database: Database, *, run_id: UUID | None = None, batch_id: int | None = None, actor: str, reason: str
 ) -> Replay:
-    """The windows that reading a run, or a batch, again takes: exactly those that were read then.
+    """The windows to read a run, or a batch, again: exactly those that were read then.
 
-    Of revisions these are their numbers; of merge requests and reviews the times of the list that were read,
-    and of those that were read one by one the second of their last update; of commits the time in which those
-    of a page were committed. Raises ConfigurationError for one that is unknown, was removed, is still at
-    work, or stored nothing that a source has, where the repository is retired, and without a ``reason``."""
+    For revisions they are the numbers. For merge requests and reviews they are the update times of the list;
+    for single ones the second of the last update. For commits they are the range of commit times of a page.
+
+    Raises ConfigurationError if the run is unknown, was removed, still runs, or stored nothing that a source
+    has. It also does so for a retired repository, and without a ``reason``.
+    """
     if not reason.strip():
         raise ConfigurationError("--reason is empty; say why, the next one who looks will ask")
     if (run_id is None) == (batch_id is None):
@@ -165,8 +168,9 @@ def plan_replay(
 
 
 def _askable(now: datetime, windows: Sequence[Window]) -> Iterator[Window]:
-    """The windows, a job each: revisions in blocks, time as far as a source can be asked for it, as some rows
-    are dated in the future."""
+    """The windows, a job each: revisions in blocks, time as far as a source can be asked for it. Some rows
+    have a date in the future.
+    """
     for window in windows:
         if isinstance(window, RevisionWindow):
             yield from catalog.blocks(window)

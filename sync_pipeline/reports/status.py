@@ -41,7 +41,7 @@ from sync_pipeline.scheduling.pools import pool_document
 from sync_pipeline.settings import Settings
 
 UNHEALTHY, WAITING, HEALTHY = "unhealthy", "waiting", "healthy"
-"""The verdicts, worst first. What waits goes away without a person, as queued history is read."""
+"""The verdicts, worst first. A waiting asset becomes healthy without a person, as queued history is read."""
 
 _VERDICTS = (UNHEALTHY, WAITING, HEALTHY)
 _WAITING_JOBS = (JobStatus.PENDING, JobStatus.RUNNING, JobStatus.FAILED)

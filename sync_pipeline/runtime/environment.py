@@ -97,11 +97,11 @@ class Urls:
 
 
 def resolve_urls(settings: Settings) -> Urls:
-    """The URLs in force. Without ``database_url`` the embedded server is started and used; without
-    ``dagster_database_url`` Dagster's tables go to the schema ``dagster`` of the same database, which is
-    created when it is missing.
+    """The URLs in force. Without ``database_url`` the embedded server is started and used. Without
+    ``dagster_database_url`` Dagster's tables are in the schema ``dagster`` of the same database, which is
+    created if missing.
 
-    Raises ConfigurationError when a URL is malformed or its server does not answer.
+    Raises ConfigurationError if a URL is malformed or its server does not answer.
     """
     database_url = settings.database_url
     # A shell keeps the embedded server's URL from ``scm-sync env``; that server may have been stopped since.
@@ -114,11 +114,11 @@ def resolve_urls(settings: Settings) -> Urls:
 
 
 def dagster_url(url: str, schema: str = "") -> str:
-    """``url`` in the form that Dagster needs: the driver psycopg2 in the scheme, time-outs for a server
-    that falls silent, and ``schema`` as the place of its tables unless that is empty.
+    """``url`` in the form that Dagster needs. It has the driver psycopg2 in the scheme, time-outs for a
+    silent server, and ``schema`` for its tables unless that is empty.
 
-    ``url`` is what libpq understands, a URL or ``key=value`` pairs, or already in SQLAlchemy's form; what it
-    says itself about time-outs stays. Raises ConfigurationError when it is malformed.
+    ``url`` is in any form of libpq, a URL or ``key=value`` pairs, or already in SQLAlchemy's form. Its own
+    time-outs stay. Raises ConfigurationError if it is malformed.
     """
     variable = "SCM_DATABASE_URL" if schema else "SCM_DAGSTER_DATABASE_URL"
     query = {**_PATIENCE, **parse(re.sub(r"^(postgres(?:ql)?)\+\w+://", r"\1://", url), variable)}
@@ -173,11 +173,13 @@ def config_file(name: str) -> Path:
 
 
 def environment_variables(settings: Settings) -> dict[str, str]:
-    """The variables with which ``dagster``, ``psql`` and every child process use the same tables:
-    DAGSTER_HOME, SCM_DATABASE_URL, SCM_DAGSTER_STORAGE_URL (read by dagster.yaml), SCM_STATE_DIR,
-    SCM_ENVIRONMENT, SCM_CONFIG where a TOML file is in force, SCM_EMBEDDED_DATABASE_URL where the database is
-    the embedded one, and PATH with our programs in front. Starts the embedded server if that is the one in
-    use."""
+    """The variables with which ``dagster``, ``psql`` and every child process use the same tables. Starts the
+    embedded server if that is the one in use.
+
+    They are DAGSTER_HOME, SCM_DATABASE_URL, SCM_DAGSTER_STORAGE_URL (read by dagster.yaml), SCM_STATE_DIR,
+    SCM_ENVIRONMENT, and PATH with our programs in front. With a TOML file there is SCM_CONFIG, with the
+    embedded database SCM_EMBEDDED_DATABASE_URL.
+    """
     urls = resolve_urls(settings)
     ours = [str(Path(sys.executable).parent), str(postgresql_programs())]
     path = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder not in ours]
@@ -355,10 +357,10 @@ def _root_home() -> Path:
 
 
 def _server_id(state_dir: Path) -> str:
-    """The name of root's server for a state folder, remembered in it.
+    """The name of root's server for a state folder, stored in it.
 
-    A new folder at an old path gets a new name. A moved folder keeps its server; a copied one gets its own,
-    because the folder that the server belongs to still has the same name in it.
+    A new folder at an old path gets a new name. A moved folder keeps its server. A copied folder gets its
+    own, because the original folder still has the name in it.
     """
     name = _note(state_dir)
     if name is not None:
@@ -475,8 +477,9 @@ def _reachable(server: _Server) -> bool:
 
 
 def _postmaster(data: Path) -> int | None:
-    """Process id of the server that runs on this data folder; None when there is none, whatever a leftover
-    file says: the number in it may belong to another process by now."""
+    """Process id of the server that runs on this data folder; None if there is none. A leftover file proves
+    nothing, because its number may belong to another process by now.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError, psutil.Error):
         process = psutil.Process(int((data / "postmaster.pid").read_text().splitlines()[0]))
         if _serves(process, data):
@@ -492,8 +495,9 @@ def _serves(process: psutil.Process, data: Path) -> bool:
 
 
 def _socket_folder(server: _Server) -> Path:
-    """Where the server's socket is: beside its data, or in ``/tmp`` where that path is too long or has a
-    character that a connection URL or the server's list of folders would split at."""
+    """The folder of the server's socket: beside its data. It is in ``/tmp`` if that path is too long, or has
+    a character that splits a connection URL or the server's list of folders.
+    """
     folder = server.root / "socket"
     if len(os.fsencode(folder)) > _SOCKET_FOLDER_BYTES or any(mark in str(folder) for mark in ',":'):
         digest = hashlib.sha256(os.fsencode(server.root)).hexdigest()[:16]

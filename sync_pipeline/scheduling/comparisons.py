@@ -1,8 +1,8 @@
 """Comparisons of an asset with its source, and the repairs that follow from them.
 
-Belongs here: the requests to the engine, the sums of a comparison, and which repair is queued; the command
+Belongs here: the requests to the engine, the sums of a comparison, and which repair is queued. The command
 line and the fleet-wide asset share them. :mod:`sync_pipeline.sync.reconcile` does a comparison, and
-:mod:`sync_pipeline.policy.reconciliation` decides what follows from a difference.
+:mod:`sync_pipeline.policy.reconciliation` decides the consequences of a difference.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ def probe_request(
 def repair_request(
     conn: Connection, settings: Settings, repo_id: int, job_type: JobType, starter: Starter
 ) -> JobRequest | None:
-    """The request to repair the open differences that can be repaired now; None where there are none: the
-    asset is clean, or waits until a deletion is believed, or for a person."""
+    """The request to repair the open differences that can be repaired now. None if there are none: the asset
+    is clean, or waits for the confirmation of a deletion or for a person.
+    """
     patience = patience_of(settings)
     places = [
         one.difference.place
@@ -110,8 +111,9 @@ def repair_request(
 def queue_repair(
     conn: Connection, settings: Settings, repo_id: int, job_type: JobType, starter: Starter
 ) -> UUID | None:
-    """Make the job that repairs the open differences, for the scheduler to start, or find the one that waits
-    already; None where there is nothing to repair."""
+    """Make the job that repairs the open differences, for the scheduler to start, or find the waiting one.
+    None if there is nothing to repair.
+    """
     request = repair_request(conn, settings, repo_id, job_type, starter)
     if request is None:
         return None

@@ -38,7 +38,7 @@ class Credentials:
 
 
 def in_force(conn: Connection, readers: Readers) -> Credentials:
-    """What is known about the tokens that the settings hold now."""
+    """The state of the tokens that the settings hold now."""
     fingerprints: dict[str, str] = {}
     unusable: dict[str, str] = {}
     for instance in readers.gitlab_instances():

@@ -149,9 +149,9 @@ def read_plan(
     tokens: Credentials,
     loaded: Collection[int] | None = None,
 ) -> tuple[Plan, datetime]:
-    """What is due by the database's clock, and that moment. Reads; changes nothing.
+    """The plan for due work by the database's clock, and that time. Reads only.
 
-    ``in_flight`` are the workers that the ledger does not know of; ``loaded`` are the repositories that the
+    ``in_flight`` are the workers that the ledger does not know. ``loaded`` are the repositories that the
     caller can start at all, None for all of them.
     """
     limits = limits_of(settings)
@@ -300,10 +300,10 @@ def record(
     trigger: Trigger,
     dispatched: bool = False,
 ) -> None:
-    """Write down what a plan starts and why, and what it learnt: the jobs that are not there yet, the reason
-    and the state of the budget with each job, the breakers, and which tenants had live syncing started.
-    ``dispatched`` where workers take the jobs from the ledger. To be called in the transaction of the
-    plan."""
+    """Record the results of a plan: new jobs, the reason and the error budget of each job, the breakers, and
+    the served tenants. ``dispatched`` where workers take the jobs from the ledger. To be called in the
+    transaction of the plan.
+    """
     for breaker in plan.breakers:
         breakers.save(conn, _breaker_row(breaker), actor=ACTOR)
         if breaker.state is BreakerState.OPEN:

@@ -1,11 +1,11 @@
-"""One pass of the reaper: look at what nobody works on any more, and end it.
+"""One pass of the reaper: find abandoned work, and end it.
 
-Belongs here: the order of a pass, and its report. Sensor, command and tests call the same :func:`reap`. What
-is lost is decided in :mod:`sync_pipeline.policy.reaping`. What is left over in Dagster is looked after in
-:mod:`sync_pipeline.orchestration.reaper`, because only that may know Dagster.
+Belongs here: the order of a pass, and its report. Sensor, command and tests call the same :func:`reap`.
+:mod:`sync_pipeline.policy.reaping` decides what is lost. :mod:`sync_pipeline.orchestration.reaper` handles
+the remains in Dagster, because only that package may know Dagster.
 
-A pass is repeatable, and two at once do no harm: one of them has nothing to do. Every item is ended on its
-own, so one that fails hides no other.
+A pass is repeatable, and two at once are harmless: one of them has nothing to do. Every item is ended
+separately, so a failing one does not stop the others.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Item:
 
 @dataclass
 class ReapReport:
-    """What a pass came to, or in a dry run would come to."""
+    """The result of a pass, or of its dry run."""
 
     dry_run: bool
     items: list[Item] = field(default_factory=list)
@@ -122,8 +122,9 @@ class ReapReport:
         return ", ".join(words) or "nothing was lost"
 
     def attempt(self, item: Item, end: Callable[[], bool]) -> None:
-        """End an item, unless this is a dry run; an error is kept and hides no other item. What was
-        somebody's again by then is no item."""
+        """End an item, unless this is a dry run. An error is recorded and does not stop other items. An item
+        that has an owner again is skipped.
+        """
         try:
             if self.dry_run or end():
                 self.items.append(item)

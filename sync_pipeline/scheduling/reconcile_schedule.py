@@ -1,9 +1,9 @@
 """The unattended comparison: one run of the reconcile schedule.
 
-Belongs here: the steps of one task (a visit where the last one is old, the probes, the progress of the
-rolling scan, the repair that follows) and the order in which tasks get their requests. The tasks are decided
-in :mod:`sync_pipeline.policy.reconcile_schedule`; :mod:`sync_pipeline.sync.reconcile` does a probe. Does not
-belong here: when it runs, and what Dagster shows of it.
+Belongs here: the order in which tasks get their requests, and the steps of one task. They are a visit if the
+last one is old, the probes, the progress of the rolling scan, and the repair.
+:mod:`sync_pipeline.policy.reconcile_schedule` decides the tasks; :mod:`sync_pipeline.sync.reconcile` does a
+probe. Does not belong here: when it runs, and its page in Dagster.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class ReconcileSchedule:
                 believed=settings.reconcile.deletion_after_seconds,
             )
         if self.round.now is None:
-            # What others sent meanwhile counts in the next hour.
+            # Requests of others meanwhile count in the next hour.
             self.round.sent = {
                 instance: sent_before(now, before, self._limits)
                 for instance, (now, before) in rows.sent.items()
@@ -261,8 +261,9 @@ class ReconcileSchedule:
             budget.drop(instance=task.instance)
 
     def _queue_repairs(self) -> None:
-        """Queue repairs that no task queued: of a deletion that is believed now, of differences that a
-        person's comparison found, or that came after another repair of the same asset."""
+        """Queue repairs that no task queued. They are for confirmed deletions, for differences of a person's
+        comparison, and for differences that came after another repair of the same asset.
+        """
         assert self.round.now is not None
         for asset in self.round.assets:
             if is_repair_due(asset, self.round.now):
@@ -358,7 +359,7 @@ class ReconcileSchedule:
             result.repair = self._repair(task)
 
     def _windows(self, task: ReconcileTask, *, fresh: bool) -> tuple[tuple[Window, ...], Mark | None]:
-        """What to compare, and the watermark; with a ``fresh`` visit the recent part ends there."""
+        """The windows to compare, and the watermark; with a ``fresh`` visit the recent part ends there."""
         with self._database.connection() as conn:
             mark = watermarks.get(conn, task.repo_id, task.job_type).watermark
             if mark is None:

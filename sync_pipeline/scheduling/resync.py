@@ -62,9 +62,10 @@ class Piece:
 
 @dataclass
 class Queued:
-    """What was queued, or without ``execute`` would be. ``skipped`` says why nothing was looked at, None
-    where it was; ``busy`` are windows of which a job that does other work is under way. ``left_out`` counts
-    each (repository, job type) without a window by why it has none. ``now`` is the database's clock."""
+    """The queued jobs, or those that ``execute`` would queue. ``skipped`` is why nothing was examined, None
+    if it was. ``busy`` are windows that a job of other work has. ``left_out`` counts the assets without a
+    window by reason. ``now`` is the database's clock.
+    """
 
     what: Resync
     execute: bool

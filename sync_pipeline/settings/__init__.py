@@ -1,6 +1,6 @@
 """The settings: typed groups, their names outside the program, and where their values come from.
 
-Belongs here: the groups (one class each, in the module of their subject), the model that holds them, reading
+Belongs here: the groups (one class each, in the module of their subject) and their model. Also reading
 environment, file and command line, and the page ``docs/settings.md``. Does not belong here: the use of a
 setting beyond its one-line meaning, and connecting to anything.
 

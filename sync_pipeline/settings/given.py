@@ -1,8 +1,8 @@
 """Where the value of a setting comes from: its names, the precedence, the profiles.
 
-Belongs here: every name by which a setting may be given, those that are refused with what to use instead, and
-putting command line, environment, file and profile together with a problem for each unknown name.
-Does not belong here: types and ranges of values (:mod:`sync_pipeline.settings.model`).
+Belongs here: every name of a setting, and refused names with their replacements. Also merging command line,
+environment, file and profile, with a problem for each unknown name. Does not belong here: types and ranges of
+values (:mod:`sync_pipeline.settings.model`).
 """
 
 from __future__ import annotations

@@ -56,8 +56,9 @@ class Settings(BaseSettings):
     environment: str = Field("development", min_length=1)
     """Must match the marker row of the database."""
     state_dir: ProjectPath = Path(".state")
-    """Folder for the embedded server, DAGSTER_HOME and the catalog snapshot; a relative one is below the
-    project root of a clone, else below the working folder."""
+    """Folder for the embedded server, DAGSTER_HOME and the catalog snapshot. A relative one is below the
+    project root of a clone, else below the working folder.
+    """
     only: str = ""
     """Load this one repository specification only (for CI), such as gitlab:123 or svn:<url>."""
     asset_owners: Owners = ()
@@ -203,7 +204,8 @@ FIELDS: dict[str, Setting] = {
 
 def meanings() -> dict[tuple[str, str], str]:
     """The text below each field, by group and key as in ``FIELDS``: the meaning of a setting, the title of a
-    group. pydantic can keep these texts, but it would read them at every start, in 30 ms."""
+    group. Keeping these texts with pydantic would read them at every start, in 30 ms.
+    """
     models: dict[str, type[BaseModel]] = {"": Settings, **GROUPS}
     found = {}
     for group, model in models.items():

@@ -28,7 +28,7 @@ class Sensors(Group):
 
 
 class Scheduler(Group, alias_generator="scheduler_{}".format):
-    """What is due, in which order jobs start, and what rests for a while."""
+    """Due times, the order in which jobs start, and rests after failures."""
 
     enabled: bool = Field(True, alias="sync_enabled")
     """False: nothing is started by itself; what a person starts still runs."""

@@ -32,8 +32,9 @@ class Reconcile(Group, alias_generator="sweep_{}".format):
     """Reading stored rows again, comparing them with the source, and deletions."""
 
     enabled: bool = True
-    """False: nothing that is stored is read or compared again by itself: not by the schedules `reconcile`,
-    `full_sync` and `repair_recent`, and not by the sweeps of live syncing."""
+    """False: stored rows are not reread or compared by themselves. This stops the schedules `reconcile`,
+    `full_sync` and `repair_recent`, and the rolling scans of live syncing.
+    """
     fingerprint_revisions: int = Field(5, ge=1, le=100, alias="fingerprint_revisions")
     """Stored revisions compared with the source at every visit."""
     recent_revisions: int = Field(100, ge=0, le=1_000_000)

@@ -32,9 +32,10 @@ def proxy_for(url: str) -> str | None:
 
 
 def is_exempt(host: str, port: int | None, no_proxy: str) -> bool:
-    """True if ``no_proxy`` names this host: ``*``, a name with everything below it (``example.com``,
-    ``.example.com``, ``*.example.com``), an address, or a network (``10.0.0.0/8``, ``fd00::/8``), each with
-    or without a port (IPv6 then in brackets). Commas or blanks separate entries."""
+    """True if ``no_proxy`` names this host. An entry is ``*``, a name with everything below it
+    (``example.com``, ``.example.com``, ``*.example.com``), an address, or a network (``10.0.0.0/8``,
+    ``fd00::/8``). Each may have a port (IPv6 then in brackets). Commas or blanks separate entries.
+    """
     name = host.strip("[]").rstrip(".").lower()
     address = _address(name)
     return any(_names(entry, name, address, port) for entry in re.split(r"[,\s]+", no_proxy.lower()) if entry)

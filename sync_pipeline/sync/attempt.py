@@ -1,10 +1,10 @@
-"""One attempt at one job: the claim kept alive, batches written, the end recorded.
+"""One attempt at one job: its claim, its batches and its end.
 
-Belongs here: what every attempt has in common, whatever it reads: the lease of a chunk, the one transaction
-of a batch, the consequence of each kind of error. Does not belong here: what is read and in which order
-(:mod:`sync_pipeline.sync.revisions`, :mod:`~sync_pipeline.sync.commits`,
-:mod:`~sync_pipeline.sync.merge_requests`), how rows are written (:mod:`sync_pipeline.store`), when something
-is due or how long to wait (:mod:`sync_pipeline.policy`), who gets the job (:mod:`sync_pipeline.sync.engine`).
+Belongs here: the common part of all attempts. It is the lease of a chunk, the one transaction of a batch, and
+the consequence of each kind of error. Does not belong here: reading (:mod:`sync_pipeline.sync.revisions`,
+:mod:`~sync_pipeline.sync.commits`, :mod:`~sync_pipeline.sync.merge_requests`), writing rows
+(:mod:`sync_pipeline.store`), due times and waits (:mod:`sync_pipeline.policy`), and the choice of the owner
+(:mod:`sync_pipeline.sync.engine`).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ DEFERRED_PER_VISIT = 20
 
 # Smaller goes first at the lease: live syncing passes a backfill between two of its chunks.
 _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2, Mode.PROBE: 2}
-# The job waits and keeps its attempts, because a retry cannot help yet: the credential is stopped as a whole,
-# and live syncing notices when a switched-off feature is on again.
+# The job waits and keeps its attempts, because a retry cannot help yet. A rejected credential is stopped as a
+# whole, and live syncing notices when a disabled feature is enabled.
 _WAITS = frozenset({"credential", "scope", "disabled"})
 # The server or the next owner of the job ended our session, or the reason is unknown.
 _ENDED = frozenset({"57P01", "25P03", None})
@@ -127,7 +127,7 @@ class Attempt:
         self._cancel = cancel
         self._progress = progress
         self._started = time.monotonic()
-        # What was sent to the source so far.
+        # The traffic so far.
         self.meter: Callable[[], Traffic] = lambda: self.done.traffic
         # The lease of the chunk that is written now.
         self.held: leases.Lease | None = None

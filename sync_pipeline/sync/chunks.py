@@ -1,7 +1,7 @@
 """Pages as they arrive from a source, stored in chunks.
 
-Belongs here: reading one page ahead while the one before is stored, giving the lease back between two chunks
-so that others may write, and doing a chunk again whose lease was lost.
+Belongs here: prefetching one page while the one before is stored, and releasing the lease between two chunks
+so that others may write. Also repeating a chunk whose lease was lost.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def _counted(attempts: Sequence[Attempt], pages: Iterator[Item]) -> Iterator[_Co
 
 
 def retry_on_lease_loss(work: Callable[[], Result]) -> Result:
-    """What ``work`` returns. It takes a lease, and is done again, a few times, where that lease was lost.
-    Raises ClaimLost at once: that ends the job."""
+    """The result of ``work``. It takes a lease, and is repeated a few times if that lease was lost. Raises
+    ClaimLost at once, which ends the job.
+    """
     for _ in range(_MAX_LEASES_LOST - 1):
         try:
             return work()

@@ -1,8 +1,8 @@
-"""Commits of a GitLab project: what one attempt reads and stores, ref by ref.
+"""Commits of a GitLab project: how one attempt reads and stores them, ref by ref.
 
-Belongs here: which refs have to be walked, from where, and when everything that any ref reaches is stored;
-then coverage reaches to the time of the listing. Dates prove nothing here: git stops a date-limited walk at
-the first old-dated commit.
+Belongs here: which refs are walked, from where, and when everything that any ref reaches is stored. Coverage
+then reaches to the time of the listing. Dates prove nothing here: git stops a date-limited walk at the first
+old-dated commit.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ class CommitWork:
             readable, lost = self._cover(listing, given_up)
             if readable is not None:
                 return readable
-            # A ref moved on, and its old tip was cleaned away, between listing and walk; or it still leads
-            # there, and the server does not give it.
+            # The ref moved between listing and walk, and its old tip was deleted. Or it still leads there,
+            # and the server does not return it.
             given_up |= lost
         raise Transient(f"{info.path}: refs change faster than they can be read", code="unstable")
 
@@ -268,7 +268,7 @@ class CommitWork:
             self._walk(tip, None if base in walks.like_ids else base, walks.readable, names)
         except (Permanent, Transient) as error:
             if error.code == "no_commit":
-                # What was given up at an earlier visit needs no second listing.
+                # A ref that an earlier visit gave up needs no second listing.
                 (walks.given_up if self._was_given_up(walks, tip) else walks.lost).add(tip)
             elif _is_of_one_ref(error) and tip != walks.main and len(walks.failures) < _MAX_FAILED_REFS:
                 walks.failures.append(error)
@@ -322,7 +322,7 @@ class CommitWork:
         aside_now = {row.natural_key for row in listing.quarantined}
         if same and aside_before == aside_now and not self._is_repair:
             return stored, []
-        # What cannot be read is not gone.
+        # An unreadable commit is not gone.
         kept = {(r.kind, r.name) for r in stored if quarantine_key(f"{r.kind}:{r.name}") in aside_now}
         evidence = Evidence(f"list of {len(listing.refs):,} branches and tags")
         page = Page(readable, (), quarantined=listing.quarantined, evidence=evidence)
@@ -395,8 +395,9 @@ class CommitWork:
             )
 
     def _find_unlisted(self, readable: TimeWindow) -> None:
-        """Commits that no page could be given with: their children name them, and each is asked for by
-        itself. What does not come then is deferred and quarantined under its name."""
+        """Request commits that no page could return. Their children name them, and each is requested alone. A
+        commit that does not come then is deferred and quarantined under its name.
+        """
         with self._database.connection() as conn:
             places = refs.nameless(conn, self._repo_id, UNLISTED)
         if not places and not self._came_late:
@@ -492,7 +493,7 @@ class CommitWork:
             is_scan = before.swept_at is None or self._visit.looked_at - before.swept_at >= _SCAN_EVERY
             marks = lost or found or is_scan or self._is_repair or any(forced for *_, forced in moves)
             if marks and (not whole or refs.missing(conn, self._repo_id, 1)):
-                # Behind a commit that is not stored nothing looks reached. What was forced shows later.
+                # Behind a missing commit everything looks unreachable. A forced move shows later.
                 marks = False
                 moves = [move for move in moves if not move[-1]]
         worth = is_worth_an_event(before.watermark, readable.until)
@@ -524,10 +525,11 @@ class CommitWork:
     # -- quarantine ---------------------------------------------------------------------------------------
 
     def retry(self, entries: Sequence[QuarantineEntry]) -> RetryResult:
-        """Ask again for the commits and refs of ``entries``. See :class:`sync_pipeline.sync.retry.Retries`.
+        """Read the commits and refs of ``entries`` again. See :class:`sync_pipeline.sync.retry.Retries`.
 
-        A commit is asked for by its name. What came without one is looked for in the whole history of the
-        tip, or in the days, that it was met in; refs are listed as in every visit."""
+        A commit is requested by its name. One without a name is searched in the whole history of its tip, or
+        in its days. Refs are listed as in every visit.
+        """
         result = RetryResult()
         with self._visit.watched():
             project_info = self._visit.look()
@@ -609,7 +611,7 @@ class CommitWork:
             singles = SingleReader(self._client, self._visit.project_id)
             gone = {one.natural_key for one in found if singles.is_commit_gone(one.natural_key)}
             with self._database.connection() as conn:
-                # What a branch or a tag leads to exists, whatever its own address answers.
+                # A commit that a branch or tag reaches exists, whatever its own address answers.
                 return gone - refs.reached(conn, self._repo_id, gone)
 
     def _look(self) -> project.ProjectInfo:
@@ -621,8 +623,9 @@ class CommitWork:
     # -- days and details ---------------------------------------------------------------------------------
 
     def _read_window(self, readable: TimeWindow) -> None:
-        """A job with a window: its refs are covered by now; its days are read again where that is asked for,
-        which refreshes rows and proves nothing."""
+        """A job with a window: its refs are covered by now. Its days are read again if requested, which
+        refreshes rows but proves nothing.
+        """
         window = self._attempt.claim.window
         if not isinstance(window, TimeWindow):
             return
@@ -678,7 +681,7 @@ class CommitWork:
             if error.code not in _STAYS_DEFERRED:
                 raise
             if error.code == "no_object" and detail == "parents":
-                # What merge requests list stays a fact; nobody can read more of it.
+                # A commit that merge requests list stays a fact; no more of it can be read.
                 return replace(page, absent=(sha,))
             return replace(page, deferred=(DeferredFetch(sha, detail, str(error)),))
         lacking = {

@@ -1,9 +1,9 @@
 """Refs and commits of a GitLab project compared with their source.
 
-Belongs here: the kind of each difference. Commits are complete by refs: every commit that a ref reaches has
-to be stored, which our own rows show by their parents, without a request. Dates only select the commits whose
-values are compared, because a listing by date may omit some; omitted ones are asked for by name. Listed
-commits that no branch and no tag reaches, such as heads of merge requests of forks, do not count.
+Belongs here: the kind of each difference. Commits are complete by refs: every commit that a ref reaches must
+be stored. The parents of stored rows show that without a request. Dates only select the commits whose values
+are compared, because a listing by date may omit some; omitted ones are asked for by name. Listed commits that
+no branch and no tag reaches, such as heads of merge requests of forks, do not count.
 """
 
 from __future__ import annotations

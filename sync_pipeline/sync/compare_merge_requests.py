@@ -1,8 +1,8 @@
 """Merge requests and reviews compared with their source.
 
 Belongs here: which of them are listed or asked for one by one, and the kind of each difference. The list is
-read by the time of the last update, as coverage is, so that every merge request of either side is in exactly
-one window. A merge request that is stored in a window and not listed there is asked for by its number.
+read by the time of the last update, as coverage is. So every merge request of either side is in exactly one
+window. A merge request that is stored in a window and not listed there is asked for by its number.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The settings in force as they are kept with jobs.
 
-Belongs here: which settings those are, and their hash. Numbers, switches and dates shape what a job does; a
+Belongs here: which settings are kept, and their hash. Numbers, switches and dates shape the work of a job. A
 text or a list may be a secret, an address or a path, and is never kept.
 """
 

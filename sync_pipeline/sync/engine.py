@@ -1,7 +1,7 @@
 """From requests to reports: make or find the jobs, claim them or wait for their owner, run an attempt.
 
-Belongs here: who works on a job. What an attempt does is in :mod:`sync_pipeline.sync.attempt` and in the
-work of each job type; when something is due is decided in :mod:`sync_pipeline.policy`.
+Belongs here: the owner of a job. :mod:`sync_pipeline.sync.attempt` and the work of each job type have the
+attempt. :mod:`sync_pipeline.policy` decides when something is due.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class Syncer:
         A failed sync is a report, not an exception. If somebody else works on the job, waits up to the
         setting ``max_wait_seconds`` and then reports that job's result, or who holds it.
 
-        Raises Cancelled after ``cancel`` was set and the job was put back; ConfigurationError if the
-        request cannot be served at all (unknown or retired repository, no database, or one that was
-        migrated since this process began).
+        Raises Cancelled after ``cancel`` was set and the job was returned. Raises ConfigurationError for an
+        unknown or retired repository, and for a database that is unavailable or was migrated since this
+        process began.
         """
         by_type = None if progress is None else lambda job_type, counts: progress(counts)
         return self.run_together([request], cancel=cancel, progress=by_type)[0]
@@ -95,9 +95,9 @@ class Syncer:
         progress: Callable[[JobType, Counts], None] | None = None,
     ) -> list[JobReport]:
         """As :meth:`run`, for requests of one repository in one mode and window whose job types share a
-        reader (merge requests and reviews): what is claimed is read once. One report per request, in order.
+        reader (merge requests and reviews). The claimed ones are read once. One report per request, in order.
 
-        A job that somebody else works on does not hold the others up: it is waited for afterwards.
+        A job of another process does not delay the others: it is waited for afterwards.
         """
         cancel = cancel or threading.Event()
         try:
@@ -145,8 +145,9 @@ class Syncer:
         cancel: threading.Event,
         progress: Callable[[JobType, Counts], None] | None,
     ) -> JobReport:
-        """``report``, with what else a person asked for: the scheduler may have cut the job that was found
-        before it was claimed, and the rest of the window is a job of its own since then."""
+        """``report``, with the rest of a person's request. The scheduler may have cut the found job before it
+        was claimed; the rest of the window is then another job.
+        """
         if _is_by_itself(request) or not (request.window and report.window and report.succeeded):
             return report
         for left in without(request.window, [report.window]):

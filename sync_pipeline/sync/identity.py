@@ -54,8 +54,8 @@ def replaced(
 ) -> str | None:
     """Why ``visit`` shows another repository than the known one, as one line, or None.
 
-    A HEAD that went back means that the repository was restored from an older copy: new commits will reuse
-    numbers that are stored with other content.
+    A HEAD that went back means that the repository was restored from an older copy. New commits will reuse
+    stored numbers with other content.
     """
     if visit.uuid != known_uuid:
         return f"{url} has another UUID than before ({visit.uuid}, was {known_uuid}); {_REMEDY}"

@@ -62,7 +62,7 @@ def reading(
 
 
 def comparison(attempt: Attempt, sources: Sources, cancelled: Callable[[], bool]) -> Comparison:
-    """What compares the rows of ``attempt`` with their source."""
+    """The comparison of the rows of ``attempt`` with their source."""
     if attempt.repo.kind is Kind.SVN:
         source = sources.svn(attempt.repo, cancelled)
         return RevisionComparison(attempt, source, RevisionWork(attempt, source, {}))

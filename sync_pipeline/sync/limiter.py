@@ -42,17 +42,17 @@ _SHORT_PAUSE = timedelta(seconds=10)
 
 
 def gitlab_limits(settings: Settings) -> RateLimits:
-    """What the settings allow at one GitLab."""
+    """The limits of the settings for one GitLab."""
     return RateLimits(settings.rate_limit.rate, settings.rate_limit.burst)
 
 
 def tenant_limits(settings: Settings) -> RateLimits:
-    """What the settings allow to one tenant at one GitLab."""
+    """The limits of the settings for one tenant at one GitLab."""
     return RateLimits(settings.tenant_rate_limit.rate, settings.tenant_rate_limit.burst)
 
 
 def svn_limits(settings: Settings) -> RateLimits:
-    """What the settings allow at one SVN server."""
+    """The limits of the settings for one SVN server."""
     return RateLimits(settings.svn.rate, max(1.0, settings.svn.rate))
 
 
@@ -128,9 +128,10 @@ class SharedLimiter:
         self._refusing: set[str] = set()
 
     def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
-        """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`. Raises Transient, without having
-        asked anything of the server, with the code ``throttled`` where the wait would be too long, and with
-        ``database_down`` where the limit cannot be asked."""
+        """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`. Raises Transient before anything
+        is sent. The code is ``throttled`` if the wait would be too long, and ``database_down`` if the limit
+        cannot be read.
+        """
         started = self._monotonic()
         kind: str | None = endpoint if self._bucket == ALL else None
         while not self._take(self._bucket, kind, started, go_on):

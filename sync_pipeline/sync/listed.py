@@ -161,8 +161,9 @@ class ListedWork(FactStore[Page[Sequence[Any]]]):
 
 
 class ListedComparison:
-    """Compares the list of one project for one attempt. What was changed at the source since the last visit
-    differs as well; the repair reads it."""
+    """Compares the list of one project for one attempt. Changes at the source since the last visit differ as
+    well; the repair reads them.
+    """
 
     # See sync_pipeline.sync.reconcile.Comparison.
     lists_are_whole = True
@@ -176,7 +177,7 @@ class ListedComparison:
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent so far."""
+        """The traffic so far."""
         return self._client.traffic
 
     def begin(self) -> None:

@@ -33,7 +33,7 @@ class Asker(Protocol):
 
 
 class _Facts(FactStore[P]):
-    """What both job types have in common. Rows whose keys are in ``overriding`` replace what is stored."""
+    """The common part of both job types. Rows whose keys are in ``overriding`` replace the stored ones."""
 
     def __init__(self, attempt: Attempt, visit: ProjectVisit, reader: Asker, refusals: Refusals) -> None:
         self.attempt = attempt

@@ -62,7 +62,7 @@ _MAX_PER_VISIT = 100
 _MAX_PROBED = 20
 # Merge requests that are read again under one lease.
 _MAX_PER_LEASE = 20
-# What is updated within the next hour is listed by itself.
+# Rows updated within the next hour are listed anyway.
 _SOON = timedelta(hours=1)
 _NEVER = datetime(9000, 1, 1, tzinfo=UTC)
 # Errors of one merge request, whose details stay deferred. Every other error is one of the job.
@@ -143,8 +143,9 @@ class MergeRequestWork:
                 self._give_up(attempt, error)
 
     def _windows(self, readable: TimeWindow) -> Iterable[TimeWindow]:
-        """What is to be read: for live syncing from the watermark on, with the overlap; else what is missing
-        of the window, or all of it where it is read again."""
+        """The windows to read. Live syncing reads from the watermark on, with the overlap. Other jobs read
+        the missing parts of the window, or all of it in a reread.
+        """
         again = timedelta(seconds=self._settings.gitlab.overlap_seconds)
         found: list[TimeWindow] = []
         with self._database.connection() as conn:
@@ -417,8 +418,11 @@ class MergeRequestWork:
 
     def _read_overdue(self, readable: TimeWindow) -> None:
         """Read merge requests whose branch moved without an update, and open ones that were not read for a
-        day. One that does not come waits for the next day, so that it does not delay the others: it was
-        deleted, or the server shows an older state."""
+        day.
+
+        One that does not come waits for the next day, so that it does not delay the others. It was deleted,
+        or the server shows an older state.
+        """
         overdue = {attempt.job_type: self._overdue(attempt) for attempt in self._attempts}
         moved: list[int] = []
         if JobType.MERGE_REQUESTS in overdue:
@@ -434,8 +438,9 @@ class MergeRequestWork:
             self._postpone(attempt, sorted(self._overdue(attempt) & iids), readable)
 
     def _overdue(self, attempt: Attempt) -> set[int]:
-        """Open merge requests that were not read for a day, where scans are on, and those with internal notes
-        that only the token of this visit sees."""
+        """Open merge requests that were not read for a day, if scans are on. Also those with internal notes
+        that only the token of this visit sees.
+        """
         found: set[int] = set()
         with self._database.connection() as conn:
             if self._settings.reconcile.enabled:
@@ -486,7 +491,7 @@ class MergeRequestWork:
         self._store_pages(pages, window, [attempt])
         if key not in unlisted and attempt in self._attempts:
             with attempt.lease(), open_batch(attempt, Page(readable, ())) as batch:
-                # What could not be read this time either is deferred under a key of its own.
+                # Rows that failed again are deferred under a separate key.
                 merge_requests.forget_unlisted(batch.conn, self._repo.repo_id, attempt.job_type, key)
 
     def _fetch_details(
@@ -626,7 +631,7 @@ class MergeRequestWork:
     # -- requests ------------------------------------------------------------------------------------------
 
     def _other_traffic(self) -> Traffic:
-        """What was sent so far for the first attempt: what was sent for no other."""
+        """The traffic of the first attempt: all requests that were sent for no other one."""
         return self._client.traffic - sum((one.done.traffic for one in self._all[1:]), Traffic())
 
     @contextmanager

@@ -1,7 +1,7 @@
 """A visit to a GitLab project: its project info, and what is recorded of it.
 
-Belongs here: what commits, merge requests and reviews have in common: the access state of each job type, the
-end of the time that can be read, the credential that was refused.
+Belongs here: the common part of commits, merge requests and reviews. It is the access state of each job type,
+the end of the readable time, and a rejected credential.
 """
 
 from __future__ import annotations
@@ -102,8 +102,9 @@ class ProjectVisit:
         return look
 
     def sees_internal_notes(self) -> bool:
-        """True if the token is known to see notes that only members see; without that such a note that does
-        not come may just be hidden. Valid after :meth:`look`."""
+        """True if the token is known to see notes that only members see. Without that, a missing internal
+        note may just be hidden. Valid after :meth:`look`.
+        """
         permissions = self.project.raw.get("permissions")
         found = permissions.values() if isinstance(permissions, dict) else ()
         levels = [one.get("access_level") for one in found if isinstance(one, dict)]

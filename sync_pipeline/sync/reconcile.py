@@ -2,8 +2,8 @@
 
 Belongs here: the order of the steps, and the results that are written. Each job type reads and compares its
 own rows (:mod:`sync_pipeline.sync.compare_revisions`, :mod:`~sync_pipeline.sync.compare_commits`,
-:mod:`~sync_pipeline.sync.compare_merge_requests`), and reads them again. What follows from a difference is
-decided in :mod:`sync_pipeline.policy.reconciliation`.
+:mod:`~sync_pipeline.sync.compare_merge_requests`), and reads them again.
+:mod:`sync_pipeline.policy.reconciliation` decides the consequences of a difference.
 
 A probe stores no fact. It reads and compares under the lease, so that no other job writes in between.
 """
@@ -44,8 +44,9 @@ _MAX_KEPT = 10_000
 class Compared:
     """A piece of a window after its comparison: ``window`` begins where the piece before it ended. Counts are
     rows. ``newer`` are differences that arose after the latest reading, and no mismatch. ``unread`` are the
-    keys of rows that could not be compared, and ``unreadable`` is how many others there are; ``hidden`` are
-    those that the token may not see. Nothing is known of them, so their earlier differences stay open."""
+    keys of rows that could not be compared, and ``unreadable`` counts others. ``hidden`` are those that the
+    token may not see. Nothing is known of them, so their earlier differences stay open.
+    """
 
     window: Window
     expected: int

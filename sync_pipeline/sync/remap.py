@@ -76,8 +76,9 @@ Mapped = TypeVar("Mapped", CommitRow, MergeRequestRow, ReviewEventRow)
 def request(
     repository: Repository, job_type: JobType, since: datetime | None, *, actor: str, reason: str
 ) -> JobRequest:
-    """The request to derive facts of one job type anew: those whose time at the source is ``since`` (UTC) or
-    later, and those without a time; None: all. Raises ConfigurationError for a repository without raw."""
+    """The request to remap facts of one job type, from ``since`` (UTC) on, and those without a time; None:
+    all. Raises ConfigurationError for a repository without raw.
+    """
     require_raw(repository)
     return JobRequest(
         repo_id=repository.repo_id,

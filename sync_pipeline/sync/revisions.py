@@ -59,7 +59,7 @@ SCAN_BLOCK = 1000
 """Older revisions that one visit of the rolling scan reads again."""
 
 _LOOK_SECONDS = 30.0
-# What quarantine keeps of a revision that cannot be stored.
+# The payload in quarantine of a revision that cannot be stored.
 _MAX_QUARANTINED_PATHS = 1000
 _MAX_PAYLOAD_BYTES = 1 << 20
 _STOP_AFTER_FAILED_CHUNKS = 3

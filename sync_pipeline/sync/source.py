@@ -17,7 +17,7 @@ class RevisionSource(Protocol):
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent so far."""
+        """The traffic so far."""
         ...
 
     def visit(self) -> Visit:

@@ -151,8 +151,7 @@ def merge_request_row(
     simple: bool = False,
     detail: bool = False,
 ) -> Row:
-    """A merge request; ``below`` is the group whose list it is in. What a recorded row says about its own
-    address is kept."""
+    """A merge request; ``below`` is the group whose list it is in. A recorded row keeps its own address."""
     row = dict(request.row)
     row["created_at"], row["updated_at"] = stamp(request.created_at), stamp(request.updated_at)
     iid, path = request.iid, project.full_path

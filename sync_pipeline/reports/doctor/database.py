@@ -35,8 +35,9 @@ _SHOWN_TABLES = 3
 
 
 class Database:
-    """The database in force, once :meth:`check` has been there: ``url`` is None where it does not answer,
-    ``usable`` says that its tables can be read, ``data_directory`` is that of the embedded server."""
+    """The database in force after :meth:`check`. ``url`` is None if it does not answer, ``usable`` says that
+    its tables can be read, and ``data_directory`` is that of the embedded server.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

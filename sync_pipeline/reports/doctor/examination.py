@@ -53,8 +53,9 @@ DagsterChecks = Callable[[Settings, str | None], Mapping[str, Finding]]
 """A finding of each of :data:`DAGSTER_CHECKS`. The URL is that of our database, None without an answer."""
 
 SECONDS = 30.0
-"""Longest time for the database, and again for everything that follows from it. Hosts that do not answer are
-given up long before; this is for what has no limit of its own, on a machine with much else to do."""
+"""Longest time for the database, and again for everything that follows from it. Hosts that do not answer time
+out much earlier. This limit is for steps without their own, on a busy machine.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,9 @@ class _Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The subjects of the checks: ``listed`` are the repositories of the database, or those of the snapshot
-    where it cannot be read; ``ledger`` is None then."""
+    """The subjects of the checks. ``listed`` are the repositories of the database, or those of the snapshot
+    if it cannot be read; ``ledger`` is None then.
+    """
 
     listed: Sequence[Repository]
     ledger: _Ledger | None

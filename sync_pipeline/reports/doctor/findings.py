@@ -1,7 +1,7 @@
-"""What a check finds, and running checks side by side within a limit of time.
+"""The findings of checks, and running checks in parallel with a time limit.
 
-Belongs here: the names of the checks, their result, and the promise that each check has one, whatever happens
-to it. Does not belong here: any check.
+Belongs here: the names of the checks, their result, and the guarantee that each check has a result. Does not
+belong here: any check.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ def failed(seen: str, remedy: str, subject: str = "") -> Finding:
 
 
 def error_text(error: SyncError, remedy: str) -> tuple[str, str]:
-    """What happened and what to do about it, from the one line of ``error``, which ends with the remedy after
-    a semicolon; ``remedy`` is for those that do not."""
+    """The finding and the remedy from the one line of ``error``, which ends with the remedy after a
+    semicolon. ``remedy`` is for errors without one.
+    """
     seen, _, advice = str(error).rpartition("; ")
     # A semicolon may also be in what a server said, which stands in brackets.
     if not seen or advice.count("(") != advice.count(")"):

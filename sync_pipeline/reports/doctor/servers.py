@@ -1,7 +1,7 @@
-"""The checks of the servers of others: each GitLab, each SVN server, and their certificates.
+"""The checks of other servers: each GitLab, each SVN server, and their certificates.
 
-Belongs here: at most four requests to a GitLab and one ``svn info`` to an SVN server, each asked once and not
-for long, and what the answers mean. Does not belong here: how a request is sent.
+Belongs here: at most four requests to a GitLab and one ``svn info`` to an SVN server, and the meaning of the
+responses. Each is sent once with a short time-out. Does not belong here: how a request is sent.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Limits:
         return 0.0
 
     def feedback(self, feedback: Feedback) -> None:
-        """Learn from an answer."""
+        """Learn from a response."""
         if feedback.status == 429:
             self.refused = feedback
         if feedback.remaining is not None and feedback.limit is not None:

@@ -30,27 +30,27 @@ OWN_ERRORS = frozenset(
         "redirect",
     }
 )
-"""Errors of one detail. Everything else (the network, the credential, the rate limit) is one of the job."""
+"""Errors of one detail. All others (the network, the credential, the rate limit) are errors of the job."""
 
 REFUSED = frozenset({"denied", "no_object", "no_route"})
-"""Errors of a detail that say that the token may not see it, or that the server does not have it."""
+"""Errors of a detail that the token may not see or that the server does not have."""
 
-# So many details of one page that cannot be read are no accident of single rows.
+# With this many unreadable details in a page, single rows are not the cause.
 _TOO_MANY = 20
-# What else the token may not see (approvals, the code of a project whose merge requests are public) does not
-# keep the rest from being read. Without notes there is no review.
+# Other details that the token may not see, such as approvals, do not stop the rest. Without notes there is no
+# review.
 _ESSENTIAL = "notes"
-# After so many merge requests that are refused, and none that is not, a page is not read on.
+# After this many refused merge requests in a row, the rest of a page is not read.
 _ENOUGH = 3
-# So many others that are refused as well stand for all.
+# If this many others are refused too, all are.
 _ENOUGH_OTHERS = 2
 
 
 class Refusals:
-    """Which details the server refuses for every merge request of a project. One instance serves one job.
+    """Details that the server refuses for every merge request of a project. One instance serves one job.
 
-    ``others`` gives some merge requests that are not among the given ones; they tell whether a refusal is
-    one of a single merge request.
+    ``others`` returns some merge requests that are not among the given ones. They show whether only a single
+    merge request refuses the detail.
     """
 
     def __init__(self, others: Callable[[Collection[int]], Sequence[int]]) -> None:
@@ -96,20 +96,24 @@ class Refusals:
         return tuple(self._unsaved.values())
 
     def saved(self, refusals: Iterable[Refusal]) -> None:
-        """These were written down."""
+        """Record that these were stored."""
         for one in refusals:
             self._unsaved.pop(one.detail, None)
 
 
 Ask = Callable[[int, str], Refusal | None]
-"""Asks for a detail of a merge request, by its number: the refusal, or None where it can be read. Raises
-SourceGone with code ``no_object`` where the merge request itself is gone."""
+"""Requests a detail of a merge request, by its number. Returns the refusal, or None if it is readable. Raises
+SourceGone with code ``no_object`` if the merge request itself is gone.
+"""
 
 
 def refusal_of(client: Client, merge_request: str, path: str, detail: str) -> Refusal | None:
-    """How the server refuses ``path``, which is a ``detail`` of the one at the path ``merge_request``; None
-    where it gives it. Raises as the transport does where it does not say, and SourceGone with code
-    ``no_object`` where the merge request itself is gone."""
+    """How the server refuses ``path``, a ``detail`` of the merge request at the path ``merge_request``; None
+    if it is readable.
+
+    Raises as the transport does if there is no clear response. Raises SourceGone with code ``no_object`` if
+    the merge request itself is gone.
+    """
     try:
         client.get(path, {"per_page": "1"})
     except (SourceGone, AccessDenied) as error:
@@ -122,8 +126,9 @@ def refusal_of(client: Client, merge_request: str, path: str, detail: str) -> Re
 
 
 def ask_others(ask: Ask, iids: Iterable[int], detail: str) -> tuple[bool, Refusal | None]:
-    """Whether one of ``iids`` gives the detail, and else how they refuse it; (False, None) where none of them
-    is there any more. Requests few of them. Raises as ``ask`` does."""
+    """Whether one of ``iids`` has the detail, and else how they refuse it; (False, None) if none of them
+    exists. Requests few of them. Raises as ``ask`` does.
+    """
     refusals: list[Refusal] = []
     for iid in iids:
         try:
@@ -185,7 +190,7 @@ class DeferredFetches:
         return None
 
     def _is_refused_often(self, detail: str) -> bool:
-        # What is not found may be gone itself.
+        # A merge request that is not found may be gone itself.
         return sum(error.code != "no_object" for _, error in self._pending.get(detail, ())) >= _ENOUGH
 
     def _refuse(self, natural_key: str, detail: str, error: SourceGone | AccessDenied) -> None:
@@ -201,14 +206,15 @@ class DeferredFetches:
             self.defer(natural_key, detail, f"{error.code}: {error}")
 
     def settle(self, ask: Ask) -> None:
-        """Decide, at the end of a page, whether what was refused is refused for every merge request. Raises
-        the refusal of what nothing can be read without."""
+        """Decide, at the end of a page, which details are refused for every merge request. Raises the refusal
+        of a detail that everything else needs.
+        """
         if self._refusals is None:
             return
         pending, self._pending = self._pending, {}
         skipped, self._skipped = self._skipped, {}
         for detail, refused in sorted(pending.items()):
-            # What is not found may be gone itself; the others tell more.
+            # A merge request that is not found may be gone itself; the others show more.
             error = min((one for _, one in refused), key=lambda one: one.code == "no_object")
             if not self._is_of_all(detail, refused, ask):
                 left = [(key, error) for key in skipped.get(detail, ())]
@@ -236,11 +242,11 @@ class DeferredFetches:
         if is_readable:
             self._refusals.note_readable(detail)
             return False
-        # Without others: what is not found may be gone itself, as where somebody deletes many at once.
+        # Without others: merge requests that are not found may be gone, if many are deleted at once.
         return refusal is not None or any(error.code != "no_object" for _, error in refused)
 
     def defer(self, natural_key: str, detail: str, error: str) -> None:
-        """Write down a detail that was read in part only."""
+        """Record a detail that was read only in part."""
         self._deferred.append(DeferredFetch(natural_key, detail, error))
 
     @property
@@ -251,7 +257,8 @@ class DeferredFetches:
 
 def parallel_map(work: Callable[[T], R], items: Sequence[T], parallel: int) -> list[R]:
     """``work`` of each of ``items``, at most ``parallel`` at once, in their order. The first error is raised
-    when what has begun is over; the rest is not begun."""
+    after the running ones have ended; the rest does not start.
+    """
     if parallel <= 1 or len(items) <= 1:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(parallel, len(items)), thread_name_prefix="gitlab") as pool:

@@ -27,8 +27,8 @@ from sync_pipeline.sources.gitlab.paging import Progress, rows, stamp
 from sync_pipeline.sources.gitlab.transport import Client, Response, project_path
 
 _GIVE_UP_AFTER = 2
-# After so many pages without them statistics are tried again, then after twice as many, and so on: a server
-# that was restarted is no server that cannot count.
+# Statistics are tried again after this many pages without them, then after twice as many, and so on. A
+# restarted server may count again.
 _SPARED = 5
 _NO_STATS = "the server could not count the lines of a page of commits"
 
@@ -76,7 +76,7 @@ class CommitReader:
                 except (SourceGone, Permanent) as error:
                     if error.code not in ("no_object", "bad_request"):
                         raise
-                # A name may lead elsewhere by now, so its pages are not gone on with.
+                # A name may lead elsewhere by now, so its pages are not continued.
                 first_page, tip_read = 1, False
         raise SourceGone(f"the server does not give the history of commit {tip}", code="no_commit")
 
@@ -88,8 +88,9 @@ class CommitReader:
             yield self._commit_page(None, None, number, answer, without, tip_read=False)
 
     def settle(self, sha: str) -> CommitRow:
-        """One commit with its statistics. Raises as the transport does, RowUnreadable where it is none, or
-        another one."""
+        """One commit with its statistics. Raises as the transport does, and RowUnreadable if it is no commit
+        or another one.
+        """
         row = commit(self._client.get(f"{self._path}/{sha}", {"stats": "true"}).data)
         if row.sha != sha:
             raise RowUnreadable(
@@ -100,7 +101,7 @@ class CommitReader:
     def _walk(
         self, tip: str, base: str | None, first_page: int, tip_read: bool, revision: str
     ) -> Iterator[CommitPage]:
-        """The pages of ``revision``, which leads to ``tip``. Ends at once where it does not begin with it."""
+        """The pages of ``revision``, which leads to ``tip``. Ends at once if it does not begin with it."""
         query = _query(base, revision)
         for number, answer, without in self._pages(query, first_page):
             if number == 1 and _begins_elsewhere(tip, answer):
@@ -119,15 +120,16 @@ class CommitReader:
         try:
             answer = self._client.get(self._path, {**query, "per_page": 1, "page": 1})
         except (Transient, Permanent) as error:
-            # There is a row that it cannot give.
+            # The page has a row that the server cannot return.
             if is_splittable(error):
                 return True
             raise
         return any(isinstance(row, dict) and row.get("id") == tip for row in rows(answer, self._path))
 
     def _pages(self, query: dict[str, Any], page: int) -> Iterator[tuple[int, Response, bool]]:
-        """Number, answer, and whether statistics were left out, of each page. An :class:`UnreadableRow` is a
-        row that the server cannot give."""
+        """Number, response, and whether statistics were left out, of each page. An :class:`UnreadableRow` is
+        a row that the server cannot return.
+        """
         size = PER_PAGE if page == 1 else 0
         progress = Progress(self._path)
         while True:
@@ -138,7 +140,7 @@ class CommitReader:
             except (Transient, Permanent) as error:
                 if not is_splittable(error):
                     raise
-                # Some servers give fewer rows than they are asked for; then a page begins elsewhere.
+                # Some servers return fewer rows than requested; then a page begins elsewhere.
                 size = size or len(self._listed({**asked, "page": page - 1}).data)
                 answer, without = self._in_pieces(asked, page, error, size), False
             yield page, answer, without
@@ -158,7 +160,7 @@ class CommitReader:
                 self._failed_stats = 0
                 return answer, False
             except (Transient, Permanent) as error:
-                # Counting the lines of huge commits takes the server too long.
+                # The server takes too long to count the lines of huge commits.
                 if not is_splittable(error):
                     raise
                 self._failed_stats += 1
@@ -224,7 +226,7 @@ def _query(base: str | None, revision: str) -> dict[str, Any]:
 
 
 def _begins_elsewhere(tip: str, answer: Response) -> bool:
-    """Whether the first row of a walk is another commit than its tip. One without a name may be any."""
+    """Whether the first row of a walk is another commit than its tip. A row without a name may be any."""
     first = answer.data[0] if isinstance(answer.data, list) and answer.data else None
     name = first.get("id") if isinstance(first, dict) else None
     return is_sha(name) and name != tip

@@ -78,7 +78,7 @@ class ListReader:
         except SourceGone as error:
             if error.code not in ("no_object", "no_route"):
                 raise
-            # An old server that has no such address says nothing about the row.
+            # An old server without this address proves nothing about the row.
             return error.code == "no_object"
         return False
 

@@ -1,11 +1,11 @@
-"""Merge requests by the time they were updated at, with their versions and commits.
+"""Merge requests by their time of update, with their versions and commits.
 
-Belongs here: the list, single ones, and the two children that belong to the merge request itself. Does not
-belong here: the review (:mod:`sync_pipeline.sources.gitlab.reviews`).
+Belongs here: the list, single merge requests, and these two kinds of children. Does not belong here: the
+review (:mod:`sync_pipeline.sources.gitlab.reviews`).
 
-The list row says everything but the commits that the difference is between and the number of changed files;
-the newest version says those, so the detail is asked for only where versions cannot be read or are not there
-yet."""
+The list row lacks the compared commits and the number of changed files. The newest version has them, so the
+detail is requested only if versions cannot be read or do not exist yet.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +34,23 @@ _ORDER = {"state": "all", "scope": "all", "order_by": "updated_at", "sort": "asc
 _IIDS_AT_ONCE = 100
 # Merge requests with their details in one batch.
 _WHOLE_AT_ONCE = 25
-# Begins the key in quarantine of what is known only by the times between which it was updated.
+# Prefix of the key in quarantine of a merge request that is known only by a range of update times.
 _UPDATED = "updated:"
 
 Head = tuple[str | None, str | None]
-"""Head and target branch of a merge request: while both stay, so do its versions and commits."""
+"""Head and target branch of a merge request: while both stay, its versions and commits stay too."""
 
 Known = Callable[[Mapping[int, int]], Mapping[int, Head]]
-"""Tells, for numbers of merge requests (each with its number within the instance), the heads for which
-versions and commits are stored."""
+"""Returns, for numbers of merge requests (each with its number within the instance), the heads for which
+versions and commits are stored.
+"""
 
 
 class MergeRequestReader:
-    """Reads the merge requests of one project. One instance serves one job; ``parallel`` requests at once.
-    Without ``children`` their versions and commits are never asked for. Details in ``refusals`` are not
-    requested."""
+    """Reads the merge requests of one project. One instance serves one job, with ``parallel`` requests at
+    once. Without ``children`` versions and commits are never requested. Details in ``refusals`` are not
+    requested.
+    """
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class MergeRequestReader:
             single, unlisted = self._single([_iid(one.data) for one in page.partial_rows])
             unlisted += [_between(one.since, one.until, one.error) for one in page.unlisted]
             listed = [*page.rows, *single]
-            # Details take many requests: what was read of a page is handed out before all of it is.
+            # Details take many requests, so parts of a page are returned early.
             while len(listed) > _WHOLE_AT_ONCE:
                 yield replace(self._page(listed[:_WHOLE_AT_ONCE], page.date, known), window=window)
                 listed = listed[_WHOLE_AT_ONCE:]
@@ -114,8 +116,9 @@ class MergeRequestReader:
         return row, fetches.found
 
     def ask(self, iid: int, detail: str) -> Refusal | None:
-        """How the server refuses a detail of one merge request; None where it gives it. Raises as the
-        transport does."""
+        """How the server refuses a detail of one merge request; None if it is readable. Raises as the
+        transport does.
+        """
         path = f"{self._path}/{iid}"
         return refusal_of(self._client, path, path if detail == "detail" else f"{path}/{detail}", detail)
 
@@ -141,7 +144,7 @@ class MergeRequestReader:
         return Page(None, tuple(complete), None, tuple(aside), deferred, date=date)
 
     def _single(self, iids: Sequence[Any]) -> tuple[list[Any], list[QuarantinedRow]]:
-        """Merge requests one by one, as they are, and those of them that do not come so either."""
+        """Merge requests requested one by one, and those that failed."""
         found: list[Any] = []
         unlisted: list[QuarantinedRow] = []
         for iid in iids:
@@ -198,8 +201,9 @@ def _between(since: datetime, until: datetime, error: str) -> QuarantinedRow:
 
 
 def unlisted_window(natural_key: str) -> TimeWindow | None:
-    """Where what was set aside under ``natural_key`` is to be looked for again; None where that is the number
-    of a merge request."""
+    """The window in which to look again for the quarantined ``natural_key``; None if that is the number of a
+    merge request.
+    """
     since, _, until = natural_key.removeprefix(_UPDATED).partition("/")
     first, last = moment(since), moment(until)
     if not natural_key.startswith(_UPDATED) or first is None or last is None:
@@ -223,7 +227,7 @@ def _key(data: Any) -> Key | None:
 
 
 def merge_request_version(data: Any) -> MergeRequestVersion:
-    """A version of a merge request. Raises RowUnreadable where it has no number."""
+    """A version of a merge request. Raises RowUnreadable if it has no number."""
     fields = Fields(data)
     return MergeRequestVersion(
         version_id=fields.required("id"),
@@ -239,8 +243,9 @@ def merge_request_version(data: Any) -> MergeRequestVersion:
 
 
 def merge_request(data: Any) -> MergeRequestRow:
-    """A merge request from a list row or a detail. Raises RowUnreadable where it has no number, state or time
-    of update."""
+    """A merge request from a list row or a detail. Raises RowUnreadable without number, state or time of
+    update.
+    """
     fields = Fields(data)
     updated_at = fields.moment("updated_at")
     state = fields.text("state")
@@ -266,7 +271,7 @@ def merge_request(data: Any) -> MergeRequestRow:
         author=fields.person("author"),
         assignees=assignees,
         reviewers=fields.people("reviewers"),
-        # merge_user is also who set auto-merge on an open one.
+        # On an open one, merge_user is the person who set auto-merge.
         merged_by=(fields.person("merge_user") or fields.person("merged_by")) if state == "merged" else None,
         closed_by=fields.person("closed_by"),
         created_at=fields.moment("created_at"),

@@ -1,7 +1,7 @@
-"""A page that the server cannot give, read in smaller pages down to the one row that is to blame.
+"""A page that the server cannot return, read in smaller pages down to the row that causes it.
 
-Belongs here: which failures may be those of a row, in which order the pieces are asked for, and when it is
-the server and no row that fails. Does not belong here: what becomes of a row that cannot be given.
+Belongs here: which failures may be those of a row, the order of the smaller pages, and when the server itself
+fails. Does not belong here: the consequence for an unreadable row.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from sync_pipeline.core.errors import AnswerStalled, Permanent, SyncError, Trans
 from sync_pipeline.sources.gitlab.transport import Response
 
 PER_PAGE = 100
-"""Rows of a page: the most that GitLab gives."""
+"""Rows of a page: GitLab's maximum."""
 
 UNLISTED = "unlisted"
-"""Reason in quarantine of a row that no page of a list can be given with."""
+"""Reason in quarantine of a row that fails on every page of a list."""
 
 _TEN = 10
 _TOO_HARD = frozenset({"server_error", "timeout", "incomplete", "content_too_large"})
-# So many pieces in a row without one answer are no accident of single rows, nor are so many rows of a page.
+# With this many failing pieces in a row, or rows of a page, single rows are not the cause.
 _SERVER_IS_DOWN = 2
 _MAX_UNREADABLE = 20
 
 Ask = Callable[[int, int], Response]
-"""Asks for a page by its number, from 1, and its number of rows; raises where the answer is no list."""
+"""Requests a page by its number, from 1, and its number of rows; raises if the response is no list."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A row that cannot be given: its place in the list, from 0, and why."""
+    """A row that the server cannot return: its position in the list, from 0, and why."""
 
     place: int
     error: str
@@ -40,8 +40,9 @@ class UnreadableRow:
 
 @dataclass(frozen=True, slots=True)
 class BisectedPage:
-    """The rows of a page in their order, an :class:`UnreadableRow` where one cannot be given. ``more``: there
-    may be rows behind them. ``date`` is the server's clock at the first answer."""
+    """The rows of a page in their order, with an :class:`UnreadableRow` for each that cannot be read.
+    ``more``: rows may follow. ``date`` is the server's clock at the first response.
+    """
 
     rows: list[Any]
     more: bool
@@ -49,22 +50,26 @@ class BisectedPage:
 
     @property
     def unreadable(self) -> list[UnreadableRow]:
-        """The rows that cannot be given."""
+        """The unreadable rows."""
         return [row for row in self.rows if isinstance(row, UnreadableRow)]
 
 
 def is_splittable(error: SyncError) -> bool:
-    """Whether less may work where ``error`` came of asking for a page. A server that says when to come back
-    is at rest, not at odds with a row."""
+    """Whether a smaller page may work after ``error``. A server that says when to come back is overloaded;
+    the rows are not the cause.
+    """
     is_asked_later = isinstance(error, Transient) and error.retry_after is not None
     return isinstance(error, Transient | Permanent) and error.code in _TOO_HARD and not is_asked_later
 
 
 def bisect_page(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> BisectedPage:
-    """Page ``page`` of ``size`` rows, for which the server answered ``error``: pages of ten, each that fails
-    as ten of one. ``size`` is what earlier pages had, which matters behind the first one only. Raises
-    ``error`` where it is the server that fails, and whatever is no matter of single rows. Where answers stall
-    on their way, not even ten rows may arrive together, so single rows are requested before it is raised."""
+    """Page ``page`` of ``size`` rows, for which the server answered ``error``: pages of ten, each failing one
+    as ten of one.
+
+    ``size`` is that of earlier pages, which matters only after the first one. Raises ``error`` if the server
+    itself fails, and every error that does not belong to single rows. On a link that stalls even ten rows may
+    not arrive together, so single rows are requested before it is raised.
+    """
     if size < _TEN or size % _TEN:
         raise error
     count = size // _TEN
@@ -81,7 +86,7 @@ def bisect_page(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> 
     unreadable = 0
     last: Response | None = None
     for number, ten in zip(numbers, tens, strict=False):
-        # The places of rows count from 0, the numbers of pages from 1.
+        # Positions of rows count from 0, numbers of pages from 1.
         places = range((number - 1) * _TEN, number * _TEN)
         for place, last in [(0, ten)] if ten else ((n, _answer(ask, n + 1, 1)) for n in places):
             if last is None:

@@ -1,13 +1,13 @@
-"""Reading lists to their end: by links, and by time where the list moves while it is read.
+"""Reading lists to their end: by links, and by time if the list moves while it is read.
 
-Belongs here: which page is asked for next and when a list is over. Does not belong here: what the rows are,
-and how a request is sent (:mod:`sync_pipeline.sources.gitlab.transport`).
+Belongs here: which page is requested next and when a list ends. Does not belong here: the rows, and how a
+request is sent (:mod:`sync_pipeline.sources.gitlab.transport`).
 
-A list ordered by ``updated_at`` moves. A row that is edited goes to the end, and every row behind it moves
-one place forward, into a page that was already read. So only the first page of each question counts, and the
-next question begins at the last time seen. Rows that share one time, more than a page of them, are read by
-page number, pass after pass. That ends when the rows of all passes are as many as the server counts, or when
-two passes agree. Both show a row that leaves meanwhile.
+A list ordered by ``updated_at`` moves. An edited row goes to the end, and every row behind it moves one
+position forward, into a page that was already read. So only the first page of each request counts, and the
+next request begins at the last time seen. If more than a page of rows share one time, they are read by page
+number, pass after pass. That ends when the rows of all passes equal the server's count, or when two passes
+agree. Both detect a row that leaves meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STEP = timedelta(milliseconds=1)
 # Some servers show whole seconds of it.
 _SECOND = timedelta(seconds=1)
 _MAX_PASSES = 10
-# After so many passes without an end, rows of one time are asked for in the order in which they were made.
+# After this many passes without an end, rows of one time are requested in the order of their creation.
 _PASSES_BY_UPDATE = 3
 _MAX_EMPTY = 100
 # Pages of one list. Cursors are for lists of refs and projects, which have fewer than a million rows. Page
@@ -45,7 +45,7 @@ _MAX_PAGES_BY_NUMBER = 100_000
 _MAX_READINGS = 4
 
 Key = tuple[int, datetime]
-"""A version of a row: its id and the time it was updated at."""
+"""A version of a row: its id and its time of update."""
 
 
 def pages(
@@ -59,10 +59,10 @@ def pages(
     """All pages of a list. A short page is not the last one, an empty one only with ``empty_ends``: branches,
     tags and commits announce a page behind the last.
 
-    With ``unreadable`` a page that the server cannot give is read in smaller pages, and the rows that it
-    cannot give are added there; that is for lists which are paged by number. Without it only a page that is
-    too large, or whose answer stalls, is read in smaller pages. Raises as :meth:`Client.get`, and Transient
-    where the links of the pages form a loop."""
+    With ``unreadable`` a failing page is read in smaller pages, and the unreadable rows are added there. That
+    is for lists with page numbers. Without it only a page that is too large, or whose answer stalls, is read
+    in smaller pages. Raises as :meth:`Client.get`, and Transient where the links of the pages form a loop.
+    """
     query: dict[str, Any] = {"per_page": PER_PAGE, **(params or {})}
     asked: set[str] = set()
     size = PER_PAGE
@@ -100,7 +100,7 @@ def pages(
 
 
 def _number(query: Mapping[str, Any], default: int | None = 1) -> int | None:
-    """The number of the page that ``query`` asks for; None where that is no matter of numbers."""
+    """The page number of ``query``; None if the list has no page numbers."""
     page = query.get("page", default)
     text = str(page[0] if isinstance(page, list) and page else page)
     return int(text) if text.isdecimal() and "pagination" not in query else None
@@ -113,8 +113,7 @@ def _ask(client: Client, path: str, query: Mapping[str, Any], page: int, per_pag
 
 
 class Progress:
-    """Notices a list that would never end, whichever way its pages are asked for. One instance sees the pages
-    of one reading."""
+    """Detects a list that would never end, with any kind of paging. One instance sees the pages of a pass."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -124,27 +123,30 @@ class Progress:
         self._count = 0
 
     def check(self, answer: Response, page: int | None) -> None:
-        """Check ``answer``, which announces another page. It is the answer to page ``page`` (None: pages have
-        no numbers). Raises Transient where its link leads back to that page or to one before it, or the same
-        page or the same link came before. Raises Transient too after too many empty pages in a row, and after
-        more pages than any list has."""
+        """Check ``answer``, which announces another page. It is the response for page ``page`` (None: pages
+        have no numbers).
+
+        Raises Transient if its link leads back to that page or an earlier one, or if the same page or link
+        came before. Raises Transient too after too many empty pages in a row, and after more pages than any
+        list has.
+        """
         self._count += 1
         if self._count > (_MAX_PAGES_BY_CURSOR if page is None else _MAX_PAGES_BY_NUMBER):
             raise self._loop(f"the server announces more than {self._count} pages")
         following = _number(answer.next_query or {}, None)
         if page is not None and following is not None and following <= page:
             raise self._loop(f"the server links from page {page} to page {following}")
-        # Who counts the pages alone would not notice a link without a number, which leads to the same page.
+        # The page count alone would not detect a link without a number that leads to the same page.
         link = repr(sorted((answer.next_query or {}).items()))
         if link in self._links:
             raise self._loop("the server links from several pages to the same one")
         self._links.add(link)
         self._empty = 0 if answer.data else self._empty + 1
         if self._empty > _MAX_EMPTY:
-            # No list thins out like that.
+            # No list has that many empty pages.
             raise self._loop("the server announces one empty page after the other")
         if isinstance(answer.data, list) and answer.data:
-            # The rows of a list differ, so these tell a page. Something in between may ignore its number.
+            # The rows of a list differ, so they identify a page. A proxy may ignore its number.
             content = hash((len(answer.data), repr(answer.data[0]), repr(answer.data[-1])))
             if content in self._pages:
                 raise self._loop("the server sends the same page under several numbers")
@@ -155,7 +157,7 @@ class Progress:
 
 
 def rows(answer: Response, path: str) -> list[Any]:
-    """The rows of a page. Raises Transient where the answer is no list."""
+    """The rows of a page. Raises Transient if the response is no list."""
     if not isinstance(answer.data, list):
         raise Transient(f"GET {path}: the server sent no list", code="not_json")
     return answer.data
@@ -163,14 +165,13 @@ def rows(answer: Response, path: str) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The state of reading a list by time. The next question is for rows updated from ``after`` to
-    ``before``, both inclusive, page ``page``.
+    """The state of reading a list by time. The next request is for rows updated from ``after`` to ``before``,
+    both inclusive, page ``page``.
 
-    ``seen`` are the versions that the next answers may repeat. ``tie`` is set while more rows than a page
-    share one time; then ``read`` are the versions of this pass, repeated ones too, and ``last_pass`` those of
-    the pass before.
-    ``found`` are the numbers of the rows that came since the server last counted another ``total``. ``begun``
-    are both as they were when the pass began.
+    ``seen`` are the versions that the next responses may repeat. ``tie`` is set while more rows than a page
+    share one time. Then ``read`` are the versions of this pass, repeated ones too, and ``last_pass`` those of
+    the pass before. ``found`` are the numbers of the rows that came since the server's ``total`` last
+    changed. ``begun`` are both at the start of the pass.
     """
 
     after: datetime
@@ -188,16 +189,17 @@ class Position:
 
 
 def start(window: TimeWindow) -> Position:
-    """The position before the first question for ``window``, whose edges go outward to milliseconds."""
+    """The position before the first request for ``window``, whose edges are widened to milliseconds."""
     after = window.since - timedelta(microseconds=window.since.microsecond % 1000)
     before = window.until + timedelta(microseconds=-window.until.microsecond % 1000)
     return Position(after, before)
 
 
 def step(position: Position, keys: Sequence[Key], more: bool, total: int | None = None) -> Position | None:
-    """The position after an answer with the versions ``keys``; None at the end of the list. ``more`` tells
-    whether the server announced another page, ``total`` how many rows it counts (None: it does not say).
-    Raises Transient where the answer cannot be relied on."""
+    """The position after a response with the versions ``keys``; None at the end of the list. ``more``: the
+    server announced another page. ``total`` is its count of rows (None: not given). Raises Transient if the
+    response is not reliable.
+    """
     if not position.tie and any(one[1] > other[1] for one, other in pairwise(keys)):
         raise Transient("the server does not sort by updated_at; the list cannot be read", code="unordered")
     times = [time for _, time in keys]
@@ -228,8 +230,9 @@ def step(position: Position, keys: Sequence[Key], more: bool, total: int | None 
 def _tied(position: Position, more: bool) -> Position | None:
     """As :func:`step`, inside one time.
 
-    The server may give rows of one time in another order with each answer, so that a pass has one row twice
-    and lacks another. While it counts the same number, no row came or left."""
+    The server may return rows of one time in another order with each response, so that a pass has one row
+    twice and lacks another. While its count is the same, no row came or left.
+    """
     assert position.until is not None
     if more:
         return replace(position, page=position.page + 1)
@@ -264,8 +267,7 @@ def _from(seen: frozenset[Key], after: datetime) -> frozenset[Key]:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRange:
-    """Rows that the server cannot give: one after the other, updated from ``since`` to ``until``, both
-    inclusive."""
+    """Adjacent rows that the server cannot return, updated from ``since`` to ``until``, both inclusive."""
 
     since: datetime
     until: datetime
@@ -274,7 +276,7 @@ class UnreadableRange:
 
 @dataclass(frozen=True, slots=True)
 class PartialRow:
-    """The little that the server can say of a row that it cannot give, and why it cannot."""
+    """The few fields of a row that the server cannot return in full, and why."""
 
     data: Any
     error: str
@@ -379,8 +381,9 @@ def _pieces(
 
 
 def _read_until_stable(read: Callable[[], BisectedPage], key: Callable[[Any], Key | None]) -> BisectedPage:
-    """The page that two readings in a row agree on: while it is read by number, a row that leaves makes
-    another one fall between two smaller pages."""
+    """The page on which two passes in a row agree. While it is read by number, a row that leaves moves
+    another one between two smaller pages.
+    """
     before: list[Key | None] | None = None
     for _ in range(_MAX_READINGS):
         found = read()
@@ -397,7 +400,7 @@ def _without_unreadable(
     """The rows of ``found``, and the times between which it has unreadable ones."""
     listed = list(found.rows)
     if found.more and not position.tie and any(_version(row, key) for row in listed):
-        # What comes after the last time seen is asked for again, and then it is known what is behind it.
+        # Rows after the last time seen are requested again; then their followers are known.
         while isinstance(listed[-1], UnreadableRow):
             listed.pop()
     unlisted: list[UnreadableRange] = []
@@ -422,7 +425,7 @@ def stamp(moment: datetime) -> str:
 
 
 def named(data: Any, path: str) -> Mapping[str, Any]:
-    """``data`` as a JSON object. Raises Transient where it is none."""
+    """``data`` as a JSON object. Raises Transient if it is none."""
     if not isinstance(data, dict):
         raise Transient(f"GET {path}: the server sent no object", code="not_json")
     return data

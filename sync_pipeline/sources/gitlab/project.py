@@ -1,7 +1,7 @@
-"""What a project says about itself, and what the token may do.
+"""The properties of a project, and the rights of the token.
 
-Belongs here: reading a project, a group and the token, the projects of a group or a person, and the access
-state of each job type. Does not belong here: how often a project must be missing before it counts as gone.
+Belongs here: reading a project, a group, the token and the lists of projects, and the access state of each
+job type. Does not belong here: how often a project must be missing before it counts as gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sync_pipeline.sources.gitlab.fields import Fields
 from sync_pipeline.sources.gitlab.paging import pages
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
-# Fields of a project that hold or may hold secrets; never kept.
+# Fields of a project that may hold secrets; never stored.
 _SECRET = frozenset({"runners_token", "import_url", "_links"})
 
 
@@ -60,7 +60,7 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class TokenInfo:
-    """What the token says about itself: ``expires_at`` is its first day without power, None for never."""
+    """The token's own data: ``expires_at`` is the first day on which it no longer works, None for never."""
 
     name: str | None
     scopes: tuple[str, ...]
@@ -68,24 +68,27 @@ class TokenInfo:
 
 
 def get_project(client: Client, project: int | str) -> ProjectInfo:
-    """The project with this number or, once, to learn the number, this path. Raises as the transport does;
-    SourceGone with code ``not_found`` where the token sees no such project this once."""
+    """The project with this number or, once, to learn the number, this path. Raises as the transport does,
+    and SourceGone with code ``not_found`` if the token sees no such project this once.
+    """
     path = project_path(project) if isinstance(project, int) else f"/projects/{_quoted(project)}"
     answer = client.get(path)
     return project_look(answer.data, answer.date)
 
 
 def projects_of(group_id: int | None) -> tuple[str, dict[str, str]]:
-    """Path and query of the list of all projects of a group and the groups below it; with None of those that
-    the token's user is a member of."""
+    """Path and query of the list of all projects of a group and its subgroups; with None those of the token's
+    user.
+    """
     if group_id is None:
         return "/projects", {"membership": "true"}
     return f"/groups/{group_id:d}/projects", {"include_subgroups": "true", "with_shared": "false"}
 
 
 def list_projects(client: Client, group_id: int | None) -> Iterator[ProjectInfo]:
-    """Every project of a group and all groups below it, archived ones too; with None every project that the
-    token's user is a member of. Raises as the transport does."""
+    """Every project of a group and its subgroups, archived ones too; with None every project of the token's
+    user. Raises as the transport does.
+    """
     path, query = projects_of(group_id)
     if group_id is None:
         query["pagination"] = "keyset"
@@ -95,7 +98,7 @@ def list_projects(client: Client, group_id: int | None) -> Iterator[ProjectInfo]
 
 
 def project_look(data: Any, date: datetime | None) -> ProjectInfo:
-    """A project as the server gave it at ``date``. Raises as :class:`Fields` does."""
+    """A project as the server returned it at ``date``. Raises as :class:`Fields` does."""
     fields = Fields(data)
     return ProjectInfo(
         project_id=fields.required("id"),
@@ -113,7 +116,7 @@ def project_look(data: Any, date: datetime | None) -> ProjectInfo:
 
 
 def _marked_on(fields: Fields) -> date_type | None:
-    # Servers of old call it marked_for_deletion_at; both are days.
+    # Old servers call it marked_for_deletion_at; both are days.
     text = fields.text("marked_for_deletion_on") or fields.text("marked_for_deletion_at")
     try:
         return None if text is None else date_type.fromisoformat(text[:10])
@@ -122,16 +125,18 @@ def _marked_on(fields: Fields) -> date_type | None:
 
 
 def get_group(client: Client, group: int | str) -> GroupInfo:
-    """The group with this number or path. Raises as the transport does; SourceGone with code ``not_found``
-    where the token sees no such group this once."""
+    """The group with this number or path. Raises as the transport does, and SourceGone with code
+    ``not_found`` if the token sees no such group this once.
+    """
     answer = client.get(f"/groups/{_quoted(str(group))}", {"with_projects": "false"})
     fields = Fields(answer.data)
     return GroupInfo(fields.required("id"), fields.text("full_path") or "")
 
 
 def get_token(client: Client) -> TokenInfo | None:
-    """What the token may do and until when; None where the server cannot tell (old ones, other kinds of
-    token). Raises AccessDenied where it is refused."""
+    """The rights and the expiry of the token; None if the server does not tell (old servers, other kinds of
+    token). Raises AccessDenied if it is rejected.
+    """
     try:
         fields = Fields(client.get("/personal_access_tokens/self").data)
     except SourceGone:

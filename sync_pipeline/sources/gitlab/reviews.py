@@ -1,8 +1,9 @@
-"""Reviews: everything that happened in a merge request as events with ids that stay, and the sets in force.
+"""Reviews: all events of a merge request with stable ids, and its current sets.
 
-Belongs here: notes in their discussions, state, label and milestone events, approvals, reviewers; which
-system note means what. Does not belong here: what is missing compared with the last time, which needs the
-stored events. The reasons for ids and kinds are in docs/decisions/gitlab-review-events.md."""
+Belongs here: notes in their discussions, state, label and milestone events, approvals, reviewers; the kind of
+each system note. Does not belong here: which events are missing compared with the last time, because that
+needs the stored events. docs/decisions/gitlab-review-events.md has the reasons for ids and kinds.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ from sync_pipeline.sources.gitlab.page_bisect import UnreadableRow
 from sync_pipeline.sources.gitlab.paging import named, pages, rows
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
-# Both tell of one act of one request to the server.
+# Both belong to one act in one request to the server.
 _SAME_FACT = timedelta(seconds=10)
-# Kinds that servers tell as a note (old ones) or as an event of their own.
+# Kinds that servers send as a note (old ones) or as a structured event.
 _TOLD_TWICE = frozenset({"merge", "close", "reopen", "label", "milestone"})
 _STATES = {"merged": "merge", "closed": "close", "reopened": "reopen", "opened": "reopen", "locked": "lock"}
 # Beginnings of the bodies of system notes, in this order.
@@ -80,8 +81,9 @@ _NAME = re.compile(r"@([\w.\-]*[\w\-])")
 
 
 def read_note(body: str) -> tuple[str, Mapping[str, Any]]:
-    """Kind and details of a system note by its text; ``system`` where it is none that we know. People come as
-    the usernames that they had then."""
+    """Kind and details of a system note, from its text; ``system`` if the text is unknown. People are the
+    usernames of that time.
+    """
     text = body.lstrip()
     kind = next((kind for pattern, kind in _KINDS if pattern.match(text)), "system")
     if kind in ("assign", "reviewer_assign"):
@@ -96,15 +98,16 @@ def read_note(body: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def global_note_id(gid: str) -> int | None:
-    """The number of the note that a GraphQL id names; None for a synthetic note, which GraphQL makes of a
-    state, label or milestone event and which is no note."""
+    """The number of the note with this GraphQL id. None for a synthetic note, which GraphQL makes of a state,
+    label or milestone event.
+    """
     found = re.fullmatch(r"gid://gitlab/(?:Note|\w*(?:Diff|Discussion)Note)/(\d+)", gid)
     return int(found[1]) if found else None
 
 
 @dataclass
 class _Gathered:
-    """What one merge request's review has shown so far."""
+    """The parts of one merge request's review that were read so far."""
 
     events: dict[str, ReviewEventRow] = field(default_factory=dict)
     whole: set[Origin] = field(default_factory=set)
@@ -119,8 +122,9 @@ class _Gathered:
 
 
 class ReviewReader:
-    """Reads the reviews of one project. One instance serves one job; ``parallel`` requests at once. Details
-    in ``refusals`` are not requested."""
+    """Reads the reviews of one project. One instance serves one job, with ``parallel`` requests at once.
+    Details in ``refusals`` are not requested.
+    """
 
     def __init__(
         self, client: Client, project_id: int, *, parallel: int = 4, refusals: Refusals | None = None
@@ -132,8 +136,9 @@ class ReviewReader:
 
     def read(self, merge_requests: Sequence[MergeRequestRow]) -> list[ReviewSet]:
         """The reviews of these merge requests, in their order: five requests each, one more where somebody is
-        asked for a review. What cannot be read of one is deferred (details ``notes``, ``state_events``,
-        ``label_events``, ``milestone_events``, ``approvals``, ``reviewers``)."""
+        asked for a review. A part that cannot be read is deferred (details ``notes``, ``state_events``,
+        ``label_events``, ``milestone_events``, ``approvals``, ``reviewers``).
+        """
         fetches = DeferredFetches(self._refusals)
         found = parallel_map(lambda row: self._read(row, fetches), merge_requests, self._parallel)
         fetches.settle(self.ask)
@@ -144,8 +149,9 @@ class ReviewReader:
         ]
 
     def ask(self, iid: int, detail: str) -> Refusal | None:
-        """How the server refuses a detail of one review; None where it gives it. Raises as the transport
-        does."""
+        """How the server refuses a detail of one review; None if it is readable. Raises as the transport
+        does.
+        """
         name = f"resource_{detail}" if detail.endswith("_events") else detail
         path = project_path(self._project_id, "merge_requests", iid)
         return refusal_of(self._client, path, f"{path}/{name}", detail)
@@ -161,13 +167,13 @@ class ReviewReader:
         for origin, (detail, read) in details.items():
             unreadable = fetches.attempt(key, detail, read)
             if unreadable:
-                # What the others say is kept.
+                # The other parts are kept.
                 fetches.defer(key, detail, unreadable[0].error)
             elif unreadable is not None:
                 got.whole.add(origin)
         events = told_once(got.events.values())
         approvals = fetches.attempt(key, "approvals", lambda: self._approvals(path, events))
-        # Old servers know no reviewers.
+        # Old servers have no reviewers.
         reviewers: tuple[ReviewerRow, ...] | None = () if "reviewers" in merge_request.raw else None
         if merge_request.reviewers:
             reviewers = fetches.attempt(key, "reviewers", lambda: self._reviewers(path))
@@ -184,8 +190,9 @@ class ReviewReader:
         )
 
     def _notes(self, path: str, merge_request: MergeRequestRow, got: _Gathered) -> list[UnreadableRow]:
-        """All notes by their discussions; by themselves too where the discussions are not there or hold fewer
-        comments than the merge request counts. Returns what is still missing."""
+        """All notes, from the discussions. The list of notes is read too if there are no discussions, or
+        fewer comments in them than the merge request counts. Returns what is still missing.
+        """
         iid = merge_request.iid
         unreadable: list[UnreadableRow] = []
         try:
@@ -241,7 +248,7 @@ def _number(data: Any) -> Any:
 
 
 def note(data: Any, mr_iid: int, discussion_id: str | None, is_reply: bool) -> ReviewEventRow:
-    """The event of a note. Raises RowUnreadable where it has no id."""
+    """The event of a note. Raises RowUnreadable if it has no id."""
     fields = Fields(data)
     number = fields.required("id")
     body = fields.text("body")
@@ -277,7 +284,7 @@ def note(data: Any, mr_iid: int, discussion_id: str | None, is_reply: bool) -> R
 
 
 def resource_event(data: Any, mr_iid: int, origin: Origin) -> ReviewEventRow:
-    """The event of a state, label or milestone event. Raises RowUnreadable where it has no id."""
+    """The event of a state, label or milestone event. Raises RowUnreadable if it has no id."""
     fields = Fields(data)
     number = fields.required("id")
     happened = fields.moment("created_at")
@@ -316,11 +323,14 @@ def resource_event(data: Any, mr_iid: int, origin: Origin) -> ReviewEventRow:
 
 
 def told_once(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
-    """``events`` by time and id, each fact under one kind only: a system note that tells what a structured
-    event of the same person tells at the same time points to that event. A note about labels has to name the
-    label of the event, and a note about a label or milestone has to say whether it came or went."""
+    """``events`` by time and id, each fact under one kind only.
+
+    A system note that duplicates a structured event of the same person at the same time points to that event.
+    For labels the note must contain the label of the event. For labels and milestones the action (added or
+    removed) must be equal too.
+    """
     ordered = sorted(events, key=lambda row: (str(row.occurred_at), row.origin, row.number))
-    # By time, so that each note looks at the front only.
+    # By time, so that each note checks only the first ones.
     free: dict[tuple[Any, ...], deque[tuple[datetime, str]]] = defaultdict(deque)
     for row in ordered:
         if row.origin is not Origin.NOTE and row.occurred_at is not None:
@@ -344,8 +354,9 @@ def told_once(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
 
 
 _Change = tuple[str, str | None] | None
-"""What a fact changed: ``add`` or ``remove``, and the label by its number or name (None: a label that was
-deleted since, or a milestone)."""
+"""The change of a fact: ``add`` or ``remove``, and the label by its number or name. None is a label that was
+deleted since, or a milestone.
+"""
 
 
 def _changes_of_event(row: ReviewEventRow) -> list[_Change]:
@@ -360,7 +371,7 @@ def _changes_of_event(row: ReviewEventRow) -> list[_Change]:
 
 
 def _changes_of_note(row: ReviewEventRow) -> list[_Change]:
-    """The changes that a system note tells of."""
+    """The changes in the text of a system note."""
     body = row.body or ""
     if row.kind == "milestone":
         return [("remove" if body.lstrip().lower().startswith("removed") else "add", None)]
@@ -373,7 +384,7 @@ def _changes_of_note(row: ReviewEventRow) -> list[_Change]:
             action = "add" if token["verb"].lower() == "added" else "remove"
         else:
             found[action, token["quoted"] or token["label"]] = None
-    # Of a label that was deleted since, the event no longer says which one it was.
+    # If the label was deleted since, the event no longer names it.
     return [*found, *dict.fromkeys((change[0], None) for change in found if change)]
 
 
@@ -382,8 +393,9 @@ def _who(one: Person | None) -> int | str | None:
 
 
 def approvals(data: Mapping[str, Any], events: Sequence[ReviewEventRow]) -> tuple[ApprovalRow, ...]:
-    """The approvals in force. Where the server gives no time it is that of the person's last approving note,
-    unless they took that approval back; else none."""
+    """The current approvals. If the server sends no time, it is that of the person's last approving note,
+    unless they withdrew it; else unknown.
+    """
     last: dict[int | str | None, datetime | None] = {}
     for event in events:
         if event.kind == "approve":

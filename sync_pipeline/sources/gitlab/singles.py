@@ -20,7 +20,7 @@ _PATHS = {
 
 
 class SingleReader:
-    """Asks for single rows of one project. Raises as the transport does where the server does not say."""
+    """Requests single rows of one project. Raises as the transport does if there is no clear response."""
 
     def __init__(self, client: Client, project_id: int) -> None:
         self._client = client
@@ -31,8 +31,7 @@ class SingleReader:
         return self._is_gone("merge_requests", iid)
 
     def is_event_gone(self, iid: int, origin: Origin, natural_key: str) -> bool:
-        """True if a merge request that is there has no such note or event; ``natural_key`` ends with its
-        number."""
+        """True if an existing merge request has no such note or event. Its number ends ``natural_key``."""
         return self._is_gone("merge_requests", iid, _PATHS[origin], natural_key.rpartition(":")[2])
 
     def is_commit_gone(self, sha: str) -> bool:
@@ -45,6 +44,6 @@ class SingleReader:
         except SourceGone as error:
             if error.code not in ("no_object", "no_route"):
                 raise
-            # An old server that has no such address says nothing about the row.
+            # An old server without this address proves nothing about the row.
             return error.code == "no_object"
         return False

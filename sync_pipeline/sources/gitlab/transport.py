@@ -1,13 +1,12 @@
-"""The one way to a GitLab: safe HTTP for python-gitlab and for GraphQL.
+"""All requests to a GitLab: safe HTTP for python-gitlab and for GraphQL.
 
-Belongs here: where a request may go, what travels with it, whether its answer is whole, how often and how
-soon it is repeated, what is counted. Does not belong here: what an answer means
-(:mod:`sync_pipeline.sources.gitlab.responses`), which pages there are
-(:mod:`sync_pipeline.sources.gitlab.paging`), settings and where they come from.
+Belongs here: allowed addresses, headers, complete responses, retries, and counters. Does not belong here: the
+meaning of a response (:mod:`sync_pipeline.sources.gitlab.responses`), paging
+(:mod:`sync_pipeline.sources.gitlab.paging`), and settings.
 
-An :class:`Instance` is one server with one credential, shared by everything in the process; its connections
-are pooled. A :class:`Client` serves one job and counts its requests; each thread that uses it gets a session
-of its own, and with it python-gitlab's ``Gitlab``.
+An :class:`Instance` is one server with one credential, shared by the whole process; its connections are
+pooled. A :class:`Client` serves one job and counts its requests. Each of its threads has its own session and
+its own ``Gitlab`` of python-gitlab.
 """
 
 from __future__ import annotations
@@ -59,23 +58,24 @@ Params = Mapping[str, str | int | Sequence[str | int]]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_HOPS = 3
-# A refused token is not sent again for so many seconds: repeated refusals get the address banned.
+# Seconds for which a rejected token is not sent again: repeated refusals get the address banned.
 _REFUSED_SECONDS = 60.0
-# Seconds that one request waits altogether for a server that says again and again when to come back.
+# Total seconds that one request waits for a server that repeatedly sends Retry-After.
 _REFUSED_AT_MOST = 300.0
-# Seconds after which a try that failed is worth a line.
+# Seconds after which a failed try is logged.
 _LONG_TRY = 5.0
-# Rows that are asked for at once after an answer with more of them stalled.
+# Rows that are requested at once after a response with more of them stalled.
 _FEW_ROWS = 10
-# Errors that asking again within seconds cannot help.
+# Errors that a retry within seconds cannot fix.
 _NOT_AGAIN = frozenset({"blocked", "redirect", "throttled", "database_down"})
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What one answer says about the load. ``status`` is None where there was no answer; ``seconds`` is how
-    long ago it was asked for, ``retry_after`` how many seconds the server asks us to wait; ``remaining`` and
-    ``limit`` are as the server sent them, for the next ``reset`` seconds."""
+    """The load that one response shows. ``status`` is None without a response; ``seconds`` is the age of the
+    request. ``retry_after`` is the wait that the server requests, in seconds. ``remaining`` and ``limit`` are
+    the server's values for the next ``reset`` seconds.
+    """
 
     endpoint: str
     status: int | None
@@ -87,15 +87,16 @@ class Feedback:
 
 
 class RateLimiter(Protocol):
-    """A budget shared with others who use the same server."""
+    """A rate limit shared with other processes that use the same server."""
 
     def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
-        """Return when a request of this endpoint class may be sent, and how many seconds that took; or raise
-        Transient. ``go_on`` is called while it waits, and raises where somebody asks to stop."""
+        """Wait until a request of this endpoint class may be sent, and return the seconds of the wait; or
+        raise Transient. ``go_on`` is called during the wait, and raises to stop it.
+        """
         ...
 
     def feedback(self, feedback: Feedback) -> None:
-        """Learn from an answer."""
+        """Learn from a response."""
         ...
 
 
@@ -112,9 +113,10 @@ class Unlimited:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A parsed answer. ``next_query`` asks for the page after this one, None at the end. ``date`` is the
-    server's clock (UTC, whole seconds), ``total`` the number of rows of the whole list; None where it did not
-    say."""
+    """A parsed response. ``next_query`` requests the next page, None at the end. ``date`` is the server's
+    clock (UTC, whole seconds), and ``total`` the number of rows of the whole list. Both are None if the
+    server did not send them.
+    """
 
     data: Any
     next_query: Mapping[str, Sequence[str]] | None
@@ -148,12 +150,13 @@ def base_url(url: str) -> str:
 class Instance:
     """One GitLab server and one credential. Safe to share between threads.
 
-    ``token`` is asked at every request, so that a rotated credential is used at once; an empty one sends no
-    token. Times are seconds: ``connect_timeout`` and ``read_timeout`` are for one wait on the network,
-    ``total_timeout`` for one answer as a whole, ``longest_wait`` for one wait before asking again; what would
-    take longer is raised as Transient with ``retry_after``. ``max_answer_bytes`` is the longest unpacked
-    answer: GitLab's own limit of a text is 1 MB, and a page that is longer is read in smaller ones. Raises
-    ConfigurationError for an unusable URL.
+    ``token`` is called at every request, so that a rotated credential is used at once; an empty one sends no
+    token. Times are seconds. ``connect_timeout`` and ``read_timeout`` are for one wait on the network,
+    ``total_timeout`` for one whole response, and ``longest_wait`` for one wait before a retry. A longer wait
+    is raised as Transient with ``retry_after``.
+
+    ``max_answer_bytes`` is the longest unpacked response. GitLab limits a text to 1 MB, and longer pages are
+    read in smaller ones. Raises ConfigurationError for an unusable URL.
     """
 
     def __init__(
@@ -200,8 +203,9 @@ class Instance:
     def client(
         self, cancelled: Callable[[], bool] = lambda: False, *, patience: float | None = None
     ) -> Client:
-        """A client for one job; ``cancelled`` tells whether to stop. With ``patience`` each request is sent
-        once, and its answer may take so many seconds: for optional requests."""
+        """A client for one job; ``cancelled`` says whether to stop. With ``patience`` each request is sent
+        once, and its response may take that many seconds: for optional requests.
+        """
         return Client(self, cancelled, patience)
 
     def close(self) -> None:
@@ -209,8 +213,9 @@ class Instance:
         self.adapter.close()
 
     def token(self) -> str:
-        """The token in force. Raises ConfigurationError where it cannot be a token, AccessDenied where the
-        server refused it a moment ago."""
+        """The token in force. Raises ConfigurationError if it cannot be a token, AccessDenied if the server
+        rejected it a moment ago.
+        """
         token = self._token().strip()
         if not re.fullmatch(r"[!-~]*", token):
             raise ConfigurationError(
@@ -227,15 +232,16 @@ class Instance:
             self._refused = (token, self.monotonic() + _REFUSED_SECONDS, message)
 
     def api_path(self, url: str) -> str | None:
-        """The part of ``url`` after the API's base (``/api/v4`` or ``/api``); None where ``url`` is not
-        below it, on this very server."""
+        """The part of ``url`` after the API's base (``/api/v4`` or ``/api``); None if ``url`` is not below it
+        on this server.
+        """
         try:
             parts = urlsplit(url)
             here = _origin(parts) == _origin(self._parts)
         except ValueError:
             return None
         base = f"{self._parts.path}/api/"
-        # A proxy may resolve dots after we looked.
+        # A proxy may resolve dots after our check.
         dots = any(segment in (".", "..") for segment in parts.path.lower().replace("%2e", ".").split("/"))
         if not here or not parts.path.startswith(base) or parts.username is not None or dots:
             return None
@@ -297,11 +303,11 @@ class Client:
         return api
 
     def get(self, path: str, params: Params | None = None) -> Response:
-        """The answer to one GET of ``path`` (below ``/api/v4``, see :func:`project_path`).
+        """The response to one GET of ``path`` (below ``/api/v4``, see :func:`project_path`).
 
-        Raises AccessDenied, SourceGone (not found *this once*), Permanent, Transient (the short waits are
-        behind it), ConfigurationError or Cancelled. After an answer with many rows stalled, later requests
-        for so many rows raise AnswerStalled at once: each would wait for the time-out again.
+        Raises AccessDenied, SourceGone (not found *this once*), Permanent, Transient (after the short waits),
+        ConfigurationError or Cancelled. After a response with many rows stalled, later requests for as many
+        rows raise AnswerStalled at once. Otherwise each would wait for the time-out again.
         """
         query = {
             name: value if isinstance(value, str | int) else list(value)
@@ -325,8 +331,9 @@ class Client:
         return Response(data, following, date, int(total) if re.fullmatch(r"[0-9]{1,18}", total) else None)
 
     def graphql(self, query: str, variables: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """The data of a GraphQL query. Any error in the answer is raised, also beside partial data: Transient
-        where the server gave up on time, else Permanent with the code ``graphql``."""
+        """The data of a GraphQL query. Any error in the response is raised, even with partial data: Transient
+        if the server timed out, else Permanent with the code ``graphql``.
+        """
         assert self.api is not None  # makes this thread's session
         session: _Session = self._local.session
         url = f"{self.instance.url}/api/graphql"
@@ -342,7 +349,7 @@ class Client:
         return found
 
     def check_cancelled(self) -> None:
-        """Raises Cancelled when somebody asked to stop."""
+        """Raises Cancelled after a request to stop."""
         if self._cancelled():
             raise Cancelled("stopped on request; everything stored so far stays")
 
@@ -361,7 +368,7 @@ class Client:
 
 
 def _rows_of(query: Mapping[str, Any]) -> int:
-    """How many rows ``query`` asks for at once."""
+    """How many rows ``query`` requests at once."""
     asked = query.get("per_page", 1)
     text = str(asked[0] if isinstance(asked, list) and asked else asked)
     return int(text) if text.isdecimal() else 1
@@ -373,7 +380,7 @@ def _next_query(headers: Mapping[str, str]) -> Mapping[str, Sequence[str]] | Non
     for link in requests.utils.parse_header_links(headers.get("Link", "")):
         if "next" in link.get("rel", "").split():
             named = parse_qs(link["url"].partition("?")[2].partition("#")[0], keep_blank_values=True)
-            # Never in a URL: what is in one lands in logs.
+            # Never in a URL, because URLs are logged.
             return {k: v for k, v in named.items() if k not in ("private_token", "access_token")}
     page = headers.get("X-Next-Page", "").strip()
     return {"page": [page]} if page.isdigit() else None
@@ -382,8 +389,9 @@ def _next_query(headers: Mapping[str, str]) -> Mapping[str, Sequence[str]] | Non
 def _assumed_query(
     headers: Mapping[str, str], data: Any, query: Mapping[str, Any]
 ) -> Mapping[str, Sequence[str]] | None:
-    """The query of the next page where something in between took the paging headers away: behind a full page
-    there may be another one."""
+    """The query of the next page if a proxy removed the paging headers: after a full page there may be
+    another one.
+    """
     if "Link" in headers or "X-Next-Page" in headers or "pagination" in query or "per_page" not in query:
         return None
     if not isinstance(data, list) or len(data) < int(query["per_page"]):
@@ -393,14 +401,14 @@ def _assumed_query(
 
 
 class _NoLogin(requests.auth.AuthBase):
-    """Keeps requests from looking for credentials in ``~/.netrc``."""
+    """Prevents requests from reading credentials in ``~/.netrc``."""
 
     def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
         return r
 
 
 class _Session(requests.Session):
-    """A session whose every request is checked, whole, repeated and counted; it raises our exceptions."""
+    """A session that checks, completes, retries and counts every request; it raises our exceptions."""
 
     def __init__(self, client: Client) -> None:
         super().__init__()
@@ -426,7 +434,7 @@ class _Session(requests.Session):
             nonlocal failures
             error = state.outcome.exception() if state.outcome else None
             if self._client.attempts > 1 and _says_when(error):
-                # A server that says each time when to come back is no failure, as long as that is soon.
+                # A short Retry-After each time is no failure.
                 return state.idle_for >= _REFUSED_AT_MOST
             failures += 1
             return failures >= attempts
@@ -505,7 +513,7 @@ class _Session(requests.Session):
             return self._judged(request, response, body)
 
     def _is_renewed(self, refused: str) -> bool:
-        """Whether there is another token by now than the one just refused."""
+        """Whether the current token differs from the rejected one."""
         try:
             return self._instance.token() != refused
         except SyncError:
@@ -514,13 +522,13 @@ class _Session(requests.Session):
     def _redirected(
         self, request: requests.PreparedRequest, response: requests.Response, hops: int
     ) -> requests.PreparedRequest:
-        """The request that follows a redirect; raises where it leads away from the instance's API."""
+        """The request that follows a redirect; raises if it leads away from the instance's API."""
         target = _joined(request.url or "", response.headers.get("Location", ""))
         shown = responses.redact(target.partition("?")[0]) or "no URL"
         same_method = request.method == "GET" or response.status_code in (307, 308)
         if hops <= _MAX_HOPS and same_method and self._instance.api_path(target) is not None:
             following = request.copy()
-            # Written the way the sender reads it; the next round checks that again.
+            # Written as the sender parses it; the next round checks it again.
             with suppress(requests.RequestException):
                 following.prepare_url(target, None)
                 return following
@@ -535,8 +543,9 @@ class _Session(requests.Session):
     def _once(
         self, request: requests.PreparedRequest, endpoint: str, token: str, kwargs: Mapping[str, Any]
     ) -> tuple[requests.Response, bytes]:
-        """Send once and read the whole body. What the network does is raised as ours, without the request
-        that holds the token."""
+        """Send once and read the whole body. Network errors are raised as ours, without the request that
+        holds the token.
+        """
         instance, client = self._instance, self._client
         client.check_cancelled()
         client.count(Traffic(waited=client.limiter.acquire(endpoint, client.check_cancelled)))
@@ -584,7 +593,7 @@ class _Session(requests.Session):
     def _learn(self, endpoint: str, response: requests.Response, seconds: float) -> None:
         headers, now = response.headers, self._instance.now()
         asked = None
-        # Only with these words a 503 is about the load: else it is a server that is being restarted.
+        # Only with these words a 503 is about the load; else the server is being restarted.
         if response.status_code >= 400 and (response.status_code != 503 or "Retry-After" in headers):
             asked = responses.retry_after_seconds(headers, now)
         if response.status_code == 429:
@@ -604,9 +613,9 @@ class _Session(requests.Session):
         )
 
     def _body(self, request: requests.PreparedRequest, response: requests.Response) -> bytes:
-        """All of the body; a length that does not fit is raised by urllib3."""
+        """The whole body; urllib3 raises for a wrong length."""
         if response.status_code < 200:
-            # The true answer comes behind it, and would be taken for that of the next request.
+            # The real response follows, and would be taken for that of the next request.
             raise Transient(
                 f"{_shown(request)}: an interim answer ({response.status_code}), which nobody asked for",
                 code="incomplete",
@@ -647,8 +656,9 @@ class _Session(requests.Session):
 
 def seconds_to_wait(attempt: int, asked: float | None, longest: float, chance: float) -> float:
     """Seconds after failed attempt number ``attempt`` (from 1): 1, 2, 4, ... up to ``longest``, at random
-    down to half of it. What the server ``asked`` for is the least, with a little on top: everybody else is
-    released at the same instant. ``chance`` is from 0 to 1."""
+    down to half of it. The wait that the server ``asked`` for is the minimum, with a little on top, because
+    all clients are released at the same instant. ``chance`` is from 0 to 1.
+    """
     grown = min(2.0 ** (attempt - 1), longest) * (0.5 + chance / 2)
     return grown if asked is None else max(grown, asked + min(0.1 * asked + 0.1, 5.0) * chance)
 
@@ -658,13 +668,13 @@ def _says_when(error: BaseException | None) -> bool:
 
 
 def _shown(request: requests.PreparedRequest) -> str:
-    """The request for a person: without its query."""
+    """The request for a message: without its query."""
     url = request.url or ""
     return f"{request.method} {responses.redact(url.partition('?')[0])}"
 
 
 def _joined(url: str, location: str) -> str:
-    """Where ``location`` leads from ``url``; empty where it is no URL."""
+    """The target of ``location`` from ``url``; empty if it is no URL."""
     try:
         return urljoin(url, location)
     except ValueError:
@@ -672,20 +682,21 @@ def _joined(url: str, location: str) -> str:
 
 
 def _proxies(request: requests.PreparedRequest) -> dict[str, str]:
-    """The proxy of a request as requests takes it."""
+    """The proxy of a request in the form of requests."""
     proxy = proxy_for(request.url or "")
     return {} if proxy is None else {"all": proxy}
 
 
 def _shown_proxy(request: requests.PreparedRequest) -> str | None:
-    """The proxy of a request for a person; None where it goes straight."""
+    """The proxy of a request for a message; None without a proxy."""
     proxy = proxy_for(request.url or "")
     return None if proxy is None else without_credentials(proxy)
 
 
 def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncError:
-    """Our exception for what requests, urllib3 or the system raised while sending or reading; ``proxy`` is
-    what the request went through."""
+    """Our exception for an error of requests, urllib3 or the system during sending or reading; ``proxy`` is
+    the proxy of the request.
+    """
     chain: list[BaseException] = []
     current: Any = error
     while isinstance(current, BaseException) and current not in chain:
@@ -725,8 +736,8 @@ def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncE
         )
     if met(http.client.LineTooLong) or "got more than" in names:
         return Transient(
-            f"{where}: the answer has a header line of more than 64 kB or more than 100 header lines, which "
-            f"GitLab never sends{behind}; look at what is between here and the server",
+            f"{where}: the response has a header line of more than 64 kB or over 100 header lines, which "
+            f"GitLab never sends{behind}; check the proxies between here and the server",
             code="not_json",
         )
     invalid = (urllib3.exceptions.InvalidHeader, requests.exceptions.InvalidHeader)

@@ -1,11 +1,12 @@
 """The part of pysvn that a reader of remote repositories uses, over the ``svn`` command.
 
 ``import sync_pipeline.sources.svn.client as pysvn`` runs scripts written for that part. Belongs here: the
-methods, their arguments and defaults, and how each becomes one command. Does not belong here: rows of ours,
-and what a failure means for a sync.
+methods, their arguments and defaults, and how each becomes one command. Does not belong here: our rows, and
+the consequence of a failure for a sync.
 
-Beyond pysvn: ``iter_log`` (the entries one by one, memory does not grow), ``log_answer`` (the judged answer
-it stands on), ``revprop_bytes`` (a revision property exactly as stored), limits, and ``calls``.
+Beyond pysvn there are limits, ``calls``, and ``iter_log`` (the entries one by one, memory does not grow).
+``log_answer`` is the checked response below it, and ``revprop_bytes`` is a revision property exactly as
+stored.
 """
 
 from __future__ import annotations
@@ -183,8 +184,9 @@ class Client:
         return list(self.iter_log(url_or_path, *arguments, **named))
 
     def iter_log(self, url_or_path: str, *arguments: Any, **named: Any) -> Iterator[PysvnLog]:
-        """What ``log`` returns, one by one. The whole answer is judged before the first entry is yielded;
-        one that fails raises WindowTooHard."""
+        """The entries of ``log``, one by one. The whole response is checked before the first entry is
+        yielded; a bad one raises WindowTooHard.
+        """
         answer = self.log_answer(url_or_path, *arguments, **named)
         nested = bool(named.get("include_merged_revisions", any(arguments[6:7])))
         for entry in JudgedLog(answer, nested=nested).entries(PysvnLogChangedPath):
@@ -319,8 +321,8 @@ class Client:
         self, prop_name: str, url: str, revision: Revision = HEAD, *, timeout: float | None = None
     ) -> bytes | None:
         """The value of a revision property exactly as stored; None where the revision does not have it."""
-        # Only the XML form is exact: plain output mends line ends and bytes that are no UTF-8. svn reads no
-        # peg here, so the bare URL is the safe target even with an "@" in it.
+        # Only the XML form is exact: plain output changes line ends and invalid UTF-8. No peg is read here,
+        # so the bare URL is the safe target even with an "@" in it.
         arguments = ["propget", "--revprop", "--xml", "-r", revision.argument(), "--", prop_name]
         try:
             answer = self._run([*arguments, as_url(url)], timeout=timeout)
@@ -361,7 +363,7 @@ class Client:
         recurse: bool = True,
         ignore_ancestry: bool = False,
     ) -> Any:
-        """What differs between two trees, as a list of summaries with paths relative to the first."""
+        """The differences between two trees, as a list of summaries with paths relative to the first."""
         other = url_or_path1 if url_or_path2 is None else url_or_path2
         arguments = ["diff", "--summarize", "--xml"]
         if not recurse:
@@ -575,9 +577,12 @@ def _client_error(answer: CommandResult, where: str, aliases: Collection[Server]
 
 
 def _redirected(line: str, where: str, aliases: Collection[Server]) -> tuple[str, bool]:
-    """Where a redirect led svn or would have led it, empty where there was none, and whether that is another
-    repository than ``where``: one of another server, which is no alias, or one that svn connected to and
-    that has another path. ``line`` is svn's first error: those behind it may have the words of a server."""
+    """The target of a redirect, empty if there was none, and whether that is another repository than
+    ``where``.
+
+    It is another one if the server is another one and no alias, or if svn connected to it under another path.
+    ``line`` is svn's first error: later ones may have the words of a server.
+    """
     server = server_of(where)
     if server is None or server.scheme not in ("http", "https"):
         return "", False

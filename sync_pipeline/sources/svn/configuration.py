@@ -93,8 +93,9 @@ def write_configuration(folder: Path, ca_file: str | Path | None, proxy: str | N
 
 
 def svn_proxy(url: str) -> str | None:
-    """The proxy for ``url`` by the environment; None where there is none, where ``url`` is not of a web
-    server, or where the configuration of the machine names one."""
+    """The proxy for ``url`` from the environment. None if there is none, if ``url`` is not of a web server,
+    or if the configuration of the machine has one.
+    """
     if not url.startswith(("http://", "https://")) or has_proxy(SYSTEM):
         return None
     return proxy_for(url)

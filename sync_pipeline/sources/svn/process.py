@@ -142,12 +142,14 @@ def run(
 ) -> CommandResult:
     """Run ``command`` and wait for its end.
 
-    ``reply`` gets what the command wrote to its standard error since the last reply, and returns what to
-    write to its standard input: None for nothing yet, empty for its end. Without ``reply`` the standard input
+    ``reply`` gets the text that the command wrote to its standard error since the last reply. It returns the
+    text for its standard input: None for nothing yet, empty for its end. Without ``reply`` the standard input
     is empty. On every error, also an interrupt or an exception of ``reply``, the whole process group is
-    killed and reaped. Raises ConfigurationError when the command is not installed, WindowTooHard (code
-    ``timeout``, ``too_large`` or ``out_of_memory``), and Cancelled. Raises Transient (code ``no_room``) when
-    this machine has no room for another file or process.
+    killed and reaped.
+
+    Raises ConfigurationError if the command is not installed, WindowTooHard (code ``timeout``, ``too_large``
+    or ``out_of_memory``), and Cancelled. Raises Transient (code ``no_room``) if this machine has no room for
+    another file or process.
     """
     try:
         answer = OutputFile()

@@ -45,8 +45,9 @@ _SILENCE_SECONDS = 60.0
 
 @dataclass
 class Altered:
-    """The exact values of one revision that svn shows changed: ``texts`` by the name of the property, and the
-    path and source of its copy by the path as svn shows it."""
+    """The exact values of one revision that svn shows changed. They are ``texts`` by the name of the
+    property, and the path and source of its copy by the shown path.
+    """
 
     texts: dict[str, bytes] = field(default_factory=dict)
     paths: dict[str, tuple[str, str | None]] = field(default_factory=dict)

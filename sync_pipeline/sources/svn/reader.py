@@ -1,11 +1,11 @@
 """Reads revisions of one repository and yields them as pages of rows.
 
-Belongs here: one ``svn log`` per window, what a bad answer means, the other ways to read a single hard
-revision, the prefix filter, what the server hides. Does not belong here: which window is read when, and the
+Belongs here: one ``svn log`` per window, the consequence of a bad response, other ways to read a single
+revision, the prefix filter, hidden revisions. Does not belong here: which window is read when, and the
 database.
 
-The log is always read at the repository root and pinned to the end of the window, because a path of today may
-not have existed then; a repository registered below its root is a filter on the changed paths.
+The log is always read at the repository root and pinned to the end of the window. A current path may not have
+existed then. A repository registered below its root is a filter on the changed paths.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 # The properties that svn writes as elements of their own, by name.
 _TEXTS = {"svn:author": "author", "svn:log": "msg"}
 
-# What is the revision's fault whatever stands between us and the server.
+# Errors that the revision causes, whatever proxy is in between.
 _SURE = frozenset({Meaning.CORRUPT.value, "too_large"})
 
 SCHEMES = re.compile(r"(https?|file|svn(\+[A-Za-z0-9]+)?)://")
@@ -144,7 +144,7 @@ class SvnReader:
     def read(self, window: RevisionWindow) -> Iterator[RevisionPage]:
         """The revisions of ``window`` as one page whose rows are parsed as they are taken.
 
-        Raises WindowTooHard when the answer is unusable, too large, too slow, or a revision in it is damaged:
+        Raises WindowTooHard if the response is unusable, too large, too slow, or has a damaged revision. Then
         a smaller window may work, and a single revision goes to :meth:`read_single`. Else as :meth:`visit`.
         """
         if not len(window):
@@ -214,7 +214,7 @@ class SvnReader:
     # One answer
 
     def _patiently(self, ask: Callable[[], Answered]) -> Answered:
-        """What ``ask`` returns; a lost or refused connection is tried again after half a second or more."""
+        """The result of ``ask``; a lost or refused connection is retried after half a second or more."""
         return Retrying(
             retry=retry_if_exception(_lost_connection),
             stop=stop_after_attempt(self._attempts),
@@ -238,8 +238,8 @@ class SvnReader:
             )
         except ClientError as error:
             what = meaning(error.codes)
-            # Of damage svn is sure. Everything else may be the fault of whatever stands between us and the
-            # server, so a window is blamed only while another revision can be asked for.
+            # Damage is certain. A proxy may cause everything else, so a window counts as the cause only while
+            # another revision can be read.
             if what is Meaning.CORRUPT or (_may_be_hard(error) and self._answers_logs(window.first)):
                 raise _Hard(f"svn log failed on {window}: {codes_of(error)}", what) from None
             if what is Meaning.NOT_FOUND:
@@ -450,9 +450,12 @@ def _quarantined(rev_num: int, error: WindowTooHard, payload: bytes) -> Quaranti
 
 
 def _may_be_hard(error: ClientError) -> bool:
-    """Whether the revisions of the window may be to blame, so that a smaller one or another way of reading
-    may work: svn stumbled over the answer, the answer broke off, or svn gives a reason that the table does
-    not know. Without any reason (a killed process) they are not."""
+    """Whether the revisions of the window may be the cause, so that a smaller window or another way of
+    reading may work.
+
+    That is so if svn failed on the response, if the response broke off, or for a code that the table does not
+    have. Without any reason (a killed process) they are not the cause.
+    """
     what = meaning(error.codes)
     if what is Meaning.UNKNOWN:
         return any(error.codes)

@@ -1,11 +1,11 @@
-"""The answer of ``svn log --xml``: judged as a whole first, then parsed entry by entry.
+"""The response of ``svn log --xml``: checked as a whole first, then parsed entry by entry.
 
-Belongs here: the judgement (closing tag, expected revisions, legal bytes), the fast parser for answers that
-passed it, and the tolerant parser that takes a single entry apart whatever bytes it holds. Does not belong
-here: running the command, and what a caller does with a bad answer.
+Belongs here: the check (closing tag, expected revisions, legal bytes), and the fast parser for checked
+responses. Also the tolerant parser for a single entry with any bytes. Does not belong here: running the
+command, and the consequence of a bad response.
 
-Memory stays flat: the answer remains in its file, small entries are parsed in groups, and of a large entry
-the changed paths are a view that reads the file again on each iteration.
+Memory stays flat: the response remains in its file, and small entries are parsed in groups. The changed paths
+of a large entry are a view that reads the file again on each iteration.
 """
 
 from __future__ import annotations
@@ -143,8 +143,9 @@ class JudgedLog:
 
     @property
     def is_alterable(self) -> bool:
-        """Whether it holds what may have been a CR or a TAB before an XML reader saw it: a text of several
-        lines, or a source of a copy with a space."""
+        """Whether an XML reader may have changed a CR or a TAB in it. It then has a text of several lines, or
+        the source of a copy with a space.
+        """
         blocks = self._file.blocks(0, self._file.size, BLOCK, b"</")
         return any(_ALTERABLE.search(block) for _, block in blocks)
 

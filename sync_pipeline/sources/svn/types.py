@@ -227,7 +227,9 @@ class PysvnLock(ByKey):
 
 @dataclass(frozen=True, repr=False)
 class PysvnInfo(ByKey):
-    """What ``info2`` says of a path; ``last_changed_date`` in seconds since the epoch, ``size`` in bytes."""
+    """The result of ``info2`` for a path; ``last_changed_date`` in seconds since the epoch, ``size`` in
+    bytes.
+    """
 
     URL: str
     rev: Revision
@@ -243,8 +245,9 @@ class PysvnInfo(ByKey):
 
 @dataclass(frozen=True, repr=False)
 class PysvnList(ByKey):
-    """What ``list`` says of a path; ``time`` in seconds since the epoch, ``size`` in bytes. ``has_props`` is
-    None: the command does not say."""
+    """The result of ``list`` for a path; ``time`` in seconds since the epoch, ``size`` in bytes.
+    ``has_props`` is None: the command does not tell.
+    """
 
     path: str
     repos_path: str
@@ -258,7 +261,7 @@ class PysvnList(ByKey):
 
 @dataclass(frozen=True, repr=False)
 class PysvnDiffSummary(ByKey):
-    """What ``diff_summarize`` says of a path."""
+    """The result of ``diff_summarize`` for a path."""
 
     path: str
     summarize_kind: diff_summarize_kind
