@@ -1,7 +1,7 @@
 """The JSON schemas in ``docs/schemas``, made from the types of the documents.
 
 Belongs here: the file of each document, and how a type becomes a schema. Does not belong here: a key
-(:mod:`sync_pipeline.documents`).
+(:mod:`sync_pipeline.core.documents`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from typing_extensions import is_typeddict
 
-from sync_pipeline.documents import common, gates, installation, ledger, quality, runner
+from sync_pipeline.core.documents import common, gates, installation, ledger, quality, runner
 
 DOCUMENTS: Mapping[str, tuple[str, Any]] = {
     "admin-breakers": ("Circuit breakers", gates.BreakerList),

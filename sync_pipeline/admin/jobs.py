@@ -14,14 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.core.exit_codes import PARTIAL, SUCCESS
-from sync_pipeline.core.model import JobStatus, Repository
-from sync_pipeline.database.pool import Connection, Database
-from sync_pipeline.database.ranges import from_ranges
-from sync_pipeline.documents.common import from_row
-from sync_pipeline.documents.formatting import age, counted, plain_window, some
-from sync_pipeline.documents.ledger import (
+from sync_pipeline.core.documents.common import from_row
+from sync_pipeline.core.documents.ledger import (
     ActionName,
     Attempt,
     HandledJob,
@@ -32,6 +26,12 @@ from sync_pipeline.documents.ledger import (
     JobSettings,
     ShownJob,
 )
+from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.exit_codes import PARTIAL, SUCCESS
+from sync_pipeline.core.formatting import age, counted, plain_window, some
+from sync_pipeline.core.model import JobStatus, Repository
+from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.database.ranges import from_ranges
 from sync_pipeline.ledger import configurations, repos
 from sync_pipeline.ledger import job_actions as store
 from sync_pipeline.ledger.job_actions import By, Filters

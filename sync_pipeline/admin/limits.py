@@ -13,12 +13,12 @@ from difflib import get_close_matches
 from functools import partial
 
 from sync_pipeline.core.catalog import instance_of
+from sync_pipeline.core.documents.common import from_row
+from sync_pipeline.core.documents.gates import Limit, LimitEvent, LimitList
 from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.formatting import plain_mark, some
 from sync_pipeline.core.model import Bucket
 from sync_pipeline.database.pool import Connection, Database, database_time
-from sync_pipeline.documents.common import from_row
-from sync_pipeline.documents.formatting import plain_mark, some
-from sync_pipeline.documents.gates import Limit, LimitEvent, LimitList
 from sync_pipeline.ledger import rate_limits as store
 from sync_pipeline.policy import rate_limits as policy
 from sync_pipeline.policy.rate_limits import RateLimits

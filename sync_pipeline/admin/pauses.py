@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sync_pipeline.core.documents.common import from_row
+from sync_pipeline.core.documents.gates import (
+    Breaker,
+    BreakerError,
+    BreakerEvent,
+    BreakerList,
+    Pause,
+    PauseList,
+)
 from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.formatting import some
 from sync_pipeline.core.job_types import DECLARED
-from sync_pipeline.core.model import JobType, Repository
+from sync_pipeline.core.model import BreakerScope, BreakerState, JobType, Repository
 from sync_pipeline.database.pool import Connection, Database
-from sync_pipeline.documents.common import from_row
-from sync_pipeline.documents.formatting import some
-from sync_pipeline.documents.gates import Breaker, BreakerError, BreakerEvent, BreakerList, Pause, PauseList
 from sync_pipeline.ledger import breakers, pauses, repos
-from sync_pipeline.policy.breaker import BreakerState, Scope
 from sync_pipeline.policy.samples import SERVER_CODES
 from sync_pipeline.registry.registration import find_repository
 from sync_pipeline.scheduling.dispatch import limits_of
@@ -135,8 +141,8 @@ def reset_breaker(database: Database, scope: str, key: str, *, actor: str, reaso
     """Close a breaker whose cause is found; what happened until now is no evidence any more. Returns the
     state it was in; where that is closed, nothing is changed. Raises ConfigurationError if there is no such
     breaker."""
-    if scope not in tuple(Scope):
-        raise ConfigurationError(f"--scope: {scope!r} is none of {', '.join(Scope)}")
+    if scope not in tuple(BreakerScope):
+        raise ConfigurationError(f"--scope: {scope!r} is none of {', '.join(BreakerScope)}")
     if not reason.strip():
         raise ConfigurationError("--reason is empty; say what the cause was")
     with database.connection() as conn:

@@ -18,10 +18,10 @@ from typing import Any
 from sync_pipeline import __version__
 from sync_pipeline.core import catalog, exit_codes
 from sync_pipeline.core.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.core.formatting import plain_window
 from sync_pipeline.core.model import JobReport, JobRequest, JobType, Repository
 from sync_pipeline.core.safe_text import visible
 from sync_pipeline.database.pool import Connection, Database, database_time
-from sync_pipeline.documents.formatting import plain_window
 from sync_pipeline.facts import quarantine
 from sync_pipeline.facts.quarantine import QuarantineEntry
 from sync_pipeline.ledger import repos
@@ -266,7 +266,8 @@ def _chosen(database: Database, wanted: Filter) -> tuple[list[QuarantineEntry], 
 
 
 def _groups(entries: Sequence[QuarantineEntry]) -> list[list[QuarantineEntry]]:
-    """The groups of entries, one job each: those of one asset. Entries of stored raws have separate groups."""
+    """The groups of entries, one job each: those of one asset. Entries of stored raws have separate
+    groups."""
     found: dict[tuple[int, JobType, bool], list[QuarantineEntry]] = {}
     for entry in entries:
         key = entry.repo_id, entry.job_type, entry.natural_key.startswith(RAW)

@@ -13,10 +13,10 @@ from typing import Any
 
 from sync_pipeline import __version__
 from sync_pipeline.core import catalog, exit_codes
+from sync_pipeline.core.documents.quality import Verification
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.model import Repository
 from sync_pipeline.database.pool import Connection, Database, database_time
-from sync_pipeline.documents.quality import Verification
 from sync_pipeline.ledger import integrity_checks, repos
 from sync_pipeline.ledger.integrity_checks import SHOWN_ROWS, IntegrityCheck
 from sync_pipeline.settings import Settings

@@ -16,7 +16,7 @@ from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.exit_codes import FAILED, PARTIAL, SUCCESS
 
 if TYPE_CHECKING:
-    from sync_pipeline.documents.installation import Probe
+    from sync_pipeline.core.documents.installation import Probe
 
 
 def health_command(

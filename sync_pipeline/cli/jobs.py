@@ -14,13 +14,13 @@ import typer
 
 from sync_pipeline.cli import options, output, shared
 from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.formatting import age, second
 from sync_pipeline.core.model import JobStatus, Mode
-from sync_pipeline.documents.formatting import age, second
 
 if TYPE_CHECKING:
     from sync_pipeline.admin.jobs import Action
+    from sync_pipeline.core.documents.ledger import Job, JobAction, JobList, ShownJob
     from sync_pipeline.database.pool import Database
-    from sync_pipeline.documents.ledger import Job, JobAction, JobList, ShownJob
     from sync_pipeline.ledger.job_actions import Filters
 
 app = options.group(

@@ -13,10 +13,10 @@ import typer
 
 from sync_pipeline.cli import options, output, shared
 from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.documents.formatting import second
+from sync_pipeline.core.formatting import second
 
 if TYPE_CHECKING:
-    from sync_pipeline.documents.gates import Limit, LimitList
+    from sync_pipeline.core.documents.gates import Limit, LimitList
 
 app = options.group(
     "How much is sent to each server, summed over all processes.",

@@ -1,7 +1,7 @@
 """How a long command shows that it moves: a bar on a terminal, now and then a line elsewhere.
 
 Belongs here: what is drawn where and how often. Does not belong here: what the numbers mean; the words are
-those of :mod:`sync_pipeline.documents.formatting`.
+those of :mod:`sync_pipeline.core.formatting`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from sync_pipeline.cli.output import print_message
+from sync_pipeline.core.formatting import pace
 from sync_pipeline.core.model import Counts, JobType
 from sync_pipeline.core.safe_text import visible
-from sync_pipeline.documents.formatting import pace
 
 Show = Callable[[Counts], None]
 

@@ -14,7 +14,7 @@ import typer
 from sync_pipeline.cli import options, output, shared
 from sync_pipeline.cli.progress import shown
 from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.documents.formatting import age, counted, moment
+from sync_pipeline.core.formatting import age, counted, moment
 
 _NEXT = {
     "read": "is read again by a repair",

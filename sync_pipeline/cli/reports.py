@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sync_pipeline.cli import output
 from sync_pipeline.cli.output import cell
-from sync_pipeline.documents.formatting import age, counted, failed_starts, moment, second
+from sync_pipeline.core.formatting import age, counted, failed_starts, moment, second
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

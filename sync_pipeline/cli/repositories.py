@@ -17,7 +17,7 @@ import typer
 from sync_pipeline.cli import options, output, shared
 from sync_pipeline.core.errors import ConfigurationError, SyncError
 from sync_pipeline.core.exit_codes import FAILED, PARTIAL, SUCCESS
-from sync_pipeline.documents.formatting import counted
+from sync_pipeline.core.formatting import counted
 
 if TYPE_CHECKING:
     from sync_pipeline.core.model import Repository

@@ -84,7 +84,7 @@ def runner_incremental(
 
 def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None, as_json: bool) -> int:
     """Rounds with a pause between them; one that fails does not end them. Returns the exit code of all."""
-    from sync_pipeline.documents.formatting import counted
+    from sync_pipeline.core.formatting import counted
     from sync_pipeline.reports import runner
 
     outcomes: list[runner.Outcome] = []

@@ -12,12 +12,12 @@ from uuid import UUID
 import typer
 
 from sync_pipeline.cli import options, output, shared
-from sync_pipeline.documents.formatting import second
+from sync_pipeline.core.formatting import second
 
 if TYPE_CHECKING:
+    from sync_pipeline.core.documents.common import WindowRange
+    from sync_pipeline.core.documents.ledger import Batch, Run, RunList, ShownRun
     from sync_pipeline.core.model import JobReport
-    from sync_pipeline.documents.common import WindowRange
-    from sync_pipeline.documents.ledger import Batch, Run, RunList, ShownRun
 
 app = options.group(
     "Runs: what an attempt read, batch by batch; read it again.",

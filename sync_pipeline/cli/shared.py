@@ -87,8 +87,7 @@ def dagster_instance(settings: Settings, database: Database) -> Iterator[Dagster
         return
     import dagster as dg
 
-    from sync_pipeline.orchestration.build import quiet_dagster
-    from sync_pipeline.orchestration.run import dagster_environment
+    from sync_pipeline.orchestration.instance import dagster_environment, quiet_dagster
 
     with dagster_environment(settings), quiet_dagster(), dg.DagsterInstance.get() as instance:
         yield instance

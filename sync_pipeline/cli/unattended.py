@@ -20,12 +20,12 @@ import typer
 from sync_pipeline.cli import options, output, shared
 from sync_pipeline.core.errors import ConfigurationError, SyncError
 from sync_pipeline.core.exit_codes import FAILED, PARTIAL, SUCCESS
-from sync_pipeline.documents.formatting import counted, second
+from sync_pipeline.core.formatting import counted, second
 
 if TYPE_CHECKING:
+    from sync_pipeline.core.documents.ledger import WorkerJob
     from sync_pipeline.core.model import JobReport
     from sync_pipeline.database.pool import Database
-    from sync_pipeline.documents.ledger import WorkerJob
     from sync_pipeline.scheduling.dispatch import Round
     from sync_pipeline.scheduling.reaper import ReapReport
     from sync_pipeline.settings import Settings
@@ -229,8 +229,8 @@ class _ReportPrinter:
     def __call__(self, report: JobReport) -> None:
         import psycopg
 
-        from sync_pipeline.documents.common import from_row
-        from sync_pipeline.documents.ledger import WorkerJob
+        from sync_pipeline.core.documents.common import from_row
+        from sync_pipeline.core.documents.ledger import WorkerJob
 
         with self._lock:
             if report.repo_id not in self._names:

@@ -312,6 +312,68 @@ class Difference:
     fields: tuple[str, ...] = ()
 
 
+class BreakerState(StrEnum):
+    """``closed``: everything runs. ``open``: nothing starts for a while. ``half_open``: single probes run."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class BreakerScope(StrEnum):
+    """The scope of a breaker. Several apply to each job; any open one blocks it."""
+
+    GLOBAL = "global"
+    INSTANCE = "instance"
+    TENANT = "tenant"
+    POOL = "pool"
+
+
+class DecisionReason(StrEnum):
+    """Why something starts or not. The first group is chosen, the second is not."""
+
+    NEVER_VISITED = "never_visited"
+    HINT = "hint"
+    INTERVAL = "interval"
+    REPROBE = "reprobe"
+    PENDING = "pending"
+    RETRY = "retry"
+    TAKEOVER = "takeover"
+    COALESCED = "together"
+    PROBE = "probe"
+    OPEN_BACKFILL = "open_backfill"
+
+    # Only an event changes it.
+    RETIRED = "retired"
+    NOT_CONFIGURED = "not_configured"
+    REPLACED = "replaced"
+    OTHER_POOL = "other_pool"
+    SWITCHED_OFF = "switched_off"
+    # Not due.
+    NO_ACCESS = "no_access"
+    DEAD = "dead"
+    NOT_YET = "not_yet"
+    NOTHING_NEW = "nothing_new"
+    RUNNING = "running"
+    WAITS_FOR_RETRY = "waits_for_retry"
+    IN_FLIGHT = "in_flight"
+    # Due, but a gate stops it.
+    PAUSED = "paused"
+    CREDENTIAL = "credential"
+    BREAKER_OPEN = "breaker_open"
+    HALF_OPEN = "half_open"
+    ERROR_BUDGET = "error_budget"
+    DEGRADED = "degraded"
+    RATE_LIMITED = "rate_limited"
+    # May start, but there is no room.
+    RUNNING_CAP = "running_cap"
+    QUEUE_FULL = "queue_full"
+    TICK_FULL = "tick_full"
+    INSTANCE_CAP = "instance_cap"
+    TENANT_CAP = "tenant_cap"
+    HISTORY_CAP = "history_cap"
+
+
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """A request for a job. ``window`` is None for an incremental job, which reads from the watermark to the

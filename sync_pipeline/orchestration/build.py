@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import click
 import dagster as dg
-from dagster import BetaWarning, PreviewWarning, SupersessionWarning
 
 from sync_pipeline.core import catalog
 from sync_pipeline.core.errors import ConfigurationError
@@ -25,6 +22,7 @@ from sync_pipeline.core.safe_text import visible
 from sync_pipeline.orchestration import console
 from sync_pipeline.orchestration.assets import family_assets, family_jobs
 from sync_pipeline.orchestration.changes import changes_sensors
+from sync_pipeline.orchestration.instance import quiet_dagster
 from sync_pipeline.orchestration.liveness import fleet_checks
 from sync_pipeline.orchestration.partitions import block_window, day_partitions, first_day, parse_day
 from sync_pipeline.orchestration.reaper import reaper_sensor
@@ -48,17 +46,6 @@ from sync_pipeline.orchestration.sensors import scheduler_sensor
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.scheduling import pools
 from sync_pipeline.settings import Settings, load_settings
-
-
-@contextmanager
-def quiet_dagster() -> Iterator[None]:
-    """Hide Dagster's warnings about its own API, which are one line per asset, and no others."""
-    with warnings.catch_warnings():
-        for category in (BetaWarning, PreviewWarning, SupersessionWarning):
-            warnings.simplefilter("ignore", category)
-        # Dagster calls this itself for every nested resource.
-        warnings.filterwarnings("ignore", "InitResourceContext.dagster_run", DeprecationWarning)
-        yield
 
 
 def load_defs() -> dg.Definitions:

@@ -15,8 +15,8 @@ import dagster as dg
 
 from sync_pipeline.database.pool import Database
 from sync_pipeline.orchestration import code_server, ui
+from sync_pipeline.orchestration.instance import dagster_environment
 from sync_pipeline.orchestration.partitions import ensure_blocks
-from sync_pipeline.orchestration.run import dagster_environment
 from sync_pipeline.registry.registration import export_catalog
 from sync_pipeline.settings import Settings
 

@@ -15,10 +15,9 @@ import dagster as dg
 
 from sync_pipeline.core import clock
 from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.formatting import failed_starts
 from sync_pipeline.database import diagnosis
-from sync_pipeline.documents.formatting import failed_starts
-from sync_pipeline.orchestration.build import quiet_dagster
-from sync_pipeline.orchestration.run import dagster_environment
+from sync_pipeline.orchestration.instance import dagster_environment, quiet_dagster
 from sync_pipeline.reports import run_starts
 from sync_pipeline.reports.doctor import Finding, failed, ok, skipped, warning
 from sync_pipeline.reports.doctor.findings import DAGSTER_CHECKS, error_text

@@ -20,15 +20,14 @@ import dagster as dg
 
 from sync_pipeline.core import catalog
 from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.core.model import Kind, Lifecycle, Repository
+from sync_pipeline.core.formatting import age, counted
+from sync_pipeline.core.model import BreakerState, Kind, Lifecycle, Repository
 from sync_pipeline.core.safe_text import one_line, visible
 from sync_pipeline.database.pool import Connection
-from sync_pipeline.documents.formatting import age, counted
 from sync_pipeline.ledger import breakers, heartbeats, pauses, pools, repos, servers
 from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource
-from sync_pipeline.policy.breaker import BreakerState
 from sync_pipeline.reports.health import reason_of_server
-from sync_pipeline.reports.reasons import Reason, remedy
+from sync_pipeline.reports.reasons import HealthReason, remedy
 from sync_pipeline.scheduling import credentials
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import Settings, load_settings
@@ -95,7 +94,7 @@ def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> Fleet
     wrong: list[str] = []
     metadata: dict[str, str | int] = {}
 
-    def add(place: str, reason: Reason, line: str) -> None:
+    def add(place: str, reason: HealthReason, line: str) -> None:
         wrong.append(f"{place} {reason}")
         metadata[place] = visible(f"{reason}: {line}")
         metadata[f"{place}: what to do"] = remedy(reason)
@@ -110,7 +109,7 @@ def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> Fleet
     for instance in sorted(used):
         problem = tokens.problem(instance)
         if problem is not None:
-            add(f"{Kind.GITLAB} {instance}", Reason.CREDENTIAL, problem)
+            add(f"{Kind.GITLAB} {instance}", HealthReason.CREDENTIAL, problem)
     severity = dg.AssetCheckSeverity.ERROR
     counts = {"failing_count": len(wrong)}
     return FleetVerdict(SERVERS, tuple(wrong), severity, counts | (metadata or {"servers": "all answer"}))

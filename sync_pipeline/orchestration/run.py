@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,16 +22,16 @@ from sync_pipeline.core.model import Counts, JobReport, JobType, Kind, Mode, Rev
 from sync_pipeline.database.pool import Database
 from sync_pipeline.ledger import repos
 from sync_pipeline.orchestration.assets import console_at
-from sync_pipeline.orchestration.build import build_defs, quiet_dagster
+from sync_pipeline.orchestration.build import build_defs
 from sync_pipeline.orchestration.dagster_internals import RunFailureReason
 from sync_pipeline.orchestration.failures import REFUSED
+from sync_pipeline.orchestration.instance import dagster_environment, quiet_dagster
 from sync_pipeline.orchestration.partitions import day_partitions, ensure_blocks, first_day, partitions_of
 from sync_pipeline.orchestration.processes import (
     Process,
     end_lost_run,
     process_of,
     signature,
-    variables_set,
 )
 from sync_pipeline.orchestration.run_spec import (
     PARTITION_TAG,
@@ -45,17 +45,8 @@ from sync_pipeline.orchestration.run_spec import (
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.orchestration.storage import explained_storage
-from sync_pipeline.runtime.environment import environment_variables
 from sync_pipeline.scheduling import pools
 from sync_pipeline.settings import Settings
-
-
-@contextmanager
-def dagster_environment(settings: Settings) -> Iterator[Mapping[str, str]]:
-    """The variables that Dagster reads, in force for the length of the block."""
-    variables = environment_variables(settings)
-    with variables_set(variables):
-        yield variables
 
 
 def execute(

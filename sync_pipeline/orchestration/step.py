@@ -24,6 +24,7 @@ from uuid import uuid4
 import dagster as dg
 
 from sync_pipeline.core.errors import Cancelled, ConfigurationError, SyncError
+from sync_pipeline.core.formatting import counted
 from sync_pipeline.core.job_types import Family
 from sync_pipeline.core.model import (
     Counts,
@@ -40,7 +41,6 @@ from sync_pipeline.core.model import (
 from sync_pipeline.core.safe_text import one_line
 from sync_pipeline.core.windows import hull, merged
 from sync_pipeline.database.pool import Database
-from sync_pipeline.documents.formatting import counted
 from sync_pipeline.ledger import planning
 from sync_pipeline.orchestration.asset_page import OF_EVERY_PARTITION, AssetPages, check_fields
 from sync_pipeline.orchestration.completed_partitions import finished_blocks, finished_days

@@ -141,7 +141,7 @@ def serve(
     listener = _listen(host, port)
     port = int(listener.getsockname()[1])
     os.environ.update(environment_variables(settings))
-    from sync_pipeline.orchestration.build import quiet_dagster
+    from sync_pipeline.orchestration.instance import quiet_dagster
 
     with _private_sockets(), quiet_dagster(), DagsterInstance.get() as instance:
         instance.optimize_for_webserver(_DATABASE_ANSWERS_MS, _POOL_RECYCLE, _POOL_MAX_OVERFLOW)
@@ -260,9 +260,8 @@ def _start_daemon(
     """
     from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
-    from sync_pipeline.orchestration.build import quiet_dagster
+    from sync_pipeline.orchestration.instance import dagster_environment, quiet_dagster
     from sync_pipeline.orchestration.processes import end_lost_run
-    from sync_pipeline.orchestration.run import dagster_environment
 
     try:
         with dagster_environment(settings), quiet_dagster(), DagsterInstance.get() as instance:

@@ -10,29 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 
+from sync_pipeline.core.model import BreakerScope, BreakerState
 from sync_pipeline.policy.samples import Rates, RunOutcome, Sample, rates_of_server
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_RATES = Rates()
-
-
-class BreakerState(StrEnum):
-    """``closed``: everything runs. ``open``: nothing starts for a while. ``half_open``: single probes run."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
-
-
-class Scope(StrEnum):
-    """The scope of a breaker. Several apply to each job; any open one blocks it."""
-
-    GLOBAL = "global"
-    INSTANCE = "instance"
-    TENANT = "tenant"
-    POOL = "pool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +25,7 @@ class Breaker:
     answered since it became half open. Times are UTC.
     """
 
-    scope: Scope
+    scope: BreakerScope
     key: str
     state: BreakerState = BreakerState.CLOSED
     since: datetime = _BEGINNING

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sync_pipeline.core.model import Mode
+from sync_pipeline.core.model import DecisionReason, Mode
 from sync_pipeline.policy.gates import AT_WORK, ActivityKey, activity_key
-from sync_pipeline.policy.snapshot import Caps, Decision, PlanningLimits, Reason, Usage
+from sync_pipeline.policy.snapshot import Caps, Decision, PlanningLimits, Usage
 
 # The last of this many slots is history's, while live syncing wants all of them.
 _PLACES = 4
@@ -52,7 +52,7 @@ class _Ledger:
         for decision in decisions:
             if decision.reason in AT_WORK:
                 key = activity_key(decision)
-                if decision.reason is Reason.RUNNING:
+                if decision.reason is DecisionReason.RUNNING:
                     self.running.add(key)
                 if key not in self.queued:
                     self._count(key, decision)
@@ -65,25 +65,25 @@ class _Ledger:
             self.history += 1
             self.history_by_instance[decision.instance] += 1
 
-    def refuses(self, activity: _Activity) -> Reason | None:
+    def refuses(self, activity: _Activity) -> DecisionReason | None:
         """The first cap that is reached, in the order of seed 000, section 1.6."""
         caps, decision = self.caps, activity.first
         if len(self.running) >= caps.running:
-            return Reason.RUNNING_CAP
+            return DecisionReason.RUNNING_CAP
         if len(self.queued) >= caps.queued:
-            return Reason.QUEUE_FULL
+            return DecisionReason.QUEUE_FULL
         if self.started >= caps.per_scan:
-            return Reason.TICK_FULL
+            return DecisionReason.TICK_FULL
         if self.by_instance[decision.instance] >= caps.per_instance:
-            return Reason.INSTANCE_CAP
+            return DecisionReason.INSTANCE_CAP
         if self.by_tenant[decision.tenant] >= caps.per_tenant:
-            return Reason.TENANT_CAP
+            return DecisionReason.TENANT_CAP
         # History takes half at most, so that live syncing never waits for it.
         if activity.is_history and (
             self.history >= min(half(caps.queued), caps.history or caps.queued)
             or self.history_by_instance[decision.instance] >= half(caps.per_instance)
         ):
-            return Reason.HISTORY_CAP
+            return DecisionReason.HISTORY_CAP
         return None
 
     def reserve(self, activity: _Activity) -> None:

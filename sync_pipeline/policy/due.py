@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sync_pipeline.core.model import Access, JobStatus, Lifecycle, Mode, Window
+from sync_pipeline.core.model import Access, DecisionReason, JobStatus, Lifecycle, Mode, Window
 from sync_pipeline.core.windows import holds
 from sync_pipeline.policy.backoff import wait_before_next_look
-from sync_pipeline.policy.snapshot import AssetState, InFlight, Job, PlanningLimits, Reason
+from sync_pipeline.policy.snapshot import AssetState, InFlight, Job, PlanningLimits
 
 # GitLab updates the last activity of a project at most once in this time.
 _ACTIVITY_LAG = timedelta(hours=1)
@@ -25,7 +25,7 @@ _SLOW = frozenset({Access.DENIED, Access.DISABLED, Access.GONE})
 
 def evaluate_job(
     asset: AssetState, job: Job, runs: Sequence[InFlight], now: datetime, limits: PlanningLimits
-) -> tuple[Reason, datetime | None]:
+) -> tuple[DecisionReason, datetime | None]:
     stopped, until = _stopped(asset, now, limits)
     # A retired or replaced repository keeps its jobs, untouched, for the person who decides about it.
     if stopped is not None and (job.mode is not Mode.INCREMENTAL or until is None or until > now):
@@ -33,41 +33,41 @@ def evaluate_job(
     if job.status is JobStatus.RUNNING:
         expires = job.claim_expires_at or now
         if expires > now:
-            return Reason.RUNNING, expires
+            return DecisionReason.RUNNING, expires
     elif job.not_before is not None and job.not_before > now:
-        return Reason.WAITS_FOR_RETRY, job.not_before
+        return DecisionReason.WAITS_FOR_RETRY, job.not_before
     if any(_holds(run, job.mode, job.window) for run in runs):
-        return Reason.IN_FLIGHT, None
+        return DecisionReason.IN_FLIGHT, None
     if job.dispatched_at is not None and job.dispatched_at > now - DISPATCHED_FOR:
-        return Reason.IN_FLIGHT, job.dispatched_at + DISPATCHED_FOR
+        return DecisionReason.IN_FLIGHT, job.dispatched_at + DISPATCHED_FOR
     if job.status is JobStatus.RUNNING:
-        return Reason.TAKEOVER, None
+        return DecisionReason.TAKEOVER, None
     if job.status is JobStatus.FAILED:
-        return Reason.RETRY, None
-    return Reason.PENDING, None
+        return DecisionReason.RETRY, None
+    return DecisionReason.PENDING, None
 
 
 def evaluate_asset(
     asset: AssetState, runs: Sequence[InFlight], now: datetime, limits: PlanningLimits
-) -> tuple[Reason, datetime | None]:
+) -> tuple[DecisionReason, datetime | None]:
     stopped, until = _stopped(asset, now, limits)
     if stopped is None and asset.dead_at is not None:
-        stopped, until = Reason.DEAD, _next_look(asset.dead_at, asset.dead_since, limits)
+        stopped, until = DecisionReason.DEAD, _next_look(asset.dead_at, asset.dead_since, limits)
     if stopped is not None and (until is None or until > now):
         return stopped, until
     if any(_holds(run, Mode.INCREMENTAL, None) for run in runs):
-        return Reason.IN_FLIGHT, None
+        return DecisionReason.IN_FLIGHT, None
     if stopped is not None:
-        return Reason.REPROBE, None
+        return DecisionReason.REPROBE, None
     if asset.visited_at is None:
-        return Reason.NEVER_VISITED, None
+        return DecisionReason.NEVER_VISITED, None
     if _shows_news(asset, asset.visited_at):
-        return Reason.HINT, None
+        return DecisionReason.HINT, None
     quiet = _is_watched(asset, asset.visited_at, now, limits)
     due = asset.visited_at + (limits.quiet_interval if quiet else limits.sync_interval)
     if due <= now:
-        return Reason.INTERVAL, None
-    return (Reason.NOTHING_NEW if quiet else Reason.NOT_YET), due
+        return DecisionReason.INTERVAL, None
+    return (DecisionReason.NOTHING_NEW if quiet else DecisionReason.NOT_YET), due
 
 
 def _is_seen(asset: AssetState, visited_at: datetime) -> bool:
@@ -110,16 +110,16 @@ def _is_watched(asset: AssetState, visited_at: datetime, now: datetime, limits: 
 
 def _stopped(
     asset: AssetState, now: datetime, limits: PlanningLimits
-) -> tuple[Reason | None, datetime | None]:
+) -> tuple[DecisionReason | None, datetime | None]:
     """Why this asset is not synced in the ordinary way, and when it is tried again (None: never)."""
     if asset.lifecycle is Lifecycle.RETIRED:
-        return Reason.RETIRED, None
+        return DecisionReason.RETIRED, None
     if asset.access is Access.REPLACED:
-        return Reason.REPLACED, None
+        return DecisionReason.REPLACED, None
     if not asset.configured:
-        return Reason.NOT_CONFIGURED, None
+        return DecisionReason.NOT_CONFIGURED, None
     if asset.access in _SLOW:
-        return Reason.NO_ACCESS, _next_look(asset.visited_at or now, asset.access_since, limits)
+        return DecisionReason.NO_ACCESS, _next_look(asset.visited_at or now, asset.access_since, limits)
     return None, None
 
 

@@ -14,20 +14,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sync_pipeline.core.job_types import FAMILY_OF
-from sync_pipeline.core.model import JobType, Mode
+from sync_pipeline.core.model import BreakerScope, BreakerState, DecisionReason, JobType, Mode
 from sync_pipeline.policy.backoff import wait_before_next_look
-from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
+from sync_pipeline.policy.breaker import Breaker
 from sync_pipeline.policy.degradation import suggest
 from sync_pipeline.policy.error_budget import paused_until
 from sync_pipeline.policy.samples import Sample
-from sync_pipeline.policy.snapshot import AssetState, Decision, PlanningLimits, Reason, Snapshot
+from sync_pipeline.policy.snapshot import AssetState, Decision, PlanningLimits, Snapshot
 
 ActivityKey = tuple[int, str, Mode, object]
 Key = tuple[int, JobType]
 
-_OF_ALL_SERVERS = frozenset({Scope.GLOBAL, Scope.POOL})
+_OF_ALL_SERVERS = frozenset({BreakerScope.GLOBAL, BreakerScope.POOL})
 
-AT_WORK = frozenset({Reason.RUNNING, Reason.IN_FLIGHT})
+AT_WORK = frozenset({DecisionReason.RUNNING, DecisionReason.IN_FLIGHT})
 """Reasons of work in progress."""
 
 
@@ -38,20 +38,20 @@ def activity_key(decision: Decision) -> ActivityKey:
     return decision.repo_id, str(FAMILY_OF[decision.job_type]), decision.mode, decision.window
 
 
-def scopes_of(one: Decision | Sample) -> tuple[tuple[Scope, str], ...]:
+def scopes_of(one: Decision | Sample) -> tuple[tuple[BreakerScope, str], ...]:
     """The scopes whose breakers apply to the asset."""
     return (
-        (Scope.GLOBAL, ""),
-        (Scope.INSTANCE, one.instance),
-        (Scope.TENANT, one.tenant),
-        (Scope.POOL, one.pool),
+        (BreakerScope.GLOBAL, ""),
+        (BreakerScope.INSTANCE, one.instance),
+        (BreakerScope.TENANT, one.tenant),
+        (BreakerScope.POOL, one.pool),
     )
 
 
 def apply_gates(
     decisions: Sequence[Decision],
     snapshot: Snapshot,
-    breakers: Mapping[tuple[Scope, str], Breaker],
+    breakers: Mapping[tuple[BreakerScope, str], Breaker],
     samples: Mapping[Key, Sequence[Sample]],
     now: datetime,
 ) -> list[Decision]:
@@ -73,7 +73,7 @@ def apply_gates(
 
 
 def _refuse(
-    decision: Decision, reason: Reason, until: datetime | None = None, detail: str | None = None
+    decision: Decision, reason: DecisionReason, until: datetime | None = None, detail: str | None = None
 ) -> Decision:
     return replace(decision, chosen=False, reason=reason, until=until, detail=detail)
 
@@ -84,15 +84,15 @@ def _refuse(
 def _manual_gate(decision: Decision, asset: AssetState, snapshot: Snapshot, now: datetime) -> Decision:
     limits = snapshot.limits
     if not limits.switched_on or (limits.only and decision.job_type not in limits.only):
-        return _refuse(decision, Reason.SWITCHED_OFF)
+        return _refuse(decision, DecisionReason.SWITCHED_OFF)
     if not asset.in_pool:
-        return _refuse(decision, Reason.OTHER_POOL)
+        return _refuse(decision, DecisionReason.OTHER_POOL)
     pauses = [p for p in snapshot.pauses if p.holds(asset, now)]
     if not pauses:
         return decision
     # The pause that ends last counts.
     last = max(pauses, key=lambda p: (p.until is None, p.until or now))
-    return _refuse(decision, Reason.PAUSED, last.until, f"{last.reason} ({last.actor})")
+    return _refuse(decision, DecisionReason.PAUSED, last.until, f"{last.reason} ({last.actor})")
 
 
 # The server's rate limit and token ------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def _credential(
     """
     mine = [d for d in decisions if d.instance == instance]
     busy = any(
-        d.reason in AT_WORK or (d.reason is Reason.WAITS_FOR_RETRY and d.mode is Mode.INCREMENTAL)
+        d.reason in AT_WORK or (d.reason is DecisionReason.WAITS_FOR_RETRY and d.mode is Mode.INCREMENTAL)
         for d in mine
     )
     probe: Decision | None = None
@@ -119,9 +119,9 @@ def _credential(
     return [
         d
         if d.instance != instance or not d.chosen
-        else replace(d, reason=Reason.REPROBE)
+        else replace(d, reason=DecisionReason.REPROBE)
         if d is probe
-        else _refuse(d, Reason.CREDENTIAL, until if until > now else None)
+        else _refuse(d, DecisionReason.CREDENTIAL, until if until > now else None)
         for d in decisions
     ]
 
@@ -130,7 +130,7 @@ def _rate_limit(decision: Decision, snapshot: Snapshot, now: datetime) -> Decisi
     bucket = snapshot.buckets.get(decision.instance)
     if bucket is None or bucket.paused_until is None or bucket.paused_until <= now:
         return decision
-    return _refuse(decision, Reason.RATE_LIMITED, bucket.paused_until)
+    return _refuse(decision, DecisionReason.RATE_LIMITED, bucket.paused_until)
 
 
 # Evidence of the last runs --------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class _Allowance:
 def _through_breakers(
     decisions: Sequence[Decision],
     snapshot: Snapshot,
-    breakers: Mapping[tuple[Scope, str], Breaker],
+    breakers: Mapping[tuple[BreakerScope, str], Breaker],
     samples: Mapping[Key, Sequence[Sample]],
     now: datetime,
 ) -> list[Decision]:
@@ -167,7 +167,7 @@ def _through_breakers(
         and _rests_until(decision, samples, snapshot.limits, now) is None
         for decision, asks in zip(decisions, asked, strict=True)
     ]
-    there: dict[tuple[Scope, str], set[JobType]] = defaultdict(set)
+    there: dict[tuple[BreakerScope, str], set[JobType]] = defaultdict(set)
     for decision, asks, does in zip(decisions, asked, may, strict=True):
         for key in asks if does else ():
             there[key].add(decision.job_type)
@@ -190,12 +190,14 @@ def _through_breakers(
                     allowances[key].started.add(activity)
                     allowances[key].left -= 1
                     allowances[key].instances.add(decision.instance)
-            found.append(replace(decision, reason=Reason.OPEN_BACKFILL if is_open else Reason.PROBE))
+            found.append(
+                replace(decision, reason=DecisionReason.OPEN_BACKFILL if is_open else DecisionReason.PROBE)
+            )
             continue
         found.append(
             _refuse(
                 decision,
-                Reason.BREAKER_OPEN if is_open else Reason.HALF_OPEN,
+                DecisionReason.BREAKER_OPEN if is_open else DecisionReason.HALF_OPEN,
                 max((end for key in asks if (end := allowances[key].until)), default=None),
                 f"{first.scope} {first.key}: {first.reason}".replace(" :", ":"),
             )
@@ -203,13 +205,15 @@ def _through_breakers(
     return found
 
 
-def _asked(decision: Decision, stopped: Mapping[tuple[Scope, str], Breaker]) -> list[tuple[Scope, str]]:
+def _asked(
+    decision: Decision, stopped: Mapping[tuple[BreakerScope, str], Breaker]
+) -> list[tuple[BreakerScope, str]]:
     """The breakers that have to allow ``decision``, all in the same state."""
     mine = [key for key in scopes_of(decision) if key in stopped]
     if are_open := [key for key in mine if stopped[key].state is BreakerState.OPEN]:
         return are_open
     # A probe of a failing server is no evidence about its tenant or about everything.
-    instance = Scope.INSTANCE, decision.instance
+    instance = BreakerScope.INSTANCE, decision.instance
     return [instance] if instance in mine else mine
 
 
@@ -269,7 +273,7 @@ def _through_budgets(
     found = []
     for decision in decisions:
         key = decision.repo_id, decision.job_type
-        if not decision.chosen or decision.reason is Reason.PROBE:
+        if not decision.chosen or decision.reason is DecisionReason.PROBE:
             found.append(decision)
             continue
         if key not in until:
@@ -280,10 +284,10 @@ def _through_budgets(
         if end is None:
             found.append(decision)
         elif end > now or key in busy or key in probed:
-            found.append(_refuse(decision, Reason.ERROR_BUDGET, end if end > now else None))
+            found.append(_refuse(decision, DecisionReason.ERROR_BUDGET, end if end > now else None))
         else:
             probed.add(key)
-            found.append(replace(decision, reason=Reason.PROBE))
+            found.append(replace(decision, reason=DecisionReason.PROBE))
     return found
 
 
@@ -291,7 +295,7 @@ def _backoff_gate(
     decision: Decision, samples: Mapping[Key, Sequence[Sample]], limits: PlanningLimits, now: datetime
 ) -> Decision:
     until = _rests_until(decision, samples, limits, now)
-    return decision if until is None else _refuse(decision, Reason.DEGRADED, until)
+    return decision if until is None else _refuse(decision, DecisionReason.DEGRADED, until)
 
 
 def _rests_until(

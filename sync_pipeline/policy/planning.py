@@ -13,10 +13,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sync_pipeline.core.job_types import DECLARED, FAMILY_OF
-from sync_pipeline.core.model import Mode, TimeWindow
+from sync_pipeline.core.model import BreakerScope, BreakerState, DecisionReason, Mode, TimeWindow
 from sync_pipeline.core.windows import newest_piece
 from sync_pipeline.policy import caps, gates
-from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope, evaluate
+from sync_pipeline.policy.breaker import Breaker, BreakerLimits, evaluate
 from sync_pipeline.policy.degradation import Sizes, reduced, suggest
 from sync_pipeline.policy.due import evaluate_asset, evaluate_job
 from sync_pipeline.policy.error_budget import failure_rate, rate_limit_rate
@@ -29,13 +29,12 @@ from sync_pipeline.policy.snapshot import (
     Job,
     Plan,
     PlanningLimits,
-    Reason,
     Snapshot,
 )
 
-_DUE_JOBS = frozenset({Reason.PENDING, Reason.RETRY, Reason.TAKEOVER})
+_DUE_JOBS = frozenset({DecisionReason.PENDING, DecisionReason.RETRY, DecisionReason.TAKEOVER})
 # Only the clock delays these, so they may start now.
-_BY_CLOCK = frozenset({Reason.NOT_YET, Reason.NOTHING_NEW})
+_BY_CLOCK = frozenset({DecisionReason.NOT_YET, DecisionReason.NOTHING_NEW})
 # Adjustments of a priority (seed 000, section 1.6).
 _FAILURES = 100
 _RATE_LIMITS = 200
@@ -63,7 +62,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     return Plan(sized, usage, changed)
 
 
-def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope, str], Breaker]:
+def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[BreakerScope, str], Breaker]:
     """Every breaker with evidence, after that evidence.
 
     A server that is down says nothing about tenants or about everything. So runs at a server with an open
@@ -74,47 +73,49 @@ def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope,
         return {}
     known = {(b.scope, b.key): b for b in snapshot.breakers}
     limits = snapshot.limits.breaker
-    found: dict[tuple[Scope, str], Breaker] = {}
+    found: dict[tuple[BreakerScope, str], Breaker] = {}
 
-    def judged(scope: Scope, key: str, samples: Sequence[Sample]) -> Breaker:
+    def judged(scope: BreakerScope, key: str, samples: Sequence[Sample]) -> Breaker:
         breaker = evaluate(known.get((scope, key), Breaker(scope, key)), samples, now, limits)
         found[scope, key] = breaker
         return breaker
 
     pools = {s.pool for s in snapshot.samples if s.pool}
-    for pool in pools | {key for scope, key in known if scope is Scope.POOL}:
-        before = known.get((Scope.POOL, pool), Breaker(Scope.POOL, pool))
-        judged(Scope.POOL, pool, _evidence_of_pool(before, snapshot.samples, limits, now))
+    for pool in pools | {key for scope, key in known if scope is BreakerScope.POOL}:
+        before = known.get((BreakerScope.POOL, pool), Breaker(BreakerScope.POOL, pool))
+        judged(BreakerScope.POOL, pool, _evidence_of_pool(before, snapshot.samples, limits, now))
     by_instance: dict[str, list[Sample]] = defaultdict(list)
     for sample in _of_sources(snapshot.samples, found):
         by_instance[sample.instance].append(sample)
-    for instance in by_instance.keys() | {key for scope, key in known if scope is Scope.INSTANCE}:
-        judged(Scope.INSTANCE, instance, by_instance[instance])
+    for instance in by_instance.keys() | {key for scope, key in known if scope is BreakerScope.INSTANCE}:
+        judged(BreakerScope.INSTANCE, instance, by_instance[instance])
     wider = [
         s
         for instance, samples in by_instance.items()
-        if (breaker := found[Scope.INSTANCE, instance]).state is BreakerState.CLOSED
+        if (breaker := found[BreakerScope.INSTANCE, instance]).state is BreakerState.CLOSED
         for s in samples
         if s.started_at >= breaker.since
     ]
     by_tenant: dict[str, list[Sample]] = defaultdict(list)
     for sample in wider:
         by_tenant[sample.tenant].append(sample)
-    for tenant in by_tenant.keys() | {key for scope, key in known if scope is Scope.TENANT}:
-        judged(Scope.TENANT, tenant, by_tenant[tenant])
-    everything = known.get((Scope.GLOBAL, ""), Breaker(Scope.GLOBAL, ""))
+    for tenant in by_tenant.keys() | {key for scope, key in known if scope is BreakerScope.TENANT}:
+        judged(BreakerScope.TENANT, tenant, by_tenant[tenant])
+    everything = known.get((BreakerScope.GLOBAL, ""), Breaker(BreakerScope.GLOBAL, ""))
     evidence = _evidence_of_all(everything, by_instance, limits, now)
     if evidence or everything.state is not BreakerState.CLOSED:
-        judged(Scope.GLOBAL, "", evidence)
+        judged(BreakerScope.GLOBAL, "", evidence)
     return found
 
 
-def _of_sources(samples: Sequence[Sample], breakers: Mapping[tuple[Scope, str], Breaker]) -> Sequence[Sample]:
+def _of_sources(
+    samples: Sequence[Sample], breakers: Mapping[tuple[BreakerScope, str], Breaker]
+) -> Sequence[Sample]:
     """Runs that are evidence about their source: not those of a pool with an open breaker."""
     stopped_until = {
         key: None if breaker.state is not BreakerState.CLOSED else breaker.since
         for (scope, key), breaker in breakers.items()
-        if scope is Scope.POOL
+        if scope is BreakerScope.POOL
     }
     return [
         s
@@ -256,7 +257,7 @@ def _with_companions(decisions: Sequence[Decision]) -> list[Decision]:
             key = decision.repo_id, str(FAMILY_OF[decision.job_type])
             chosen[key] = min(decision.priority, chosen.get(key, decision.priority))
     return [
-        replace(d, chosen=True, reason=Reason.COALESCED, priority=chosen[key], until=None)
+        replace(d, chosen=True, reason=DecisionReason.COALESCED, priority=chosen[key], until=None)
         if d.reason in _BY_CLOCK and (key := (d.repo_id, str(FAMILY_OF[d.job_type]))) in chosen
         else d
         for d in decisions

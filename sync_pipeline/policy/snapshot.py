@@ -10,86 +10,53 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 from uuid import UUID
 
-from sync_pipeline.core.model import Access, JobStatus, JobType, Lifecycle, Mode, Window
-from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState
+from sync_pipeline.core.model import (
+    Access,
+    BreakerState,
+    DecisionReason,
+    JobStatus,
+    JobType,
+    Lifecycle,
+    Mode,
+    Window,
+)
+from sync_pipeline.policy.breaker import Breaker, BreakerLimits
 from sync_pipeline.policy.degradation import DegradationLimits, Sizes
 from sync_pipeline.policy.samples import Sample
 
-
-class Reason(StrEnum):
-    """Why something starts or not. The first group is chosen, the second is not."""
-
-    NEVER_VISITED = "never_visited"
-    HINT = "hint"
-    INTERVAL = "interval"
-    REPROBE = "reprobe"
-    PENDING = "pending"
-    RETRY = "retry"
-    TAKEOVER = "takeover"
-    COALESCED = "together"
-    PROBE = "probe"
-    OPEN_BACKFILL = "open_backfill"
-
-    # Only an event changes it.
-    RETIRED = "retired"
-    NOT_CONFIGURED = "not_configured"
-    REPLACED = "replaced"
-    OTHER_POOL = "other_pool"
-    SWITCHED_OFF = "switched_off"
-    # Not due.
-    NO_ACCESS = "no_access"
-    DEAD = "dead"
-    NOT_YET = "not_yet"
-    NOTHING_NEW = "nothing_new"
-    RUNNING = "running"
-    WAITS_FOR_RETRY = "waits_for_retry"
-    IN_FLIGHT = "in_flight"
-    # Due, but a gate stops it.
-    PAUSED = "paused"
-    CREDENTIAL = "credential"
-    BREAKER_OPEN = "breaker_open"
-    HALF_OPEN = "half_open"
-    ERROR_BUDGET = "error_budget"
-    DEGRADED = "degraded"
-    RATE_LIMITED = "rate_limited"
-    # May start, but there is no room.
-    RUNNING_CAP = "running_cap"
-    QUEUE_FULL = "queue_full"
-    TICK_FULL = "tick_full"
-    INSTANCE_CAP = "instance_cap"
-    TENANT_CAP = "tenant_cap"
-    HISTORY_CAP = "history_cap"
-
-
 MAY_NOT_START = frozenset(
     {
-        Reason.PAUSED,
-        Reason.CREDENTIAL,
-        Reason.BREAKER_OPEN,
-        Reason.HALF_OPEN,
-        Reason.ERROR_BUDGET,
-        Reason.DEGRADED,
-        Reason.RATE_LIMITED,
+        DecisionReason.PAUSED,
+        DecisionReason.CREDENTIAL,
+        DecisionReason.BREAKER_OPEN,
+        DecisionReason.HALF_OPEN,
+        DecisionReason.ERROR_BUDGET,
+        DecisionReason.DEGRADED,
+        DecisionReason.RATE_LIMITED,
     }
 )
 """Reasons of due work that a gate stops."""
 
 NO_ROOM = frozenset(
     {
-        Reason.RUNNING_CAP,
-        Reason.QUEUE_FULL,
-        Reason.TICK_FULL,
-        Reason.INSTANCE_CAP,
-        Reason.TENANT_CAP,
-        Reason.HISTORY_CAP,
+        DecisionReason.RUNNING_CAP,
+        DecisionReason.QUEUE_FULL,
+        DecisionReason.TICK_FULL,
+        DecisionReason.INSTANCE_CAP,
+        DecisionReason.TENANT_CAP,
+        DecisionReason.HISTORY_CAP,
     }
 )
 """Reasons of work that would start if there were room."""
 
-PRIORITY_OF_REASON = {Reason.NEVER_VISITED: 40, Reason.HINT: 50, Reason.INTERVAL: 100, Reason.REPROBE: 200}
+PRIORITY_OF_REASON = {
+    DecisionReason.NEVER_VISITED: 40,
+    DecisionReason.HINT: 50,
+    DecisionReason.INTERVAL: 100,
+    DecisionReason.REPROBE: 200,
+}
 """Priority of an incremental job by why it is due; smaller runs first."""
 
 
@@ -294,7 +261,7 @@ class Decision:
     attempts: int
     priority: int
     chosen: bool
-    reason: Reason
+    reason: DecisionReason
     since: datetime
     until: datetime | None = None
     rank: int = 0

@@ -13,22 +13,24 @@ from statistics import median
 from typing import Any
 
 from sync_pipeline.admin import pauses
-from sync_pipeline.core.model import JobType, Lifecycle, Mode
+from sync_pipeline.core.formatting import plain_mark
+from sync_pipeline.core.model import BreakerScope, BreakerState, DecisionReason, JobType, Lifecycle, Mode
 from sync_pipeline.database.pool import Connection
-from sync_pipeline.documents.formatting import plain_mark
 from sync_pipeline.ledger import breakers
 from sync_pipeline.ledger.pauses import PauseRow
 from sync_pipeline.ledger.rate_limits import ALL, SVN
-from sync_pipeline.policy.breaker import BreakerState, Scope
 from sync_pipeline.policy.due import evaluate_asset
-from sync_pipeline.policy.snapshot import AssetState, PlanningLimits, Reason
+from sync_pipeline.policy.snapshot import AssetState, PlanningLimits
 from sync_pipeline.reports.health import HealthResult
 from sync_pipeline.settings import Settings
 
 Document = dict[str, Any]
 
-_DUE = frozenset({Reason.NEVER_VISITED, Reason.HINT, Reason.INTERVAL})
-_OF_BREAKER = {BreakerState.OPEN: Reason.BREAKER_OPEN, BreakerState.HALF_OPEN: Reason.HALF_OPEN}
+_DUE = frozenset({DecisionReason.NEVER_VISITED, DecisionReason.HINT, DecisionReason.INTERVAL})
+_OF_BREAKER = {
+    BreakerState.OPEN: DecisionReason.BREAKER_OPEN,
+    BreakerState.HALF_OPEN: DecisionReason.HALF_OPEN,
+}
 _FACTS_OF_ASSET = ("repo_id", "lifecycle", "access", "visited_at", "watermark", "head")
 _COLUMNS_OF_ASSET = (
     *("instance", "instance_slug", "tenant", "hint_head", "hint_at", "hint_failed"),
@@ -68,8 +70,12 @@ def pause_documents(rows: Sequence[PauseRow], names: Mapping[int, str]) -> list[
 def hinders(breaker: Mapping[str, Any], asset: Mapping[str, Any]) -> bool:
     """True if this breaker is about the repository of ``asset``, which has ``instance`` and ``tenant``. That
     of a worker pool is about none: another pool may take its repositories."""
-    keys = {Scope.GLOBAL: "", Scope.INSTANCE: asset["instance"], Scope.TENANT: asset["tenant"]}
-    return bool(keys.get(Scope(breaker["scope"])) == breaker["key"])
+    keys = {
+        BreakerScope.GLOBAL: "",
+        BreakerScope.INSTANCE: asset["instance"],
+        BreakerScope.TENANT: asset["tenant"],
+    }
+    return bool(keys.get(BreakerScope(breaker["scope"])) == breaker["key"])
 
 
 def holds(pause: Mapping[str, Any], asset: Mapping[str, Any]) -> bool:
@@ -91,7 +97,7 @@ def reasons(
     found: dict[str, str] = {}
     for one in report["pauses"]:
         if one["job"] in (None, asset["job_type"]) and holds(one, asset):
-            found[Reason.PAUSED] = f"{one['actor']}: {one['reason']}"
+            found[DecisionReason.PAUSED] = f"{one['actor']}: {one['reason']}"
     for one in report["breakers"]:
         if hinders(one, asset):
             line = f"breaker {one['scope']} {one['key']}".rstrip()
@@ -99,9 +105,11 @@ def reasons(
     bucket = SVN if asset["spec"].startswith("svn:") else ALL
     for one in report["limits"]:
         if one["paused"] and (one["instance"], one["endpoint_class"]) == (asset["instance"], bucket):
-            found[Reason.RATE_LIMITED] = one["reason"] or "no request is sent"
+            found[DecisionReason.RATE_LIMITED] = one["reason"] or "no request is sent"
     if retry_at is not None:
-        found[Reason.WAITS_FOR_RETRY] = f"it failed, and is tried again at {retry_at:%Y-%m-%d %H:%M:%S} UTC"
+        found[DecisionReason.WAITS_FOR_RETRY] = (
+            f"it failed, and is tried again at {retry_at:%Y-%m-%d %H:%M:%S} UTC"
+        )
     return {str(name): line for name, line in found.items()}
 
 

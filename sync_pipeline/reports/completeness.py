@@ -20,11 +20,13 @@ from sync_pipeline.ledger import completeness as store
 from sync_pipeline.ledger import credentials, repos
 from sync_pipeline.reports import health
 from sync_pipeline.reports.health import HealthResult
-from sync_pipeline.reports.reasons import Reason
+from sync_pipeline.reports.reasons import HealthReason
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import Settings
 
-_UNREACHED = frozenset({Reason.DENIED, Reason.GONE, Reason.REPLACED, Reason.CREDENTIAL})
+_UNREACHED = frozenset(
+    {HealthReason.DENIED, HealthReason.GONE, HealthReason.REPLACED, HealthReason.CREDENTIAL}
+)
 _COUNTED = ("stored", "deleted", "hidden", "missing", "extra", "changed", "quarantined", "unstored", "owed")
 
 Document = dict[str, Any]

@@ -25,24 +25,24 @@ from sync_pipeline.core.safe_text import visible
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.ledger import health as store
 from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
-from sync_pipeline.reports.reasons import PASSES, Reason
+from sync_pipeline.reports.reasons import PASSES, HealthReason
 from sync_pipeline.scheduling.credentials import Credentials
 
 _SHOWN_WINDOWS = 5
 
 _REASON_OF_ACCESS = {
-    Access.DENIED: Reason.DENIED,
-    Access.GONE: Reason.GONE,
-    Access.REPLACED: Reason.REPLACED,
+    Access.DENIED: HealthReason.DENIED,
+    Access.GONE: HealthReason.GONE,
+    Access.REPLACED: HealthReason.REPLACED,
 }
 # The reason that a failed check of the source gives, by its error code.
 _REASON_OF_CHECK = {
-    "denied": Reason.DENIED,
-    "not_found": Reason.GONE,
-    "moved": Reason.MOVED,
-    "replaced": Reason.REPLACED,
+    "denied": HealthReason.DENIED,
+    "not_found": HealthReason.GONE,
+    "moved": HealthReason.MOVED,
+    "replaced": HealthReason.REPLACED,
     # Of GitLab, and of svn.
-    **dict.fromkeys(("not_json", "redirected"), Reason.LOGIN_PAGE),
+    **dict.fromkeys(("not_json", "redirected"), HealthReason.LOGIN_PAGE),
     **dict.fromkeys(
         (
             "certificate",
@@ -67,26 +67,26 @@ _REASON_OF_CHECK = {
             # Among others a proxy that asks for credentials, and an svn command that is not there.
             "configuration",
         ),
-        Reason.UNREACHABLE,
+        HealthReason.UNREACHABLE,
     ),
 }
 # A job sends many requests: only these failures of it are about the server as a whole.
 _REASON_OF_RETRY = {
-    "not_json": Reason.LOGIN_PAGE,
-    **dict.fromkeys(("certificate", "connection", "blocked", "redirect"), Reason.UNREACHABLE),
+    "not_json": HealthReason.LOGIN_PAGE,
+    **dict.fromkeys(("certificate", "connection", "blocked", "redirect"), HealthReason.UNREACHABLE),
 }
 # A job that fails with one of these is about its repository or token, whatever it asked for.
 _REASON_OF_FAILURE = {
     **_REASON_OF_RETRY,
-    "redirected": Reason.LOGIN_PAGE,
-    "credential": Reason.CREDENTIAL,
-    "scope": Reason.CREDENTIAL,
-    "denied": Reason.DENIED,
-    "disabled": Reason.DISABLED,
-    "moved": Reason.MOVED,
-    "no_repository": Reason.GONE,
-    "not_found": Reason.GONE,
-    "replaced": Reason.REPLACED,
+    "redirected": HealthReason.LOGIN_PAGE,
+    "credential": HealthReason.CREDENTIAL,
+    "scope": HealthReason.CREDENTIAL,
+    "denied": HealthReason.DENIED,
+    "disabled": HealthReason.DISABLED,
+    "moved": HealthReason.MOVED,
+    "no_repository": HealthReason.GONE,
+    "not_found": HealthReason.GONE,
+    "replaced": HealthReason.REPLACED,
 }
 NOT_ASKED = frozenset(
     {
@@ -139,11 +139,11 @@ _OWN_FAILURES = (NOT_ASKED - {"throttled", "rate_limit"}) | {
 _SLOW = "timeout"
 
 
-def reason_of_server(code: str) -> Reason | None:
+def reason_of_server(code: str) -> HealthReason | None:
     """The reason that a check which failed with ``code`` gives about the server: it does not answer, or a
     login page does. None: the code gives none; only those of ``ANSWERS`` say that the server answers."""
     reason = None if code in ANSWERS else _REASON_OF_CHECK.get(code)
-    return reason if reason in (Reason.UNREACHABLE, Reason.LOGIN_PAGE) else None
+    return reason if reason in (HealthReason.UNREACHABLE, HealthReason.LOGIN_PAGE) else None
 
 
 def reason_of_failure(code: str | None, mode: Mode, *, is_tried_again: bool) -> str | None:
@@ -157,15 +157,15 @@ def reason_of_failure(code: str | None, mode: Mode, *, is_tried_again: bool) -> 
     if code in _OWN_FAILURES:
         return None
     if not is_tried_again:
-        return str(Reason.FAILED_WINDOW)
-    return "waits_for_retry" if mode is Mode.INCREMENTAL else str(Reason.INCOMPLETE)
+        return str(HealthReason.FAILED_WINDOW)
+    return "waits_for_retry" if mode is Mode.INCREMENTAL else str(HealthReason.INCOMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """The reason why a source cannot be read now, a line about it, and since when it is known (UTC)."""
 
-    reason: Reason
+    reason: HealthReason
     line: str
     since: datetime | None
 
@@ -248,13 +248,13 @@ class Facts:
         """The reason why the source cannot be read now; None if it can. A visit's result goes before a
         check's. A refused token goes before both, because no request can be sent with it."""
         if self.credential is not None:
-            return Problem(Reason.CREDENTIAL, self.credential, self.credential_since)
+            return Problem(HealthReason.CREDENTIAL, self.credential, self.credential_since)
         if self.access in _REASON_OF_ACCESS:
             line = self.access_detail or f"the source says: {self.access}"
             return Problem(_REASON_OF_ACCESS[self.access], line, self.access_since)
         if self.access is Access.DISABLED:
             line = self.access_detail or "the project has this switched off"
-            return Problem(Reason.DISABLED, line, self.access_since)
+            return Problem(HealthReason.DISABLED, line, self.access_since)
         if self.hint_code in _REASON_OF_CHECK and (self.hint_code != _SLOW or self.retry_code == _SLOW):
             line = self.hint_error or "the latest look failed"
             return Problem(_REASON_OF_CHECK[self.hint_code], line, self.hint_at)
@@ -287,7 +287,7 @@ class Health:
     """The verdict; ``detail`` has one entry per reason, a line for a person that says what is wrong."""
 
     passed: bool
-    reasons: tuple[Reason, ...]
+    reasons: tuple[HealthReason, ...]
     detail: dict[str, str]
 
 
@@ -299,40 +299,44 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
     problem = facts.problem
     if problem is not None and problem.reason in PASSES:
         return Health(True, (problem.reason,), {str(problem.reason): visible(problem.line)})
-    found: dict[Reason, str] = {}
+    found: dict[HealthReason, str] = {}
     if problem is not None:
         found[problem.reason] = problem.line
     fresh = facts.fresh_at
     if fresh is None:
-        found[Reason.NEVER_SYNCED] = "no look at the source has been complete yet"
+        found[HealthReason.NEVER_SYNCED] = "no look at the source has been complete yet"
     elif now - fresh > stale_after:
-        found[Reason.STALE] = f"last complete at {fresh:%Y-%m-%d %H:%M:%S} UTC, {_ago(now - fresh)} ago"
+        found[HealthReason.STALE] = f"last complete at {fresh:%Y-%m-%d %H:%M:%S} UTC, {_ago(now - fresh)} ago"
     if facts.gap:
-        found[Reason.GAP] = f"not covered and no job will fill it: {in_words(facts.gap)}"
+        found[HealthReason.GAP] = f"not covered and no job will fill it: {in_words(facts.gap)}"
     if facts.queued:
-        found[Reason.INCOMPLETE] = f"waits to be read: {in_words(facts.queued)}"
+        found[HealthReason.INCOMPLETE] = f"waits to be read: {in_words(facts.queued)}"
     if facts.failed or facts.incremental_dead:
         what = in_words(facts.failed) if facts.failed else "the latest incremental"
-        found[Reason.FAILED_WINDOW] = f"dead: {what}; {facts.last_error or 'no error was recorded'}"
+        found[HealthReason.FAILED_WINDOW] = f"dead: {what}; {facts.last_error or 'no error was recorded'}"
     if facts.quarantined:
         count = "1 row is" if facts.quarantined == 1 else f"{facts.quarantined} rows are"
-        found[Reason.QUARANTINE] = f"{count} set aside; see: scm-sync admin quarantine list"
+        found[HealthReason.QUARANTINE] = f"{count} set aside; see: scm-sync admin quarantine list"
     if facts.obligations:
-        found[Reason.OBLIGATION] = f"{facts.obligations} details are owed, see scm.deferred_fetches"
+        found[HealthReason.OBLIGATION] = f"{facts.obligations} details are owed, see scm.deferred_fetches"
     if facts.unreadable:
-        found[Reason.UNREADABLE] = "; ".join(one.text for one in facts.unreadable)
+        found[HealthReason.UNREADABLE] = "; ".join(one.text for one in facts.unreadable)
     if facts.regressed:
-        found[Reason.POORER] = f"{facts.regressed} rows arrived with less than is stored; was access reduced?"
+        found[HealthReason.POORER] = (
+            f"{facts.regressed} rows arrived with less than is stored; was access reduced?"
+        )
     kinds = {"missing": facts.missing, "extra": facts.extra, "changed": facts.changed}
     if any(kinds.values()):
         counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
-        found[Reason.MISMATCH] = f"rows differ from the source: {counts}; see: scm-sync reconcile"
+        found[HealthReason.MISMATCH] = f"rows differ from the source: {counts}; see: scm-sync reconcile"
     if facts.unrepaired:
-        found[Reason.UNREPAIRED] = (
+        found[HealthReason.UNREPAIRED] = (
             f"{REPAIRS_BEFORE_A_PERSON} repairs did not heal {facts.unrepaired} of them; look at them, then: "
             "scm-sync reconcile --repair"
         )
-    passed = not (found.keys() - {Reason.UNREADABLE}) and all(one.is_unknown for one in facts.unreadable)
+    passed = not (found.keys() - {HealthReason.UNREADABLE}) and all(
+        one.is_unknown for one in facts.unreadable
+    )
     return Health(passed, tuple(sorted(found)), {str(k): visible(v) for k, v in sorted(found.items())})
 
 

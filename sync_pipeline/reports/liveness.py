@@ -14,8 +14,8 @@ from enum import StrEnum
 import psycopg
 
 from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.formatting import age
 from sync_pipeline.database import diagnosis, migrations
-from sync_pipeline.documents.formatting import age
 from sync_pipeline.ledger import heartbeats
 from sync_pipeline.runtime.environment import embedded_url
 from sync_pipeline.settings import Settings

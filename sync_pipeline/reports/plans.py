@@ -16,6 +16,7 @@ from typing import Any
 from sync_pipeline.core import catalog
 from sync_pipeline.core.errors import SyncError
 from sync_pipeline.core.exit_codes import SUCCESS
+from sync_pipeline.core.formatting import age, counted, plain_window
 from sync_pipeline.core.job_types import DECLARED, FAMILY_OF, Family
 from sync_pipeline.core.model import (
     BEGINNING,
@@ -29,7 +30,6 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.core.windows import bounds, overlap
 from sync_pipeline.database.pool import Database
-from sync_pipeline.documents.formatting import age, counted, plain_window
 from sync_pipeline.ledger import throughput, watermarks
 from sync_pipeline.registry import projects
 from sync_pipeline.registry.costs import commands_for, requests_for

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Reason(StrEnum):
+class HealthReason(StrEnum):
     """A reason why a (repository, job type) is not healthy."""
 
     NEVER_SYNCED = "never_synced"
@@ -37,23 +37,29 @@ class Reason(StrEnum):
     UNREPAIRED = "unrepaired"
 
 
-WAITS_FOR_ITSELF = frozenset({Reason.NEVER_SYNCED, Reason.INCOMPLETE, Reason.MISMATCH})
+WAITS_FOR_ITSELF = frozenset({HealthReason.NEVER_SYNCED, HealthReason.INCOMPLETE, HealthReason.MISMATCH})
 """Reasons that go away without a person, as queued history is read and what differs is repaired."""
 
 _NO_ACCESS = (
-    Reason.CREDENTIAL,
-    Reason.DENIED,
-    Reason.GONE,
-    Reason.REPLACED,
-    Reason.MOVED,
-    Reason.LOGIN_PAGE,
-    Reason.UNREACHABLE,
+    HealthReason.CREDENTIAL,
+    HealthReason.DENIED,
+    HealthReason.GONE,
+    HealthReason.REPLACED,
+    HealthReason.MOVED,
+    HealthReason.LOGIN_PAGE,
+    HealthReason.UNREACHABLE,
 )
 _FOLLOWS_FROM_NO_ACCESS = frozenset(
-    {Reason.NEVER_SYNCED, Reason.INCOMPLETE, Reason.STALE, Reason.GAP, Reason.FAILED_WINDOW}
+    {
+        HealthReason.NEVER_SYNCED,
+        HealthReason.INCOMPLETE,
+        HealthReason.STALE,
+        HealthReason.GAP,
+        HealthReason.FAILED_WINDOW,
+    }
 )
 
-PASSES = frozenset({Reason.DISABLED})
+PASSES = frozenset({HealthReason.DISABLED})
 """Reasons that are reported and are no defect."""
 
 
@@ -78,94 +84,94 @@ class ReasonText:
         return f"SVN: {self.svn}; GitLab: {self.gitlab}".replace("SPEC", spec)
 
 
-CATALOGUE: Mapping[Reason, ReasonText] = {
-    Reason.NEVER_SYNCED: ReasonText(
+CATALOGUE: Mapping[HealthReason, ReasonText] = {
+    HealthReason.NEVER_SYNCED: ReasonText(
         "no look at the source has been complete yet",
         "wait for the scheduler, or: scm-sync runner incremental --repo SPEC",
     ),
-    Reason.INCOMPLETE: ReasonText(
+    HealthReason.INCOMPLETE: ReasonText(
         "history is queued and waits to be read",
         "wait while scm-sync up reads it, or: scm-sync runner backfill --repo SPEC",
     ),
-    Reason.STALE: ReasonText(
+    HealthReason.STALE: ReasonText(
         "the last complete look is older than stale_after_seconds",
         "scm-sync status names what is silent, paused or held back; start scm-sync up if it does not run",
     ),
-    Reason.GAP: ReasonText(
+    HealthReason.GAP: ReasonText(
         "revisions or days are not covered and no job will read them",
         "scm-sync runner backfill --repo SPEC reads exactly what is missing",
     ),
-    Reason.FAILED_WINDOW: ReasonText(
+    HealthReason.FAILED_WINDOW: ReasonText(
         "a job is dead: its attempts are used up or the error was permanent",
         "remove the cause that the error names, then: scm-sync runner backfill --repo SPEC",
     ),
-    Reason.UNREACHABLE: ReasonText(
+    HealthReason.UNREACHABLE: ReasonText(
         "the server of the source does not answer, or not in a usable way",
         "start the server or correct its address, then: scm-sync doctor; syncing goes on by itself",
     ),
-    Reason.LOGIN_PAGE: ReasonText(
+    HealthReason.LOGIN_PAGE: ReasonText(
         "a page for people answers in place of the source: a login or error page of a proxy",
         "correct the URL or the proxy (SCM_GITLAB_URL, HTTPS_PROXY, NO_PROXY), then: scm-sync doctor",
     ),
-    Reason.CREDENTIAL: ReasonText(
+    HealthReason.CREDENTIAL: ReasonText(
         "the server refuses the token in force (expired, revoked, wrong or without the scope), or there is "
         "none for it",
         "create a token with scope read_api and set it (SCM_GITLAB_TOKEN, or its file); it counts at once",
     ),
-    Reason.DENIED: ReasonText(
+    HealthReason.DENIED: ReasonText(
         "the source refuses us",
         svn="correct SCM_SVN_USERNAME and SCM_SVN_PASSWORD, or the rights on the server, then: "
         "scm-sync runner incremental --repo SPEC",
         gitlab="give the token's user at least the role Reporter, then: "
         "scm-sync runner incremental --repo SPEC",
     ),
-    Reason.DISABLED: ReasonText(
+    HealthReason.DISABLED: ReasonText(
         "green: the project has the feature switched off (repository, or merge requests)",
         "nothing; it is looked at every hour, and its history waits until it is switched on",
     ),
-    Reason.MOVED: ReasonText(
+    HealthReason.MOVED: ReasonText(
         "the server says that the source has another address now",
         svn="scm-sync repo relocate SPEC URL --reason ... keeps what is stored",
         gitlab="correct the URL of the server (SCM_GITLAB_URL)",
     ),
-    Reason.GONE: ReasonText(
+    HealthReason.GONE: ReasonText(
         "nothing answers at the address, more than once",
         svn="scm-sync repo relocate SPEC URL --reason ... if it has another address now; else: "
         "scm-sync repo retire SPEC --reason ...",
         gitlab="give the token's user access to the project; if it is deleted: "
         "scm-sync repo retire SPEC --reason ...",
     ),
-    Reason.REPLACED: ReasonText(
+    HealthReason.REPLACED: ReasonText(
         "another repository answers at the address",
         "see docs/decisions/replaced-repositories.md; when the old one is back: "
         "scm-sync runner incremental --repo SPEC",
     ),
-    Reason.QUARANTINE: ReasonText(
+    HealthReason.QUARANTINE: ReasonText(
         "rows could not be stored",
         "scm-sync admin quarantine list --repo SPEC; mend the cause, then: "
         "scm-sync admin quarantine retry --repo SPEC",
     ),
-    Reason.OBLIGATION: ReasonText(
+    HealthReason.OBLIGATION: ReasonText(
         "a detail could not be read yet",
         "nothing at first: it is retried by itself; scm.deferred_fetches has the error",
     ),
-    Reason.UNREADABLE: ReasonText(
+    HealthReason.UNREADABLE: ReasonText(
         "the server refuses a kind of detail (approvals, versions, ...) for every merge request of the "
         "project; green where it does not have such details at all",
         "give the token's user the right to see it, or nothing: it is tried again once a day, and at once "
         "with another token; scm.unreadable_details has the error",
     ),
-    Reason.MISMATCH: ReasonText(
+    HealthReason.MISMATCH: ReasonText(
         "a comparison found rows that are missing, extra or changed",
         "nothing at first: a repair is queued, and the next comparison closes it; "
         "scm-sync reconcile --repo SPEC --no-repair names them",
     ),
-    Reason.UNREPAIRED: ReasonText(
+    HealthReason.UNREPAIRED: ReasonText(
         "three repairs did not heal a difference",
         "look at scm.discrepancies, quarantine and triggers on our tables; mend the cause, then: "
         "scm-sync reconcile --repo SPEC --repair",
     ),
-    Reason.POORER: ReasonText(
+    HealthReason.POORER: ReasonText(
         "a look saw less than is stored",
         "give our account on the server its rights back; nothing stored was changed",
     ),
@@ -206,12 +212,12 @@ HELD_BACK: Mapping[str, ReasonText] = {
 """Reasons why jobs are not started, although the copy may still be healthy, in the order of the page."""
 
 
-def remedy(reason: Reason | str, spec: str = "SPEC") -> str:
+def remedy(reason: HealthReason | str, spec: str = "SPEC") -> str:
     """The remedy for ``reason``, with the commands for the repository ``spec``."""
-    return (HELD_BACK.get(str(reason)) or CATALOGUE[Reason(reason)]).remedy_of(spec)
+    return (HELD_BACK.get(str(reason)) or CATALOGUE[HealthReason(reason)]).remedy_of(spec)
 
 
-def remedies(reasons: Iterable[Reason | str], spec: str = "SPEC") -> dict[str, str]:
+def remedies(reasons: Iterable[HealthReason | str], spec: str = "SPEC") -> dict[str, str]:
     """The remedy for each of ``reasons``, by its name. While the source cannot be read, nothing else helps
     against what follows from that: there the remedy names the reason to remove first."""
     names = [str(reason) for reason in reasons]
@@ -234,7 +240,7 @@ def held_back_table() -> str:
     return _table(HELD_BACK)
 
 
-def _table(entries: Mapping[str, ReasonText] | Mapping[Reason, ReasonText]) -> str:
+def _table(entries: Mapping[str, ReasonText] | Mapping[HealthReason, ReasonText]) -> str:
     lines = ["| reason | meaning | what to do |", "|---|---|---|"]
     lines += [
         f"| {reason} | {entry.meaning} | {entry.remedy_of('SPEC')} |" for reason, entry in entries.items()

@@ -15,10 +15,10 @@ from typing import Any
 
 from sync_pipeline.core import exit_codes
 from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.formatting import plain_window
 from sync_pipeline.core.model import Counts, Depth, JobReport, JobType, Repository, RevisionWindow, Window
 from sync_pipeline.core.windows import overlap, without
 from sync_pipeline.database.pool import Connection, Database
-from sync_pipeline.documents.formatting import plain_window
 from sync_pipeline.facts import stored_rows
 from sync_pipeline.ledger import reconciliations, watermarks
 from sync_pipeline.ledger.reconciliations import Discrepancy

@@ -14,8 +14,10 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, Literal
 
+from sync_pipeline.core.documents.common import changed_rows
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.exit_codes import FAILED, INTERRUPTED, PARTIAL, SUCCESS
+from sync_pipeline.core.formatting import counted, plain_mark, plain_window
 from sync_pipeline.core.job_types import DECLARED, JOB_TYPES_OF_KIND
 from sync_pipeline.core.model import (
     BEGINNING,
@@ -32,8 +34,6 @@ from sync_pipeline.core.model import (
     Window,
 )
 from sync_pipeline.core.windows import bounds, hull, merged, overlap, without
-from sync_pipeline.documents.common import changed_rows
-from sync_pipeline.documents.formatting import counted, plain_mark, plain_window
 from sync_pipeline.ledger.runs import BatchRow
 from sync_pipeline.reports import health
 

@@ -14,8 +14,13 @@ from typing import Any
 from uuid import UUID
 
 from sync_pipeline.core import catalog
+from sync_pipeline.core.documents.common import from_row, row_counts
+from sync_pipeline.core.documents.ledger import Batch, BatchStatus, Run, RunList, ShownRun
+from sync_pipeline.core.documents.runner import Replay as ReplayDocument
+from sync_pipeline.core.documents.runner import ReplayBase, ReplayJob
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.exit_codes import SUCCESS
+from sync_pipeline.core.formatting import counted, plain_window, some, window_range
 from sync_pipeline.core.model import (
     BEGINNING,
     Counts,
@@ -30,11 +35,6 @@ from sync_pipeline.core.model import (
 from sync_pipeline.core.windows import merged, overlap
 from sync_pipeline.database.pool import Connection, Database, database_time
 from sync_pipeline.database.ranges import from_ranges
-from sync_pipeline.documents.common import from_row, row_counts
-from sync_pipeline.documents.formatting import counted, plain_window, some, window_range
-from sync_pipeline.documents.ledger import Batch, BatchStatus, Run, RunList, ShownRun
-from sync_pipeline.documents.runner import Replay as ReplayDocument
-from sync_pipeline.documents.runner import ReplayBase, ReplayJob
 from sync_pipeline.ledger import repos, runs
 from sync_pipeline.ledger.runs import BatchRow
 from sync_pipeline.reports.runner import exit_code, outcome_of, outcome_of_all

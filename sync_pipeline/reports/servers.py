@@ -10,10 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sync_pipeline.core.model import JobStatus, Kind
-from sync_pipeline.policy.breaker import BreakerState, Scope
+from sync_pipeline.core.model import BreakerScope, BreakerState, JobStatus, Kind
 from sync_pipeline.reports.configuration import CredentialSources
-from sync_pipeline.reports.reasons import Reason
+from sync_pipeline.reports.reasons import HealthReason
 
 Document = dict[str, Any]
 
@@ -65,7 +64,7 @@ def _server(
         "assets": {
             "total": len(assets),
             **{verdict: verdicts[verdict] for verdict in _VERDICTS},
-            "late": sum(Reason.STALE in asset["reasons"] for asset in assets),
+            "late": sum(HealthReason.STALE in asset["reasons"] for asset in assets),
             "with_gaps": sum(asset["gaps"]["windows"] > 0 for asset in assets),
             "never_complete": len(assets) - len(lags),
         },
@@ -86,4 +85,6 @@ def _is_about(obstacle: Mapping[str, Any], key: str | None, instance: str) -> bo
     """True if a breaker or pause holds the whole server back."""
     if obstacle.get("job") is not None:
         return False
-    return obstacle["scope"] == Scope.GLOBAL or (obstacle["scope"] == Scope.INSTANCE and key == instance)
+    return obstacle["scope"] == BreakerScope.GLOBAL or (
+        obstacle["scope"] == BreakerScope.INSTANCE and key == instance
+    )

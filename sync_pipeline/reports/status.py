@@ -15,6 +15,7 @@ from typing import Any
 
 from sync_pipeline import __version__
 from sync_pipeline.admin import limits
+from sync_pipeline.core.formatting import plain_mark
 from sync_pipeline.core.model import (
     BEGINNING,
     JobStatus,
@@ -27,7 +28,6 @@ from sync_pipeline.core.model import (
     Window,
 )
 from sync_pipeline.database.pool import Connection, Database, database_time
-from sync_pipeline.documents.formatting import plain_mark
 from sync_pipeline.ledger import credentials, heartbeats, pauses, pools
 from sync_pipeline.ledger import status as store
 from sync_pipeline.reports import blockers, health, run_starts, slowness

@@ -14,8 +14,11 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
+from sync_pipeline.core.formatting import counted
 from sync_pipeline.core.model import (
     Access,
+    BreakerScope,
+    BreakerState,
     JobRequest,
     JobStatus,
     JobType,
@@ -27,11 +30,10 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.database import migrations
 from sync_pipeline.database.pool import Connection, Database
-from sync_pipeline.documents.formatting import counted
 from sync_pipeline.ledger import breakers, heartbeats, jobs, pauses
 from sync_pipeline.ledger import planning as store
 from sync_pipeline.ledger.pools import DEFAULT_POOL
-from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope
+from sync_pipeline.policy.breaker import Breaker, BreakerLimits
 from sync_pipeline.policy.degradation import DegradationLimits
 from sync_pipeline.policy.planning import plan
 from sync_pipeline.policy.samples import Rates, Sample
@@ -431,7 +433,7 @@ def _pause(row: pauses.PauseRow) -> Pause:
 
 def _breaker(row: breakers.BreakerRow) -> Breaker:
     return Breaker(
-        scope=Scope(row.scope),
+        scope=BreakerScope(row.scope),
         key=row.key,
         state=BreakerState(row.state),
         since=row.since,

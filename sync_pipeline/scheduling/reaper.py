@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import psycopg
 
 from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.formatting import counted
 from sync_pipeline.core.model import JobStatus
 from sync_pipeline.database import migrations
 from sync_pipeline.database.pool import Connection, Database, database_time
-from sync_pipeline.documents.formatting import counted
 from sync_pipeline.ledger import reaping as store
 from sync_pipeline.policy import reaping as policy
 from sync_pipeline.policy.reaping import Rules, RunState, WaitingJob

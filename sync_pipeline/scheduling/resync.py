@@ -15,10 +15,10 @@ from enum import StrEnum
 from typing import Any
 
 from sync_pipeline.core.errors import LeaseHeld
+from sync_pipeline.core.formatting import counted
 from sync_pipeline.core.model import JobRequest, JobType, Kind, Mode, Trigger, Window
 from sync_pipeline.database import migrations
 from sync_pipeline.database.pool import Database, database_time
-from sync_pipeline.documents.formatting import counted
 from sync_pipeline.ledger import jobs
 from sync_pipeline.ledger import resync as store
 from sync_pipeline.policy import resync as policy

@@ -32,8 +32,8 @@ from psycopg.rows import dict_row
 from sync_pipeline import cli
 from sync_pipeline.cli.shared import visitor_for
 from sync_pipeline.database.pool import Database
-from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.catalog_changes import after_catalog_change
+from sync_pipeline.orchestration.instance import quiet_dagster
 from sync_pipeline.registry import registration
 from sync_pipeline.settings import load_settings
 from sync_pipeline_sandbox import svn_samples

@@ -26,7 +26,7 @@ from sync_pipeline.facts import quarantine as stored
 from sync_pipeline.facts import svn_revisions
 from sync_pipeline.ledger import integrity_checks, jobs, planning, repos, watermarks
 from sync_pipeline.reports import health
-from sync_pipeline.reports.reasons import Reason
+from sync_pipeline.reports.reasons import HealthReason
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import Settings
 from sync_pipeline.sync import lost, remap
@@ -223,8 +223,10 @@ def test_a_source_that_does_not_answer_changes_nothing_in_quarantine_and_no_stat
     in_force = Credentials(frozenset({instance_of(forge.server.url)}), {}, {})
     verdicts = health.read(forge.conn, timedelta(days=9999), in_force, [forge.repo_id])
     (judged,) = (one for one in verdicts if one.facts.job_type is MR)
-    assert Reason.QUARANTINE in judged.health.reasons
-    assert not {Reason.FAILED_WINDOW, Reason.GONE, Reason.DENIED} & set(judged.health.reasons)
+    assert HealthReason.QUARANTINE in judged.health.reasons
+    assert not {HealthReason.FAILED_WINDOW, HealthReason.GONE, HealthReason.DENIED} & set(
+        judged.health.reasons
+    )
 
 
 def test_a_merge_request_that_is_gone_stays_with_the_reason_and_a_deleted_note_leaves(forge: Forge) -> None:

@@ -11,10 +11,10 @@ import pytest
 from pydantic import SecretStr
 
 from sync_pipeline.admin.jobs import DROP, RELEASE, RESET, Action, handle, listing, show
+from sync_pipeline.core.documents.ledger import JobAction
 from sync_pipeline.core.errors import ClaimLost, ConfigurationError
 from sync_pipeline.core.model import JobStatus, JobType, Mode, RunStatus
 from sync_pipeline.database.pool import Connection, Database
-from sync_pipeline.documents.ledger import JobAction
 from sync_pipeline.ledger import jobs, leases, status
 from sync_pipeline.ledger.job_actions import By, Filters
 from sync_pipeline.settings import Settings

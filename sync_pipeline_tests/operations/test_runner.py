@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sync_pipeline.core import formatting
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.model import (
     BEGINNING,
@@ -29,7 +30,6 @@ from sync_pipeline.core.model import (
     Window,
 )
 from sync_pipeline.core.windows import hull, without
-from sync_pipeline.documents import formatting
 from sync_pipeline.ledger.runs import BatchRow
 from sync_pipeline.registry import costs
 from sync_pipeline.reports import plans, runner

@@ -19,10 +19,17 @@ from pydantic import SecretStr
 from sync_pipeline.admin import pauses
 from sync_pipeline.cli import reports
 from sync_pipeline.core.errors import Cancelled, ConfigurationError
-from sync_pipeline.core.model import JobStatus, JobType, Mode, RevisionWindow, TimeWindow, Trigger
+from sync_pipeline.core.model import (
+    DecisionReason,
+    JobStatus,
+    JobType,
+    Mode,
+    RevisionWindow,
+    TimeWindow,
+    Trigger,
+)
 from sync_pipeline.database.pool import Database
 from sync_pipeline.ledger import breakers, heartbeats, jobs, planning, repos
-from sync_pipeline.policy.snapshot import Reason
 from sync_pipeline.reports.status import status
 from sync_pipeline.scheduling import dispatch
 from sync_pipeline.scheduling.worker import Worker
@@ -135,7 +142,7 @@ def test_what_was_handed_out_is_not_handed_out_again(fleet: Fleet) -> None:
     again = plan(fleet)
     assert again.started == []
     assert again.plan is not None
-    assert {d.reason for d in again.plan.decisions} == {Reason.IN_FLIGHT}
+    assert {d.reason for d in again.plan.decisions} == {DecisionReason.IN_FLIGHT}
     # If no worker took it, somebody else may start it after a while.
     fleet.rows("UPDATE scm.sync_jobs SET dispatched_at = now() - interval '11 minutes' RETURNING 1")
     assert len(plan(fleet).started) == 3
@@ -285,7 +292,7 @@ def test_a_breaker_is_stored_at_every_edge_and_a_restart_forgets_nothing(fleet: 
     found = plan(fleet)
     assert found.started == []
     assert found.plan is not None
-    assert {d.reason for d in found.plan.decisions} >= {Reason.BREAKER_OPEN}
+    assert {d.reason for d in found.plan.decisions} >= {DecisionReason.BREAKER_OPEN}
     [row] = [
         row
         for row in pauses.breaker_listing(fleet.database, SETTINGS)["breakers"]
@@ -295,7 +302,7 @@ def test_a_breaker_is_stored_at_every_edge_and_a_restart_forgets_nothing(fleet: 
     # Nothing but time goes by: it is tried, and what succeeds closes it.
     fleet.rows("UPDATE scm.breakers SET opened_at = opened_at - interval '6 minutes' RETURNING 1")
     probes = plan(fleet)
-    assert {d.reason for d in probes.started} == {Reason.PROBE}
+    assert {d.reason for d in probes.started} == {DecisionReason.PROBE}
     assert len(probes.started) == SETTINGS.breaker.probe_budget_per_interval
     assert work(fleet) == (2, 0)
     assert len(plan(fleet).started) == 1
@@ -444,7 +451,7 @@ def test_a_source_in_trouble_is_read_in_smaller_pieces_and_the_run_says_so(fleet
     later = "UPDATE scm.sync_runs SET finished_at = finished_at - interval '10 minutes',"
     fleet.rows(later + " started_at = started_at - interval '10 minutes' RETURNING 1")
     found = plan(fleet, SETTINGS.model_copy(update={"cb_min_samples": 50}))
-    assert {d.reason for d in found.started if d.repo_id == fleet.repos[0]} == {Reason.PROBE}
+    assert {d.reason for d in found.started if d.repo_id == fleet.repos[0]} == {DecisionReason.PROBE}
     assert work(fleet)[1] == 0
     runs = fleet.rows(
         "SELECT repo_id, batches, inserted, degradation FROM scm.sync_runs WHERE status = 'completed'"
@@ -484,9 +491,9 @@ def test_what_died_is_looked_at_again_after_as_long_as_it_has_not_worked(
     assert found.plan is not None
     [decision] = [one for one in found.plan.decisions if one.repo_id == fleet.repos[0]]
     if next_look <= 0:
-        assert (decision.chosen, decision.reason) == (True, Reason.REPROBE)
+        assert (decision.chosen, decision.reason) == (True, DecisionReason.REPROBE)
     else:
-        assert decision.reason is Reason.DEAD
+        assert decision.reason is DecisionReason.DEAD
         assert decision.until is not None
         assert found.now is not None
         assert round((decision.until - found.now).total_seconds() / 60) == next_look

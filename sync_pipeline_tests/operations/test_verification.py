@@ -10,9 +10,9 @@ from typing import Any
 
 from sync_pipeline.admin.verification import verify
 from sync_pipeline.cli import reports
+from sync_pipeline.core.documents.quality import Verification
 from sync_pipeline.core.model import Mode, Trigger
 from sync_pipeline.database.pool import Database
-from sync_pipeline.documents.quality import Verification
 from sync_pipeline.ledger import integrity_checks
 from sync_pipeline.registry import registration
 from sync_pipeline.settings import Settings

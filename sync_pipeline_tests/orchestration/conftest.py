@@ -20,8 +20,8 @@ from sync_pipeline.core import catalog, clock
 from sync_pipeline.core.model import JobReport, JobType, Kind, Repository
 from sync_pipeline.database.pool import Database
 from sync_pipeline.ledger import repos
-from sync_pipeline.orchestration.build import build_defs, quiet_dagster
-from sync_pipeline.orchestration.run import dagster_environment
+from sync_pipeline.orchestration.build import build_defs
+from sync_pipeline.orchestration.instance import dagster_environment, quiet_dagster
 from sync_pipeline.orchestration.specs import asset_key
 from sync_pipeline.orchestration.step import Observer
 from sync_pipeline.settings import Settings

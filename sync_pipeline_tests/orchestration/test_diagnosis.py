@@ -17,9 +17,8 @@ from dagster._utils.error import serializable_error_info_from_exc_info
 
 from sync_pipeline.cli.reports import status_attendance
 from sync_pipeline.database.pool import Database
-from sync_pipeline.orchestration.build import quiet_dagster
 from sync_pipeline.orchestration.diagnosis import dagster_checks
-from sync_pipeline.orchestration.run import dagster_environment
+from sync_pipeline.orchestration.instance import dagster_environment, quiet_dagster
 from sync_pipeline.reports.doctor import Finding, State
 from sync_pipeline.reports.doctor.findings import DAGSTER_CHECKS
 from sync_pipeline.reports.status import status

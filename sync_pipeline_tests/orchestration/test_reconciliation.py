@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 
 from sync_pipeline.orchestration import reconciliation_page
-from sync_pipeline.orchestration.build import quiet_dagster
+from sync_pipeline.orchestration.instance import quiet_dagster
 from sync_pipeline.orchestration.reconciliation import RECONCILE
 from sync_pipeline.orchestration.reconciliation_page import plot
 from sync_pipeline.policy.reconcile_schedule import hour_of

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from sync_pipeline.core import catalog
-from sync_pipeline.orchestration.build import quiet_dagster
+from sync_pipeline.orchestration.instance import quiet_dagster
 from sync_pipeline.registry.registration import export_catalog
 from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.orchestration.conftest import Forge

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from sync_pipeline.admin import limits
 from sync_pipeline.core.catalog import instance_of
 from sync_pipeline.core.errors import ConfigurationError, Permanent, SourceGone, SyncError, Transient
-from sync_pipeline.orchestration.build import quiet_dagster
+from sync_pipeline.orchestration.instance import quiet_dagster
 from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource
 from sync_pipeline.settings import GitLabTable, Settings
 from sync_pipeline_sandbox.gitlab import faults

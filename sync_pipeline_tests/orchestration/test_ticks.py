@@ -14,7 +14,7 @@ import sqlalchemy.exc
 
 from sync_pipeline.core.catalog import copy_of
 from sync_pipeline.ledger import heartbeats, pools
-from sync_pipeline.orchestration.build import quiet_dagster
+from sync_pipeline.orchestration.instance import quiet_dagster
 from sync_pipeline.orchestration.ticks import skips_outages
 from sync_pipeline_tests.builders import register
 from sync_pipeline_tests.orchestration.conftest import Site

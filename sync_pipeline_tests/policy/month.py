@@ -20,6 +20,8 @@ from uuid import UUID
 
 from sync_pipeline.core.model import (
     Access,
+    BreakerScope,
+    BreakerState,
     JobStatus,
     JobType,
     Lifecycle,
@@ -29,7 +31,7 @@ from sync_pipeline.core.model import (
     Window,
 )
 from sync_pipeline.policy.backoff import seconds_until_retry
-from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
+from sync_pipeline.policy.breaker import Breaker
 from sync_pipeline.policy.gates import AT_WORK
 from sync_pipeline.policy.planning import plan
 from sync_pipeline.policy.samples import Sample
@@ -121,7 +123,7 @@ class Month:
         self.assets: dict[int, AssetState] = {}
         self.jobs: dict[UUID, Job] = {}
         self.samples: deque[Sample] = deque()
-        self.breakers: dict[tuple[Scope, str], Breaker] = {}
+        self.breakers: dict[tuple[BreakerScope, str], Breaker] = {}
         self.served: dict[str, datetime] = {}
         self.queue: deque[Decision] = deque()
         self.at_work: dict[UUID, Decision] = {}
@@ -327,7 +329,7 @@ class Month:
         for instance in INSTANCES:
             oldest = min(u.visited_at or BEGINNING for u in self.assets.values() if u.instance == instance)
             seen.late[instance].append(now - oldest)
-            breaker = self.breakers.get((Scope.INSTANCE, instance))
+            breaker = self.breakers.get((BreakerScope.INSTANCE, instance))
             seen.states[instance].append(breaker.state if breaker else BreakerState.CLOSED)
 
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline.core.model import RunStatus
-from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope, evaluate
+from sync_pipeline.core.model import BreakerScope, BreakerState, DecisionReason, RunStatus
+from sync_pipeline.policy.breaker import Breaker, evaluate
 from sync_pipeline.policy.planning import evaluate_breakers, plan
 from sync_pipeline.policy.samples import Sample, rates_of_server
-from sync_pipeline.policy.snapshot import AssetState, Reason, Snapshot
+from sync_pipeline.policy.snapshot import AssetState, Snapshot
 from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, project, sample
 
-CLOSED = Breaker(Scope.INSTANCE, "gitlab.example")
+CLOSED = Breaker(BreakerScope.INSTANCE, "gitlab.example")
 UNSMOOTHED = replace(LIMITS.breaker, alpha=1.0)
 
 
@@ -83,7 +83,11 @@ def test_a_server_that_says_no_is_no_failure_and_closes_what_asks_whether_it_ans
     assert evaluate(CLOSED, refused, NOW, UNSMOOTHED) is CLOSED
     # It did no work for us, so that it makes up for no failure.
     assert evaluate(CLOSED, [*refused, *runs(0, 5)], NOW, UNSMOOTHED).state is BreakerState.OPEN
-    for scope, key in ((Scope.INSTANCE, "gitlab.example"), (Scope.TENANT, "team1"), (Scope.GLOBAL, "")):
+    for scope, key in (
+        (BreakerScope.INSTANCE, "gitlab.example"),
+        (BreakerScope.TENANT, "team1"),
+        (BreakerScope.GLOBAL, ""),
+    ):
         half_open = Breaker(scope, key, BreakerState.HALF_OPEN, since=ago(hours=1), opened_at=ago(hours=2))
         assert evaluate_breakers(_snapshot(refused, half_open), NOW)[scope, key].state is BreakerState.CLOSED
         assert evaluate(half_open, refused[:1], NOW, UNSMOOTHED).successes == 1
@@ -146,35 +150,35 @@ def test_a_server_that_is_down_stops_neither_tenants_nor_other_servers() -> None
     fine = [sample(n, instance="other.example") for n in range(3)]
     found = evaluate_breakers(_snapshot([*down, *fine]), NOW)
     states = {key: breaker.state for key, breaker in found.items()}
-    assert states[Scope.INSTANCE, "gitlab.example"] is BreakerState.OPEN
-    assert {s for key, s in states.items() if key != (Scope.INSTANCE, "gitlab.example")} == {
+    assert states[BreakerScope.INSTANCE, "gitlab.example"] is BreakerState.OPEN
+    assert {s for key, s in states.items() if key != (BreakerScope.INSTANCE, "gitlab.example")} == {
         BreakerState.CLOSED
     }
-    assert (Scope.GLOBAL, "") not in states
+    assert (BreakerScope.GLOBAL, "") not in states
 
 
 def test_the_global_one_opens_only_while_no_server_is_well() -> None:
     spread = [sample(n, instance=f"i{n % 3}.example", code="network") for n in range(15)]
     found = evaluate_breakers(_snapshot(spread), NOW)
-    assert found[Scope.GLOBAL, ""].state is BreakerState.OPEN
+    assert found[BreakerScope.GLOBAL, ""].state is BreakerState.OPEN
     well = [sample(20, instance="i0.example"), *spread, *[sample(n, instance="i9.example") for n in (1, 2)]]
-    assert (Scope.GLOBAL, "") not in evaluate_breakers(_snapshot(well), NOW)
+    assert (BreakerScope.GLOBAL, "") not in evaluate_breakers(_snapshot(well), NOW)
 
 
 def test_the_global_one_closes_when_a_server_is_well_whatever_the_others_do() -> None:
-    half_open = Breaker(Scope.GLOBAL, "", BreakerState.HALF_OPEN, ago(minutes=2), ago(minutes=9))
-    down = Breaker(Scope.INSTANCE, "down.example", BreakerState.OPEN, ago(minutes=1), ago(minutes=1))
+    half_open = Breaker(BreakerScope.GLOBAL, "", BreakerState.HALF_OPEN, ago(minutes=2), ago(minutes=9))
+    down = Breaker(BreakerScope.INSTANCE, "down.example", BreakerState.OPEN, ago(minutes=1), ago(minutes=1))
     probes = [
         sample(1, instance="down.example", code="timeout", finished_at=ago(seconds=50)),
         *[sample(n, instance="well.example", finished_at=ago(seconds=40 - n)) for n in (2, 3)],
     ]
     found = evaluate_breakers(_snapshot(probes, half_open, down), NOW)
-    assert found[Scope.GLOBAL, ""].state is BreakerState.CLOSED
+    assert found[BreakerScope.GLOBAL, ""].state is BreakerState.CLOSED
     # Nor where one that is down has too few runs to have opened a breaker of its own.
     found = evaluate_breakers(_snapshot(probes, half_open), NOW)
-    assert found[Scope.GLOBAL, ""].state is BreakerState.CLOSED
+    assert found[BreakerScope.GLOBAL, ""].state is BreakerState.CLOSED
     found = evaluate_breakers(_snapshot(probes[:1], half_open, down), NOW)
-    assert found[Scope.GLOBAL, ""].state is BreakerState.OPEN
+    assert found[BreakerScope.GLOBAL, ""].state is BreakerState.OPEN
 
 
 def _moment(minutes: int) -> datetime:
@@ -200,15 +204,15 @@ class TestABreakerOfAPool:
 
     def states(
         self, *samples: Sample, known: Sequence[Breaker] = ()
-    ) -> dict[tuple[Scope, str], BreakerState]:
+    ) -> dict[tuple[BreakerScope, str], BreakerState]:
         found = evaluate_breakers(_snapshot(samples, *known), NOW)
         return {key: one.state for key, one in found.items() if one.state is not BreakerState.CLOSED}
 
     def test_that_fails_alone_stops_the_pool_and_not_the_server(self) -> None:
-        assert self.states(*self.good, *self.bad) == {(Scope.POOL, "a"): BreakerState.OPEN}
+        assert self.states(*self.good, *self.bad) == {(BreakerScope.POOL, "a"): BreakerState.OPEN}
 
     def test_stays_closed_where_the_server_fails_for_all_or_there_is_one_pool(self) -> None:
-        server = {(Scope.INSTANCE, "gitlab.example"): BreakerState.OPEN}
+        server = {(BreakerScope.INSTANCE, "gitlab.example"): BreakerState.OPEN}
         assert self.states(*self.bad, *[replace(s, pool="b") for s in self.bad]) == server
         assert self.states(*self.bad) == server
         elsewhere = [replace(s, instance="other.example") for s in self.good]
@@ -219,15 +223,15 @@ class TestABreakerOfAPool:
         runs = [*self.good, *self.bad]
         [held] = plan(_snapshot(runs, assets=[due], pool="a"), NOW).decisions
         assert (held.reason, held.detail) == (
-            Reason.BREAKER_OPEN,
+            DecisionReason.BREAKER_OPEN,
             "pool a: failures 100% of the last 6 runs",
         )
         # What failed in this pool costs the repository no error budget in the other one.
         [started] = plan(_snapshot(runs, assets=[due], pool="b"), NOW).decisions
         assert started.chosen
-        opened = Breaker(Scope.POOL, "a", BreakerState.OPEN, ago(minutes=6), ago(minutes=6))
+        opened = Breaker(BreakerScope.POOL, "a", BreakerState.OPEN, ago(minutes=6), ago(minutes=6))
         probing = plan(_snapshot(runs, opened, assets=[due], pool="a"), NOW)
-        assert [d.reason for d in probing.decisions] == [Reason.PROBE]
+        assert [d.reason for d in probing.decisions] == [DecisionReason.PROBE]
         half_open = replace(opened, state=BreakerState.HALF_OPEN, since=ago(minutes=1))
         answers = [
             sample(n, pool="a", finished_at=ago(seconds=n), started_at=ago(seconds=30)) for n in (1, 2)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync_pipeline.core.model import JobStatus, JobType, Mode, TimeWindow
+from sync_pipeline.core.model import DecisionReason, JobStatus, JobType, Mode, TimeWindow
 from sync_pipeline.policy.gates import AT_WORK, activity_key
 from sync_pipeline.policy.planning import plan
 from sync_pipeline.policy.snapshot import (
@@ -24,7 +24,6 @@ from sync_pipeline.policy.snapshot import (
     Job,
     Plan,
     PlanningLimits,
-    Reason,
     Snapshot,
 )
 from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, job, project
@@ -38,7 +37,7 @@ def decide(assets: list[AssetState], jobs: list[Job], caps: Caps, **changes: Any
     return plan(Snapshot(assets, jobs, changes.pop("runs", ()), limits, **changes), NOW)
 
 
-def of(reason: Reason, found: Plan) -> int:
+def of(reason: DecisionReason, found: Plan) -> int:
     return len({activity_key(d) for d in found.decisions if d.reason is reason})
 
 
@@ -93,7 +92,7 @@ def test_no_cap_is_exceeded_by_what_is_started(
     both = (before | chosen).values()
     assert len(chosen) <= caps.per_scan
     if chosen:
-        assert of(Reason.RUNNING, found) < caps.running
+        assert of(DecisionReason.RUNNING, found) < caps.running
         assert len(both) <= max(caps.queued, len(before))
     for name, cap in (("instance", caps.per_instance), ("tenant", caps.per_tenant)):
         of_all, already = (Counter(getattr(d, name) for d in ds) for ds in (both, before.values()))
@@ -113,7 +112,7 @@ def test_nothing_is_started_twice_and_everything_is_explained_once(
     assert set(explained.values()) == {1}
     # One decision for each unit's live syncing and one for each job.
     assert len(found) == len(assets) + len(jobs)
-    at_work = {activity_key(d) for d in found if d.reason is Reason.IN_FLIGHT and d.job_id is None}
+    at_work = {activity_key(d) for d in found if d.reason is DecisionReason.IN_FLIGHT and d.job_id is None}
     assert not {(d.repo_id, d.job_type) for d in found if d.chosen and d.mode is Mode.INCREMENTAL} & {
         (repo_id, run.job_type) for run in runs for repo_id in run.repo_ids
     }
@@ -182,9 +181,9 @@ def test_history_takes_half_at_most_and_a_place_of_its_own_beside_live_syncing()
     assert modes == {Mode.INCREMENTAL: 15, Mode.BACKFILL: 5}
     alone = decide([replace(u, visited_at=NOW) for u in assets], jobs, room)
     assert sum(d.chosen for d in alone.decisions) == 10
-    assert of(Reason.HISTORY_CAP, alone) == 20
+    assert of(DecisionReason.HISTORY_CAP, alone) == 20
     capped = decide([replace(u, visited_at=NOW) for u in assets], jobs, replace(room, history=4))
-    assert (sum(d.chosen for d in capped.decisions), of(Reason.HISTORY_CAP, capped)) == (4, 26)
+    assert (sum(d.chosen for d in capped.decisions), of(DecisionReason.HISTORY_CAP, capped)) == (4, 26)
 
 
 @pytest.mark.parametrize("free", [1, 2, 3])
@@ -231,10 +230,10 @@ def test_each_cap_says_that_it_was_the_one() -> None:
     assets = due("t", "t", "u")
     wide = Caps(running=9, queued=9, per_scan=9, per_instance=9, per_tenant=9)
     for change, reason in (
-        ({"queued": 1}, Reason.QUEUE_FULL),
-        ({"per_scan": 1}, Reason.TICK_FULL),
-        ({"per_instance": 1}, Reason.INSTANCE_CAP),
-        ({"per_tenant": 1}, Reason.TENANT_CAP),
+        ({"queued": 1}, DecisionReason.QUEUE_FULL),
+        ({"per_scan": 1}, DecisionReason.TICK_FULL),
+        ({"per_instance": 1}, DecisionReason.INSTANCE_CAP),
+        ({"per_tenant": 1}, DecisionReason.TENANT_CAP),
     ):
         found = decide(assets, [], replace(wide, **change))
         assert {d.reason for d in found.decisions if not d.chosen} == {reason}
@@ -249,4 +248,4 @@ def test_each_cap_says_that_it_was_the_one() -> None:
         )
     ]
     found = decide(assets, running, replace(wide, running=1))
-    assert of(Reason.RUNNING_CAP, found) == 3
+    assert of(DecisionReason.RUNNING_CAP, found) == 3

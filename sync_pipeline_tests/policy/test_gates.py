@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.core.model import JobStatus, JobType, Mode, RevisionWindow
-from sync_pipeline.policy.breaker import Breaker, BreakerState, Scope
+from sync_pipeline.core.model import (
+    BreakerScope,
+    BreakerState,
+    DecisionReason,
+    JobStatus,
+    JobType,
+    Mode,
+    RevisionWindow,
+)
+from sync_pipeline.policy.breaker import Breaker
 from sync_pipeline.policy.degradation import suggest
 from sync_pipeline.policy.planning import plan
-from sync_pipeline.policy.snapshot import (
-    AssetState,
-    BucketLevel,
-    Decision,
-    Pause,
-    PlanningLimits,
-    Reason,
-    Snapshot,
-)
+from sync_pipeline.policy.snapshot import AssetState, BucketLevel, Decision, Pause, PlanningLimits, Snapshot
 from sync_pipeline_tests.policy.builders import LIMITS, NOW, ago, asset, job, project, sample
 
 DUE = project(1, visited_at=ago(minutes=6), tenant="team1")
@@ -44,7 +44,7 @@ def decide(*assets: AssetState, limits: PlanningLimits = LIMITS, **changes: Any)
 )
 def test_a_pause_holds_back_what_it_names_and_says_until_when_and_by_whom(pause: dict[str, Any]) -> None:
     [decision] = decide(DUE, pauses=[Pause("upgrade", "ada", **pause)])
-    assert (decision.reason, decision.chosen) == (Reason.PAUSED, False)
+    assert (decision.reason, decision.chosen) == (DecisionReason.PAUSED, False)
     assert (decision.until, decision.detail) == (pause.get("until"), "upgrade (ada)")
 
 
@@ -68,9 +68,9 @@ def test_nothing_starts_by_itself_where_it_is_switched_off_or_not_of_this_pool()
     [not_allowed] = decide(DUE, limits=replace(LIMITS, only=frozenset({JobType.REVISIONS})))
     [elsewhere] = decide(replace(DUE, in_pool=False))
     assert [d.reason for d in (off, not_allowed, elsewhere)] == [
-        Reason.SWITCHED_OFF,
-        Reason.SWITCHED_OFF,
-        Reason.OTHER_POOL,
+        DecisionReason.SWITCHED_OFF,
+        DecisionReason.SWITCHED_OFF,
+        DecisionReason.OTHER_POOL,
     ]
 
 
@@ -80,7 +80,7 @@ def test_a_paused_rate_limit_holds_its_server_back_and_a_low_one_lets_others_go_
     held, free = sorted(
         decide(DUE, other, buckets={"gitlab.example": BucketLevel(paused_until=end)}), key=lambda d: d.repo_id
     )
-    assert (held.reason, held.until, free.chosen) == (Reason.RATE_LIMITED, end, True)
+    assert (held.reason, held.until, free.chosen) == (DecisionReason.RATE_LIMITED, end, True)
     low = decide(DUE, other, buckets={"gitlab.example": BucketLevel(level=0.1)})
     assert [d.repo_id for d in low if d.chosen] == [2, 1]
 
@@ -89,7 +89,12 @@ class TestABreaker:
     """Open it stops all but a little history, half open all but probes."""
 
     opened = Breaker(
-        Scope.INSTANCE, "gitlab.example", BreakerState.OPEN, ago(minutes=1), ago(minutes=1), reason="down"
+        BreakerScope.INSTANCE,
+        "gitlab.example",
+        BreakerState.OPEN,
+        ago(minutes=1),
+        ago(minutes=1),
+        reason="down",
     )
     half_open = replace(opened, state=BreakerState.HALF_OPEN, since=ago(seconds=1), opened_at=ago(minutes=6))
     assets = tuple(project(n, visited_at=ago(minutes=6), tenant="team1") for n in range(1, 9))
@@ -100,7 +105,7 @@ class TestABreaker:
         assert [d.repo_id for d in found if d.chosen] == [9]
         held = [d for d in found if not d.chosen]
         assert {(d.reason, d.until, d.detail) for d in held} == {
-            (Reason.BREAKER_OPEN, NOW + timedelta(minutes=4), "instance gitlab.example: down")
+            (DecisionReason.BREAKER_OPEN, NOW + timedelta(minutes=4), "instance gitlab.example: down")
         }
 
     def test_that_is_open_lets_a_little_history_on_in_small_pieces(self) -> None:
@@ -109,7 +114,7 @@ class TestABreaker:
         jobs = [job(n, n, job_type=JobType.COMMITS, window=RevisionWindow(n, n + 1)) for n in range(1, 4)]
         found = decide(*self.assets, limits=limits, breakers=[old], jobs=jobs)
         [chosen] = [d for d in found if d.chosen]
-        assert (chosen.reason, chosen.mode) == (Reason.OPEN_BACKFILL, Mode.BACKFILL)
+        assert (chosen.reason, chosen.mode) == (DecisionReason.OPEN_BACKFILL, Mode.BACKFILL)
         assert chosen.sizes is not None
         assert (chosen.sizes.batch, chosen.sizes.share) == (10, 0.1)
         # Not again before the interval, and not at all where the setting says so.
@@ -120,7 +125,7 @@ class TestABreaker:
 
     def test_that_is_half_open_lets_few_probes_through(self) -> None:
         found = decide(*self.assets, breakers=[self.half_open])
-        assert [d.reason for d in found if d.chosen] == [Reason.PROBE] * LIMITS.probes_per_scan
+        assert [d.reason for d in found if d.chosen] == [DecisionReason.PROBE] * LIMITS.probes_per_scan
         running = [
             replace(
                 job(n, n, job_type=JobType.COMMITS, mode=Mode.INCREMENTAL, window=None),
@@ -142,7 +147,7 @@ class TestABreaker:
         assert {d.job_type for d in found if d.chosen} == {JobType.COMMITS}
         svn = replace(self.half_open, key="local")
         found = decide(asset(visited_at=ago(minutes=6)), limits=limits, breakers=[svn])
-        assert [d.reason for d in found] == [Reason.PROBE]
+        assert [d.reason for d in found] == [DecisionReason.PROBE]
 
     @pytest.mark.parametrize(
         "held_back", ["paused", "switched_off", "other_pool", "not_due", "resting", "breaker_open"]
@@ -173,23 +178,23 @@ class TestABreaker:
             # All of it is half open, and the server of the commits is down.
             commits = [replace(u, instance="down.example") for u in commits]
             breakers = [
-                replace(self.half_open, scope=Scope.GLOBAL, key=""),
+                replace(self.half_open, scope=BreakerScope.GLOBAL, key=""),
                 replace(self.opened, key="down.example"),
             ]
         found = decide(*commits, *others, limits=limits, breakers=breakers, **facts)
         chosen = [(d.job_type, d.reason) for d in found if d.chosen]
         probes = 1 if held_back == "breaker_open" else limits.probes_per_scan
-        assert chosen == [(JobType.MERGE_REQUESTS, Reason.PROBE)] * probes
+        assert chosen == [(JobType.MERGE_REQUESTS, DecisionReason.PROBE)] * probes
 
     def test_of_everything_asks_different_servers(self) -> None:
         """One that is down, and most overdue, would keep all others stopped."""
         down = [replace(u, instance="down.example", visited_at=ago(hours=9)) for u in self.assets]
         well = [replace(u, repo_id=u.repo_id + 20) for u in self.assets]
-        found = decide(*down, *well, breakers=[replace(self.half_open, scope=Scope.GLOBAL, key="")])
+        found = decide(*down, *well, breakers=[replace(self.half_open, scope=BreakerScope.GLOBAL, key="")])
         assert [d.instance for d in found if d.chosen] == ["down.example", "gitlab.example"]
 
     def test_of_any_scope_blocks(self) -> None:
-        for scope, key in ((Scope.GLOBAL, ""), (Scope.TENANT, "team1")):
+        for scope, key in ((BreakerScope.GLOBAL, ""), (BreakerScope.TENANT, "team1")):
             found = decide(*self.assets, breakers=[replace(self.opened, scope=scope, key=key)])
             assert not [d for d in found if d.chosen]
 
@@ -198,10 +203,12 @@ def test_what_fails_too_often_is_left_alone_and_then_probed_by_one_run() -> None
     failed = [sample(1, code="malformed", finished_at=ago(minutes=n)) for n in (1, 3, 5)]
     history = job(1, 1, job_type=JobType.COMMITS)
     blocked = decide(DUE, jobs=(history,), samples=failed)
-    assert {(d.reason, d.until) for d in blocked} == {(Reason.ERROR_BUDGET, NOW + timedelta(minutes=4))}
+    assert {(d.reason, d.until) for d in blocked} == {
+        (DecisionReason.ERROR_BUDGET, NOW + timedelta(minutes=4))
+    }
     old = [replace(s, finished_at=s.finished_at - timedelta(minutes=6)) for s in failed]
     probed = decide(DUE, jobs=(history,), samples=old)
-    assert sorted(d.reason for d in probed) == [Reason.ERROR_BUDGET, Reason.PROBE]
+    assert sorted(d.reason for d in probed) == [DecisionReason.ERROR_BUDGET, DecisionReason.PROBE]
     # The first success ends it.
     recovered = decide(DUE, jobs=(history,), samples=[*failed, sample(1, finished_at=ago(seconds=9))])
     assert all(d.chosen for d in recovered)
@@ -229,7 +236,7 @@ def test_what_failed_or_was_slowed_down_goes_after_its_equals() -> None:
 def test_time_outs_in_a_row_earn_a_rest_and_smaller_pieces() -> None:
     slow = [sample(1, timeouts=1, finished_at=ago(seconds=n)) for n in (4, 3, 2, 1)]
     [resting] = decide(DUE, samples=slow)
-    assert (resting.reason, resting.until) == (Reason.DEGRADED, NOW + timedelta(seconds=1))
+    assert (resting.reason, resting.until) == (DecisionReason.DEGRADED, NOW + timedelta(seconds=1))
     later = [replace(s, finished_at=s.finished_at - timedelta(minutes=2)) for s in slow]
     [smaller] = decide(DUE, samples=later)
     assert smaller.sizes is not None

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from sync_pipeline.policy.breaker import BreakerState
+from sync_pipeline.core.model import BreakerState
 from sync_pipeline_tests.policy.month import BEGINNING, CAPS, INSTANCES, TENANTS, TICK, WEATHER, Month, Seen
 
 

@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.core.model import Access, JobStatus, JobType, Lifecycle, Mode, RevisionWindow, TimeWindow
+from sync_pipeline.core.model import (
+    Access,
+    DecisionReason,
+    JobStatus,
+    JobType,
+    Lifecycle,
+    Mode,
+    RevisionWindow,
+    TimeWindow,
+)
 from sync_pipeline.policy.planning import plan
-from sync_pipeline.policy.snapshot import AssetState, Decision, InFlight, Job, Reason, Snapshot
+from sync_pipeline.policy.snapshot import AssetState, Decision, InFlight, Job, Snapshot
 from sync_pipeline_tests.policy.builders import BLOCK, LIMITS, NOW, ago, asset, job, project
 
 
@@ -23,46 +32,50 @@ def decide(
 @pytest.mark.parametrize(
     ("changes", "reason", "chosen"),
     [
-        ({"visited_at": None}, Reason.NEVER_VISITED, True),
-        ({}, Reason.NOT_YET, False),
-        ({"visited_at": ago(minutes=6)}, Reason.INTERVAL, True),
-        ({"hint_head": 11, "hint_at": NOW}, Reason.HINT, True),
-        ({"hint_head": 10, "hint_at": NOW}, Reason.NOTHING_NEW, False),
-        ({"hint_head": 10, "hint_at": NOW, "visited_at": ago(minutes=20)}, Reason.NOTHING_NEW, False),
-        ({"hint_head": 10, "hint_at": NOW, "visited_at": ago(minutes=31)}, Reason.INTERVAL, True),
-        ({"hint_head": 9, "hint_at": NOW}, Reason.HINT, True),
-        ({"hint_head": 11, "hint_at": ago(minutes=2)}, Reason.NOT_YET, False),
-        ({"hint_head": 11, "hint_at": NOW, "hint_failed": True}, Reason.NOT_YET, False),
-        ({"hint_head": 10, "hint_at": ago(minutes=6), "visited_at": ago(minutes=7)}, Reason.INTERVAL, True),
-        ({"watermark": None, "hint_head": 3, "hint_at": NOW, "head": None}, Reason.HINT, True),
-        ({"lifecycle": Lifecycle.RETIRED, "visited_at": None}, Reason.RETIRED, False),
-        ({"access": Access.REPLACED, "visited_at": ago(days=9)}, Reason.REPLACED, False),
-        ({"access": Access.DENIED, "visited_at": ago(minutes=59)}, Reason.NO_ACCESS, False),
-        ({"access": Access.DENIED, "visited_at": ago(minutes=61)}, Reason.REPROBE, True),
-        ({"access": Access.GONE, "visited_at": ago(minutes=61)}, Reason.REPROBE, True),
-        ({"access": Access.GONE, "hint_head": 99, "hint_at": NOW}, Reason.NO_ACCESS, False),
-        ({"dead_at": ago(minutes=30), "visited_at": ago(days=1)}, Reason.DEAD, False),
-        ({"dead_at": ago(minutes=61), "visited_at": ago(days=1)}, Reason.REPROBE, True),
+        ({"visited_at": None}, DecisionReason.NEVER_VISITED, True),
+        ({}, DecisionReason.NOT_YET, False),
+        ({"visited_at": ago(minutes=6)}, DecisionReason.INTERVAL, True),
+        ({"hint_head": 11, "hint_at": NOW}, DecisionReason.HINT, True),
+        ({"hint_head": 10, "hint_at": NOW}, DecisionReason.NOTHING_NEW, False),
+        ({"hint_head": 10, "hint_at": NOW, "visited_at": ago(minutes=20)}, DecisionReason.NOTHING_NEW, False),
+        ({"hint_head": 10, "hint_at": NOW, "visited_at": ago(minutes=31)}, DecisionReason.INTERVAL, True),
+        ({"hint_head": 9, "hint_at": NOW}, DecisionReason.HINT, True),
+        ({"hint_head": 11, "hint_at": ago(minutes=2)}, DecisionReason.NOT_YET, False),
+        ({"hint_head": 11, "hint_at": NOW, "hint_failed": True}, DecisionReason.NOT_YET, False),
+        (
+            {"hint_head": 10, "hint_at": ago(minutes=6), "visited_at": ago(minutes=7)},
+            DecisionReason.INTERVAL,
+            True,
+        ),
+        ({"watermark": None, "hint_head": 3, "hint_at": NOW, "head": None}, DecisionReason.HINT, True),
+        ({"lifecycle": Lifecycle.RETIRED, "visited_at": None}, DecisionReason.RETIRED, False),
+        ({"access": Access.REPLACED, "visited_at": ago(days=9)}, DecisionReason.REPLACED, False),
+        ({"access": Access.DENIED, "visited_at": ago(minutes=59)}, DecisionReason.NO_ACCESS, False),
+        ({"access": Access.DENIED, "visited_at": ago(minutes=61)}, DecisionReason.REPROBE, True),
+        ({"access": Access.GONE, "visited_at": ago(minutes=61)}, DecisionReason.REPROBE, True),
+        ({"access": Access.GONE, "hint_head": 99, "hint_at": NOW}, DecisionReason.NO_ACCESS, False),
+        ({"dead_at": ago(minutes=30), "visited_at": ago(days=1)}, DecisionReason.DEAD, False),
+        ({"dead_at": ago(minutes=61), "visited_at": ago(days=1)}, DecisionReason.REPROBE, True),
         # What did not work for a moment is looked at again at the usual time, then in steps that double.
-        ({"dead_at": ago(minutes=4), "dead_since": ago(minutes=4)}, Reason.DEAD, False),
-        ({"dead_at": ago(minutes=6), "dead_since": ago(minutes=6)}, Reason.REPROBE, True),
-        ({"dead_at": ago(minutes=19), "dead_since": ago(minutes=39)}, Reason.DEAD, False),
-        ({"dead_at": ago(minutes=21), "dead_since": ago(minutes=41)}, Reason.REPROBE, True),
-        ({"dead_at": ago(minutes=59), "dead_since": ago(days=9)}, Reason.DEAD, False),
+        ({"dead_at": ago(minutes=4), "dead_since": ago(minutes=4)}, DecisionReason.DEAD, False),
+        ({"dead_at": ago(minutes=6), "dead_since": ago(minutes=6)}, DecisionReason.REPROBE, True),
+        ({"dead_at": ago(minutes=19), "dead_since": ago(minutes=39)}, DecisionReason.DEAD, False),
+        ({"dead_at": ago(minutes=21), "dead_since": ago(minutes=41)}, DecisionReason.REPROBE, True),
+        ({"dead_at": ago(minutes=59), "dead_since": ago(days=9)}, DecisionReason.DEAD, False),
         (
             {"access": Access.DENIED, "visited_at": ago(minutes=6), "access_since": ago(minutes=6)},
-            Reason.REPROBE,
+            DecisionReason.REPROBE,
             True,
         ),
         (
             {"access": Access.DENIED, "visited_at": ago(minutes=9), "access_since": ago(minutes=20)},
-            Reason.NO_ACCESS,
+            DecisionReason.NO_ACCESS,
             False,
         ),
     ],
 )
 def test_a_repository_is_due_by_interval_or_hint_and_paused_by_its_access(
-    changes: dict[str, Any], reason: Reason, chosen: bool
+    changes: dict[str, Any], reason: DecisionReason, chosen: bool
 ) -> None:
     [decision] = decide(asset(**changes))
     assert (decision.reason, decision.chosen, decision.mode) == (reason, chosen, Mode.INCREMENTAL)
@@ -71,20 +84,24 @@ def test_a_repository_is_due_by_interval_or_hint_and_paused_by_its_access(
 @pytest.mark.parametrize(
     ("changes", "reason", "chosen"),
     [
-        ({}, Reason.PENDING, True),
-        ({"not_before": NOW + timedelta(seconds=1)}, Reason.WAITS_FOR_RETRY, False),
-        ({"status": JobStatus.FAILED, "not_before": NOW}, Reason.RETRY, True),
-        ({"status": JobStatus.FAILED, "not_before": NOW + timedelta(1)}, Reason.WAITS_FOR_RETRY, False),
+        ({}, DecisionReason.PENDING, True),
+        ({"not_before": NOW + timedelta(seconds=1)}, DecisionReason.WAITS_FOR_RETRY, False),
+        ({"status": JobStatus.FAILED, "not_before": NOW}, DecisionReason.RETRY, True),
         (
-            {"status": JobStatus.RUNNING, "claim_expires_at": NOW + timedelta(seconds=9)},
-            Reason.RUNNING,
+            {"status": JobStatus.FAILED, "not_before": NOW + timedelta(1)},
+            DecisionReason.WAITS_FOR_RETRY,
             False,
         ),
-        ({"status": JobStatus.RUNNING, "claim_expires_at": ago(seconds=1)}, Reason.TAKEOVER, True),
+        (
+            {"status": JobStatus.RUNNING, "claim_expires_at": NOW + timedelta(seconds=9)},
+            DecisionReason.RUNNING,
+            False,
+        ),
+        ({"status": JobStatus.RUNNING, "claim_expires_at": ago(seconds=1)}, DecisionReason.TAKEOVER, True),
     ],
 )
 def test_a_job_runs_when_it_waits_may_be_retried_or_lost_its_worker(
-    changes: dict[str, Any], reason: Reason, chosen: bool
+    changes: dict[str, Any], reason: DecisionReason, chosen: bool
 ) -> None:
     found = decide(asset(), jobs=(job(**changes),))
     decision = next(d for d in found if d.mode is Mode.BACKFILL)
@@ -106,7 +123,7 @@ def test_history_waits_while_the_repository_is_paused(changes: dict[str, Any]) -
 
 def test_a_dead_incremental_does_not_stop_history() -> None:
     found = decide(asset(dead_at=ago(minutes=1)), jobs=(job(),))
-    assert [d.reason for d in found if d.chosen] == [Reason.PENDING]
+    assert [d.reason for d in found if d.chosen] == [DecisionReason.PENDING]
 
 
 def test_what_a_waiting_run_will_do_is_not_started_again() -> None:
@@ -116,7 +133,7 @@ def test_what_a_waiting_run_will_do_is_not_started_again() -> None:
     outside = job(2, window=RevisionWindow(2001, 3001))
     found = decide(asset(visited_at=None), jobs=(job(), outside), runs=(wide, live))
     assert [d.job_id for d in found if d.chosen] == [outside.job_id]
-    assert [d.reason for d in found if not d.chosen] == [Reason.IN_FLIGHT, Reason.IN_FLIGHT]
+    assert [d.reason for d in found if not d.chosen] == [DecisionReason.IN_FLIGHT, DecisionReason.IN_FLIGHT]
 
 
 def test_the_smaller_priority_goes_first_and_the_tick_is_capped_with_a_reason() -> None:
@@ -125,13 +142,13 @@ def test_the_smaller_priority_goes_first_and_the_tick_is_capped_with_a_reason() 
     found = plan(Snapshot(assets, jobs, (), LIMITS), NOW).decisions
     chosen = [d for d in found if d.chosen]
     assert [d.priority for d in chosen] == list(range(850, 950))
-    assert sum(d.reason is Reason.TICK_FULL for d in found) == 50
+    assert sum(d.reason is DecisionReason.TICK_FULL for d in found) == 50
 
 
 def test_every_job_and_every_repository_is_explained_once() -> None:
     found = decide(asset(1), asset(2, lifecycle=Lifecycle.RETIRED), jobs=(job(1), job(2, window=None)))
     assert len(found) == 4
-    assert all(isinstance(d.reason, Reason) for d in found)
+    assert all(isinstance(d.reason, DecisionReason) for d in found)
 
 
 def test_a_decision_against_says_until_when() -> None:
@@ -145,41 +162,44 @@ def test_a_decision_against_says_until_when() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({}, Reason.NOT_YET),
-        ({"hint_activity_at": ago(minutes=1), "hint_at": NOW}, Reason.HINT),
+        ({}, DecisionReason.NOT_YET),
+        ({"hint_activity_at": ago(minutes=1), "hint_at": NOW}, DecisionReason.HINT),
         # The same time as at the visit is nothing new, and a hint from before the visit says nothing.
-        ({"hint_activity_at": ago(days=1), "hint_at": NOW}, Reason.NOTHING_NEW),
-        ({"hint_activity_at": ago(minutes=1), "hint_at": ago(minutes=2)}, Reason.NOT_YET),
+        ({"hint_activity_at": ago(days=1), "hint_at": NOW}, DecisionReason.NOTHING_NEW),
+        ({"hint_activity_at": ago(minutes=1), "hint_at": ago(minutes=2)}, DecisionReason.NOT_YET),
         # What never succeeded is not hurried by hints; the ledger retries it.
-        ({"hint_activity_at": NOW, "hint_at": NOW, "activity_at": None}, Reason.NOT_YET),
+        ({"hint_activity_at": NOW, "hint_at": NOW, "activity_at": None}, DecisionReason.NOT_YET),
         # The server shows activity once an hour: what was active lately may have been so again.
         (
             {"hint_activity_at": ago(minutes=50), "hint_at": NOW, "activity_at": ago(minutes=50)},
-            Reason.NOT_YET,
+            DecisionReason.NOT_YET,
         ),
         (
             {"hint_activity_at": ago(minutes=63), "hint_at": NOW, "activity_at": ago(minutes=63)},
-            Reason.NOTHING_NEW,
+            DecisionReason.NOTHING_NEW,
         ),
-        ({"visited_at": ago(minutes=6)}, Reason.INTERVAL),
+        ({"visited_at": ago(minutes=6)}, DecisionReason.INTERVAL),
         # A listing of its root that went further back than the watermark would have shown it.
         (
             {"visited_at": ago(minutes=6), "listed_at": NOW, "listed_down_to": ago(hours=2)},
-            Reason.NOTHING_NEW,
+            DecisionReason.NOTHING_NEW,
         ),
-        ({"visited_at": ago(minutes=6), "listed_at": NOW}, Reason.NOTHING_NEW),
-        ({"visited_at": ago(minutes=6), "listed_at": NOW, "listed_down_to": ago(hours=1)}, Reason.INTERVAL),
-        ({"visited_at": ago(minutes=6), "listed_at": ago(minutes=31)}, Reason.INTERVAL),
-        ({"visited_at": ago(minutes=31), "listed_at": NOW}, Reason.INTERVAL),
-        ({"access": Access.ARCHIVED, "visited_at": ago(minutes=6)}, Reason.INTERVAL),
-        ({"access": Access.MOVED, "visited_at": ago(minutes=6)}, Reason.INTERVAL),
-        ({"access": Access.DISABLED, "visited_at": ago(minutes=6)}, Reason.NO_ACCESS),
-        ({"access": Access.DISABLED, "visited_at": ago(minutes=61)}, Reason.REPROBE),
-        ({"visited_at": None, "configured": False}, Reason.NOT_CONFIGURED),
+        ({"visited_at": ago(minutes=6), "listed_at": NOW}, DecisionReason.NOTHING_NEW),
+        (
+            {"visited_at": ago(minutes=6), "listed_at": NOW, "listed_down_to": ago(hours=1)},
+            DecisionReason.INTERVAL,
+        ),
+        ({"visited_at": ago(minutes=6), "listed_at": ago(minutes=31)}, DecisionReason.INTERVAL),
+        ({"visited_at": ago(minutes=31), "listed_at": NOW}, DecisionReason.INTERVAL),
+        ({"access": Access.ARCHIVED, "visited_at": ago(minutes=6)}, DecisionReason.INTERVAL),
+        ({"access": Access.MOVED, "visited_at": ago(minutes=6)}, DecisionReason.INTERVAL),
+        ({"access": Access.DISABLED, "visited_at": ago(minutes=6)}, DecisionReason.NO_ACCESS),
+        ({"access": Access.DISABLED, "visited_at": ago(minutes=61)}, DecisionReason.REPROBE),
+        ({"visited_at": None, "configured": False}, DecisionReason.NOT_CONFIGURED),
     ],
 )
 def test_a_project_is_due_by_interval_or_activity_and_waits_while_its_root_is_quiet(
-    changes: dict[str, Any], reason: Reason
+    changes: dict[str, Any], reason: DecisionReason
 ) -> None:
     [decision] = decide(project(**changes))
     assert decision.reason is reason
@@ -190,7 +210,7 @@ def test_merge_requests_and_reviews_stay_in_step() -> None:
     soon = project(1, JobType.REVIEWS, visited_at=ago(minutes=4))
     other = project(1, JobType.COMMITS)
     found = {d.job_type: d for d in decide(late, soon, other)}
-    assert found[JobType.REVIEWS].reason is Reason.COALESCED
+    assert found[JobType.REVIEWS].reason is DecisionReason.COALESCED
     assert found[JobType.REVIEWS].priority == found[JobType.MERGE_REQUESTS].priority
     assert {job_type for job_type, d in found.items() if d.chosen} == {
         JobType.MERGE_REQUESTS,
@@ -210,7 +230,10 @@ def test_windows_of_time_in_a_waiting_run_are_not_started_again() -> None:
     )
     run = InFlight(frozenset({1}), JobType.REVIEWS, Mode.BACKFILL, year)
     found = {d.job_id: d.reason for d in decide(project(1, JobType.REVIEWS), jobs=jobs, runs=(run,))}
-    assert (found[jobs[0].job_id], found[jobs[1].job_id]) == (Reason.IN_FLIGHT, Reason.PENDING)
+    assert (found[jobs[0].job_id], found[jobs[1].job_id]) == (
+        DecisionReason.IN_FLIGHT,
+        DecisionReason.PENDING,
+    )
 
 
 class TestARefusedToken:
@@ -235,14 +258,14 @@ class TestARefusedToken:
     def test_starts_nothing_on_its_instance(self) -> None:
         found = self.decide(timedelta(minutes=59))
         assert [d.repo_id for d in found if d.chosen] == [7]
-        held = [d for d in found if d.reason is Reason.CREDENTIAL]
+        held = [d for d in found if d.reason is DecisionReason.CREDENTIAL]
         assert len(held) == 8
         assert {d.until for d in held} == {NOW + timedelta(minutes=1)}
 
     def test_is_tried_by_one_incremental_after_an_hour(self) -> None:
         found = self.decide(timedelta(hours=1))
         tried = [d for d in found if d.chosen and d.instance == "gitlab.example"]
-        assert [(d.reason, d.mode) for d in tried] == [(Reason.REPROBE, Mode.INCREMENTAL)]
+        assert [(d.reason, d.mode) for d in tried] == [(DecisionReason.REPROBE, Mode.INCREMENTAL)]
 
     @pytest.mark.parametrize(("first", "last", "tried"), [(6, 6, 1), (4, 4, 0), (30, 14, 0), (30, 16, 1)])
     def test_that_was_refused_for_a_moment_is_tried_soon(self, first: int, last: int, tried: int) -> None:

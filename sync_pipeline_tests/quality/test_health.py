@@ -44,7 +44,7 @@ from sync_pipeline.reports.health import (
     reason_of_failure,
     reason_of_server,
 )
-from sync_pipeline.reports.reasons import CATALOGUE, Reason, held_back_table, remedies, remedy, table
+from sync_pipeline.reports.reasons import CATALOGUE, HealthReason, held_back_table, remedies, remedy, table
 from sync_pipeline.scheduling.credentials import Credentials, in_force
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn.codes import Meaning
@@ -84,38 +84,40 @@ def test_complete_and_fresh_is_healthy() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"verified_at": NOW - timedelta(minutes=61)}, Reason.STALE),
-        ({"verified_at": None, "visited_at": None}, Reason.NEVER_SYNCED),
-        ({"queued": (RevisionWindow(1, 5),)}, Reason.INCOMPLETE),
-        ({"hint_code": "denied", "hint_error": "no"}, Reason.DENIED),
-        ({"hint_code": "not_found", "hint_error": "no"}, Reason.GONE),
-        ({"hint_code": "connection", "hint_error": "no"}, Reason.UNREACHABLE),
-        ({"hint_code": "certificate", "hint_error": "no"}, Reason.UNREACHABLE),
-        ({"hint_code": "timeout", "retry_code": "timeout"}, Reason.UNREACHABLE),
-        ({"hint_code": "redirected"}, Reason.LOGIN_PAGE),
-        ({"hint_code": "moved"}, Reason.MOVED),
-        ({"hint_code": "out_of_memory"}, Reason.UNREACHABLE),
-        ({"server_code": "configuration"}, Reason.UNREACHABLE),
-        ({"server_code": "content_too_large"}, Reason.UNREACHABLE),
-        ({"server_code": "connection"}, Reason.UNREACHABLE),
-        ({"server_code": "timeout"}, Reason.UNREACHABLE),
-        ({"server_code": "not_json"}, Reason.LOGIN_PAGE),
-        ({"retry_code": "connection", "retry_error": "no"}, Reason.UNREACHABLE),
-        ({"gap": (RevisionWindow(1, 5),)}, Reason.GAP),
-        ({"failed": (RevisionWindow(1, 5),), "last_error": "too hard"}, Reason.FAILED_WINDOW),
-        ({"incremental_dead": True}, Reason.FAILED_WINDOW),
-        ({"quarantined": 2}, Reason.QUARANTINE),
-        ({"obligations": 1}, Reason.OBLIGATION),
-        ({"access": Access.DENIED}, Reason.DENIED),
-        ({"access": Access.GONE}, Reason.GONE),
-        ({"access": Access.REPLACED, "access_detail": "another UUID"}, Reason.REPLACED),
-        ({"poorer": 3}, Reason.POORER),
-        ({"missing": 1, "extra": 2}, Reason.MISMATCH),
-        ({"credential": "the token is expired; create a new one"}, Reason.CREDENTIAL),
-        ({"access": Access.DISABLED, "credential": "the token is expired"}, Reason.CREDENTIAL),
+        ({"verified_at": NOW - timedelta(minutes=61)}, HealthReason.STALE),
+        ({"verified_at": None, "visited_at": None}, HealthReason.NEVER_SYNCED),
+        ({"queued": (RevisionWindow(1, 5),)}, HealthReason.INCOMPLETE),
+        ({"hint_code": "denied", "hint_error": "no"}, HealthReason.DENIED),
+        ({"hint_code": "not_found", "hint_error": "no"}, HealthReason.GONE),
+        ({"hint_code": "connection", "hint_error": "no"}, HealthReason.UNREACHABLE),
+        ({"hint_code": "certificate", "hint_error": "no"}, HealthReason.UNREACHABLE),
+        ({"hint_code": "timeout", "retry_code": "timeout"}, HealthReason.UNREACHABLE),
+        ({"hint_code": "redirected"}, HealthReason.LOGIN_PAGE),
+        ({"hint_code": "moved"}, HealthReason.MOVED),
+        ({"hint_code": "out_of_memory"}, HealthReason.UNREACHABLE),
+        ({"server_code": "configuration"}, HealthReason.UNREACHABLE),
+        ({"server_code": "content_too_large"}, HealthReason.UNREACHABLE),
+        ({"server_code": "connection"}, HealthReason.UNREACHABLE),
+        ({"server_code": "timeout"}, HealthReason.UNREACHABLE),
+        ({"server_code": "not_json"}, HealthReason.LOGIN_PAGE),
+        ({"retry_code": "connection", "retry_error": "no"}, HealthReason.UNREACHABLE),
+        ({"gap": (RevisionWindow(1, 5),)}, HealthReason.GAP),
+        ({"failed": (RevisionWindow(1, 5),), "last_error": "too hard"}, HealthReason.FAILED_WINDOW),
+        ({"incremental_dead": True}, HealthReason.FAILED_WINDOW),
+        ({"quarantined": 2}, HealthReason.QUARANTINE),
+        ({"obligations": 1}, HealthReason.OBLIGATION),
+        ({"access": Access.DENIED}, HealthReason.DENIED),
+        ({"access": Access.GONE}, HealthReason.GONE),
+        ({"access": Access.REPLACED, "access_detail": "another UUID"}, HealthReason.REPLACED),
+        ({"poorer": 3}, HealthReason.POORER),
+        ({"missing": 1, "extra": 2}, HealthReason.MISMATCH),
+        ({"credential": "the token is expired; create a new one"}, HealthReason.CREDENTIAL),
+        ({"access": Access.DISABLED, "credential": "the token is expired"}, HealthReason.CREDENTIAL),
     ],
 )
-def test_each_defect_fails_with_its_own_reason_and_a_line(changes: dict[str, Any], reason: Reason) -> None:
+def test_each_defect_fails_with_its_own_reason_and_a_line(
+    changes: dict[str, Any], reason: HealthReason
+) -> None:
     health = evaluate(replace(GOOD, **changes), NOW, HOUR)
     assert (health.passed, health.reasons) == (False, (reason,))
     assert health.detail[reason]
@@ -170,7 +172,7 @@ def test_every_code_that_a_look_may_fail_with_says_something_about_the_server_or
 
 
 def test_the_page_has_the_catalogue() -> None:
-    assert set(CATALOGUE) == set(Reason)
+    assert set(CATALOGUE) == set(HealthReason)
     page = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
     assert table() in page, "paste what sync_pipeline.reports.reasons.table() returns"
     assert held_back_table() in page, "paste what sync_pipeline.reports.reasons.held_back_table() returns"
@@ -191,7 +193,7 @@ def test_a_remedy_names_the_repository() -> None:
 
 def test_several_defects_are_all_named() -> None:
     health = evaluate(replace(GOOD, quarantined=1, access=Access.DENIED), NOW, HOUR)
-    assert set(health.reasons) == {Reason.QUARANTINE, Reason.DENIED}
+    assert set(health.reasons) == {HealthReason.QUARANTINE, HealthReason.DENIED}
 
 
 def test_a_retired_repository_is_not_blamed() -> None:
@@ -205,7 +207,7 @@ def test_freshness_of_a_time_watermark_counts_too() -> None:
 
 def test_a_long_list_of_gaps_is_cut_and_counted() -> None:
     gaps = tuple(RevisionWindow(n, n + 1) for n in range(1, 100, 2))
-    line = evaluate(replace(GOOD, gap=gaps), NOW, HOUR).detail[Reason.GAP]
+    line = evaluate(replace(GOOD, gap=gaps), NOW, HOUR).detail[HealthReason.GAP]
     assert "45 more" in line
     assert "(50 revisions)" in line
 
@@ -218,14 +220,14 @@ def test_states_that_hide_nothing_are_healthy(access: Access) -> None:
 def test_what_a_project_has_switched_off_passes_and_is_told() -> None:
     off = replace(GOOD, access=Access.DISABLED, verified_at=None, queued=(RevisionWindow(1, 5),))
     health = evaluate(replace(off, access_detail="acme/app has reviews switched off"), NOW, HOUR)
-    assert (health.passed, health.reasons) == (True, (Reason.DISABLED,))
+    assert (health.passed, health.reasons) == (True, (HealthReason.DISABLED,))
     assert health.detail == {"disabled": "acme/app has reviews switched off"}
-    assert evaluate(off, NOW, HOUR).detail[Reason.DISABLED]
+    assert evaluate(off, NOW, HOUR).detail[HealthReason.DISABLED]
 
 
 def test_windows_of_time_are_told_without_the_year_1900() -> None:
     history = TimeWindow(BEGINNING, datetime(2024, 1, 1, tzinfo=UTC))
-    line = evaluate(replace(GOOD, queued=(history,)), NOW, HOUR).detail[Reason.INCOMPLETE]
+    line = evaluate(replace(GOOD, queued=(history,)), NOW, HOUR).detail[HealthReason.INCOMPLETE]
     assert line == "waits to be read: the beginning to 2024-01-01 00:00 UTC"
 
 
@@ -317,8 +319,13 @@ def test_a_failed_job_leads_to_an_entry_of_the_catalogue(
 
 
 def test_what_follows_from_lost_access_names_the_reason_to_remove_first() -> None:
-    found = remedies([Reason.DENIED, Reason.INCOMPLETE, Reason.NEVER_SYNCED, Reason.QUARANTINE], "gitlab:7")
+    found = remedies(
+        [HealthReason.DENIED, HealthReason.INCOMPLETE, HealthReason.NEVER_SYNCED, HealthReason.QUARANTINE],
+        "gitlab:7",
+    )
     assert found["incomplete"] == found["never_synced"] == "first remove the reason denied"
-    assert found["denied"] == remedy(Reason.DENIED, "gitlab:7")
-    assert found["quarantine"] == remedy(Reason.QUARANTINE, "gitlab:7")
-    assert remedies([Reason.INCOMPLETE], "gitlab:7") == {"incomplete": remedy(Reason.INCOMPLETE, "gitlab:7")}
+    assert found["denied"] == remedy(HealthReason.DENIED, "gitlab:7")
+    assert found["quarantine"] == remedy(HealthReason.QUARANTINE, "gitlab:7")
+    assert remedies([HealthReason.INCOMPLETE], "gitlab:7") == {
+        "incomplete": remedy(HealthReason.INCOMPLETE, "gitlab:7")
+    }

@@ -15,7 +15,7 @@ from sync_pipeline import cli
 from sync_pipeline.core.model import BEGINNING, Depth, JobReport, JobType, Mode, TimeWindow
 from sync_pipeline.ledger import watermarks
 from sync_pipeline.reports import health
-from sync_pipeline.reports.reasons import Reason
+from sync_pipeline.reports.reasons import HealthReason
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline_sandbox.gitlab import GitRepository
 from sync_pipeline_sandbox.gitlab.faults import json_answer, server_error
@@ -556,7 +556,7 @@ def test_a_repair_that_does_not_help_is_left_to_a_person_and_not_repeated(comman
         for one in health.read(forge.conn, timedelta(days=3650), Credentials(frozenset(), {}, {}))
         if one.facts.job_type is JobType.MERGE_REQUESTS
     ]
-    assert {Reason.MISMATCH, Reason.UNREPAIRED} <= set(judged.health.reasons)
+    assert {HealthReason.MISMATCH, HealthReason.UNREPAIRED} <= set(judged.health.reasons)
     # A person mended the cause.
     forge.conn.execute("DROP TRIGGER keep ON scm.mrs")
     assert command.document("--job", "mrs", "--repair")["results"][0]["after"]["status"] == "clean"

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from sync_pipeline.core.model import JobType, Mode
 from sync_pipeline.reports import health
 from sync_pipeline.reports.completeness import completeness
-from sync_pipeline.reports.reasons import Reason
+from sync_pipeline.reports.reasons import HealthReason
 from sync_pipeline.reports.status import status
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.sync import merge_requests as module
@@ -118,7 +118,7 @@ def test_what_is_refused_everywhere_is_one_state_that_ends_with_all_of_it_read(
     synced(forge)
     assert asked(forge) == {}
     assert forge.state() == whole(forge)
-    assert Reason.UNREADABLE not in judged(forge, job_type).health.reasons
+    assert HealthReason.UNREADABLE not in judged(forge, job_type).health.reasons
 
 
 def whole(forge: Forge) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def test_the_state_is_told_in_the_same_words_everywhere(forge: Forge) -> None:
     refuse(forge, "approvals")
     synced(forge)
     one = judged(forge, REVIEWS)
-    assert (one.health.passed, one.health.reasons) == (False, (Reason.UNREADABLE,))
+    assert (one.health.passed, one.health.reasons) == (False, (HealthReason.UNREADABLE,))
     text = one.health.detail["unreadable"]
     assert text.startswith("approvals not readable since 2")
     assert text.endswith("; tried again once a day")
@@ -155,7 +155,7 @@ def test_what_the_server_does_not_have_at_all_is_told_and_is_no_defect(forge: Fo
     refuse(forge, "approvals", _NO_ROUTE)
     synced(forge)
     one = judged(forge, REVIEWS)
-    assert (one.health.passed, one.health.reasons) == (True, (Reason.UNREADABLE,))
+    assert (one.health.passed, one.health.reasons) == (True, (HealthReason.UNREADABLE,))
 
 
 def test_a_refusal_of_one_merge_request_is_owed_by_that_one(forge: Forge) -> None:
@@ -299,7 +299,7 @@ def test_what_was_refused_is_read_some_in_each_visit(
     # The first visit tests whether it can be read: three are gone, the next one gives it.
     assert counts == [4, 3, 2, 0]
     assert forge.rows(_STATES) == []
-    assert Reason.UNREADABLE not in judged(forge, job_type).health.reasons
+    assert HealthReason.UNREADABLE not in judged(forge, job_type).health.reasons
 
 
 def test_two_kinds_that_were_refused_come_one_after_the_other(

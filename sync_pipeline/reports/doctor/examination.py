@@ -21,10 +21,10 @@ from sync_pipeline import __version__
 from sync_pipeline.admin import limits
 from sync_pipeline.core import clock
 from sync_pipeline.core.catalog import instance_of, read_snapshot
+from sync_pipeline.core.documents.gates import Limit
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.model import Kind, Lifecycle, Repository
 from sync_pipeline.database import diagnosis
-from sync_pipeline.documents.gates import Limit
 from sync_pipeline.ledger import heartbeats, pools, repos
 from sync_pipeline.ledger.credentials import Stop
 from sync_pipeline.ledger.heartbeats import Heartbeat

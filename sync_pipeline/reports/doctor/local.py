@@ -15,15 +15,15 @@ from pathlib import Path
 
 from sync_pipeline.core import catalog
 from sync_pipeline.core.errors import ConfigurationError
+from sync_pipeline.core.formatting import age, counted
 from sync_pipeline.core.model import Kind, Lifecycle, Repository
-from sync_pipeline.documents.formatting import age, counted
 from sync_pipeline.ledger.heartbeats import Heartbeat
 from sync_pipeline.ledger.pools import Pool, Unserved
 from sync_pipeline.registry import server_names as server_name_rules
 from sync_pipeline.reports import slowness
 from sync_pipeline.reports.doctor.findings import Finding, error_text, failed, ok, skipped, warning
 from sync_pipeline.reports.health import HealthResult
-from sync_pipeline.reports.reasons import WAITS_FOR_ITSELF, Reason, remedy
+from sync_pipeline.reports.reasons import WAITS_FOR_ITSELF, HealthReason, remedy
 from sync_pipeline.settings import SECRETS, Settings, config_file, load_settings
 from sync_pipeline.settings.given import OTHER_VARIABLES, PREFIX
 from sync_pipeline.sources.svn import process
@@ -243,7 +243,7 @@ def pools(living: Sequence[Pool], unserved: Sequence[Unserved]) -> Finding:
 
 def assets(verdicts: Sequence[HealthResult], repositories: Sequence[Repository]) -> list[Finding]:
     """One finding for each reason that needs a person, with the line and remedy that every report shows."""
-    found: dict[Reason, list[HealthResult]] = {}
+    found: dict[HealthReason, list[HealthResult]] = {}
     for verdict in verdicts:
         if not verdict.health.passed:
             for reason in verdict.health.reasons:
@@ -255,7 +255,7 @@ def assets(verdicts: Sequence[HealthResult], repositories: Sequence[Repository])
     return [_unhealthy(reason, some, specs) for reason, some in sorted(found.items())]
 
 
-def _unhealthy(reason: Reason, some: Sequence[HealthResult], specs: Mapping[int, str]) -> Finding:
+def _unhealthy(reason: HealthReason, some: Sequence[HealthResult], specs: Mapping[int, str]) -> Finding:
     first = some[0]
     spec = specs.get(first.facts.repo_id, str(first.facts.repo_id))
     what = f"{counted(len(some), 'asset')}, such as {spec} {first.facts.job_type}"

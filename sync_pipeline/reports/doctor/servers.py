@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 import requests
 
 from sync_pipeline.core import clock
+from sync_pipeline.core.documents.gates import Limit
 from sync_pipeline.core.errors import AccessDenied, ConfigurationError, SourceGone, SyncError
+from sync_pipeline.core.formatting import age, counted
 from sync_pipeline.core.model import Repository
-from sync_pipeline.documents.formatting import age, counted
-from sync_pipeline.documents.gates import Limit
 from sync_pipeline.ledger.credentials import Stop
 from sync_pipeline.reports.doctor.findings import (
     GITLAB_CHECKS,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from sync_pipeline.documents.common import Text
+from sync_pipeline.core.documents.common import Text
 
 # "for" is a keyword, so this one is written as a call.
 Probed = TypedDict("Probed", {"for": Literal["scheduler", "worker", "reaper", "location"] | None})

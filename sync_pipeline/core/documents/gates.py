@@ -10,9 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from sync_pipeline.core.model import JobType
-from sync_pipeline.documents.common import Count, Share, Time
-from sync_pipeline.policy.breaker import BreakerState, Scope
+from sync_pipeline.core.documents.common import Count, Share, Time
+from sync_pipeline.core.model import BreakerScope, BreakerState, JobType
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -49,7 +48,7 @@ class BreakerError(TypedDict):
 class Breaker(TypedDict):
     """A circuit breaker."""
 
-    scope: Scope
+    scope: BreakerScope
     key: str
     state: BreakerState
     since: Time
@@ -66,7 +65,7 @@ class Breaker(TypedDict):
 class BreakerEvent(TypedDict):
     """A change of state."""
 
-    scope: Scope
+    scope: BreakerScope
     key: str
     old_state: BreakerState
     new_state: BreakerState

@@ -1,7 +1,7 @@
 """The documents of ``scm-sync runner``, ``repair remap`` and ``admin runs replay``.
 
 Belongs here: a plan and a run of one job type, and the document over several. Does not belong here: the rows
-of the ledger (:mod:`sync_pipeline.documents.ledger`).
+of the ledger (:mod:`sync_pipeline.core.documents.ledger`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from sync_pipeline.core.model import JobType
-from sync_pipeline.documents.common import (
+from sync_pipeline.core.documents.common import (
     ChangedRows,
     Count,
     Id,
@@ -24,6 +23,7 @@ from sync_pipeline.documents.common import (
     Time,
     WindowRange,
 )
+from sync_pipeline.core.model import JobType
 
 Phase = Literal["incremental", "backfill"]
 ExitCode = Literal[0, 1, 2, 130]

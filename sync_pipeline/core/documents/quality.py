@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from sync_pipeline.core.documents.common import Count, Id, Number, Share, Text, Time, WindowRange
 from sync_pipeline.core.model import Depth, DifferenceKind, JobStatus, JobType
-from sync_pipeline.documents.common import Count, Id, Number, Share, Text, Time, WindowRange
 
 Positive = Annotated[int, Field(ge=1)]
 

@@ -2,7 +2,7 @@
 ``admin retention``, ``admin full-sync`` and ``admin repair-recent``.
 
 Belongs here: rows of the ledger as they are printed. Does not belong here: the runner's own documents
-(:mod:`sync_pipeline.documents.runner`).
+(:mod:`sync_pipeline.core.documents.runner`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from sync_pipeline.core.model import JobStatus, JobType, Mode, RunStatus
-from sync_pipeline.documents.common import Count, Id, Number, RowCounts, Share, Time, WindowRange
-from sync_pipeline.policy.breaker import BreakerState, Scope
-from sync_pipeline.policy.snapshot import Reason
+from sync_pipeline.core.documents.common import Count, Id, Number, RowCounts, Share, Time, WindowRange
+from sync_pipeline.core.model import (
+    BreakerScope,
+    BreakerState,
+    DecisionReason,
+    JobStatus,
+    JobType,
+    Mode,
+    RunStatus,
+)
 
 ActionName = Literal["reset", "drop", "release"]
 BatchStatus = Literal["changed", "unchanged", "empty", "quarantined"]
@@ -243,7 +249,7 @@ class Caps(TypedDict):
 class EvaluatedBreaker(TypedDict):
     """A breaker as a plan evaluated it."""
 
-    scope: Scope
+    scope: BreakerScope
     key: str
     state: BreakerState
     reason: str | None
@@ -261,7 +267,7 @@ class Decision(TypedDict):
     job_id: NotRequired[Id | None]
     """Null where the job has still to be made."""
     chosen: bool
-    reason: Reason
+    reason: DecisionReason
     detail: NotRequired[str | None]
     """The obstacle, in words."""
     since: NotRequired[Time]

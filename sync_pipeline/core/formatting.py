@@ -13,7 +13,7 @@ from sync_pipeline.core.model import RevisionWindow, Window
 from sync_pipeline.core.windows import hull
 
 if TYPE_CHECKING:
-    from sync_pipeline.documents.common import WindowRange
+    from sync_pipeline.core.documents.common import WindowRange
 
 _UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3600, 3600, "h"), (120, 60, "min"))
 
