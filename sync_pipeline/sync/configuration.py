@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any
 
 from sync_pipeline.settings import FIELDS, Settings
-from sync_pipeline.settings.given import RENAMED
+from sync_pipeline.settings.given import RENAMED, variable_of
 from sync_pipeline.store import configurations
 from sync_pipeline.store.database import Connection
 
@@ -32,7 +32,7 @@ def changed(kept: dict[str, Any]) -> dict[str, Any]:
     """Those of a kept configuration that are not the defaults of this version."""
     defaults = {name: one.info.default for name, one in FIELDS.items()}
     plain = {name: one.isoformat() if isinstance(one, date) else one for name, one in defaults.items()}
-    named = {RENAMED.get(name, name): value for name, value in kept.items()}
+    named = {RENAMED.get(variable_of(name), name): value for name, value in kept.items()}
     return {name: value for name, value in named.items() if name not in plain or plain[name] != value}
 
 
