@@ -430,6 +430,9 @@ class CatalogSnapshot:
         return block_of(self.head_rev).first // BLOCK_REVISIONS + 1
 
 
+_SNAPSHOTS = TypeAdapter(CatalogSnapshot)
+
+
 def write_snapshot(
     path: Path,
     repositories: Iterable[Repository],
@@ -446,9 +449,6 @@ def write_snapshot(
     for place in (path, copy_of(path)):
         _replace(place, content)
     return snapshot
-
-
-_SNAPSHOTS = TypeAdapter(CatalogSnapshot)
 
 
 def copy_of(path: Path) -> Path:

@@ -25,31 +25,31 @@ _log = logging.getLogger(__name__)
 # Names ----------------------------------------------------------------------------------------------------
 
 RENAMED = {
-    "changes_time_limit": "changes_max_seconds",
-    "claim_length": "claim_seconds",
-    "claim_renew": "claim_renew_seconds",
-    "deletion_after": "deletion_after_seconds",
-    "deletion_confirmations": "deletion_confirmations",
-    "lease_length": "lease_seconds",
-    "lease_renew": "lease_renew_seconds",
-    "overlap": "overlap_seconds",
-    "rediscovery_interval": "rediscovery_interval_seconds",
-    "safety_lag": "safety_lag_seconds",
-    "sensor_interval": "sensor_interval_seconds",
-    "stale_after": "stale_after_seconds",
-    "svn_info_timeout": "svn_info_timeout_seconds",
-    "svn_log_timeout": "svn_log_timeout_seconds",
-    "svn_timeout": "svn_timeout_seconds",
-    "sweep_interval": "sweep_interval_seconds",
-    "sync_interval": "sync_interval_seconds",
-    "vanished_after": "missing_after_seconds",
-    "missing_confirmations": "missing_confirmations",
-    "wait_limit": "max_wait_seconds",
+    "SCM_CHANGES_TIME_LIMIT": "changes_max_seconds",
+    "SCM_CLAIM_LENGTH": "claim_seconds",
+    "SCM_CLAIM_RENEW": "claim_renew_seconds",
+    "SCM_DELETION_AFTER": "deletion_after_seconds",
+    "SCM_DELETION_LOOKS": "deletion_confirmations",
+    "SCM_LEASE_LENGTH": "lease_seconds",
+    "SCM_LEASE_RENEW": "lease_renew_seconds",
+    "SCM_OVERLAP": "overlap_seconds",
+    "SCM_REDISCOVERY_INTERVAL": "rediscovery_interval_seconds",
+    "SCM_SAFETY_LAG": "safety_lag_seconds",
+    "SCM_SENSOR_INTERVAL": "sensor_interval_seconds",
+    "SCM_STALE_AFTER": "stale_after_seconds",
+    "SCM_SVN_INFO_TIMEOUT": "svn_info_timeout_seconds",
+    "SCM_SVN_LOG_TIMEOUT": "svn_log_timeout_seconds",
+    "SCM_SVN_TIMEOUT": "svn_timeout_seconds",
+    "SCM_SWEEP_INTERVAL": "sweep_interval_seconds",
+    "SCM_SYNC_INTERVAL": "sync_interval_seconds",
+    "SCM_VANISHED_AFTER": "missing_after_seconds",
+    "SCM_VANISHED_LOOKS": "missing_confirmations",
+    "SCM_WAIT_LIMIT": "max_wait_seconds",
 }
-"""Earlier names of settings of ours, which are accepted with a line in the log that names the new one."""
+"""Earlier variables of settings of ours, which are accepted with a line in the log that names the new one."""
 
 ALIASES = {
-    **{f"{PREFIX}{old.upper()}": new for old, new in RENAMED.items()},
+    **RENAMED,
     "POSTGRES_DSN": "database_url",
     "SVN_USERNAME": "svn_username",
     "SVN_PASSWORD": "svn_password",
@@ -271,9 +271,10 @@ def collect(
 def current_name(name: str, written: str) -> str:
     """The setting that ``name`` stands for today: a variable without the prefix, in lower case. Logs an
     earlier name, as it was ``written``."""
-    if name in RENAMED:
-        _note_renamed(written, RENAMED[name])
-    return ALIASES.get(variable_of(name), name)
+    variable = variable_of(name)
+    if variable in RENAMED:
+        _note_renamed(written, RENAMED[variable])
+    return ALIASES.get(variable, name)
 
 
 @functools.cache  # once in a process
@@ -389,7 +390,6 @@ def _from_pool(
 def advice(name: str, known: Collection[str], *, cutoff: float = 0.7) -> str:
     """The nearest known name, by its current form, or a hint to the list of all."""
     near = get_close_matches(name, known, n=1, cutoff=cutoff)
-    current = {variable_of(old): variable_of(new) for old, new in RENAMED.items()}
-    return (
-        f"did you mean {current.get(near[0], near[0])}?" if near else "docs/settings.md lists the known ones"
-    )
+    if not near:
+        return "docs/settings.md lists the known ones"
+    return f"did you mean {variable_of(RENAMED[near[0]]) if near[0] in RENAMED else near[0]}?"
