@@ -210,7 +210,7 @@ def test_a_cursor_of_another_kind_starts_from_the_beginning(site: Site) -> None:
 def test_a_tick_that_fails_leaves_a_heartbeat_that_says_so(site: Site) -> None:
     registered(site, "paint")
     site.execute("ALTER TABLE scm.change_hints RENAME TO elsewhere")
-    with pytest.raises(Exception, match="sync_hints"):
+    with pytest.raises(Exception, match="change_hints"):
         site.tick("scheduler")
     with site.database.connection() as conn:
         assert heartbeats.read(conn)[0].outcome.startswith("failed")

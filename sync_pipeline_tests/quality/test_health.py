@@ -109,7 +109,7 @@ def test_complete_and_fresh_is_healthy() -> None:
         ({"access": Access.DENIED}, HealthReason.DENIED),
         ({"access": Access.GONE}, HealthReason.GONE),
         ({"access": Access.REPLACED, "access_detail": "another UUID"}, HealthReason.REPLACED),
-        ({"poorer": 3}, HealthReason.POORER),
+        ({"regressed": 3}, HealthReason.POORER),
         ({"missing": 1, "extra": 2}, HealthReason.MISMATCH),
         ({"credential": "the token is expired; create a new one"}, HealthReason.CREDENTIAL),
         ({"access": Access.DISABLED, "credential": "the token is expired"}, HealthReason.CREDENTIAL),

@@ -223,7 +223,7 @@ _TAMPERED = {
     ),
     "flagged as unread": (
         "UPDATE scm.svn_revisions SET flags = '{changed_paths_unread}' WHERE rev_num = 4",
-        {"4": "changed flags detail_level"},
+        {"4": "changed detail_level flags"},
     ),
     "paths taken away, changed and made up": (
         "WITH a AS (DELETE FROM scm.svn_changed_paths WHERE rev_num = 2 AND path_no = 1 RETURNING 1), "
