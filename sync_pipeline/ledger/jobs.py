@@ -184,8 +184,8 @@ def claim(
     max_running: int | None = None,
     config_hash: str | None = None,
 ) -> Claim | None:
-    """Take the job for one attempt of ``length`` seconds, renewable; None if somebody else has it, if it is
-    paused (see :func:`sync_pipeline.ledger.pauses.of_job`), or if ``max_running`` others are at work.
+    """Claim the job for one attempt of ``length`` seconds, renewable. None if another process has it, if it
+    is paused (see :func:`sync_pipeline.ledger.pauses.of_job`), or if ``max_running`` others are at work.
 
     Takes over a running job whose claim ran out, or whose claim is ``gone``: that of a process known to be
     dead. Closes the attempt it replaces, takes its lease from it, and buries a job whose attempts are used

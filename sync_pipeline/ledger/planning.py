@@ -1,8 +1,8 @@
-"""What the plan is made from, the hints that feed it, and the locks that make two planners harmless.
+"""Reads what the plan needs, stores hints, and holds the locks that make two planners harmless.
 
-Belongs here: the snapshot queries over catalog, coverage, hints and ledger, what a plan leaves behind, the
-jobs of one planned run, ``scm.change_hints``, and what the changes sensor listed of a discovery root. Does
-not belong here: any decision; that is :mod:`sync_pipeline.policy`.
+Belongs here: the snapshot queries over catalog, coverage, hints and ledger, the results of a plan, and the
+jobs of one planned run. Also ``scm.change_hints``, and how far the changes sensor listed a discovery root.
+Does not belong here: any decision (:mod:`sync_pipeline.policy`).
 """
 
 from __future__ import annotations

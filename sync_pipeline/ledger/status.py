@@ -1,8 +1,7 @@
-"""What the status report tells beyond the facts behind the verdicts.
+"""The facts of the status report besides those of health.
 
-Belongs here: one query over every (repository, job type), one over the jobs and one over those at work. What
-is missing, and the verdict, come from :mod:`sync_pipeline.ledger.health` by way of
-:mod:`sync_pipeline.reports.health`.
+Belongs here: one query over every asset, one over the jobs and one over those at work. The missing windows
+and the verdict come from :mod:`sync_pipeline.ledger.health` by way of :mod:`sync_pipeline.reports.health`.
 """
 
 from __future__ import annotations

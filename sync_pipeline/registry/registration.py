@@ -1,9 +1,9 @@
 """Taking repositories into the catalog and out of it.
 
-Belongs here: what ``scm-sync repo add|retire`` and ``scm-sync catalog export`` do: visiting the source, the
-rows that a new repository needs, the queued history, the list in ``repos.toml``, the snapshot file. Does not
-belong here: what a GitLab project needs (:mod:`sync_pipeline.registry.projects`), discovery roots, what
-Dagster has to be told afterwards (``orchestration.catalog_changes``), printing.
+Belongs here: the work of ``scm-sync repo add|retire`` and ``scm-sync catalog export``. They visit the source,
+create the rows of a new repository, queue its history, read ``repos.toml`` and write the snapshot file. Does
+not belong here: GitLab projects (:mod:`sync_pipeline.registry.projects`), discovery roots, the reload of
+Dagster (``orchestration.catalog_changes``), printing.
 """
 
 from __future__ import annotations
