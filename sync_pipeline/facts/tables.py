@@ -108,7 +108,7 @@ class Table:
         - ``{excluded}``: ``name = EXCLUDED.name`` for each column that a newer copy overwrites.
         - ``{mapped}``: ``name = s.name`` for each column that follows from the stored object.
         - ``{hashed}``: ``name = coalesce(s.name, t.name)`` for each hash.
-        - ``{table}``, ``{place}``: the name of the table, and its place.
+        - ``{table}``, ``{place}``: the name of the table, and its column of time for windows.
         - ``{key_columns}``: the columns of its key; ``{group}``: the first of them.
         - ``{key_text}``: the key of ``t`` as text.
         - ``{same_key}``: the condition that a row ``t`` and a row ``s`` have the same key.

@@ -29,7 +29,7 @@ RENAMED = {
     "claim_length": "claim_seconds",
     "claim_renew": "claim_renew_seconds",
     "deletion_after": "deletion_after_seconds",
-    "deletion_confirmations": "deletion_confirmations",
+    "deletion_looks": "deletion_confirmations",
     "lease_length": "lease_seconds",
     "lease_renew": "lease_renew_seconds",
     "overlap": "overlap_seconds",
@@ -43,7 +43,7 @@ RENAMED = {
     "sweep_interval": "sweep_interval_seconds",
     "sync_interval": "sync_interval_seconds",
     "vanished_after": "missing_after_seconds",
-    "missing_confirmations": "missing_confirmations",
+    "vanished_looks": "missing_confirmations",
     "wait_limit": "max_wait_seconds",
 }
 """Earlier names of settings of ours, which are accepted with a line in the log that names the new one."""

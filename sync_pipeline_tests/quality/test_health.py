@@ -109,7 +109,7 @@ def test_complete_and_fresh_is_healthy() -> None:
         ({"access": Access.DENIED}, Reason.DENIED),
         ({"access": Access.GONE}, Reason.GONE),
         ({"access": Access.REPLACED, "access_detail": "another UUID"}, Reason.REPLACED),
-        ({"poorer": 3}, Reason.POORER),
+        ({"regressed": 3}, Reason.POORER),
         ({"missing": 1, "extra": 2}, Reason.MISMATCH),
         ({"credential": "the token is expired; create a new one"}, Reason.CREDENTIAL),
         ({"access": Access.DISABLED, "credential": "the token is expired"}, Reason.CREDENTIAL),
