@@ -673,7 +673,7 @@ def test_the_generated_page_is_current() -> None:
 def test_an_earlier_name_is_accepted_with_a_line_that_names_the_new_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = config(folder, "deletion_confirmations = 4\n[scm.svn]\ninfo_timeout = 7")
+    path = config(folder, "deletion_looks = 4\n[scm.svn]\ninfo_timeout = 7")
     monkeypatch.setenv("SCM_VANISHED_LOOKS", "5")
     given._note_renamed.cache_clear()
     for _ in range(2):
@@ -682,7 +682,7 @@ def test_an_earlier_name_is_accepted_with_a_line_that_names_the_new_one(
     assert loaded.svn.info_timeout_seconds == 7
     assert sorted(caplog.messages) == [
         "SCM_VANISHED_LOOKS has a new name: missing_confirmations, variable SCM_MISSING_CONFIRMATIONS",
-        f"deletion_confirmations in {path} has a new name: deletion_confirmations, "
+        f"deletion_looks in {path} has a new name: deletion_confirmations, "
         "variable SCM_DELETION_CONFIRMATIONS",
         f"scm.svn.info_timeout in {path} has a new name: svn_info_timeout_seconds, "
         "variable SCM_SVN_INFO_TIMEOUT_SECONDS",
