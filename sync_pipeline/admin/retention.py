@@ -134,7 +134,7 @@ def _jobs(conn: Connection, report: RetentionReport, days: float, until: Until) 
             for kind, number in zip((jobs, runs, batches), gone, strict=True):
                 kind.deleted += number
         if jobs.deleted == before:
-            return  # somebody looks at each of them at this moment
+            return  # other processes have locked all of them
 
 
 def parts(found: Sequence[FinishedJob]) -> Iterator[list[UUID]]:

@@ -37,7 +37,7 @@ from sync_pipeline.ledger import pauses, sessions
 _CLAIMS_LOCK = 0x5C3_0008
 
 HISTORY_PRIORITY = 900
-"""Priority of the history that a registration queues: after everything that somebody waits for."""
+"""Priority of the history that a registration queues: after everything that a person waits for."""
 
 GIVEN_UP = ("cancelled", "superseded", "expired")
 """Codes of jobs that are dead and need no person: nothing is missing without them."""
@@ -462,5 +462,5 @@ def report(conn: Connection, job_id: UUID) -> JobReport:
 
 
 def cancel_pending(conn: Connection, repo_id: int, reason: str) -> int:
-    """End every job of the repository that nobody works on; returns how many."""
+    """End every waiting job of the repository; returns how many."""
     return conn.execute(_SQL["cancel_pending"], {"repo_id": repo_id, "reason": reason}).rowcount

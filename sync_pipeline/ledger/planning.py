@@ -24,7 +24,7 @@ from sync_pipeline.database.ranges import from_ranges, range_params
 _SCHEDULER_LOCK = 0x5C3_0001
 _BLOCKS_LOCK = 0x5C3_0002
 # A plan looks at about so many waiting jobs; a long backlog must not make ticks slow. They are shared out
-# evenly, at least one to each that has any, so that the backlog of one hides nobody else's.
+# evenly, at least one to each that has any, so that the backlog of one hides no other.
 _JOBS_LOOKED_AT = 4000
 _SAMPLES_LOOKED_AT = 20_000
 

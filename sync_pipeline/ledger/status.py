@@ -27,7 +27,7 @@ SELECT repo_id, job_type, status, count(*) AS jobs,
            AS retry_at
   FROM scm.sync_jobs AS j
  WHERE (%(repo_ids)s::bigint[] IS NULL OR repo_id = ANY (%(repo_ids)s))
-   -- A comparison that failed needs nobody: the next one tells.
+   -- A failed comparison needs no person, because the next one repeats it.
    AND NOT (mode = 'probe' AND status = 'dead')
    AND NOT """
     + SETTLED

@@ -143,7 +143,7 @@ def _add(
     prefix = catalog.svn_prefix_of(spec.address, visit.root)
     with database.connection() as conn:
         copies = () if second_copy else repos.copies(conn, svn_uuid=visit.uuid, svn_prefix=prefix)
-    # Somebody else may have registered this very address meanwhile.
+    # Another process may have registered the same address meanwhile.
     for known in (one for one in copies if one.url != spec.address):
         raise ConfigurationError(
             f"{spec.address} has the UUID of repository {known.repo_id} ({known.url}); if that has moved, "

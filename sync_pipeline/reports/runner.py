@@ -38,7 +38,7 @@ from sync_pipeline.ledger.runs import BatchRow
 from sync_pipeline.reports import health
 
 NOT_TRIED = "not tried"
-"""Error of a chunk that nobody began to read."""
+"""Error of a chunk whose reading never began."""
 
 _NOTHING_NEW = "nothing new"
 

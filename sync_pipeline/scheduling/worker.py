@@ -32,7 +32,7 @@ from sync_pipeline.sync.readers import Readers
 _log = logging.getLogger(__name__)
 
 _Activity = tuple[int, str, Mode, Window | None]
-# Somebody else may be about to take the first ones.
+# Another worker may be about to take the first ones.
 _MAX_LOOKED_AT = 100
 
 
