@@ -28,6 +28,8 @@ COMMENT ON COLUMN scm.dagster_requests.status IS
     'What Dagster called it at the last look.';
 COMMENT ON COLUMN scm.dagster_requests.ended_at IS
     'When the scheduler saw that Dagster is done with it; what is left is the ledger''s alone from then on.';
+COMMENT ON COLUMN scm.deferred_fetches.job_type IS
+    'What was read.';
 COMMENT ON TABLE scm.discrepancies IS
     'Rows that differ between a source and what is stored. Resolved when a comparison of their place no longer shows them.';
 COMMENT ON COLUMN scm.discrepancies.job_type IS
@@ -70,6 +72,8 @@ COMMENT ON COLUMN scm.mrs.closed_by_username IS
     'User name of who closed it.';
 COMMENT ON COLUMN scm.mrs.flags IS
     'What had to be mended to store it.';
+COMMENT ON COLUMN scm.obligations.job_type IS
+    'What was read.';
 COMMENT ON TABLE scm.pauses IS
     'What a person has stopped: nothing new is started or claimed there until the pause ends.';
 COMMENT ON COLUMN scm.pauses.scope IS

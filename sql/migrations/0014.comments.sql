@@ -31,6 +31,8 @@ COMMENT ON COLUMN scm.dagster_requests.status IS
     'Its status in Dagster when the scheduler last read it.';
 COMMENT ON COLUMN scm.dagster_requests.ended_at IS
     'When Dagster had finished it. From then on only the ledger does the remaining jobs.';
+COMMENT ON COLUMN scm.deferred_fetches.job_type IS
+    'The job type.';
 COMMENT ON TABLE scm.discrepancies IS
     'Rows that differ between a source and the tables. Resolved when a later comparison no longer finds them.';
 COMMENT ON COLUMN scm.discrepancies.job_type IS
@@ -73,6 +75,8 @@ COMMENT ON COLUMN scm.mrs.closed_by_username IS
     'User name of the account that closed it.';
 COMMENT ON COLUMN scm.mrs.flags IS
     'Repairs that were needed to store it.';
+COMMENT ON COLUMN scm.obligations.job_type IS
+    'The job type.';
 COMMENT ON TABLE scm.pauses IS
     'Pauses by people: nothing new is started or claimed there until the pause ends.';
 COMMENT ON COLUMN scm.pauses.scope IS

@@ -1,14 +1,15 @@
--- Statements of sync_pipeline/ledger/breakers.py: the circuit breakers as they were last stored.
+-- Statements of sync_pipeline/ledger/breakers.py. They read and write the stored state of the circuit
+-- breakers.
 
 -- name: all
--- Read by every plan and by the status report.
+-- Reads the state of every breaker, for each plan and for the status report.
 SELECT scope, key, state, since, opened_at, failure_rate, rate_limit_rate, timeout_rate, samples, judged_upto,
        half_open_successes, reason, updated_at
   FROM scm.breakers
  ORDER BY scope, key
 
 -- name: save
--- The state before the change goes into the history, where it is another one.
+-- Stores the state of a breaker. A change of state is also added to its history.
 WITH before AS (
     SELECT coalesce((SELECT state FROM scm.breakers WHERE scope = %(scope)s AND key = %(key)s),
                     'closed') AS state
@@ -31,7 +32,7 @@ SELECT %(scope)s, %(key)s, before.state, %(state)s, left(coalesce(%(reason)s, 'n
  WHERE before.state <> %(state)s
 
 -- name: reset
--- An operator found the cause: what happened until now is no evidence any more. One that is closed stays as it
+-- Closes a breaker on a person's request. Earlier failures no longer count. A closed breaker stays as it
 -- is.
 WITH before AS MATERIALIZED (
     SELECT state FROM scm.breakers WHERE scope = %(scope)s AND key = %(key)s FOR UPDATE
@@ -51,7 +52,7 @@ WITH before AS MATERIALIZED (
 SELECT state AS old_state FROM before
 
 -- name: errors
--- What the runs failed of that opened a breaker, the most frequent first.
+-- Returns the three most frequent errors of the failed runs that opened a breaker.
 SELECT s.error_code AS code, count(*) AS runs
   FROM scm.sync_runs AS s
   JOIN scm.repos AS r USING (repo_id)
@@ -65,7 +66,7 @@ SELECT s.error_code AS code, count(*) AS runs
  LIMIT 3
 
 -- name: events
--- What happened lately, newest first.
+-- Lists the latest changes of state, newest first.
 SELECT scope, key, old_state, new_state, reason, actor, created_at
   FROM scm.breaker_events
  ORDER BY event_id DESC

@@ -1,8 +1,9 @@
--- Statements of sync_pipeline/facts/commits.py: commits of GitLab: how a page of a walk gets into the
--- tables, and which walks are complete.
+-- Statements of sync_pipeline/facts/commits.py. They write a page of commits and record which walks are
+-- complete.
 
 -- name: begin
--- Makes a walk, or finds the one that was interrupted. One that is asked for again after its end begins anew.
+-- Starts a walk, or continues the one that was interrupted. A complete walk that is requested again starts
+-- over.
 INSERT INTO scm.ref_walks AS w (repo_id, tip, covered, generation)
 VALUES (%(repo_id)s, %(tip)s, %(covered)s, %(generation)s)
 ON CONFLICT (repo_id, tip, covered, generation) DO UPDATE
@@ -12,13 +13,15 @@ ON CONFLICT (repo_id, tip, covered, generation) DO UPDATE
 RETURNING walk_id, tip, covered, next_page, tip_read
 
 -- name: turn
+-- Records the page at which a walk continues.
 UPDATE scm.ref_walks SET next_page = %(next_page)s, tip_read = %(tip_read)s WHERE walk_id = %(walk_id)s
 
 -- name: complete
+-- Marks a walk as complete.
 UPDATE scm.ref_walks SET tip_read = TRUE, completed_at = now() WHERE walk_id = %(walk_id)s
 
 -- name: covered
--- Tips that need no walk: a complete one of this generation went through them.
+-- Lists tips that need no walk, because a complete walk of this generation read them.
 SELECT c.commit_sha
   FROM scm.git_commits AS c
   JOIN scm.ref_walks AS w USING (walk_id)
@@ -26,7 +29,7 @@ SELECT c.commit_sha
    AND w.completed_at IS NOT NULL AND w.generation = %(generation)s
 
 -- name: count_poorer
--- Copies that would have lost the numbers of lines or the parents: stored, not written, and without them.
+-- Counts copies that were not written because they lack stored line counts or parents.
 SELECT count(*) AS regressed
   FROM scm.git_commits
  WHERE repo_id = %(repo_id)s
@@ -34,18 +37,17 @@ SELECT count(*) AS regressed
         OR (commit_sha = ANY (%(without_parents)s) AND parents IS NOT NULL))
 
 -- name: flag_unreached
--- Commits that came without a walk prove nothing about refs: those that no branch and no tag reaches are
--- flagged.
+-- Flags commits that were read without a walk and that no branch or tag reaches.
 UPDATE scm.git_commits SET unreachable_since = now()
  WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(unreached)s)
 
 -- name: stored
--- Which of some commits have a row, be it a tombstone.
+-- Lists those of the given commits that have a row, which may be a tombstone.
 SELECT commit_sha FROM scm.git_commits WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s)
 
 -- name: take_over
--- A walk takes over what only walks have stored that prove nothing (any more): by date, interrupted, of an
--- older generation. This is bookkeeping and no new version.
+-- Assigns commits to this walk if no complete walk of this generation has stored them. It makes no new
+-- version.
 UPDATE scm.git_commits AS c SET walk_id = w.walk_id
   FROM scm.ref_walks AS w
  WHERE w.walk_id = %(walk_id)s AND c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(shas)s)
@@ -55,8 +57,7 @@ UPDATE scm.git_commits AS c SET walk_id = w.walk_id
                       AND o.generation >= w.generation)
 
 -- name: resolve
--- A row that could be stored after all leaves quarantine; numbers of lines and parents that are stored are no
--- longer owed.
+-- Ends the quarantine of commits that are stored now, and the deferred fetches of details that were read.
 WITH settled AS (
     UPDATE scm.deferred_fetches AS o SET resolved_at = now()
       FROM scm.git_commits AS c
@@ -71,13 +72,13 @@ UPDATE scm.quarantine SET resolved_at = now()
    AND natural_key = ANY (%(shas)s)
 
 -- name: invalidate
--- Before copies are stored that win over what is there: nothing that is kept about these is relied on.
+-- Makes the next copy of each given commit overwrite the stored one.
 UPDATE scm.git_commits SET content_hash = '', batch_id = 0
  WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s)
 
 -- name: of_merge_requests
--- Commits that merge requests list and that have no row: squashed, or of a branch that was deleted before the
--- first visit. Commits in quarantine were tried already.
+-- Lists commits of merge requests that have no row. They were squashed, or their branch was deleted before
+-- the first visit. Commits in quarantine were tried already.
 SELECT DISTINCT ON (m.commit_sha) m.commit_sha, m.flags, m.raw
   FROM scm.mr_commits AS m
  WHERE m.repo_id = %(repo_id)s
@@ -90,7 +91,7 @@ SELECT DISTINCT ON (m.commit_sha) m.commit_sha, m.flags, m.raw
  LIMIT %(limit)s
 
 -- name: without_parents
--- Commits whose parents are to be read: not asked for yet, or a while ago. Commits with a deferred fetch are
+-- Lists commits whose parents were never requested, or not for a while. Commits with a deferred fetch are
 -- retried through it.
 SELECT c.commit_sha FROM scm.git_commits AS c
  WHERE c.repo_id = %(repo_id)s AND c.parents IS NULL AND c.deleted_at IS NULL
@@ -102,7 +103,8 @@ SELECT c.commit_sha FROM scm.git_commits AS c
  LIMIT %(limit)s
 
 -- name: parents_asked
--- The server does not have these commits: their parents are no deferred fetch, and are requested later.
+-- Records that the server does not have these commits. Their parents are requested again later, without a
+-- deferred fetch.
 WITH settled AS (
     UPDATE scm.deferred_fetches SET resolved_at = now()
      WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
@@ -112,6 +114,6 @@ UPDATE scm.git_commits SET parents_asked_at = now()
  WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s) AND parents IS NULL
 
 -- name: count_commits
--- What is compared with the source's own number.
+-- Counts the stored commits, for the comparison with the source's own number.
 SELECT count(*) AS commits FROM scm.git_commits
  WHERE repo_id = %(repo_id)s AND deleted_at IS NULL AND unreachable_since IS NULL

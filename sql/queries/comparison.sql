@@ -1,31 +1,32 @@
--- Statements of sync_pipeline/facts/comparison.py: rows as a source has them now, compared with the stored
--- rows, value by value.
+-- Statements of sync_pipeline/facts/comparison.py. They compare rows of the source with the stored rows,
+-- value by value.
 
 -- name: approvals
--- Approvals in force and reviewers that are asked now.
+-- Reads the approvals in force of some merge requests.
 SELECT mr_iid, person, user_id, username, name, approved_at FROM scm.mr_approvals
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(keys)s) AND closed_at IS NULL
 
 -- name: reviewers
+-- Reads the current reviewers of some merge requests.
 SELECT mr_iid, person, user_id, username, name, state, requested_at FROM scm.mr_reviewers
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(keys)s) AND closed_at IS NULL
 
 -- name: merge_requests_in
--- Which stored merge requests were last updated in a window.
+-- Lists stored merge requests that were last updated in a window.
 SELECT iid, least(updated_at, '9999-01-01') AS updated_at FROM scm.mrs
  WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
    AND (updated_at >= %(since)s OR %(from_beginning)s) AND (updated_at < %(until)s OR %(to_end)s)
 
 -- name: others
--- Merge requests that the source should have, to check whether it shows any at all.
+-- Lists stored merge requests outside the given ones, to check whether the source shows any at all.
 SELECT iid FROM scm.mrs
  WHERE repo_id = %(repo_id)s AND deleted_at IS NULL AND iid <> ALL (%(iids)s)
  ORDER BY iid DESC
  LIMIT %(limit)s
 
 -- name: reviews_in
--- Merge requests with a stored review, by their update when it was read; a review without a reading by the
--- time of its events.
+-- Lists merge requests with a stored review, by their time of update when it was read. A review that was
+-- never read completely counts by the time of its events.
 SELECT r.mr_iid AS iid, r.mr_updated_at AS updated_at
   FROM scm.mr_reviews AS r
  WHERE r.repo_id = %(repo_id)s AND r.replaced_id = 0
@@ -42,8 +43,8 @@ SELECT e.mr_iid, min(e.ts)
  GROUP BY e.mr_iid
 
 -- name: reviews_differ
--- Merge requests whose stored review differs as the list alone shows: never read, read as of another update,
--- another number of comments, or events that are missing and may come back.
+-- Lists merge requests whose stored review differs from the list. It was never read, is of another update,
+-- has another number of comments, or has missing events.
 SELECT s.iid
   FROM json_to_recordset(%(rows)s)
     AS s (iid bigint, gitlab_id bigint, updated_at timestamptz, user_notes_count bigint)
@@ -58,12 +59,13 @@ SELECT s.iid
                                       AND e.origin = 'note' AND NOT e.is_system AND e.deleted_at IS NULL))
 
 -- name: hidden_notes
+-- Reads how many notes of some reviews the token could not see.
 SELECT mr_iid, hidden_notes FROM scm.mr_reviews
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0 AND hidden_notes > 0
 
 -- name: commits_in
--- Which stored commits were committed in a window; its first and last part hold also what has no date and what
--- lies before and after all that can be covered.
+-- Lists stored commits of a window. Its first and last part also hold commits without a date and those
+-- outside everything that can be covered.
 SELECT commit_sha AS sha, ts, unreachable_since IS NOT NULL AS unreachable FROM scm.git_commits
  WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
    AND ((ts >= %(since)s AND ts < %(until)s)
@@ -72,8 +74,8 @@ SELECT commit_sha AS sha, ts, unreachable_since IS NOT NULL AS unreachable FROM 
  ORDER BY commit_sha
 
 -- name: unstored
--- Commits that are not stored, or only as tombstones, and that a stored one or a covered ref names. Lost are
--- those that a complete walk has stored once: they are missing whatever refs reach.
+-- Lists commits that have no live row although a stored commit or a covered ref names them. A commit is
+-- lost if a complete walk has stored it once.
 SELECT n.sha, bool_or(n.walked)
               AND NOT EXISTS (SELECT FROM scm.git_commits AS o
                                WHERE o.repo_id = %(repo_id)s AND o.commit_sha = n.sha) AS lost
@@ -90,7 +92,7 @@ SELECT n.sha, bool_or(n.walked)
  GROUP BY n.sha
 
 -- name: covered
--- The others that covered refs reach: an interrupted walk leaves more.
+-- Lists those of the given commits that covered refs reach. An interrupted walk stores more than that.
 WITH RECURSIVE reached (sha) AS (
     SELECT covered_tip FROM scm.refs
      WHERE repo_id = %(repo_id)s AND deleted_at IS NULL AND covered_tip IS NOT NULL
@@ -104,12 +106,13 @@ WITH RECURSIVE reached (sha) AS (
 SELECT sha FROM reached WHERE sha = ANY (%(shas)s) ORDER BY sha
 
 -- name: revisions_in
--- The stored columns of some revisions; their paths are compared by a hash over the rows themselves.
+-- Reads the stored revisions of a window. Their paths are compared by a hash.
 SELECT rev_num, author_raw, ts, message, visibility, path_count, flags, meta_json, detail_level, paths_hash
   FROM scm.svn_revisions
  WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s AND deleted_at IS NULL
 
 -- name: paths_in
+-- Reads the stored changed paths of the revisions of a window.
 SELECT rev_num, path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods
   FROM scm.svn_changed_paths
  WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s

@@ -1,9 +1,9 @@
--- Statements of sync_pipeline/ledger/completeness.py: the counts in the completeness statement: rows that
--- differ, are set aside or were never read.
+-- Statements of sync_pipeline/ledger/completeness.py. They count the rows that differ, are in quarantine or
+-- were never read.
 
 -- name: differences
--- Open differences from the source. What is a member of a set, such as a branch or an approval, is no row of
--- its own: what it belongs to is changed.
+-- Counts open differences from the source per asset. A member of a set, such as a branch or an approval,
+-- counts as a change of its owner.
 SELECT repo_id, job_type,
        count(*) FILTER (WHERE kind = 'missing' AND NOT of_a_set) AS missing,
        count(*) FILTER (WHERE kind = 'extra' AND NOT of_a_set) AS extra,
@@ -15,13 +15,13 @@ SELECT repo_id, job_type,
  GROUP BY repo_id, job_type
 
 -- name: owed
--- Details of stored rows that could not be read.
+-- Counts details of stored rows that could not be read.
 SELECT repo_id, job_type, count(*) AS owed FROM scm.deferred_fetches WHERE resolved_at IS NULL
  GROUP BY repo_id, job_type
 
 -- name: assets
--- The windows of revisions up to HEAD, or of time up to the watermark, that were never complete, and when all
--- stored rows were last compared with the source.
+-- Counts the windows that were never complete, up to HEAD or the watermark. It also returns when all rows
+-- were last compared with the source.
 SELECT w.repo_id, w.job_type, missing.windows, missing.revisions, s.round_ended_at AS verified_at
   FROM scm.sync_watermarks AS w
   LEFT JOIN scm.reconcile_progress AS s USING (repo_id, job_type)
@@ -40,4 +40,5 @@ SELECT w.repo_id, w.job_type, missing.windows, missing.revisions, s.round_ended_
                 WHERE w.origin_time IS NOT NULL) AS pieces) AS missing
 
 -- name: one_moment
+-- Makes all queries of the transaction see the same moment.
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY

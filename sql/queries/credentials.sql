@@ -1,26 +1,26 @@
--- Statements of sync_pipeline/ledger/credentials.py: tokens that a server refused:
--- ``scm.revoked_credentials``.
+-- Statements of sync_pipeline/ledger/credentials.py. They record tokens that a server refused
+-- (``scm.revoked_credentials``).
 
 -- name: stop
--- Remembers that a server refused a token; one that was refused before keeps the time of the first refusal.
+-- Records that a server refused a token. A repeated refusal keeps the time of the first one.
 INSERT INTO scm.revoked_credentials AS s (instance, fingerprint, reason)
 VALUES (%(instance)s, %(fingerprint)s, left(%(reason)s, 2000))
 ON CONFLICT (instance, fingerprint) DO UPDATE
    SET reason = EXCLUDED.reason, last_seen_at = clock_timestamp()
 
 -- name: clear
--- The server accepted this token.
+-- Deletes the record of a token that the server accepted.
 DELETE FROM scm.revoked_credentials WHERE instance = %(instance)s AND fingerprint = %(fingerprint)s
 
 -- name: stops
--- Every token that is stopped, for the plan and for the health of what depends on it.
+-- Lists every refused token, for the plan and for the health of the assets that depend on it.
 SELECT instance, fingerprint, reason, stopped_at, last_seen_at
   FROM scm.revoked_credentials
  ORDER BY instance, fingerprint
 
 -- name: unanswered
--- The latest refusal of each server, until a complete look or a reading that began after it: that took another
--- token. For those who do not hold the tokens.
+-- Returns the latest refusal of each server that no later visit or run has disproved. It is for processes
+-- that do not hold the tokens.
 SELECT DISTINCT ON (s.instance) s.instance, s.fingerprint, s.reason, s.stopped_at, s.last_seen_at
   FROM scm.revoked_credentials AS s
  WHERE NOT EXISTS (

@@ -1,14 +1,15 @@
--- Statements of sync_pipeline/ledger/dagster_requests.py: requests of people in the Dagster UI, as the
--- ledger keeps them: ``scm.dagster_requests``.
+-- Statements of sync_pipeline/ledger/dagster_requests.py. They store the requests of people in the Dagster
+-- UI (``scm.dagster_requests``).
 
 -- name: known
--- Of these requests, and of all that are open: what this pool has taken over so far.
+-- Reads what this pool has taken over of the given requests and of all open ones.
 SELECT request_id, kind, requested_at, actor, job_count, skipped_count, assets_done, complete, status,
        ended_at IS NOT NULL AS ended
   FROM scm.dagster_requests
  WHERE pool = %(pool)s AND (ended_at IS NULL OR request_id = ANY (%(request_ids)s))
 
 -- name: put
+-- Stores how much of a request has been taken over.
 INSERT INTO scm.dagster_requests
        (request_id, pool, kind, requested_at, actor, job_count, skipped_count, assets_done, complete, status,
         ended_at)
@@ -20,24 +21,24 @@ ON CONFLICT (request_id, pool) DO UPDATE
        ended_at = EXCLUDED.ended_at
 
 -- name: dispatched
--- Dagster makes runs for these jobs now, so the plan leaves them alone for a while.
+-- Marks jobs for which Dagster creates runs, so that the plan leaves them alone for a while.
 UPDATE scm.sync_jobs SET dispatched_at = clock_timestamp()
  WHERE job_id = ANY (%(job_ids)s) AND status = 'pending' AND dispatched_at IS NULL
 
 -- name: undispatch
--- Dagster does no more for them: the plan starts what waits.
+-- Returns the waiting jobs of a request to the plan, because Dagster does no more for them.
 UPDATE scm.sync_jobs SET dispatched_at = NULL
  WHERE trigger = 'ui' AND reason = %(reason)s AND status IN ('pending', 'failed')
 
 -- name: give_up
--- What is left of a request that its runs have done, or that its person took back.
+-- Ends the remaining jobs of a request that its runs have done, or that its person cancelled.
 UPDATE scm.sync_jobs
    SET status = 'dead', finished_at = now(), dispatched_at = NULL, updated_at = now(),
        last_error_code = %(code)s, last_error = %(error)s
  WHERE trigger = 'ui' AND reason = %(reason)s AND status IN ('pending', 'failed')
 
 -- name: is_done
--- Whether completed jobs of a request hold all of a window; Dagster's runs may have cut it otherwise.
+-- Returns whether completed jobs of a request cover a whole window, however Dagster's runs have cut it.
 SELECT coalesce(range_agg(revs) @> %(revs)s::int8range, range_agg(period) @> %(period)s::tstzrange, FALSE)
        AS done
   FROM scm.sync_jobs
@@ -45,8 +46,8 @@ SELECT coalesce(range_agg(revs) @> %(revs)s::int8range, range_agg(period) @> %(p
    AND trigger = 'ui' AND reason = %(reason)s
 
 -- name: put_down
--- Jobs of people whose latest attempt ended with its run. A job that a person has dropped since, or whose
--- repository was retired, has another error than that attempt. Only Dagster knows who ended the run.
+-- Lists jobs of people whose latest attempt ended with its Dagster run. A job that was dropped or retired
+-- since then has another error. Only Dagster knows who ended the run.
 SELECT j.job_id, j.dagster_run_id
   FROM scm.sync_jobs AS j
  WHERE j.status = 'dead' AND j.last_error_code = 'cancelled' AND j.trigger = 'ui'
@@ -63,8 +64,8 @@ SELECT j.job_id, j.dagster_run_id
  LIMIT %(limit)s
 
 -- name: revive
--- No person stopped these jobs: they wait again and have an attempt left. Not so where the same work waits or
--- was asked for again.
+-- Makes jobs that no person stopped wait again with one attempt left. A job whose work was requested again
+-- stays as it is.
 UPDATE scm.sync_jobs AS j
    SET status = 'pending', finished_at = NULL, not_before = NULL, dispatched_at = NULL, updated_at = now(),
        max_attempts = greatest(max_attempts, attempts + 1)

@@ -1,9 +1,7 @@
--- Statements of sync_pipeline/ledger/dagster_runs.py: runs of Dagster's that failed before they began, and
--- why.
+-- Statements of sync_pipeline/ledger/dagster_runs.py. They read Dagster runs that failed before they began.
 
 -- name: runs
--- The newest runs that began, or that failed before that; a run that waits says nothing yet. Dagster's times
--- have no zone and are UTC.
+-- Lists the newest runs that began, or failed before they began. Dagster's times have no zone and are UTC.
 SELECT r.run_id, r.status = 'FAILURE' AND r.start_time IS NULL AS never_began,
        r.update_timestamp AT TIME ZONE 'UTC' AS updated_at
   FROM runs AS r
@@ -13,7 +11,7 @@ SELECT r.run_id, r.status = 'FAILURE' AND r.start_time IS NULL AS never_began,
  LIMIT %(newest)s
 
 -- name: notes
--- What the launcher and the monitor of runs noted of one run, the newest first.
+-- Reads the events of one run from Dagster's launcher and run monitor, newest first.
 SELECT event
   FROM event_logs
  WHERE run_id = %(run_id)s AND dagster_event_type IN ('ENGINE_EVENT', 'PIPELINE_FAILURE')

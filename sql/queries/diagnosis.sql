@@ -1,8 +1,9 @@
--- Statements of sync_pipeline/database/diagnosis.py: what a PostgreSQL server says about itself and about
--- our rights on it.
+-- Statements of sync_pipeline/database/diagnosis.py. They read the state of a PostgreSQL server and our
+-- rights on it.
 
 -- name: look
--- The server, its database and what the account may do there. Only a superuser may know where the files are.
+-- Reads the version of the server, its state and the rights of the account. Only a superuser may see where
+-- the files are.
 SELECT current_setting('server_version_num')::int AS version_number,
        current_setting('server_version') AS version,
        pg_encoding_to_char(d.encoding) AS encoding,
@@ -19,7 +20,7 @@ SELECT current_setting('server_version_num')::int AS version_number,
  WHERE d.datname = current_database()
 
 -- name: lacking
--- The rights on our tables that the account lacks; the marker row is only ever read.
+-- Lists the rights on our tables that the account lacks. The marker row needs only the right to read.
 SELECT n.nspname || '.' || c.relname AS name, string_agg(wanted, ', ' ORDER BY wanted) AS rights
   FROM pg_class AS c
   JOIN pg_namespace AS n ON n.oid = c.relnamespace

@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/ledger/discovery.py: discovery roots: ``scm.discovery_roots``, and how
--- complete their listings of projects are held against the catalog.
+-- Statements of sync_pipeline/ledger/discovery.py. They store discovery roots (``scm.discovery_roots``) and
+-- compare their listings with the catalog.
 
 -- name: change
--- A root that is there, active or retired, takes the new patterns and is active from now on.
+-- Gives an existing root, active or retired, new patterns and makes it active.
 UPDATE scm.discovery_roots AS r
    SET group_path = %(group_path)s, include = %(include)s, exclude = %(exclude)s, tenant = %(tenant)s,
        lifecycle = 'active'
@@ -14,34 +14,34 @@ UPDATE scm.discovery_roots AS r
 RETURNING r.*, old.lifecycle = 'active' AS was_active
 
 -- name: insert
--- Makes a root; the unique index lets one of several at once win.
+-- Creates a root. The unique index lets only one of several processes succeed.
 INSERT INTO scm.discovery_roots (instance, scope, group_id, group_path, include, exclude, tenant)
 VALUES (%(instance)s, %(scope)s, %(group_id)s, %(group_path)s, %(include)s, %(exclude)s, %(tenant)s)
 ON CONFLICT DO NOTHING
 RETURNING *
 
 -- name: get
--- One root by its key.
+-- Reads one root by its key.
 SELECT * FROM scm.discovery_roots WHERE root_id = %(root_id)s
 
 -- name: list
--- Every root, with or without the retired ones.
+-- Lists every root, with or without the retired ones.
 SELECT * FROM scm.discovery_roots WHERE lifecycle = 'active' OR %(retired)s ORDER BY root_id
 
 -- name: due
--- What the schedule visits: active roots that were never visited or not for so long.
+-- Lists the active roots that the schedule must visit now.
 SELECT * FROM scm.discovery_roots
  WHERE lifecycle = 'active'
    AND (visited_at IS NULL OR visited_at <= clock_timestamp() - make_interval(secs => %(interval)s))
  ORDER BY visited_at NULLS FIRST, root_id
 
 -- name: retire
--- A retired root is not visited; its repositories stay.
+-- Retires a root. It is no longer visited, and its repositories stay.
 UPDATE scm.discovery_roots SET lifecycle = 'retired' WHERE root_id = %(root_id)s AND lifecycle = 'active'
 RETURNING root_id
 
 -- name: visited
--- What a visit came to. A failure keeps what was known before.
+-- Records the result of a visit. A failure keeps the earlier facts.
 UPDATE scm.discovery_roots
    SET visited_at = statement_timestamp(),
        completed_at = CASE WHEN %(error_code)s::text IS NULL THEN statement_timestamp() ELSE completed_at END,
@@ -51,8 +51,8 @@ UPDATE scm.discovery_roots
  WHERE root_id = %(root_id)s
 
 -- name: projects
--- The catalog's projects on one server, to hold a listing against: of each project the active repository, else
--- the one retired last.
+-- Lists the catalog's projects on one server, to compare them with a listing. A project has its active
+-- repository, else the one retired last.
 SELECT DISTINCT ON (r.project_id)
        r.repo_id, r.project_id, r.project_path, r.default_branch, r.lifecycle, r.root_id,
        r.marked_for_deletion_on AS marked_on,
@@ -68,18 +68,19 @@ SELECT DISTINCT ON (r.project_id)
  ORDER BY r.project_id, r.lifecycle = 'active' DESC, r.repo_id DESC
 
 -- name: adopt
--- A root takes over what it lists and no other active root answers for.
+-- Assigns listed repositories to a root, if no other active root lists them.
 UPDATE scm.repos SET root_id = %(root_id)s, updated_at = now()
  WHERE repo_id = ANY (%(repo_ids)s) AND lifecycle = 'active'
 
 -- name: seen
--- A listing shows what earlier ones missed.
+-- Clears the count of missing listings for repositories that a listing shows again.
 UPDATE scm.repos SET vanished_since = NULL, missing_confirmations = 0, updated_at = now()
  WHERE repo_id = ANY (%(repo_ids)s) AND lifecycle = 'active' AND vanished_since IS NOT NULL
 RETURNING repo_id
 
 -- name: missed
--- A complete listing does not show these. Ripe are those that were missed often and long enough.
+-- Counts one more complete listing that does not show these repositories. One is ripe after enough listings
+-- and enough time.
 UPDATE scm.repos
    SET vanished_since = coalesce(vanished_since, now()), missing_confirmations = missing_confirmations + 1,
        updated_at = now()
@@ -89,12 +90,12 @@ RETURNING repo_id, missing_confirmations = 1 AS is_news,
           AND vanished_since <= now() - make_interval(secs => %(after)s) AS is_ripe
 
 -- name: leave
--- A project that its root no longer lists though it is still there: the root does not answer for it any more.
+-- Removes a repository from its root, which no longer lists the project although it still exists.
 UPDATE scm.repos SET root_id = NULL, vanished_since = NULL, missing_confirmations = 0, updated_at = now()
  WHERE repo_id = %(repo_id)s AND lifecycle = 'active'
 
 -- name: counts
--- How many repositories each root answers for, for a person.
+-- Counts the repositories of each root, for a report.
 SELECT root_id, count(*) FILTER (WHERE lifecycle = 'active') AS active,
        count(*) FILTER (WHERE lifecycle = 'active' AND vanished_since IS NOT NULL) AS vanished
   FROM scm.repos
@@ -102,5 +103,5 @@ SELECT root_id, count(*) FILTER (WHERE lifecycle = 'active') AS active,
  GROUP BY root_id
 
 -- name: roots_of_repositories
--- The root of each repository, for a person.
+-- Reads the root of each repository, for a report.
 SELECT repo_id, root_id FROM scm.repos WHERE root_id IS NOT NULL

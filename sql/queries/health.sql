@@ -1,13 +1,12 @@
--- Statements of sync_pipeline/ledger/health.py: the facts behind the health of each (repository, job type),
--- and the verdict last shown.
+-- Statements of sync_pipeline/ledger/health.py. They read the facts behind the health of each asset and
+-- record the result last shown.
 
 -- name: facts
--- Everything that a verdict needs, one row per (repository, job type). A gap is what lies before the watermark
--- (or the origin), is not covered, and has no job that will fill it; a failed window is a dead job's window
--- that nobody covered since; what was given up needs nobody. The next incremental of commits reads all that is
--- missing, so they have no gap. Only one incremental is active at a time, so the one made last ended last, and
--- an index leads to it however many there were before. ``retry_...`` is how live syncing failed that is tried
--- again; looks of the changes sensor count until a visit comes after them.
+-- Reads all facts about the health of each asset, in one row each. A gap lies before the watermark or
+-- origin, is not covered, and has no job. A failed window belongs to a dead job and was not covered since.
+-- Abandoned jobs do not count. Commits have no gap, because the next incremental reads everything missing.
+-- Only one incremental is active at a time, so the newest also ended last. Columns ``retry_...`` hold the
+-- error of live syncing that will be retried. Hints of the changes sensor count until the next visit.
 SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lifecycle,
        w.access, w.access_detail, w.access_since, w.visited_at, w.verified_at, w.watermark_rev,
        w.watermark_time, w.head_rev,
@@ -93,12 +92,12 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
  ORDER BY w.repo_id, w.job_type
 
 -- name: shown
--- Remembers what Dagster shows now, so that only changes are reported again.
+-- Records the result that Dagster shows now, so that only changes are reported.
 INSERT INTO scm.health (repo_id, job_type, passed, reasons, evaluated_at)
 VALUES (%(repo_id)s, %(job_type)s, %(passed)s, %(reasons)s, now())
 ON CONFLICT (repo_id, job_type) DO UPDATE
    SET passed = EXCLUDED.passed, reasons = EXCLUDED.reasons, evaluated_at = EXCLUDED.evaluated_at
 
 -- name: now
--- The clock that the facts were written by.
+-- Reads the database's clock, by which the facts were written.
 SELECT now() AS now

@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/ledger/heartbeats.py: when each sensor, schedule and loop last finished a
--- tick, and which of them have fallen silent.
+-- Statements of sync_pipeline/ledger/heartbeats.py. They record when each sensor, schedule and loop last
+-- finished a tick.
 
 -- name: beat
--- Written at the end of every tick.
+-- Records the end of a tick.
 INSERT INTO scm.heartbeats (name, beat_at, seconds, outcome, every_seconds)
 VALUES (%(name)s, clock_timestamp(), %(seconds)s, %(outcome)s, %(every)s)
 ON CONFLICT (name) DO UPDATE
@@ -10,12 +10,12 @@ ON CONFLICT (name) DO UPDATE
        every_seconds = EXCLUDED.every_seconds
 
 -- name: all
--- Read by the reports and by the probes of containers.
+-- Reads all heartbeats, for the reports and for the probes of containers.
 SELECT name, beat_at, seconds, outcome, extract(epoch FROM clock_timestamp() - beat_at)::float8 AS age,
        every_seconds AS every
   FROM scm.heartbeats
  ORDER BY name
 
 -- name: forget
--- What will not tick again and is no loss.
+-- Deletes the heartbeat of a loop that will not tick again.
 DELETE FROM scm.heartbeats WHERE name = %(name)s

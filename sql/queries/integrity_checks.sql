@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/ledger/integrity_checks.py: checks that our own records agree with each
+-- Statements of sync_pipeline/ledger/integrity_checks.py. They check that our own records agree with each
 -- other.
 
 -- name: open
--- Records that wait for a repair, a retry or a person; none of them is a contradiction.
+-- Counts records that wait for a repair, a retry or a person. They are no contradiction.
 SELECT 'discrepancies' AS what, count(*) AS open, min(found_at) AS oldest_at
   FROM scm.discrepancies WHERE resolved_at IS NULL
 UNION ALL

@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/ledger/job_actions.py: jobs as a person looks at them, and what he does to
--- them: ``scm.job_events``.
+-- Statements of sync_pipeline/ledger/job_actions.py. They read and change jobs for a person
+-- (``scm.job_events``).
 
 -- name: attempts
--- Its attempts, the newest first.
+-- Lists the attempts of a job, newest first.
 SELECT run_id, attempt, status, started_at, finished_at, worker, dagster_run_id, batches, rows_read, calls,
        rate_limited, timeouts, waited_seconds, degradation, error_code, error
   FROM scm.sync_runs
@@ -11,7 +11,7 @@ SELECT run_id, attempt, status, started_at, finished_at, worker, dagster_run_id,
  LIMIT 50
 
 -- name: events
--- What people did to it, the newest first.
+-- Lists the actions of people on a job, newest first.
 SELECT created_at, action, old_status, new_status, actor, reason
   FROM scm.job_events
  WHERE job_id = %(job_id)s
@@ -19,13 +19,14 @@ SELECT created_at, action, old_status, new_status, actor, reason
  LIMIT 50
 
 -- name: reset
--- Tried again at once, with as many attempts as a new job has.
+-- Retries a job at once, with as many attempts as a new job has.
 UPDATE scm.sync_jobs
    SET status = 'pending', finished_at = NULL, not_before = NULL, dispatched_at = NULL, updated_at = now(),
        max_attempts = attempts + %(attempts)s
  WHERE job_id = %(job_id)s AND status IN ('dead', 'failed') AND updated_at = %(touched_at)s
 
 -- name: note
+-- Records the action of a person on a job.
 INSERT INTO scm.job_events (job_id, repo_id, job_type, mode, "window", action, old_status, new_status, actor,
                             reason)
 SELECT job_id, repo_id, job_type, mode, coalesce(revs::text, period::text), %(action)s, %(old)s, %(new)s,

@@ -1,8 +1,7 @@
--- Statements of sync_pipeline/ledger/jobs.py: the job ledger: which windows are to be synced, who works on
--- them, how it ended.
+-- Statements of sync_pipeline/ledger/jobs.py. They create, claim and end jobs.
 
 -- name: enqueue
--- Makes the job unless an active one of the same (repository, job type, mode, window) is there.
+-- Creates the job unless the same repository, job type, mode and window has an active one.
 INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, from_raw, quarantine_ids, only_differences,
                            depth, priority, max_attempts, generation, trigger, actor, reason, config_hash,
                            code_version)
@@ -16,8 +15,9 @@ DO NOTHING
 RETURNING job_id
 
 -- name: join
--- Merges the new request's priority and reread flag into the existing job. A running attempt has read its flag
--- already, so the job runs once more after it. A person's request leaves an event with name and reason.
+-- Merges the new request's priority and reread flag into the existing job. A running attempt has read its
+-- flag already, so the job runs once more after it. A person's request leaves an event with name and
+-- reason.
 WITH joined AS (
     UPDATE scm.sync_jobs
        SET priority = least(priority, %(priority)s),
@@ -49,11 +49,12 @@ WITH joined AS (
 SELECT job_id FROM joined
 
 -- name: is_registered
--- Tells an asset that is not registered from a job of another kind that keeps a new one out.
+-- Returns whether an asset is registered, after no job could be created.
 SELECT 1 FROM scm.sync_watermarks WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
 -- name: uncut
--- A job that is to be cut, unless somebody has it: SKIP LOCKED, because a stopped process may hold the row.
+-- Locks a job that is to be cut, unless a process has claimed it. SKIP LOCKED, because a stopped process
+-- may hold the row.
 SELECT repo_id, job_type, mode, reread, priority, max_attempts, trigger, actor, reason, config_hash,
        created_at
   FROM scm.sync_jobs
@@ -62,27 +63,27 @@ SELECT repo_id, job_type, mode, reread, priority, max_attempts, trigger, actor, 
    FOR UPDATE SKIP LOCKED
 
 -- name: shorten
--- The job keeps one part. The age of the whole keeps the other part's place in the queue.
+-- Gives a job a shorter window, after another job got the rest.
 UPDATE scm.sync_jobs
    SET period = %(period)s, updated_at = now()
  WHERE job_id = %(job_id)s
 
 -- name: since
+-- Gives a job the age of the job that it was cut from, so that it keeps the place in the queue.
 UPDATE scm.sync_jobs
    SET created_at = least(created_at, %(created_at)s)
  WHERE job_id = %(job_id)s
 
 -- name: supersede
--- Both parts have jobs of their own already.
+-- Ends a job whose two parts have jobs of their own.
 UPDATE scm.sync_jobs
    SET status = 'dead', claim_token = NULL, claim_expires_at = NULL, finished_at = now(), updated_at = now(),
        last_error_code = 'superseded', last_error = 'other jobs read its window in pieces'
  WHERE job_id = %(job_id)s
 
 -- name: claim
--- The claim: a waiting job, or one whose owner's claim ran out or whose owner is known to be gone. A crash
--- costs an attempt. The attempt works under the watermark's generation of this moment: a reset before it
--- changes nothing for it, a reset after it locks it out.
+-- Claims a waiting job, or one whose claim expired or whose owner is known to be gone. A crash costs an
+-- attempt. The attempt works under the watermark's present generation. A later reset locks it out.
 UPDATE scm.sync_jobs
    SET status = 'running',
        reread = reread OR reread_requested,
@@ -107,11 +108,11 @@ UPDATE scm.sync_jobs
 RETURNING *
 
 -- name: lock_claims
--- One claim after the other, so that two cannot both take the last place.
+-- Makes processes claim one after the other, so that two cannot take the last free slot.
 SELECT pg_advisory_xact_lock(%(lock)s)
 
 -- name: at_work
--- What else is at work; job types of one family are read together and are one.
+-- Counts the other jobs at work. Job types of one family are read together and count once.
 SELECT count(DISTINCT (j.repo_id, t.family, j.mode, j.revs, j.period))::int AS at_work
   FROM scm.sync_jobs AS j
   JOIN scm.job_types AS t USING (job_type)
@@ -122,7 +123,7 @@ SELECT count(DISTINCT (j.repo_id, t.family, j.mode, j.revs, j.period))::int AS a
        IS DISTINCT FROM (mine.repo_id, own.family, mine.mode, mine.revs, mine.period)
 
 -- name: bury
--- A job whose last allowed attempt died with its worker.
+-- Ends a job whose last allowed attempt died with its worker.
 UPDATE scm.sync_jobs
    SET status = 'dead', claim_token = NULL, claim_expires_at = NULL, finished_at = now(), updated_at = now(),
        last_error_code = 'worker_lost',
@@ -133,18 +134,19 @@ UPDATE scm.sync_jobs
 RETURNING job_id
 
 -- name: owner
--- Whose attempt the claim is going to end: the lease that it may still hold is taken from it. SKIP LOCKED: an
--- owner in the middle of a batch still has the job, and nobody hangs behind a stopped process.
+-- Locks the job and reads whose attempt the claim will end, to take its lease. SKIP LOCKED, because an
+-- owner in the middle of a batch still has the job.
 SELECT claim_token FROM scm.sync_jobs WHERE job_id = %(job_id)s FOR UPDATE SKIP LOCKED
 
 -- name: overdue
--- Whose claim ran out, or whose process is gone, although a transaction of his still holds the row.
+-- Reads the owner of an expired claim, or of a dead process, whose transaction still locks the row.
 SELECT claim_token FROM scm.sync_jobs
  WHERE job_id = %(job_id)s AND status = 'running'
    AND (claim_expires_at < clock_timestamp() OR claim_token = %(gone)s)
 
 -- name: end_lost
--- Ends the attempt of a lost owner as the reaper judged; a live claim is only ended if its process is gone.
+-- Ends the attempt of a lost owner with the reaper's decision. A live claim is only ended if its process is
+-- gone.
 UPDATE scm.sync_jobs
    SET status = CASE WHEN reread_requested AND %(status)s = 'completed' THEN 'pending' ELSE %(status)s END,
        reread = reread OR reread_requested,
@@ -165,34 +167,35 @@ UPDATE scm.sync_jobs
    AND (claim_expires_at < clock_timestamp() OR %(process_gone)s)
 
 -- name: release_lease
--- A forced release raises the fence, so that the old holder can write no more.
+-- Releases the lease of a lost owner. A higher fence stops the old holder from writing.
 UPDATE scm.sync_locks
    SET fence = fence + 1, locked_by = NULL, holder = NULL, expires_at = NULL, updated_at = now()
  WHERE holder = %(owner)s
 
 -- name: close_lost_runs
--- Attempts that somebody else's claim ended: history must not show eternal runs.
+-- Closes the attempts of a job that a later claim replaced.
 UPDATE scm.sync_runs
    SET status = 'failed', finished_at = now(), error_code = 'worker_lost',
        error = 'the claim of this attempt ran out; a later attempt took the job over'
  WHERE job_id = %(job_id)s AND status = 'running'
 
 -- name: renew
--- Heartbeat of the owner.
+-- Extends the claim of the owner.
 UPDATE scm.sync_jobs
    SET claim_expires_at = clock_timestamp() + make_interval(secs => %(length)s)
  WHERE job_id = %(job_id)s AND claim_token = %(token)s AND claim_expires_at > clock_timestamp()
 
 -- name: guard
--- First statement of every writing transaction; the share lock holds a takeover back until it ends. The mark
--- lets a later owner end the transaction of a stopped process (see sync_pipeline.ledger.sessions).
+-- Checks the claim at the start of every writing transaction. The share lock delays a takeover until its
+-- end. The mark lets a later owner end the transaction of a stopped process (see
+-- sync_pipeline.ledger.sessions).
 SELECT set_config('application_name', %(writer)s, TRUE) FROM scm.sync_jobs
  WHERE job_id = %(job_id)s AND claim_token = %(token)s AND claim_expires_at > clock_timestamp()
    FOR KEY SHARE
 
 -- name: finish
--- The owner ends its attempt: completed, failed (retried at not_before), dead, or back to pending. A reread
--- that was asked for meanwhile makes a finished job wait for one more attempt.
+-- Ends the owner's attempt with completed, failed (retried at not_before), dead or pending. A reread that
+-- was requested meanwhile makes a finished job wait again.
 UPDATE scm.sync_jobs
    SET status = CASE WHEN reread_requested AND %(status)s IN ('completed', 'dead') THEN 'pending'
                      ELSE %(status)s END,
@@ -210,17 +213,18 @@ UPDATE scm.sync_jobs
  WHERE job_id = %(job_id)s AND claim_token = %(token)s
 
 -- name: get
--- What is waited for when somebody else has the job.
+-- Reads one job, for a process that waits for its end.
 SELECT * FROM scm.sync_jobs WHERE job_id = %(job_id)s
 
 -- name: cancel_pending
--- Jobs of a repository that is no longer synced.
+-- Ends the waiting jobs of a repository that is no longer synced.
 UPDATE scm.sync_jobs
    SET status = 'dead', finished_at = now(), updated_at = now(),
        last_error_code = 'cancelled', last_error = left(%(reason)s, 2000)
  WHERE repo_id = %(repo_id)s AND status IN ('pending', 'failed')
 
 -- name: start_run
+-- Records the start of an attempt.
 INSERT INTO scm.sync_runs (job_id, attempt, repo_id, job_type, mode, dagster_run_id, worker,
                            watermark_rev_before, watermark_time_before, code_version, degradation)
 SELECT j.job_id, j.attempts, j.repo_id, j.job_type, j.mode, j.dagster_run_id, j.claimed_by,
@@ -234,6 +238,7 @@ RETURNING run_id,
             WHERE s.job_id = sync_runs.job_id AND s.status = 'failed') AS failures
 
 -- name: finish_run
+-- Records the end and the counts of an attempt.
 UPDATE scm.sync_runs AS r
    SET status = %(status)s, finished_at = clock_timestamp(), calls = %(calls)s, head_rev = %(head_rev)s,
        rate_limited = %(rate_limited)s, timeouts = %(timeouts)s, waited_seconds = %(waited)s,
@@ -244,10 +249,12 @@ UPDATE scm.sync_runs AS r
    AND w.repo_id = r.repo_id AND w.job_type = r.job_type
 
 -- name: next_batch
--- The number of a batch is the order of observation, so it is taken before the facts are written.
+-- Reserves the number of a batch. It is the order of observation, so it is taken before the facts are
+-- written.
 SELECT nextval(pg_get_serial_sequence('scm.sync_batches', 'batch_id')) AS batch_id
 
 -- name: add_batch
+-- Records a batch and adds its counts to the attempt.
 WITH counted AS (
     UPDATE scm.sync_runs
        SET batches = batches + 1, rows_read = rows_read + %(read)s, inserted = inserted + %(inserted)s,
@@ -267,7 +274,7 @@ SELECT %(batch_id)s, %(run_id)s, batches, repo_id, job_type, %(fence)s, %(revs)s
   FROM counted
 
 -- name: latest_run
--- The latest attempt at a job, for whoever waited for it or reads its result.
+-- Reads the latest attempt at a job, for a caller that waited for its result.
 SELECT r.*, extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.started_at)::float8 AS seconds
   FROM scm.sync_runs AS r
  WHERE r.job_id = %(job_id)s

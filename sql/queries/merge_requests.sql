@@ -1,9 +1,9 @@
--- Statements of sync_pipeline/facts/merge_requests.py: merge requests of GitLab: how a page of them gets
--- into the tables, with versions and commits.
+-- Statements of sync_pipeline/facts/merge_requests.py. They write merge requests with their versions and
+-- commits.
 
 -- name: replace
--- A number names a merge request only together with its gitlab_id: a server that was restored from a backup
--- gives numbers a second time. The earlier merge request is gone and keeps its rows.
+-- Marks merge requests whose number a newer one has now. A number is unique only together with gitlab_id,
+-- because a restored server assigns numbers again. The earlier merge request is gone and keeps its rows.
 UPDATE scm.mrs AS m
    SET replaced_id = m.gitlab_id, deleted_at = coalesce(m.deleted_at, now()), batch_id = %(batch_id)s,
        version = m.version + 1, stored_at = now()
@@ -12,7 +12,7 @@ UPDATE scm.mrs AS m
 RETURNING m.iid
 
 -- name: take_back
--- One that was replaced is there again: the copy that came wins over what is kept of it.
+-- Restores a replaced merge request that the server shows again. The new copy overwrites what is stored.
 UPDATE scm.mrs AS m
    SET replaced_id = 0, deleted_at = NULL, content_hash = '', updated_at = '-infinity', batch_id = 0,
        children_head = NULL, children_target = NULL
@@ -20,7 +20,8 @@ UPDATE scm.mrs AS m
  WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.replaced_id = s.gitlab_id
 
 -- name: changed_sets
--- Which sets of children are others than those that are stored; asked before the upsert overwrites the hashes.
+-- Returns which versions and commits differ from the stored ones, before the upsert overwrites their
+-- hashes.
 SELECT s.iid,
        s.versions_hash IS NOT NULL AND s.versions_hash IS DISTINCT FROM m.versions_hash AS versions,
        s.commits_hash IS NOT NULL AND s.commits_hash IS DISTINCT FROM m.commits_hash AS commits
@@ -28,8 +29,8 @@ SELECT s.iid,
   LEFT JOIN scm.mrs AS m ON m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.replaced_id = 0
 
 -- name: read
--- Bookkeeping of every copy that is not older than what is stored: no new version. The head of the children is
--- known where both sets of it came with this copy.
+-- Records the reading of every copy that is not older than the stored one. It makes no new version. The
+-- head of the children is known if both sets came with this copy.
 UPDATE scm.mrs AS m
    SET read_at = now(),
        children_head = CASE WHEN s.has_children THEN s.head_sha ELSE m.children_head END,
@@ -41,14 +42,15 @@ UPDATE scm.mrs AS m
 RETURNING m.iid
 
 -- name: drop_versions
--- Children are replaced as a set.
+-- Deletes the versions of merge requests before they are replaced as a set.
 DELETE FROM scm.mr_versions WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 
 -- name: drop_commits
+-- Deletes the commits of merge requests before they are replaced as a set.
 DELETE FROM scm.mr_commits WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 
 -- name: forget_unlisted
--- The rows of the list between two times came after all, for one of the two job types.
+-- Ends the records of a part of the list that could not be read before, for one of two job types.
 WITH settled AS (
     UPDATE scm.deferred_fetches SET resolved_at = now()
      WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
@@ -58,8 +60,8 @@ UPDATE scm.quarantine SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND natural_key = %(key)s
 
 -- name: known_heads
--- Spares asking for versions and commits again; not where one of them is deferred, or was when the merge
--- request got its tombstone.
+-- Lists merge requests whose versions and commits need not be read again. Those with a deferred fetch or a
+-- tombstone are left out.
 SELECT m.iid, m.children_head, m.children_target
   FROM scm.mrs AS m
  WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.replaced_id = 0
@@ -70,8 +72,8 @@ SELECT m.iid, m.children_head, m.children_target
                       AND o.natural_key = m.iid::text AND o.resolved_at IS NULL)
 
 -- name: unread_heads
--- Open merge requests whose branch leads elsewhere, in this repository or in a fork that is registered too.
--- The margin is for a branch that moved between the answer of the server and read_at.
+-- Lists open merge requests whose branch moved, in this repository or in a registered fork. The margin
+-- covers a branch that moved between the server's response and read_at.
 SELECT DISTINCT m.iid
   FROM scm.mrs AS m
   JOIN scm.repos AS s
@@ -85,15 +87,15 @@ SELECT DISTINCT m.iid
  ORDER BY m.iid
 
 -- name: oldest_read_open
--- The rolling scan of open merge requests.
+-- Lists open merge requests for the rolling scan, the longest unread first.
 SELECT iid FROM scm.mrs
  WHERE repo_id = %(repo_id)s AND status = 'open' AND deleted_at IS NULL AND read_at < now() - %(older_than)s
  ORDER BY read_at, iid
  LIMIT %(limit)s
 
 -- name: old_addresses
--- Merge requests that were last read under an earlier path of the project, which their addresses have. Each
--- is read once after a move, so a server whose addresses never hold the path is not read for ever.
+-- Lists merge requests that were last read under an earlier path of the project. Each is read once after a
+-- move, even if the server's addresses never hold the path.
 SELECT m.iid
   FROM scm.mrs AS m
   JOIN scm.repos AS r ON r.repo_id = m.repo_id
@@ -105,16 +107,16 @@ SELECT m.iid
  LIMIT %(limit)s
 
 -- name: asked
--- Merge requests that a scan requested and did not get wait for its next round.
+-- Makes merge requests that a scan requested without success wait for its next round.
 UPDATE scm.mrs SET read_at = now() WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s) AND replaced_id = 0
 
 -- name: invalidate
--- Before a copy is stored that wins over whatever is there: nothing that is kept about the row is relied on.
+-- Makes the next copy of each given merge request overwrite the stored one.
 UPDATE scm.mrs
    SET content_hash = '', updated_at = '-infinity', batch_id = 0, versions_hash = NULL, commits_hash = NULL,
        children_head = NULL, children_target = NULL
  WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s) AND replaced_id = 0
 
 -- name: count_merge_requests
--- What is compared with the source's own number.
+-- Counts the stored merge requests, for the comparison with the source's own number.
 SELECT count(*) AS merge_requests FROM scm.mrs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL

@@ -1,9 +1,10 @@
--- Statements of sync_pipeline/database/objects.py: compares the objects of the schema with those that the
--- migrations make.
+-- Statements of sync_pipeline/database/objects.py. They compare the objects of the schema with those that
+-- the migrations create.
 
 -- name: objects
--- Every object of ours. Objects that PostgreSQL makes by itself are left out, such as the index of a
--- constraint. Versions of PostgreSQL write the query of a view differently, so a view is known by its columns.
+-- Lists every object of our schemas. Objects that PostgreSQL makes by itself are left out, such as the
+-- index of a constraint. Versions of PostgreSQL print a view's query differently, so a view is compared by
+-- its columns.
 WITH tables AS (
     SELECT c.oid, c.relkind, format('%%I.%%I', n.nspname, c.relname) AS name
       FROM pg_class AS c
@@ -72,5 +73,5 @@ WITH tables AS (
 SELECT kind, name, definition FROM objects ORDER BY rank, name COLLATE "C"
 
 -- name: no_search_path
--- Names of the schemas in the search path would be printed without them.
+-- Empties the search path, so that PostgreSQL prints all names with their schema.
 SELECT set_config('search_path', 'pg_catalog', TRUE)

@@ -1,26 +1,27 @@
--- Statements of sync_pipeline/ledger/pauses.py: what people have paused.
+-- Statements of sync_pipeline/ledger/pauses.py. They read and write the pauses of people.
 
 -- name: add
--- One active pause per place: to change it, end it and make another.
+-- Creates a pause. A scope has one active pause, so a person ends it to change it.
 INSERT INTO scm.pauses (scope, instance, tenant, repo_id, job_type, reason, actor, until)
 VALUES (%(scope)s, %(instance)s, %(tenant)s, %(repo_id)s, %(job_type)s, left(%(reason)s, 2000), %(actor)s,
         clock_timestamp() + make_interval(secs => %(seconds)s))
 RETURNING pause_id
 
 -- name: close_over
--- Before a new one is made: those whose time is over give way.
+-- Ends pauses whose time is over, before a new one is created.
 UPDATE scm.pauses
    SET ended_at = until, ended_by = 'time'
  WHERE ended_at IS NULL AND until <= clock_timestamp()
 
 -- name: end
+-- Ends a pause on a person's request.
 UPDATE scm.pauses
    SET ended_at = clock_timestamp(), ended_by = %(actor)s
  WHERE pause_id = %(pause_id)s AND ended_at IS NULL
 RETURNING pause_id
 
 -- name: active
--- What is paused now, for the plan and for people.
+-- Lists the active pauses, for the plan and for people.
 SELECT p.pause_id, p.scope, p.instance, p.tenant, p.repo_id, p.job_type, p.reason, p.actor, p.created_at,
        p.until
   FROM scm.pauses AS p
@@ -28,7 +29,7 @@ SELECT p.pause_id, p.scope, p.instance, p.tenant, p.repo_id, p.job_type, p.reaso
  ORDER BY p.pause_id
 
 -- name: of_job
--- Why a job may not be claimed: the pause that ends last.
+-- Reads the pause that keeps a job from being claimed, the longest one first.
 SELECT p.pause_id, p.scope, p.instance, p.tenant, p.repo_id, p.job_type, p.reason, p.actor, p.created_at,
        p.until
   FROM scm.sync_jobs AS j

@@ -1,10 +1,9 @@
--- Statements of sync_pipeline/ledger/planning.py: what the plan is made from, the hints that feed it, and
--- the locks that make two planners harmless.
+-- Statements of sync_pipeline/ledger/planning.py. They read what the plan needs, store hints, and lock out
+-- a second planner.
 
 -- name: units
--- Every (repository, job type) with its coverage, its hint, and whether its latest incremental job is dead,
--- and since when. A job that ended because of a refused token is not counted: the stop of the token holds it
--- back.
+-- Reads every asset with its coverage, its hint, and since when its latest incremental job is dead. A job
+-- that ended because of a refused token is not counted, because the token's record already holds it back.
 SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.tenant, r.lifecycle, w.access,
        w.visited_at, w.watermark_rev, w.watermark_time, w.head_rev AS head, w.activity_at,
        h.head_rev AS hint_head, h.activity_at AS hint_activity_at, h.observed_at AS hint_at,
@@ -33,10 +32,9 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.tenant, r.l
  ORDER BY w.repo_id, w.job_type
 
 -- name: jobs
--- Active jobs of the plan: every incremental and every running one, and of each (repository, job type) with a
--- backlog the most urgent of the others that need not wait for their next attempt. Not those of one person's
--- command: started from here, they would read their window at the source. Each part asks an index, because the
--- backlog of a large fleet is long.
+-- Reads the jobs that a plan considers. These are all incremental and running jobs, and the most urgent
+-- others of each asset with a backlog. Jobs of one person's command are left out, because a plan would read
+-- their window at the source. Each part uses an index, because the backlog of a large fleet is long.
 WITH backlog AS (
     SELECT w.repo_id, w.job_type
       FROM scm.sync_watermarks AS w
@@ -74,8 +72,8 @@ SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts
   FROM found
 
 -- name: samples
--- Runs that finished lately: what sources did to us. The newest of each server and tenant, and all of what had
--- trouble; the rest of a healthy fleet says nothing more. Comparisons are no syncing.
+-- Reads the latest finished runs, to evaluate errors and limits of the sources. It returns the newest of
+-- each server and tenant, and all of assets with trouble. Comparisons are left out.
 WITH lately AS (
     SELECT s.job_id, s.repo_id, s.job_type, r.instance, r.tenant, s.mode, s.started_at, s.finished_at,
            s.status, s.error_code AS code, s.calls AS requests, s.rate_limited, s.timeouts,
@@ -97,17 +95,18 @@ SELECT l.repo_id, l.job_type, l.instance, l.tenant, l.mode, l.started_at, l.fini
  LIMIT %(samples_looked_at)s
 
 -- name: served
--- When live syncing of each tenant was last started, and that some was.
+-- Reads when live syncing of each tenant last started.
 SELECT tenant, served_at FROM scm.tenant_fairness
 
 -- name: serve
+-- Records that live syncing of some tenants started.
 INSERT INTO scm.tenant_fairness AS t (tenant, served_at)
 SELECT tenant, now() FROM unnest(%(tenants)s::text[]) AS served (tenant)
 ON CONFLICT (tenant) DO UPDATE SET served_at = EXCLUDED.served_at
 
 -- name: buckets
--- What is left of the burst of each server's shared rate limit, from 0 to 1, and whether it is paused. The
--- burst of an SVN server is another one, so only its pause counts.
+-- Reads how much of each server's burst is left, from 0 to 1, and whether the server is paused. An SVN
+-- server has another burst, so only its pause counts.
 SELECT b.instance, max(b.paused_until) AS paused_until,
        coalesce(min(left_over.share) FILTER (WHERE b.endpoint_class = 'all'), 1)::float8 AS level
   FROM scm.sync_rate_limits AS b
@@ -118,7 +117,8 @@ SELECT b.instance, max(b.paused_until) AS paused_until,
  GROUP BY b.instance
 
 -- name: decided
--- Why each job was started, kept with it. ``dispatched``: to the workers that ask the ledger.
+-- Stores with each job why it was started. ``dispatched`` also offers it to the workers that poll the
+-- ledger.
 UPDATE scm.sync_jobs AS j
    SET decision = d.decision,
        dispatched_at = CASE WHEN %(dispatched)s THEN clock_timestamp() ELSE j.dispatched_at END
@@ -126,13 +126,13 @@ UPDATE scm.sync_jobs AS j
  WHERE j.job_id = d.job_id
 
 -- name: now
--- The clock of the plan: leases, claims and visits are all written in the database's time. And the day of the
--- oldest fact, NULL while there is none.
+-- Reads the database's clock, in which leases, claims and visits are written. It also reads the day of the
+-- oldest fact, NULL without facts.
 SELECT now() AS now, (SELECT history_start FROM scm.deployment) AS history_start
 
 -- name: waiting
--- The jobs of a planned run: waiting or abandoned, inside the window of the run. Where the run names its
--- dispatch, only those that the plan dispatched with it.
+-- Lists the jobs of a planned run that wait or are abandoned, inside its window. A run with a dispatch gets
+-- only the jobs of that dispatch.
 SELECT job_id, repo_id, job_type, mode, revs, period, reread, only_differences, priority, trigger, actor, reason
   FROM scm.sync_jobs
  WHERE repo_id = ANY (%(repo_ids)s) AND mode = %(mode)s AND NOT from_raw AND quarantine_ids IS NULL
@@ -144,7 +144,7 @@ SELECT job_id, repo_id, job_type, mode, revs, period, reread, only_differences, 
  ORDER BY priority, created_at, lower(revs), lower(period)
 
 -- name: dispatched
--- What a plan dispatched to the workers, for a pool that takes some of it, in the order of the plan.
+-- Lists the dispatched jobs that a worker pool accepts, in the order of the plan.
 SELECT j.job_id, j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.only_differences, j.priority, j.trigger,
        j.actor, j.reason
   FROM scm.sync_jobs AS j
@@ -161,13 +161,13 @@ SELECT j.job_id, j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.on
  LIMIT %(limit)s
 
 -- name: undispatch
--- What a worker could not do now.
+-- Returns jobs to the plan that a worker could not run now.
 UPDATE scm.sync_jobs
    SET dispatched_at = NULL
  WHERE job_id = ANY (%(job_ids)s) AND status IN ('pending', 'failed') AND dispatched_at IS NOT NULL
 
 -- name: undispatch_blocked
--- Dispatched jobs of a place that is stopped now, which no worker has claimed yet.
+-- Returns unclaimed jobs to the plan, because their scope is blocked now.
 UPDATE scm.sync_jobs AS j
    SET dispatched_at = NULL
   FROM scm.repos AS r
@@ -177,13 +177,13 @@ UPDATE scm.sync_jobs AS j
         OR (%(scope)s = 'pool' AND j.decision ->> 'pool' = %(key)s))
 
 -- name: unregister_pool
--- What the workers of a pool leave when the last one goes.
+-- Returns the unclaimed jobs of a pool to the plan, when its last worker stops.
 UPDATE scm.sync_jobs
    SET dispatched_at = NULL
  WHERE dispatched_at IS NOT NULL AND status IN ('pending', 'failed') AND decision ->> 'pool' = %(pool)s
 
 -- name: hint
--- What the changes sensor saw. A failed look keeps the last HEAD that was seen.
+-- Stores what the changes sensor saw of a repository. A failed check keeps the last HEAD.
 INSERT INTO scm.change_hints AS h (repo_id, head_rev, error_code, error, failures, observed_at)
 VALUES (%(repo_id)s, %(head_rev)s, %(error_code)s, left(%(error)s, 2000),
         (%(error_code)s::text IS NOT NULL)::int, clock_timestamp())
@@ -195,7 +195,7 @@ ON CONFLICT (repo_id) DO UPDATE
        observed_at = EXCLUDED.observed_at
 
 -- name: activity
--- The same for a page of GitLab projects; those that are not in the catalog, or retired, are passed over.
+-- Stores the activity of a page of GitLab projects. Retired and unknown projects are ignored.
 INSERT INTO scm.change_hints AS h (repo_id, activity_at, observed_at)
 SELECT r.repo_id, seen.activity_at, clock_timestamp()
   FROM unnest(%(project_ids)s::bigint[], %(activity)s::timestamptz[]) AS seen (project_id, activity_at)
@@ -207,14 +207,15 @@ ON CONFLICT (repo_id) DO UPDATE
        observed_at = EXCLUDED.observed_at
 
 -- name: listed
--- How far back in time the sensor's listing of a root went: what is not in it was not active since.
+-- Records how far back the sensor's listing of a root went. Unlisted projects had no activity since then.
 UPDATE scm.discovery_roots
    SET listed_at = clock_timestamp(), listed_down_to = %(down_to)s
  WHERE root_id = %(root_id)s
 
 -- name: try_lock
--- The scheduler's lock ends with its transaction, so it also works behind a transaction pooler.
+-- Tries the scheduler's lock. It ends with the transaction, so it also works behind a transaction pooler.
 SELECT pg_try_advisory_xact_lock(%(lock)s) AS locked
 
 -- name: lock
+-- Waits for the scheduler's lock.
 SELECT pg_advisory_xact_lock(%(lock)s)

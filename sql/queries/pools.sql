@@ -1,6 +1,8 @@
--- Statements of sync_pipeline/ledger/pools.py: which worker pools live, and what none of them takes.
+-- Statements of sync_pipeline/ledger/pools.py. They record the running worker pools and find assets that
+-- none of them accepts.
 
 -- name: seen
+-- Records the heartbeat of a pool and what it accepts.
 INSERT INTO scm.worker_pools AS p (name, instances, tenants, job_types, seen_at)
 VALUES (%(name)s, %(instances)s, %(tenants)s, %(job_types)s, clock_timestamp())
 ON CONFLICT (name) DO UPDATE
@@ -8,14 +10,14 @@ ON CONFLICT (name) DO UPDATE
        seen_at = EXCLUDED.seen_at
 
 -- name: alive
--- For the status report.
+-- Lists the running pools, for the status report.
 SELECT name, instances, tenants, job_types, seen_at
   FROM scm.worker_pools
  WHERE seen_at > clock_timestamp() - make_interval(secs => %(alive)s)
  ORDER BY name
 
 -- name: unserved
--- What no living pool takes: it is reported, never taken by all. Without any pool there is nothing to report.
+-- Lists assets that no running pool accepts, for a report. Without any pool there is nothing to report.
 WITH alive AS (
     SELECT * FROM scm.worker_pools
      WHERE seen_at > clock_timestamp() - make_interval(secs => %(alive)s)

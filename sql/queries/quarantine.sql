@@ -1,7 +1,8 @@
--- Statements of sync_pipeline/facts/quarantine.py: quarantine and deferred fetches: rows that could not be
--- stored, and details that are still to be read.
+-- Statements of sync_pipeline/facts/quarantine.py. They store rows that could not be written, and details
+-- that could not be read yet.
 
 -- name: quarantine
+-- Stores a row in quarantine, or counts it once more.
 INSERT INTO scm.quarantine AS q (repo_id, job_type, natural_key, reason, detail, payload, batch_id)
 VALUES (%(repo_id)s, %(job_type)s, %(natural_key)s, %(reason)s, left(%(detail)s, 2000), %(payload)s,
         %(batch_id)s)
@@ -10,7 +11,7 @@ ON CONFLICT (repo_id, job_type, natural_key) WHERE resolved_at IS NULL DO UPDATE
        batch_id = EXCLUDED.batch_id, seen = q.seen + 1, last_seen_at = now()
 
 -- name: defer
--- Met again: the next try waits longer each time, a day at most.
+-- Records a detail that could not be read. Each further failure waits longer, at most a day.
 INSERT INTO scm.deferred_fetches AS o (repo_id, job_type, natural_key, detail, last_error)
 VALUES (%(repo_id)s, %(job_type)s, %(natural_key)s, %(detail)s, left(%(error)s, 2000))
 ON CONFLICT (repo_id, job_type, natural_key, detail) WHERE resolved_at IS NULL DO UPDATE
@@ -18,14 +19,15 @@ ON CONFLICT (repo_id, job_type, natural_key, detail) WHERE resolved_at IS NULL D
        not_before = now() + least(interval '1 day', interval '1 minute' * power(2, least(o.attempts, 12)))
 
 -- name: due
+-- Lists the deferred fetches of an asset that may be tried now.
 SELECT natural_key, detail, last_error AS error FROM scm.deferred_fetches
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND not_before <= now()
  ORDER BY not_before
  LIMIT %(limit)s
 
 -- name: entries
--- A look through quarantine, the latest met first; the number of all that fit comes with each row. The payload
--- is left out: it may be large.
+-- Lists entries of quarantine, latest first, each with the number of all that match. The payload may be
+-- large and is left out.
 SELECT q.quarantine_id, q.repo_id, q.job_type, q.natural_key, q.reason, q.detail,
        length(q.payload) AS payload_bytes, q.batch_id, q.seen, q.created_at, q.last_seen_at, q.resolved_at,
        b.revs, b.period, b.run_id, count(*) OVER () AS total
@@ -40,20 +42,21 @@ SELECT q.quarantine_id, q.repo_id, q.job_type, q.natural_key, q.reason, q.detail
  LIMIT %(limit)s
 
 -- name: payload
+-- Reads the payload of one entry.
 SELECT payload FROM scm.quarantine WHERE quarantine_id = %(id)s
 
 -- name: resolve
--- The source was asked for all that the row could be among, and it is there no more.
+-- Ends entries whose row is no longer at the source, after all of its candidates were requested.
 UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail, 1900)
  WHERE quarantine_id = ANY (%(ids)s) AND resolved_at IS NULL
 
 -- name: open_keys
--- Everything of an asset that is quarantined.
+-- Lists the keys of all quarantined rows of an asset.
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
 
 -- name: settle
--- A row that could be stored after all leaves quarantine; a detail that was read is no longer deferred.
+-- Ends the quarantine of rows that are stored now, and the deferred fetches of details that were read.
 WITH settled AS (
     UPDATE scm.deferred_fetches AS o SET resolved_at = now()
       FROM json_to_recordset(%(fetched)s) AS s (natural_key text, detail text)
@@ -65,21 +68,22 @@ UPDATE scm.quarantine SET resolved_at = now()
    AND natural_key = ANY (%(keys)s)
 
 -- name: settle_deferred
--- Deferred fetches and quarantine of rows that are gone from their source. All that belongs to a merge request
--- begins with its number.
+-- Ends the deferred fetches of rows that no longer exist at their source.
 UPDATE scm.deferred_fetches SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = ANY (%(job_types)s) AND natural_key = ANY (%(keys)s)
    AND resolved_at IS NULL
 
 -- name: settle_aside
+-- Ends the quarantine of rows that no longer exist at their source. The keys of everything in a merge
+-- request begin with its number.
 UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail, 1900)
  WHERE repo_id = %(repo_id)s AND job_type = ANY (%(job_types)s) AND resolved_at IS NULL
    AND (natural_key = ANY (%(keys)s)
         OR (job_type IN ('merge_requests', 'reviews') AND split_part(natural_key, ':', 1) = ANY (%(keys)s)))
 
 -- name: unstored
--- The same for a merge request that is not stored, once it was requested often enough: no comparison finds
--- that it was deleted. A row that is there gets its tombstone first.
+-- Lists the deferred fetches of a merge request that is not stored and was requested often enough. No
+-- comparison finds that such a merge request was deleted.
 SELECT natural_key FROM scm.deferred_fetches AS o
  WHERE o.repo_id = %(repo_id)s AND o.job_type = %(job_type)s AND o.natural_key = %(iid)s::text
    AND o.resolved_at IS NULL AND o.attempts >= %(looks)s AND o.created_at <= now() - %(time)s

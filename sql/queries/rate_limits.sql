@@ -1,11 +1,11 @@
--- Statements of sync_pipeline/ledger/rate_limits.py: the buckets that all processes share:
--- ``scm.sync_rate_limits``.
+-- Statements of sync_pipeline/ledger/rate_limits.py. They manage the rate limits that all processes share
+-- (``scm.sync_rate_limits``).
 
 -- name: acquire
--- One request asks for a token, or for a place in the queue of those that will flow in. The clock is read
--- behind the lock: whoever waits for it must not see a moment that others have used up. Nothing is taken where
--- the wait is too long, or where this kind of request has a bucket of its own and comes without its token.
--- The commit is not waited for: a token that a crash of the server forgets is not worth a flush per request.
+-- Takes a token for one request, or a position in the queue for a later token. The clock is read behind the
+-- lock, because others may use up the moment meanwhile. Nothing is taken if the wait is too long. Neither
+-- if this kind of request has its own bucket and comes without its token. The commit is asynchronous,
+-- because a token lost in a crash is not worth a flush per request.
 WITH held AS MATERIALIZED (
     SELECT tokens, rate, refilled_at, changed_at
       FROM scm.sync_rate_limits
@@ -46,19 +46,19 @@ UPDATE scm.sync_rate_limits AS b
 RETURNING j.wait, j.has_own, j.now AS given_at, b.paused_until, b.pause_reason, b.consecutive_429
 
 -- name: create
--- The first request to a server.
+-- Creates the bucket at the first request to a server.
 INSERT INTO scm.sync_rate_limits (instance, endpoint_class, tokens, rate)
 VALUES (%(instance)s, %(bucket)s, %(tokens)s, %(rate)s)
 ON CONFLICT DO NOTHING
 
 -- name: is_valid
--- Whether a place in the queue still counts when its time has come.
+-- Returns whether a position in the queue still counts when its time has come.
 SELECT paused_at IS NULL OR paused_at < %(given_at)s AS valid
   FROM scm.sync_rate_limits
  WHERE instance = %(instance)s AND endpoint_class = %(bucket)s
 
 -- name: lock
--- A bucket is changed by what an answer said, or by a person.
+-- Locks a bucket that a response or a person changes.
 SELECT tokens, rate, refilled_at, paused_until, paused_at, pause_reason, changed_at, consecutive_429,
        last_429_at, server_limit, server_remaining
   FROM scm.sync_rate_limits
@@ -66,6 +66,7 @@ SELECT tokens, rate, refilled_at, paused_until, paused_at, pause_reason, changed
    FOR UPDATE
 
 -- name: change
+-- Stores the new state of a bucket.
 UPDATE scm.sync_rate_limits
    SET tokens = %(tokens)s, rate = %(rate)s, refilled_at = %(refilled_at)s, paused_until = %(paused_until)s,
        paused_at = %(paused_at)s, pause_reason = left(%(pause_reason)s, 2000), changed_at = %(changed_at)s,
@@ -75,15 +76,16 @@ UPDATE scm.sync_rate_limits
  WHERE instance = %(instance)s AND endpoint_class = %(bucket)s
 
 -- name: servers
--- The servers that a person may name.
+-- Lists the servers of the catalog, to check the name that a person gave.
 SELECT DISTINCT instance, kind FROM scm.repos ORDER BY instance, kind
 
 -- name: note
--- What people did to the limits of a server.
+-- Records what a person did to the limits of a server.
 INSERT INTO scm.rate_limit_events (instance, action, until, actor, reason)
 VALUES (%(instance)s, %(action)s, %(until)s, %(actor)s, left(%(reason)s, 2000))
 
 -- name: events
+-- Lists what people did to the limits, newest first.
 SELECT created_at, instance, action, until, actor, reason
   FROM scm.rate_limit_events
  WHERE %(instance)s::text IS NULL OR instance = %(instance)s
@@ -91,5 +93,5 @@ SELECT created_at, instance, action, until, actor, reason
  LIMIT %(limit)s
 
 -- name: list
--- What a person sees.
+-- Lists all buckets, for a report.
 SELECT * FROM scm.sync_rate_limits ORDER BY instance, endpoint_class

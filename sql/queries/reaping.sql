@@ -1,9 +1,8 @@
--- Statements of sync_pipeline/ledger/reaping.py: what nobody works on any more: the queries that find it,
--- and the edges that end it.
+-- Statements of sync_pipeline/ledger/reaping.py. They find abandoned work and end it.
 
 -- name: running
--- Every claim, or those of one (repository, job type), with what its end depends on. A window counts as
--- covered only for a job that was to cover it.
+-- Reads every claim, or those of one asset, with the facts that decide its end. A window counts as covered
+-- only if the job was to cover it.
 SELECT j.job_id, j.claim_token AS token, j.repo_id, r.slug, j.job_type, j.mode, j.claimed_by,
        j.claimed_process, j.claimed_at, j.claim_expires_at AS expires_at, j.attempts, j.max_attempts,
        j.last_error_code, j.dagster_run_id, tried.failures, tried.got_on,
@@ -24,8 +23,8 @@ SELECT j.job_id, j.claim_token AS token, j.repo_id, r.slug, j.job_type, j.mode, 
  LIMIT %(limit)s
 
 -- name: waiting
--- Waiting jobs that may be given up. What only its asker can take up is needed by nobody else; what would
--- leave a gap in the coverage is needed however old it is.
+-- Lists waiting jobs that may be abandoned. A one-off job is useless to anybody but its requester. A job
+-- without which the coverage has a gap stays, however old it is.
 SELECT * FROM (
     SELECT j.job_id, j.repo_id, r.slug, j.job_type, j.mode, j.status, j.updated_at AS touched_at,
            r.lifecycle = 'retired' AND NOT j.from_raw AS retired,
@@ -49,14 +48,14 @@ SELECT * FROM (
  LIMIT %(limit)s
 
 -- name: give_up
--- Gives a waiting job up, unless somebody touched it since it was looked at.
+-- Ends a waiting job, unless it changed since it was read.
 UPDATE scm.sync_jobs
    SET status = 'dead', not_before = NULL, finished_at = now(), updated_at = now(),
        last_error_code = %(code)s, last_error = left(%(error)s, 2000)
  WHERE job_id = %(job_id)s AND status IN ('pending', 'failed') AND updated_at = %(touched_at)s
 
 -- name: open_runs
--- Runs that are open although their job has ended or is at another attempt.
+-- Lists open runs whose job has ended or is at another attempt.
 SELECT s.run_id, s.job_id, s.attempt, s.repo_id, r.slug, s.job_type, s.worker, s.started_at
   FROM scm.sync_runs AS s
   JOIN scm.sync_jobs AS j USING (job_id)
@@ -66,6 +65,7 @@ SELECT s.run_id, s.job_id, s.attempt, s.repo_id, r.slug, s.job_type, s.worker, s
  LIMIT %(limit)s
 
 -- name: close_run
+-- Closes such a run.
 UPDATE scm.sync_runs AS s
    SET status = 'failed', finished_at = clock_timestamp(), error_code = 'worker_lost',
        error = 'nobody works on this attempt any more'
@@ -74,7 +74,7 @@ UPDATE scm.sync_runs AS s
    AND j.job_id = s.job_id AND NOT (j.status = 'running' AND j.attempts = s.attempt)
 
 -- name: leases
--- Leases that ended and were not given back.
+-- Lists expired leases that were not released.
 SELECT l.lock_id, l.fence, l.holder, l.repo_id, r.slug, l.job_type, l.locked_by, l.expires_at
   FROM scm.sync_locks AS l
   JOIN scm.repos AS r USING (repo_id)
@@ -83,24 +83,24 @@ SELECT l.lock_id, l.fence, l.holder, l.repo_id, r.slug, l.job_type, l.locked_by,
  LIMIT %(limit)s
 
 -- name: lock_lease
--- SKIP LOCKED: a writer in the middle of a batch still has it.
+-- Locks an expired lease. SKIP LOCKED, because a writer in the middle of a batch still has it.
 SELECT 1 FROM scm.sync_locks
  WHERE lock_id = %(lock_id)s AND fence = %(fence)s AND expires_at < clock_timestamp()
    FOR UPDATE SKIP LOCKED
 
 -- name: release
--- A forced release raises the fence, so that the old holder can write no more.
+-- Releases the lease. A higher fence stops the old holder from writing.
 UPDATE scm.sync_locks
    SET fence = fence + 1, locked_by = NULL, holder = NULL, expires_at = NULL, updated_at = now()
  WHERE lock_id = %(lock_id)s
 
 -- name: still_held
--- The same lease, still there and still over.
+-- Returns whether the same lease still exists and is still expired.
 SELECT 1 FROM scm.sync_locks
  WHERE lock_id = %(lock_id)s AND fence = %(fence)s AND expires_at < clock_timestamp()
 
 -- name: waiters
--- Wishes for a lease whose owners no longer ask.
+-- Lists waiters for a lease that expired.
 SELECT w.lock_id, w.waiter, w.who, w.expires_at, l.repo_id, r.slug, l.job_type
   FROM scm.sync_lock_waiters AS w
   JOIN scm.sync_locks AS l USING (lock_id)
@@ -110,12 +110,13 @@ SELECT w.lock_id, w.waiter, w.who, w.expires_at, l.repo_id, r.slug, l.job_type
  LIMIT %(limit)s
 
 -- name: forget
+-- Deletes an expired waiter.
 DELETE FROM scm.sync_lock_waiters
  WHERE lock_id = %(lock_id)s AND waiter = %(waiter)s AND expires_at = %(expires_at)s
 
 -- name: signs
--- What the ledger knows of Dagster runs: whether a claim of theirs is live, when an attempt of theirs last
--- began or ended by itself, and when the claim of one was last taken from it.
+-- Reads what the ledger knows of Dagster runs. It returns whether a claim is live, the last sign of an
+-- attempt, and when a claim was last taken.
 SELECT s.dagster_run_id,
        max(CASE WHEN s.error_code = 'worker_lost' THEN s.started_at
                 ELSE greatest(s.started_at, s.finished_at) END) AS last_sign,
@@ -128,5 +129,5 @@ SELECT s.dagster_run_id,
  GROUP BY s.dagster_run_id
 
 -- name: try_lock
--- The lock ends with its transaction, so it also works behind a transaction pooler.
+-- Tries the reaper's lock. It ends with the transaction, so it also works behind a transaction pooler.
 SELECT pg_try_advisory_xact_lock(%(lock)s) AS locked

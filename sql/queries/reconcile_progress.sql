@@ -1,14 +1,15 @@
--- Statements of sync_pipeline/ledger/reconcile_progress.py: the progress of the reconcile schedule, and the
--- snapshot from which it plans.
+-- Statements of sync_pipeline/ledger/reconcile_progress.py. They store the progress of the reconcile
+-- schedule and read what it plans from.
 
 -- name: now
+-- Reads the database's clock.
 SELECT now() AS now
 
 -- name: assets
--- Every asset with its coverage, its progress in the rolling scan and its open differences. An open difference
--- is due if a repair ended since it was seen last. So is one that is gone at the source and not believed to be
--- yet, each so often that the last check comes when time is up. Jobs of repair count since the oldest open
--- difference was found.
+-- Reads every asset with its coverage, its progress in the rolling scan and its open differences. A
+-- difference is due if a repair ended since it was last seen. An extra row that is not confirmed as deleted
+-- is due at regular intervals. The last check comes when its time is up. Repair jobs count since the oldest
+-- open difference was found.
 WITH found AS (
     SELECT d.repo_id, d.job_type, count(*) AS open, min(d.found_at) AS found_at,
            count(*) FILTER (WHERE d.repairs >= %(repairs)s) AS escalated
@@ -64,7 +65,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.lifecycle, w.access, w.visit
  ORDER BY w.repo_id, w.job_type
 
 -- name: sent
--- Requests of all comparisons, by a schedule or a person, in this hour and in the one before.
+-- Counts requests of all comparisons in this hour and in the previous one.
 SELECT r.instance,
        coalesce(sum(c.calls) FILTER (WHERE c.hour = date_trunc('hour', now())), 0)::bigint AS now,
        coalesce(sum(c.calls) FILTER (WHERE c.hour < date_trunc('hour', now())), 0)::bigint AS before
@@ -76,7 +77,7 @@ SELECT r.instance,
  GROUP BY r.instance
 
 -- name: started
--- A task of this kind started.
+-- Records the start of a task of this kind.
 INSERT INTO scm.reconcile_progress AS s (repo_id, job_type, places_at, recent_at, history_at)
 VALUES (%(repo_id)s, %(job_type)s,
         CASE WHEN %(why)s = 'places' THEN now() END,
@@ -88,26 +89,26 @@ ON CONFLICT (repo_id, job_type) DO UPDATE
        history_at = coalesce(EXCLUDED.history_at, s.history_at)
 
 -- name: begin
--- A round begins: its rows are counted now.
+-- Starts a round and stores the number of its rows.
 UPDATE scm.reconcile_progress
    SET round_began_at = now(), round_rows = %(rows)s, round_done = 0, next_rev = NULL, next_time = NULL
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
 -- name: move
--- The round got so far, or to its end.
+-- Records how far the round got, or its end.
 UPDATE scm.reconcile_progress
    SET next_rev = %(next_rev)s, next_time = %(next_time)s, round_done = round_done + %(rows)s,
        round_ended_at = CASE WHEN %(ends)s THEN now() ELSE round_ended_at END
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
 -- name: repairing
--- Whether a repair of it waits or runs.
+-- Returns whether a repair of the asset waits or runs.
 SELECT EXISTS (SELECT FROM scm.sync_jobs
                 WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = 'repair' AND only_differences
                   AND status IN ('pending', 'running', 'failed')) AS repairing
 
 -- name: open
--- The differences of the fleet.
+-- Counts the differences of the fleet.
 SELECT count(*) FILTER (WHERE resolved_at IS NULL) AS open,
        count(*) FILTER (WHERE resolved_at IS NULL AND repairs >= %(repairs)s) AS escalated,
        count(*) FILTER (WHERE resolved_at IS NULL AND kind = 'extra' AND repairs = 0) AS waiting,
@@ -115,7 +116,7 @@ SELECT count(*) FILTER (WHERE resolved_at IS NULL) AS open,
   FROM scm.discrepancies
 
 -- name: by_day
--- Rows that differed, by the day on which a comparison saw them.
+-- Counts rows that differed, by the day of the comparison.
 SELECT compared_at::date AS day, sum(missing)::bigint AS missing, sum(extra)::bigint AS extra,
        sum(changed)::bigint AS changed
   FROM scm.reconciliations

@@ -1,11 +1,12 @@
--- Statements of sync_pipeline/ledger/reconciliations.py: comparisons with the source: their results and the
--- open differences.
+-- Statements of sync_pipeline/ledger/reconciliations.py. They store the results of comparisons with the
+-- source and the open differences.
 
 -- name: next
--- The number of a comparison is needed while its differences are written, before its result is known.
+-- Reserves the number of a comparison, because its differences are written before its result.
 SELECT nextval(pg_get_serial_sequence('scm.reconciliations', 'reconciliation_id')) AS number
 
 -- name: add
+-- Stores the result of a comparison.
 INSERT INTO scm.reconciliations (reconciliation_id, repo_id, job_type, revs, period, depth, status, expected,
                                  stored, missing, extra, changed, newer, unreadable, hidden, calls, detail,
                                  run_id)
@@ -15,7 +16,7 @@ VALUES (%(number)s, %(repo_id)s, %(job_type)s, %(revs)s, %(period)s, %(depth)s, 
         left(%(detail)s, 2000), %(run_id)s)
 
 -- name: put
--- A difference that is known already was seen once more; one that is another one now begins anew.
+-- Stores a difference, or counts one more sighting of it. A difference of another kind starts over.
 INSERT INTO scm.discrepancies AS d (repo_id, job_type, natural_key, kind, fields, revs, period,
                                     reconciliation)
 VALUES (%(repo_id)s, %(job_type)s, %(natural_key)s, %(kind)s, %(fields)s, %(revs)s, %(period)s, %(number)s)
@@ -27,7 +28,8 @@ ON CONFLICT (repo_id, job_type, natural_key) WHERE resolved_at IS NULL DO UPDATE
        reconciliation = EXCLUDED.reconciliation, last_seen_at = now()
 
 -- name: resolve
--- Differences that a comparison of their place no longer saw; it may check those without a place, too.
+-- Ends differences in the compared window that were not found again. A complete comparison also ends those
+-- without a window.
 UPDATE scm.discrepancies
    SET resolved_at = now(), outcome = CASE WHEN kind = 'extra' THEN 'returned' ELSE 'healed' END
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
@@ -38,7 +40,7 @@ UPDATE scm.discrepancies
         OR (revs IS NULL AND period IS NULL AND %(everywhere)s))
 
 -- name: open
--- The open ones in a window, and those without a place.
+-- Lists open differences in a window, and those without a window.
 SELECT discrepancy_id, natural_key, kind, fields, revs, period, looks, repairs, found_at, last_seen_at,
        now() AS now
   FROM scm.discrepancies
@@ -50,18 +52,19 @@ SELECT discrepancy_id, natural_key, kind, fields, revs, period, looks, repairs, 
  LIMIT %(limit)s
 
 -- name: tried
+-- Counts one more repair of some differences.
 UPDATE scm.discrepancies SET repairs = repairs + 1 WHERE discrepancy_id = ANY (%(ids)s)
 
 -- name: deleted
--- Confirmed gone: the row is a tombstone now.
+-- Ends differences whose row is confirmed deleted and is a tombstone now.
 UPDATE scm.discrepancies SET resolved_at = now(), outcome = 'deleted'
  WHERE discrepancy_id = ANY (%(ids)s) AND resolved_at IS NULL
 
 -- name: of_run
--- The results of one probe, in order.
+-- Lists the results of one probe, in order.
 SELECT * FROM scm.reconciliations WHERE run_id = %(run_id)s ORDER BY reconciliation_id
 
 -- name: forgive
--- A person starts the repairs again.
+-- Resets the number of repairs, on a person's request.
 UPDATE scm.discrepancies SET repairs = 0
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND repairs > 0

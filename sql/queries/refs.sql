@@ -1,22 +1,23 @@
--- Statements of sync_pipeline/facts/refs.py: refs of GitLab: where every branch and tag leads, what became
--- of them, and what they reach.
+-- Statements of sync_pipeline/facts/refs.py. They store branches and tags and follow parents from them.
 
 -- name: stored
+-- Lists the live refs of a repository.
 SELECT kind, name, tip, target, covered_tip, is_default
   FROM scm.refs
  WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
  ORDER BY kind, name
 
 -- name: known
--- What a listing is compared with: everything typed, so that an equal ref causes no write.
+-- Reads all refs to compare them with a listing. The columns are typed, so that an equal ref causes no
+-- write.
 SELECT kind, name, tip, target, is_default, is_protected, tagged_at, message, flags,
        deleted_at IS NOT NULL AS deleted
   FROM scm.refs
  WHERE repo_id = %(repo_id)s
 
 -- name: write
--- New, changed and returned refs. judged_tip stays until somebody knows whether the move was forced; a ref
--- that is new (again) has not moved.
+-- Writes new, changed and returned refs. judged_tip stays until the program knows whether the move was
+-- forced. A new or returned ref has not moved.
 INSERT INTO scm.refs AS r (repo_id, kind, name, tip, target, judged_tip, is_default, is_protected, tagged_at,
                            message, flags, raw, batch_id)
 SELECT %(repo_id)s, kind, name, tip, target, tip, is_default, is_protected, tagged_at, message, flags, raw,
@@ -33,23 +34,25 @@ ON CONFLICT (repo_id, kind, name) DO UPDATE
        raw = EXCLUDED.raw, batch_id = EXCLUDED.batch_id, deleted_at = NULL
 
 -- name: delete
+-- Marks refs as deleted that a listing no longer has.
 UPDATE scm.refs AS r SET deleted_at = now(), is_default = FALSE, batch_id = %(batch_id)s
   FROM json_to_recordset(%(rows)s) AS s (kind text, name text)
  WHERE r.repo_id = %(repo_id)s AND r.kind = s.kind AND r.name = s.name
 
 -- name: events
+-- Records that refs were created or deleted.
 INSERT INTO scm.ref_events (repo_id, kind, name, event, old_tip, new_tip, observed_at, batch_id)
 SELECT %(repo_id)s, kind, name, event, old_tip, new_tip, %(observed_at)s, %(batch_id)s
   FROM json_to_recordset(%(rows)s) AS s (kind text, name text, event text, old_tip text, new_tip text)
 
 -- name: unjudged
--- Moves of which it is not known yet whether they were forced.
+-- Lists moved refs for which it is unknown whether the move was forced.
 SELECT kind, name, judged_tip, tip FROM scm.refs
  WHERE repo_id = %(repo_id)s AND judged_tip <> tip AND deleted_at IS NULL
  ORDER BY kind, name
 
 -- name: judge
--- The event of a move, unless somebody wrote it already.
+-- Records the event of a move, unless another process has recorded it.
 WITH judged AS (
     UPDATE scm.refs SET judged_tip = %(new_tip)s
      WHERE repo_id = %(repo_id)s AND kind = %(kind)s AND name = %(name)s AND judged_tip = %(old_tip)s
@@ -61,19 +64,20 @@ SELECT %(repo_id)s, kind, name, %(event)s, %(old_tip)s, %(new_tip)s, %(observed_
   FROM judged
 
 -- name: cover
+-- Marks the refs at these tips as covered.
 UPDATE scm.refs SET covered_tip = tip
  WHERE repo_id = %(repo_id)s AND tip = ANY (%(tips)s) AND deleted_at IS NULL
    AND covered_tip IS DISTINCT FROM tip
 
 -- name: set_aside
--- Refs that could not be stored, or whose history could not be read, and are still set aside.
+-- Lists quarantined refs that could not be stored, or whose history could not be read.
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
    AND (natural_key LIKE 'branch:%%' OR natural_key LIKE 'tag:%%') AND (reason = %(no_history)s) = %(walked)s
 
 -- name: is_ancestor
--- Goes from a commit to its parents until the ancestor is met: rows come one by one, so LIMIT 1 ends it. The
--- sub-query with LIMIT makes it a look-up by key at each step, whatever the planner knows of a new table.
+-- Follows parents until the ancestor is found. Rows come one by one, so LIMIT 1 ends it. The inner LIMIT
+-- forces a look-up by key, whatever the planner knows of a new table.
 WITH RECURSIVE reached (sha) AS (
     SELECT %(descendant)s::text
     UNION
@@ -86,13 +90,13 @@ WITH RECURSIVE reached (sha) AS (
 SELECT TRUE AS found FROM reached WHERE sha = %(ancestor)s LIMIT 1
 
 -- name: any_unreachable
--- A ref that leads again to what no ref reached: its flags have to go.
+-- Returns whether one of the tips is flagged as unreachable, so that flags must be removed.
 SELECT 1 FROM scm.git_commits
  WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(tips)s) AND unreachable_since IS NOT NULL
  LIMIT 1
 
 -- name: reached
--- Those of some commits that any ref reaches.
+-- Lists those of the given commits that any ref reaches.
 WITH RECURSIVE reached (sha) AS (
     SELECT tip FROM scm.refs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
     UNION
@@ -105,7 +109,7 @@ WITH RECURSIVE reached (sha) AS (
 SELECT sha FROM reached WHERE sha = ANY (%(shas)s)
 
 -- name: mark
--- Everything that any ref reaches, in one go; then both flags that are wrong.
+-- Corrects the flags of all commits after following every ref.
 WITH RECURSIVE reached (sha) AS (
     SELECT tip FROM scm.refs WHERE repo_id = %(repo_id)s AND deleted_at IS NULL
     UNION
@@ -125,8 +129,8 @@ UPDATE scm.git_commits AS c SET unreachable_since = CASE WHEN w.lost THEN now() 
  WHERE c.git_commit_id = w.git_commit_id
 
 -- name: missing_parents
--- Parents that are not stored. Where every ref is covered these are rows that the server could not give, or
--- that are in quarantine. Commits that no ref reaches may come from anywhere.
+-- Lists parents that are not stored. If every ref is covered, the server could not return them, or they are
+-- in quarantine. Commits that no ref reaches are left out.
 SELECT DISTINCT p.sha
   FROM scm.git_commits AS c
  CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
@@ -135,13 +139,13 @@ SELECT DISTINCT p.sha
  LIMIT %(limit)s
 
 -- name: unknown_parents
--- Commits of refs whose parents are unknown: the history of refs ends there as if they were roots.
+-- Lists reachable commits whose parents are unknown, where the history ends as if they were roots.
 SELECT commit_sha AS sha FROM scm.git_commits
  WHERE repo_id = %(repo_id)s AND parents IS NULL AND unreachable_since IS NULL AND deleted_at IS NULL
  LIMIT %(limit)s
 
 -- name: missing_tips
--- Tips of refs that are covered but not stored themselves.
+-- Lists tips of covered refs that are not stored.
 SELECT DISTINCT r.tip AS sha
   FROM scm.refs AS r
  WHERE r.repo_id = %(repo_id)s AND r.deleted_at IS NULL AND r.covered_tip = r.tip
@@ -149,13 +153,13 @@ SELECT DISTINCT r.tip AS sha
  LIMIT %(limit)s
 
 -- name: nameless
--- Places in a walk of commits that could not be given; their names are not known.
+-- Lists the keys of commits in a walk that the server could not return. Their hashes are unknown.
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL AND reason = %(reason)s
    AND natural_key LIKE '%%:%%' AND natural_key NOT LIKE 'branch:%%' AND natural_key NOT LIKE 'tag:%%'
 
 -- name: told
--- Refs that are there, as far as their events tell.
+-- Lists the refs that exist according to their events.
 SELECT kind, name FROM (
     SELECT DISTINCT ON (kind, name) kind, name, event FROM scm.ref_events
      WHERE repo_id = %(repo_id)s
@@ -163,7 +167,7 @@ SELECT kind, name FROM (
  WHERE event <> 'deleted'
 
 -- name: not_stored
--- Which of some commits are not stored at all.
+-- Lists those of the given commits that have no live row.
 SELECT s.sha FROM unnest(%(shas)s::text[]) AS s (sha)
  WHERE NOT EXISTS (SELECT FROM scm.git_commits AS c
                     WHERE c.repo_id = %(repo_id)s AND c.commit_sha = s.sha AND c.deleted_at IS NULL)

@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/facts/remap.py: stored facts of GitLab with the objects they came from, and
--- the changes when those are read anew.
+-- Statements of sync_pipeline/facts/remap.py. They read stored GitLab rows with their raw objects, to
+-- derive the columns again.
 
 -- name: next_merge_requests
--- Which merge requests come next, and how many rows each is with its children.
+-- Lists the next merge requests, each with the number of rows that it has with its children.
 SELECT m.iid,
        1 + (SELECT count(*) FROM scm.mr_versions AS v
              WHERE v.repo_id = m.repo_id AND v.mr_iid = m.iid AND v.replaced_id = 0)
@@ -15,7 +15,7 @@ SELECT m.iid,
  LIMIT %(limit)s
 
 -- name: next_reviews
--- Which reviews come next, and how many events each has.
+-- Lists the next reviews, each with its number of events.
 SELECT mr_iid AS iid, count(*) AS rows
   FROM scm.review_events
  WHERE repo_id = %(repo_id)s AND replaced_id = 0 AND (%(after)s::bigint IS NULL OR mr_iid > %(after)s)
@@ -25,7 +25,7 @@ HAVING %(since)s::timestamptz IS NULL OR bool_or(ts IS NULL OR ts >= %(since)s)
  LIMIT %(limit)s
 
 -- name: resolve
--- A raw that can be read after all leaves quarantine.
+-- Ends the quarantine of raw objects that can be parsed now.
 UPDATE scm.quarantine SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL
    AND natural_key = ANY (%(keys)s)

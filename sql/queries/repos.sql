@@ -1,13 +1,13 @@
--- Statements of sync_pipeline/ledger/repos.py: the catalog's rows: ``scm.repos``, what happened to them,
--- and where the history of all of them begins.
+-- Statements of sync_pipeline/ledger/repos.py. They read and write the catalog (``scm.repos``) and the
+-- start of its history.
 
 -- name: lock_names
--- One registration at a time chooses names, so that two never choose the same. Until the transaction ends.
+-- Lets one registration at a time choose names, until its transaction ends.
 SELECT pg_advisory_xact_lock(hashtext('scm repository names'))
 
 -- name: alias
--- The alias of a server: that of the repository registered last there. A repository that was relocated from
--- another server brought an alias along, which stays the other one's while that has a repository.
+-- Reads the alias of a server from the repository that was registered last there. A repository relocated
+-- from another server keeps that server's alias, which then does not count.
 SELECT r.instance_slug FROM scm.repos AS r
  WHERE r.kind = %(kind)s AND r.instance = %(instance)s
    AND NOT (EXISTS (SELECT FROM scm.repo_events AS e
@@ -20,18 +20,19 @@ SELECT r.instance_slug FROM scm.repos AS r
  LIMIT 1
 
 -- name: owner
--- Which server has an alias, where one has it.
+-- Reads which server has an alias.
 SELECT kind, instance FROM scm.repos WHERE instance_slug = %(alias)s ORDER BY repo_id LIMIT 1
 
 -- name: taken
--- Whether a key of an asset is taken, also by a retired repository.
+-- Returns whether an asset key is in use, also by a retired repository.
 SELECT 1 FROM scm.repos WHERE instance_slug = %(alias)s AND slug = %(slug)s
 
 -- name: next_id
+-- Reserves the id of a new repository.
 SELECT nextval(pg_get_serial_sequence('scm.repos', 'repo_id')) AS repo_id
 
 -- name: insert_svn
--- Makes the row unless the place is registered and active.
+-- Creates the repository unless its address has an active one.
 INSERT INTO scm.repos
        (repo_id, kind, instance, instance_slug, tenant, slug, url, svn_uuid, svn_root, svn_prefix)
 OVERRIDING SYSTEM VALUE
@@ -41,7 +42,7 @@ ON CONFLICT (kind, md5(url)) WHERE lifecycle = 'active' DO NOTHING
 RETURNING *
 
 -- name: insert_gitlab
--- Makes the row unless the project is registered and active.
+-- Creates the repository unless its project has an active one.
 INSERT INTO scm.repos
        (repo_id, kind, instance, instance_slug, tenant, slug, url, project_id, project_path, default_branch,
         root_id)
@@ -52,11 +53,11 @@ ON CONFLICT DO NOTHING
 RETURNING *
 
 -- name: get
--- One repository by its key.
+-- Reads one repository by its id.
 SELECT * FROM scm.repos WHERE repo_id = %(repo_id)s
 
 -- name: find
--- The repositories that a person's name for one may mean; which of them it is, is the catalog's rule.
+-- Lists the repositories that a person's name may mean. The catalog chooses one of them.
 SELECT * FROM scm.repos
  WHERE kind = %(kind)s
    AND CASE kind WHEN 'svn' THEN md5(url) = md5(%(address)s) AND url = %(address)s
@@ -66,23 +67,23 @@ SELECT * FROM scm.repos
                           lower(left(url, -length('/projects/' || project_id)) || '/' || project_path)) END
 
 -- name: by_project
--- The active repository of a project.
+-- Reads the active repository of a project.
 SELECT * FROM scm.repos
  WHERE kind = 'gitlab' AND instance = %(instance)s AND project_id = %(project_id)s AND lifecycle = 'active'
 
 -- name: by_slug
--- Repositories by the second part of their asset key, which one of each server may have; or by the first two.
+-- Lists repositories by the second part of their asset key, or by the first two. Each server may have one.
 SELECT * FROM scm.repos
  WHERE slug = %(slug)s AND (instance_slug = %(alias)s OR %(alias)s = '')
  ORDER BY repo_id
 
 -- name: list
--- The whole catalog.
+-- Lists the whole catalog.
 SELECT * FROM scm.repos WHERE lifecycle = 'active' OR %(retired)s ORDER BY repo_id
 
 -- name: retire
--- Ends the syncing of a repository; its rows stay. No row if it was retired before. Only one that discovery
--- retires keeps the mark of having vanished: another one stays retired until a person says otherwise.
+-- Retires an active repository, whose rows stay. A repository that discovery retires keeps its time of
+-- absence. Any other one stays retired until a person decides otherwise.
 UPDATE scm.repos
    SET lifecycle = 'retired', retired_reason = %(reason)s, updated_at = now(),
        vanished_since = CASE WHEN %(vanished)s THEN vanished_since END
@@ -90,8 +91,8 @@ UPDATE scm.repos
 RETURNING repo_id
 
 -- name: reactivate_svn
--- A retired repository that is still the same one is taken up again with its rows and its assets. One whose
--- history was rewritten has the same UUID and is not.
+-- Reactivates a retired repository that is still the same one, with its rows and assets. One with a
+-- rewritten history has the same UUID and is left out.
 UPDATE scm.repos
    SET lifecycle = 'active', retired_reason = NULL, updated_at = now()
  WHERE repo_id = (SELECT repo_id FROM scm.repos
@@ -105,31 +106,31 @@ UPDATE scm.repos
 RETURNING *
 
 -- name: relocate
--- The new address of a repository; its asset key, tenant, rows and coverage stay.
+-- Stores the new address of a repository. Its asset key, tenant, rows and coverage stay.
 UPDATE scm.repos
    SET url = %(url)s, instance = %(instance)s, svn_root = %(svn_root)s, updated_at = now()
  WHERE repo_id = %(repo_id)s AND kind = 'svn' AND lifecycle = 'active' AND url = %(old_url)s
 RETURNING repo_id
 
 -- name: forget_access
--- What was wrong at the old address says nothing about the new one. But a repository that was replaced needs
--- the proof of its whole history, and relocating compares only the newest revisions.
+-- Removes access problems of the old address. A replaced repository keeps its state, because relocating
+-- compares only the newest revisions.
 UPDATE scm.sync_watermarks
    SET access = 'ok', access_detail = NULL, access_since = now()
  WHERE repo_id = %(repo_id)s AND access IN ('denied', 'moved', 'gone')
 
 -- name: forget_hint
--- Neither does what the sensor saw there.
+-- Removes what the sensor saw at the old address.
 DELETE FROM scm.change_hints WHERE repo_id = %(repo_id)s
 
 -- name: copies
--- Active repositories that are the same one, or copies of each other.
+-- Lists active repositories with the same UUID and prefix, which may be copies of each other.
 SELECT * FROM scm.repos
  WHERE kind = 'svn' AND lifecycle = 'active' AND svn_uuid = %(svn_uuid)s AND svn_prefix = %(svn_prefix)s
  ORDER BY repo_id
 
 -- name: reactivate_gitlab
--- The same for a project, which its number tells. Discovery takes up only what it retired itself.
+-- Reactivates the retired repository of a project. Discovery reactivates only what it retired itself.
 UPDATE scm.repos
    SET lifecycle = 'active', retired_reason = NULL, vanished_since = NULL, missing_confirmations = 0,
        root_id = coalesce(%(root_id)s, root_id), updated_at = now()
@@ -142,7 +143,8 @@ UPDATE scm.repos
 RETURNING *
 
 -- name: known
--- What a look at a project is compared with. The state archived is that of the last such event.
+-- Reads the stored facts of a project, to compare them with a response. The last event decides whether it
+-- is archived.
 SELECT r.project_path, r.default_branch, r.tenant, r.marked_for_deletion_on,
        coalesce((SELECT e.event = 'archived' FROM scm.repo_events AS e
                   WHERE e.repo_id = r.repo_id AND e.event IN ('archived', 'unarchived')
@@ -152,35 +154,35 @@ SELECT r.project_path, r.default_branch, r.tenant, r.marked_for_deletion_on,
  WHERE r.repo_id = %(repo_id)s
 
 -- name: lock
--- Holds the row, so that of two visits that see the same change one writes it.
+-- Locks the row, so that only one of two visits writes a change that both see.
 SELECT repo_id FROM scm.repos WHERE repo_id = %(repo_id)s FOR NO KEY UPDATE
 
 -- name: seen
--- What a look showed, where it showed anything.
+-- Stores the facts that a visit found.
 UPDATE scm.repos
    SET project_path = %(path)s, default_branch = %(default_branch)s, tenant = %(tenant)s,
        marked_for_deletion_on = %(marked_on)s, updated_at = now()
  WHERE repo_id = %(repo_id)s
 
 -- name: set_tenant
--- A person gives it to another owner, or it moved to one.
+-- Assigns the repository to another tenant.
 UPDATE scm.repos SET tenant = %(tenant)s, updated_at = now()
  WHERE repo_id = %(repo_id)s AND tenant <> %(tenant)s
 
 -- name: event
--- Something happened to a repository as a whole.
+-- Records an event of a repository as a whole.
 INSERT INTO scm.repo_events (repo_id, event, old_value, new_value, actor, reason)
 VALUES (%(repo_id)s, %(event)s, %(old)s, %(new)s, %(actor)s, %(reason)s)
 
 -- name: events
--- What happened to a repository, oldest first, for a person.
+-- Lists the events of a repository, oldest first.
 SELECT event, old_value, new_value, actor, reason, created_at FROM scm.repo_events
  WHERE repo_id = %(repo_id)s
  ORDER BY event_id
 
 -- name: history_start
--- The first day of the daily partitions: it only ever moves to an earlier one. Dates before the floor belong
--- to the window in front of it, dates in the future to nobody.
+-- Moves the first day of the daily partitions back to the oldest fact. Dates before the floor belong to one
+-- earlier window. Dates in the future do not count.
 UPDATE scm.deployment
    SET history_start = least(
            history_start,
@@ -191,24 +193,25 @@ UPDATE scm.deployment
 RETURNING history_start
 
 -- name: begin_history
--- A project that is older than every one before makes the daily partitions begin earlier, before it is read.
+-- Moves the first day of the daily partitions back before an older project is read.
 UPDATE scm.deployment
    SET history_start = least(history_start, greatest(%(day)s::date, %(floor)s::date))
 
 -- name: head
--- The largest revision known of any SVN repository: how far the blocks of the code location reach.
+-- Reads the largest known revision of all SVN repositories, which bounds the blocks of the code location.
 SELECT greatest(
            (SELECT max(head_rev) FROM scm.sync_watermarks),
            (SELECT max(head_rev) FROM scm.change_hints), 0) AS head_rev
 
 -- name: lock_snapshot
--- One writer of the snapshot at a time, so that an older look at the catalog never replaces a newer one.
+-- Lets one process at a time write the snapshot, so that an older one never replaces a newer one.
 SELECT pg_advisory_xact_lock(hashtext('scm catalog snapshot'))
 
 -- name: created
--- The first look tells when a project was created; it never changes.
+-- Stores when the project was created, at its first visit. It never changes.
 UPDATE scm.repos SET source_created_at = coalesce(source_created_at, %(created_at)s)
  WHERE repo_id = %(repo_id)s AND source_created_at IS NULL AND %(created_at)s::timestamptz IS NOT NULL
 
 -- name: known_created
+-- Reads when the project was created.
 SELECT source_created_at FROM scm.repos WHERE repo_id = %(repo_id)s

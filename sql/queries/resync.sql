@@ -1,8 +1,9 @@
--- Statements of sync_pipeline/ledger/resync.py: what is known about each (repository, job type) when it is
--- decided whether it is read again.
+-- Statements of sync_pipeline/ledger/resync.py. They read the facts that decide which assets are read
+-- again.
 
 -- name: units
--- What may be read again: active and readable. ``reason`` tells the jobs of one kind of rereading from others.
+-- Lists assets that may be read again. They are active and readable. ``reason`` selects the jobs of one
+-- kind of rereading.
 SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.instance, r.tenant, w.watermark_rev,
        w.watermark_time, mine.queued_at, coalesce(mine.open, FALSE) AS open, ran.failed_at, ran.succeeded_at
   FROM scm.sync_watermarks AS w
@@ -23,5 +24,5 @@ SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.instance, r.tenant,
  ORDER BY w.repo_id, w.job_type
 
 -- name: take_lock
--- One decides after the other, so that the second sees what the first has queued.
+-- Makes two processes decide one after the other, so that the second sees the queued jobs.
 SELECT pg_advisory_xact_lock(%(lock)s)

@@ -1,10 +1,9 @@
--- Statements of sync_pipeline/ledger/retention.py: records of finished work that are older than they are
--- kept: the queries that find and delete them.
+-- Statements of sync_pipeline/ledger/retention.py. They find and delete old records of finished work.
 
 -- name: jobs
--- Finished jobs that may go. These stay: the latest of each (repository, job type, mode), also if its latest
--- attempt was at another one; a dead one whose window is still missing, because it needs a person; one whose
--- batch says where a row in quarantine was read; and repairs while differences are open, which they count for.
+-- Lists finished jobs that may be deleted. The latest of each asset and mode stays, and the one with the
+-- latest attempt. A dead job whose window is still missing stays for a person. A job stays while quarantine
+-- refers to one of its batches. Repairs stay while differences are open.
 WITH stays AS (
     (SELECT DISTINCT ON (repo_id, job_type, mode) job_id FROM scm.sync_jobs
       ORDER BY repo_id, job_type, mode, created_at DESC, job_id)
@@ -44,27 +43,31 @@ SELECT j.job_id, r.runs, r.batches
  LIMIT %(limit)s::bigint
 
 -- name: lock_jobs
--- Somebody may take a dead job up again; one that is looked at this moment has its turn the next time.
+-- Locks jobs that are still finished. SKIP LOCKED leaves a job in use for the next time.
 SELECT job_id FROM scm.sync_jobs
  WHERE job_id = ANY (%(job_ids)s) AND status IN ('completed', 'dead')
    FOR UPDATE SKIP LOCKED
 
 -- name: delete_batches
+-- Deletes the batches of old jobs.
 DELETE FROM scm.sync_batches AS b USING scm.sync_runs AS r
  WHERE r.run_id = b.run_id AND r.job_id = ANY (%(job_ids)s)
 
 -- name: delete_runs
+-- Deletes the attempts of old jobs.
 DELETE FROM scm.sync_runs WHERE job_id = ANY (%(job_ids)s)
 
 -- name: delete_jobs
+-- Deletes old jobs, after their batches and attempts.
 DELETE FROM scm.sync_jobs WHERE job_id = ANY (%(job_ids)s)
 
 -- name: count_pauses
--- Pauses that somebody ended, or that ended by themselves.
+-- Counts old pauses that were ended or that expired.
 SELECT count(*) AS n FROM scm.pauses
  WHERE least(ended_at, until) < clock_timestamp() - make_interval(secs => %(age)s)
 
 -- name: delete_pauses
+-- Deletes one part of the old pauses.
 DELETE FROM scm.pauses
  WHERE pause_id IN (
        SELECT pause_id FROM scm.pauses
@@ -72,13 +75,14 @@ DELETE FROM scm.pauses
         ORDER BY pause_id LIMIT %(limit)s)
 
 -- name: count_edges
--- Edges of circuit breakers; the latest of each says since when it is as it is.
+-- Counts old changes of circuit breakers, without the latest of each.
 SELECT count(*) AS n FROM scm.breaker_events AS e
  WHERE created_at < clock_timestamp() - make_interval(secs => %(age)s)
    AND EXISTS (SELECT FROM scm.breaker_events AS later
                 WHERE later.scope = e.scope AND later.key = e.key AND later.event_id > e.event_id)
 
 -- name: delete_edges
+-- Deletes one part of the old changes of circuit breakers.
 DELETE FROM scm.breaker_events
  WHERE event_id IN (
        SELECT e.event_id FROM scm.breaker_events AS e
@@ -88,11 +92,12 @@ DELETE FROM scm.breaker_events
         ORDER BY e.event_id LIMIT %(limit)s)
 
 -- name: count_differences
--- Differences from a source that are no more.
+-- Counts old differences that are resolved.
 SELECT count(*) AS n FROM scm.discrepancies
  WHERE resolved_at < clock_timestamp() - make_interval(secs => %(age)s)
 
 -- name: delete_differences
+-- Deletes one part of the old resolved differences.
 DELETE FROM scm.discrepancies
  WHERE discrepancy_id IN (
        SELECT discrepancy_id FROM scm.discrepancies

@@ -1,15 +1,15 @@
--- Statements of sync_pipeline/facts/reviews.py: reviews of GitLab: how everything that happened in a merge
--- request gets into the tables.
+-- Statements of sync_pipeline/facts/reviews.py. They write the events, approvals and reviewers of merge
+-- requests.
 
 -- name: replaced
--- Reviews of merge requests whose numbers other ones have now, with the gitlab_id of the earlier one.
+-- Marks reviews whose number another merge request has now, and returns the gitlab_id of the earlier one.
 UPDATE scm.mr_reviews AS r SET replaced_id = r.gitlab_id
   FROM json_to_recordset(%(sets)s) AS s (mr_iid bigint, gitlab_id bigint)
  WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = 0 AND r.gitlab_id <> s.gitlab_id
 RETURNING r.mr_iid, r.replaced_id
 
 -- name: replace_events
--- All that belongs to the earlier merge request stays with it and is gone with it.
+-- Marks the events of replaced merge requests as deleted. They stay with the earlier one.
 UPDATE scm.review_events AS e
    SET replaced_id = s.replaced_id, deleted_at = coalesce(e.deleted_at, now()),
        missing_since = coalesce(e.missing_since, now()), batch_id = %(batch_id)s, version = e.version + 1,
@@ -18,28 +18,31 @@ UPDATE scm.review_events AS e
  WHERE e.repo_id = %(repo_id)s AND e.mr_iid = s.mr_iid AND e.replaced_id = 0
 
 -- name: replace_approvals
+-- Closes the approvals of replaced merge requests.
 UPDATE scm.mr_approvals AS a
    SET replaced_id = s.replaced_id, closed_at = coalesce(a.closed_at, now()), batch_id = %(batch_id)s
   FROM json_to_recordset(%(replaced)s) AS s (mr_iid bigint, replaced_id bigint)
  WHERE a.repo_id = %(repo_id)s AND a.mr_iid = s.mr_iid AND a.replaced_id = 0
 
 -- name: replace_reviewers
+-- Closes the review requests of replaced merge requests.
 UPDATE scm.mr_reviewers AS r
    SET replaced_id = s.replaced_id, closed_at = coalesce(r.closed_at, now()), batch_id = %(batch_id)s
   FROM json_to_recordset(%(replaced)s) AS s (mr_iid bigint, replaced_id bigint)
  WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = 0
 
 -- name: take_back
--- One that was replaced is there again; its events lose their tombstones as they come.
+-- Restores the review of a merge request that the server shows again. Its events lose their tombstones as
+-- they are read.
 UPDATE scm.mr_reviews AS r SET replaced_id = 0, mr_updated_at = '-infinity', batch_id = 0
   FROM json_to_recordset(%(sets)s) AS s (mr_iid bigint, gitlab_id bigint)
  WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = s.gitlab_id
 RETURNING r.mr_iid, r.gitlab_id
 
 -- name: reading
--- How completely each review was read. Returns those for which this is the latest reading. Pages are read
--- ahead: an older state of the merge request may be written after a newer one. A state that the
--- server's clock has not reached is no newer one.
+-- Records how completely each review was read and returns those for which this reading is the latest. Pages
+-- are read ahead, so an older state may be written after a newer one. A state in the server's future does
+-- not count as newer.
 INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, saw_internal, batch_id)
 SELECT %(repo_id)s, mr_iid, gitlab_id, mr_updated_at, whole, %(sees_internal)s, %(batch_id)s
   FROM json_to_recordset(%(sets)s)
@@ -54,13 +57,14 @@ ON CONFLICT (repo_id, mr_iid, replaced_id) DO UPDATE
 RETURNING mr_iid, (xmax = 0) AS first
 
 -- name: discussions
--- Where notes are in their discussions, for copies that do not say it.
+-- Reads the discussion of each stored note, for copies that do not have it.
 SELECT mr_iid, source_event_id, discussion_id, is_reply
   FROM scm.review_events
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0 AND discussion_id IS NOT NULL
 
 -- name: stored
--- What is stored of the reviews of a page; compared with what came, so that no plan of a join can go wrong.
+-- Reads the stored events of the reviews of a page. The program compares them, so that no join plan can be
+-- slow.
 SELECT id, mr_iid || ':' || source_event_id AS key, mr_iid, origin,
        missing_since IS NOT NULL OR deleted_at IS NOT NULL AS gone,
        is_internal, deleted_at IS NULL AND NOT is_system AND NOT is_internal AS shown
@@ -68,33 +72,34 @@ SELECT id, mr_iid || ':' || source_event_id AS key, mr_iid, origin,
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(current)s) AND replaced_id = 0
 
 -- name: hidden
--- How many comments the token may not see. Where a comment that it saw before did not come, it may be hidden
--- or deleted; then the number stays.
+-- Stores how many comments the token cannot see. The number stays if a comment that was visible before did
+-- not come, because it may be hidden or deleted.
 UPDATE scm.mr_reviews AS r SET hidden_notes = s.hidden
   FROM json_to_recordset(%(hidden)s) AS s (mr_iid bigint, hidden bigint, is_whole boolean)
  WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = 0
    AND r.hidden_notes IS DISTINCT FROM s.hidden AND (s.is_whole OR r.hidden_notes IS NULL)
 
 -- name: returned
--- An older copy changes no content, but it shows that an event which was missing is there.
+-- Restores missing events that an older copy shows. Their content does not change.
 UPDATE scm.review_events
    SET missing_since = NULL, deleted_at = NULL, version = version + 1, batch_id = %(batch_id)s,
        stored_at = now()
  WHERE id = ANY (%(ids)s)
 
 -- name: missing
--- Stored events of an origin that was read to its end, and that were not in it.
+-- Marks stored events as missing whose origin was read to its end without them.
 UPDATE scm.review_events
    SET missing_since = now(), version = version + 1, batch_id = %(batch_id)s, stored_at = now()
  WHERE id = ANY (%(ids)s)
 
 -- name: close_approvals
+-- Closes approvals that are no longer in force.
 UPDATE scm.mr_approvals SET closed_at = now(), batch_id = %(batch_id)s
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND closed_at IS NULL
    AND mr_iid || ':' || person <> ALL (%(present)s)
 
 -- name: put_approvals
--- Approvals in force: new ones, and what is known better now. A time that was known is never blanked.
+-- Stores approvals in force, new ones and better details. A known time is never removed.
 INSERT INTO scm.mr_approvals AS a (repo_id, mr_iid, person, user_id, username, name, approved_at, time_source,
                                    batch_id)
 SELECT %(repo_id)s, mr_iid, person, user_id, username, name, approved_at, time_source, %(batch_id)s
@@ -115,12 +120,13 @@ ON CONFLICT (repo_id, mr_iid, person) WHERE closed_at IS NULL DO UPDATE
 RETURNING mr_iid, (xmax = 0) AS inserted
 
 -- name: close_reviewers
+-- Closes review requests that were withdrawn.
 UPDATE scm.mr_reviewers SET closed_at = now(), batch_id = %(batch_id)s
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND closed_at IS NULL
    AND mr_iid || ':' || person <> ALL (%(present)s)
 
 -- name: put_reviewers
--- Who is asked for a review: new ones, and what is known better now.
+-- Stores requested reviewers, new ones and better details.
 INSERT INTO scm.mr_reviewers AS r (repo_id, mr_iid, person, user_id, username, name, state, requested_at,
                                    batch_id)
 SELECT %(repo_id)s, mr_iid, person, user_id, username, name, state, requested_at, %(batch_id)s
@@ -140,8 +146,8 @@ ON CONFLICT (repo_id, mr_iid, person) WHERE closed_at IS NULL DO UPDATE
 RETURNING mr_iid, (xmax = 0) AS inserted
 
 -- name: as_of
--- Spares reading a review again that is complete as of this update and this head of its merge request. A push
--- that resets approvals need not be an update: not where the merge request was written since, or moved on.
+-- Lists complete reviews that need not be read again for this update and head. A push may reset approvals
+-- without an update. So a merge request that was written since, or has moved, is left out.
 SELECT r.mr_iid, r.mr_updated_at
   FROM json_to_recordset(%(rows)s) AS s (iid bigint, head_sha text, gitlab_id bigint)
   JOIN scm.mr_reviews AS r ON r.repo_id = %(repo_id)s AND r.mr_iid = s.iid AND r.replaced_id = 0
@@ -154,7 +160,8 @@ SELECT r.mr_iid, r.mr_updated_at
                       AND o.natural_key = r.mr_iid::text AND o.resolved_at IS NULL)
 
 -- name: stale
--- The rolling scan of open merge requests; one whose review was never read counts from when it was found.
+-- Lists open merge requests for the rolling scan of reviews. A review that was never read counts from its
+-- discovery.
 SELECT m.iid
   FROM scm.mrs AS m
   LEFT JOIN scm.mr_reviews AS r ON r.repo_id = m.repo_id AND r.mr_iid = m.iid AND r.replaced_id = 0
@@ -164,8 +171,8 @@ SELECT m.iid
  LIMIT %(limit)s
 
 -- name: hidden_before
--- Reviews with internal notes that the last token could not see: those that the server counts, and stored ones
--- that count as missing. Each is read once by a token that sees them.
+-- Lists reviews with internal notes that the last token could not see. Each is read once by a token that
+-- sees them.
 SELECT r.mr_iid AS iid
   FROM scm.mr_reviews AS r
   JOIN scm.mrs AS m ON m.repo_id = r.repo_id AND m.iid = r.mr_iid AND m.replaced_id = 0
@@ -178,7 +185,7 @@ SELECT r.mr_iid AS iid
  LIMIT %(limit)s
 
 -- name: asked
--- Reviews that a scan requested and did not get wait for its next round; nothing is known of them by that.
+-- Makes reviews that a scan requested without success wait for its next round. It adds no other knowledge.
 INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, batch_id)
 SELECT m.repo_id, m.iid, m.gitlab_id, m.updated_at, '{}', %(batch_id)s
   FROM scm.mrs AS m
@@ -187,16 +194,17 @@ ON CONFLICT (repo_id, mr_iid, replaced_id) DO UPDATE
    SET read_at = now(), saw_internal = %(sees_internal)s OR r.saw_internal
 
 -- name: invalidate_readings
--- Before copies are stored that win over whatever is there: nothing that is kept about these is relied on.
+-- Makes the next reading of each given review count as newer.
 UPDATE scm.mr_reviews SET mr_updated_at = '-infinity', batch_id = 0
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 
 -- name: invalidate_events
+-- Makes the next copy of each given event overwrite the stored one.
 UPDATE scm.review_events SET content_hash = '', updated_at = NULL, batch_id = 0
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
    AND mr_iid || ':' || source_event_id = ANY (%(keys)s)
 
 -- name: count_events
--- What is compared with the source's own number.
+-- Counts the stored events, for the comparison with the source's own number.
 SELECT count(*) AS events FROM scm.review_events
  WHERE repo_id = %(repo_id)s AND deleted_at IS NULL AND missing_since IS NULL

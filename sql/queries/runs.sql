@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/ledger/runs.py: attempts and their batches as a person looks at them:
--- ``scm.sync_runs`` and ``scm.sync_batches``.
+-- Statements of sync_pipeline/ledger/runs.py. They read attempts and their batches for a person
+-- (``scm.sync_runs`` and ``scm.sync_batches``).
 
 -- name: runs
--- Runs with their jobs, the newest first.
+-- Lists attempts with their jobs, newest first.
 SELECT r.run_id, r.job_id, r.attempt, r.repo_id, r.job_type, r.mode, r.status, r.started_at, r.finished_at,
        r.worker, r.dagster_run_id, r.rows_read, r.inserted, r.updated, r.unchanged, r.regressed, r.quarantined,
        r.batches, r.calls, r.error_code, r.error, r.code_version, j.revs, j.period, j.trigger, j.actor,
@@ -18,7 +18,7 @@ SELECT r.run_id, r.job_id, r.attempt, r.repo_id, r.job_type, r.mode, r.status, r
  LIMIT %(limit)s
 
 -- name: batches
--- Batches in the order in which they were written.
+-- Lists batches in the order in which they were written.
 SELECT batch_id, run_id, batch_no, job_type, fence, revs, period, covers, rows_read, inserted, updated,
        unchanged, regressed, quarantined, deferred AS owed, position, first_key, last_key, read_time, calls, seconds,
        committed_at
@@ -29,10 +29,10 @@ SELECT batch_id, run_id, batch_no, job_type, fence, revs, period, covers, rows_r
  LIMIT %(limit)s
 
 -- name: was_there
--- Events of coverage stay when the records of the work are removed.
+-- Returns whether a deleted run or batch existed, because events of coverage still name it.
 SELECT 1 FROM scm.sync_watermark_events WHERE run_id = %(run_id)s OR batch_id = %(batch_id)s LIMIT 1
 
 -- name: begun
--- The jobs that somebody began to work on since then.
+-- Lists the jobs with an attempt that began since a given time.
 SELECT DISTINCT job_id FROM scm.sync_runs
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s AND started_at >= %(since)s

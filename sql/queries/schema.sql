@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/facts/schema.py: the meaning of the tables and columns, read back from the
+-- Statements of sync_pipeline/facts/schema.py. They read the meaning of the tables and columns from the
 -- comments in the database.
 
 -- name: describe
--- Every table and view of ours with its columns, in the order of the migrations.
+-- Lists our tables and views with their columns, in the order of the migrations.
 SELECT n.nspname || '.' || c.relname AS name,
        CASE c.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' ELSE 'table' END AS kind,
        obj_description(c.oid, 'pg_class') AS meaning,

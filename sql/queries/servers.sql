@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/ledger/servers.py: servers that gave no usable answer to the latest look:
--- ``scm.server_failures``.
+-- Statements of sync_pipeline/ledger/servers.py. They record servers that gave no usable response to the
+-- latest check (``scm.server_failures``).
 
 -- name: failed
--- One more look that failed.
+-- Records one more failed check.
 INSERT INTO scm.server_failures AS s (instance, kind, error_code, error, confirmed_at)
 VALUES (%(instance)s, %(kind)s, %(error_code)s, left(%(error)s, 2000),
         CASE WHEN %(was_patient)s THEN now() END)
@@ -11,19 +11,19 @@ ON CONFLICT (instance, kind) DO UPDATE
        observed_at = EXCLUDED.observed_at, confirmed_at = coalesce(EXCLUDED.confirmed_at, s.confirmed_at)
 
 -- name: is_doubted
--- A server that is about to be looked at: only short looks timed out so far.
+-- Returns whether only short checks of the server have timed out so far.
 SELECT EXISTS (SELECT FROM scm.server_failures
                 WHERE instance = %(instance)s AND kind = %(kind)s AND error_code = 'timeout'
                   AND confirmed_at IS NULL) AS is_doubted
 
 -- name: answered
--- The server answers again.
+-- Deletes the record of a server that responds again.
 DELETE FROM scm.server_failures WHERE instance = %(instance)s AND kind = %(kind)s
 
 -- name: failing
--- The servers that do not answer and that an active repository is on, with the number of these repositories.
--- Looks have little time, so they time out at a server that is healthy and slow. Their time-outs are believed
--- once a patient look, or live syncing, ended without an answer too, and until live syncing gets one.
+-- Lists servers that do not respond, with their number of active repositories. Short checks also time out
+-- at a slow but healthy server. Their time-outs count after a longer check, or live syncing, got no
+-- response either. They count until live syncing gets one.
 SELECT s.instance, s.kind, s.error_code, s.error, s.failures, s.failed_at, s.observed_at,
        count(*) AS repositories,
        s.error_code <> 'timeout'

@@ -1,9 +1,9 @@
--- Statements of sync_pipeline/ledger/status.py: what the status report tells beyond the facts behind the
--- verdicts.
+-- Statements of sync_pipeline/ledger/status.py. They read what the status report shows besides the facts of
+-- health.
 
 -- name: units
--- One row per (repository, job type): the covered range with the origin, what tells whether a visit is due,
--- and the latest attempt at any job that reads; comparisons have results of their own.
+-- Reads one row per asset with its covered range, the facts that decide whether it is due, and the latest
+-- attempt. Comparisons have results of their own.
 SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.project_path, r.instance, r.tenant, r.slug,
        r.instance_slug, r.lifecycle, r.created_at AS registered_at, w.origin_rev, w.origin_time,
        w.activity_at, h.head_rev AS hint_head, h.activity_at AS hint_activity_at,
@@ -35,7 +35,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.project_path, r.ins
  WHERE %(repo_ids)s::bigint[] IS NULL OR w.repo_id = ANY (%(repo_ids)s)
 
 -- name: running
--- The jobs that somebody has claimed, with the owner; ``claimed`` is False once the claim has run out.
+-- Lists claimed jobs with their owner. ``claimed`` is False once the claim has expired.
 SELECT repo_id, job_type, job_id, mode, attempts, claimed_by, claimed_at, claim_expires_at,
        claim_expires_at > now() AS claimed
   FROM scm.sync_jobs

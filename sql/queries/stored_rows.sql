@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/facts/stored_rows.py: how many rows of a (repository, job type) are stored,
--- and when its source last changed.
+-- Statements of sync_pipeline/facts/stored_rows.py. They count the stored rows of an asset and read when
+-- its source last changed.
 
 -- name: last_change
--- The newest revision's date, or the last activity of the project as GitLab reports it.
+-- Reads the date of the newest revision, or the last activity of the project.
 SELECT CASE r.kind
        WHEN 'svn' THEN (SELECT s.ts FROM scm.svn_revisions AS s
                          WHERE s.repo_id = r.repo_id ORDER BY s.rev_num DESC LIMIT 1)

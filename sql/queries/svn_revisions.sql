@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/facts/svn_revisions.py: sVN facts: how a batch of revisions gets into the
--- tables.
+-- Statements of sync_pipeline/facts/svn_revisions.py. They write a batch of SVN revisions.
 
 -- name: stage
--- Private to the connection and emptied at commit. Copied into before anything is compared.
+-- Creates the temporary tables that a batch is copied into before it is compared. They are private to the
+-- connection and emptied at commit.
 CREATE TEMP TABLE IF NOT EXISTS stage_revisions (
     rev_num bigint, author_raw text, ts timestamptz, message text, visibility text, detail_level smallint,
     sure_richness smallint, path_count integer, flags text[], meta_json jsonb, content_hash bytea,
@@ -15,32 +15,35 @@ CREATE TEMP TABLE IF NOT EXISTS stage_paths (
 CREATE TEMP TABLE IF NOT EXISTS stage_written (rev_num bigint, inserted boolean) ON COMMIT DELETE ROWS;
 
 -- name: copy_paths
+-- Copies the changed paths of a batch into the temporary table.
 COPY stage_paths (rev_num, path_no, path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods)
 FROM STDIN
 
 -- name: copy_new_paths
--- For a window of which nothing is stored yet.
+-- Copies changed paths directly, for a window of which nothing is stored yet.
 COPY scm.svn_changed_paths (repo_id, rev_num, path_no, path, action, kind, copyfrom_path, copyfrom_rev,
                             text_mods, prop_mods)
 FROM STDIN
 
 -- name: any_in_window
--- Tells a first reading from a later one. The caller's lease keeps it true until the transaction ends.
+-- Returns whether a window has stored rows. The caller's lease keeps the result true until the transaction
+-- ends.
 SELECT EXISTS (SELECT 1 FROM scm.svn_revisions
                 WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s)
     OR EXISTS (SELECT 1 FROM scm.svn_changed_paths
                 WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s) AS any
 
 -- name: copy_revisions
+-- Copies the revisions of a batch into the temporary table.
 COPY stage_revisions (rev_num, author_raw, ts, message, visibility, detail_level, sure_richness, path_count,
                       flags, meta_json, content_hash, paths_hash)
 FROM STDIN
 
 -- name: changes
--- How stored revisions differ from staged ones, where all of both can be seen. Two things are no difference:
--- the kind of a path and its modifications, which old servers do not send, and a space for a TAB in a path,
--- which http may cause. The hash was made when the stored paths were read, so rows that were damaged in this
--- database are no difference either.
+-- Lists stored revisions that differ from the batch, if both were fully visible. Old servers do not send
+-- the kind of a path or its modifications, so these do not count. Neither does a space for a TAB in a path,
+-- which http may cause. The hash is of the paths as they were read, so damaged rows in this database are no
+-- difference.
 SELECT r.rev_num, s.ts, r.ts AS stored_ts, r.first_seen_at, now() AS seen_at,
        r.message IS DISTINCT FROM s.message AS message_differs,
        s.paths_hash <> r.paths_hash AND EXISTS (
@@ -61,7 +64,8 @@ SELECT r.rev_num, s.ts, r.ts AS stored_ts, r.first_seen_at, now() AS seen_at,
  ORDER BY r.rev_num
 
 -- name: archive
--- Keeps what is about to be overwritten: revision properties can be edited at the source.
+-- Stores versions of revisions that are about to be overwritten, because their properties were edited at
+-- the source.
 INSERT INTO scm.svn_revision_versions (repo_id, rev_num, version, author_raw, ts, message, visibility,
                                        path_count, flags, meta_json, content_hash, batch_id, seen_from,
                                        seen_until)
@@ -72,7 +76,7 @@ SELECT r.repo_id, r.rev_num, r.version, r.author_raw, r.ts, r.message, r.visibil
  WHERE r.content_hash <> s.content_hash AND s.detail_level >= r.detail_level AND r.batch_id < %(batch_id)s
 
 -- name: archive_paths
--- The paths of these versions, whether or not they change: each version is whole.
+-- Stores the paths of these versions, so that each version is complete.
 INSERT INTO scm.svn_path_versions (repo_id, rev_num, version, path_no, path, action, kind, copyfrom_path,
                                    copyfrom_rev, text_mods, prop_mods)
 SELECT r.repo_id, r.rev_num, r.version, p.path_no, p.path, p.action, p.kind, p.copyfrom_path, p.copyfrom_rev,
@@ -83,7 +87,7 @@ SELECT r.repo_id, r.rev_num, r.version, p.path_no, p.path, p.action, p.kind, p.c
  WHERE r.content_hash <> s.content_hash AND s.detail_level >= r.detail_level AND r.batch_id < %(batch_id)s
 
 -- name: upsert
--- The upsert. Richer wins, then the later observation; the same content changes nothing.
+-- Writes the batch. More detail wins, then the later observation. Equal content changes nothing.
 WITH written AS (
     INSERT INTO scm.svn_revisions AS r
            (repo_id, rev_num, author_raw, ts, message, visibility, detail_level, path_count, flags, meta_json,
@@ -104,12 +108,14 @@ WITH written AS (
 INSERT INTO stage_written SELECT rev_num, inserted FROM written
 
 -- name: drop_paths
--- The paths of a revision are replaced as a set; some may be there although their revision was taken away.
+-- Deletes the paths of the written revisions, which are replaced as a set. Some may exist although their
+-- revision is missing.
 DELETE FROM scm.svn_changed_paths AS p
  USING stage_written AS w
  WHERE p.repo_id = %(repo_id)s AND p.rev_num = w.rev_num
 
 -- name: insert_paths
+-- Inserts the paths of the written revisions.
 INSERT INTO scm.svn_changed_paths (repo_id, rev_num, path_no, path, action, kind, copyfrom_path,
                                    copyfrom_rev, text_mods, prop_mods)
 SELECT %(repo_id)s, s.rev_num, s.path_no, s.path, s.action, s.kind, s.copyfrom_path, s.copyfrom_rev,
@@ -118,6 +124,7 @@ SELECT %(repo_id)s, s.rev_num, s.path_no, s.path, s.action, s.kind, s.copyfrom_p
   JOIN stage_written AS w USING (rev_num)
 
 -- name: count
+-- Counts the read, inserted, updated and refused revisions of the batch.
 SELECT count(*) AS read,
        count(*) FILTER (WHERE w.inserted) AS inserted,
        count(*) FILTER (WHERE NOT w.inserted) AS updated,
@@ -128,8 +135,8 @@ SELECT count(*) AS read,
   LEFT JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
 
 -- name: only_in_doubt
--- Copies that are regressed only because http may have changed a CR or TAB of them, and else show what is stored.
--- In a text all line ends count as equal, in a path also TAB and space.
+-- Counts refused copies that lack detail only because http may have changed a CR or TAB. In texts all line
+-- ends count as equal, in paths also TAB and space.
 SELECT count(*) AS number
   FROM stage_revisions AS s
   JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
@@ -151,8 +158,8 @@ SELECT count(*) AS number
          FROM scm.svn_changed_paths WHERE repo_id = r.repo_id AND rev_num = r.rev_num))
 
 -- name: hidden_since
--- Revisions of which the source shows less than is stored, or as much again. Their content stays, and so does
--- updated_at, which is when it was read.
+-- Records since when the source shows less of a revision than is stored. Content and updated_at, the time
+-- of reading, stay.
 UPDATE scm.svn_revisions AS r
    SET hidden_since = CASE WHEN r.hidden_since IS NULL THEN now() END
   FROM stage_revisions AS s
@@ -161,7 +168,7 @@ UPDATE scm.svn_revisions AS r
        <> (array_position(%(ranks)s, s.visibility) < array_position(%(ranks)s, r.visibility))
 
 -- name: resolve
--- A row that could be stored after all leaves quarantine; a detail that was read is no longer deferred.
+-- Ends the quarantine of revisions that are stored now, and the deferred fetches of details that were read.
 WITH stored AS (SELECT rev_num::text AS natural_key, flags FROM stage_revisions),
 settled AS (
     UPDATE scm.deferred_fetches AS o SET resolved_at = now()
@@ -175,33 +182,34 @@ UPDATE scm.quarantine AS q SET resolved_at = now()
    AND q.natural_key = s.natural_key
 
 -- name: fingerprints
--- What the fingerprint check compares with a new reading of the same revisions.
+-- Reads the newest stored revisions, to compare them with a new reading.
 SELECT rev_num, ts, paths_hash, visibility FROM scm.svn_revisions
  WHERE repo_id = %(repo_id)s AND rev_num <= %(head)s AND deleted_at IS NULL
  ORDER BY rev_num DESC
  LIMIT %(limit)s
 
 -- name: invalidate
--- Before copies are stored that win over what is there: nothing that is kept about these is relied on.
+-- Makes the next copy of each given revision overwrite the stored one.
 UPDATE scm.svn_revisions AS r SET content_hash = '', batch_id = 0, detail_level = s.detail_level
   FROM json_to_recordset(%(rows)s) AS s (rev_num bigint, detail_level smallint)
  WHERE r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
 
 -- name: how_rich
--- What is noted of how much of them was read follows from these.
+-- Reads the facts that decide how much detail of a revision was read.
 SELECT rev_num, visibility, flags FROM scm.svn_revisions
  WHERE repo_id = %(repo_id)s AND rev_num = ANY (%(rev_nums)s)
 
 -- name: whole
--- A revision all of which was seen, and its paths as they were read.
+-- Reads the hash of the paths of a revision that was fully visible.
 SELECT paths_hash FROM scm.svn_revisions
  WHERE repo_id = %(repo_id)s AND rev_num = %(rev_num)s AND deleted_at IS NULL AND detail_level = %(whole)s
 
 -- name: paths
+-- Reads the changed paths of a revision.
 SELECT path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods FROM scm.svn_changed_paths
  WHERE repo_id = %(repo_id)s AND rev_num = %(rev_num)s
  ORDER BY path_no
 
 -- name: count_revisions
--- What is compared with the source's own number.
+-- Counts the stored revisions, for the comparison with the source's own number.
 SELECT count(*) AS revisions FROM scm.svn_revisions WHERE repo_id = %(repo_id)s AND deleted_at IS NULL

@@ -1,9 +1,8 @@
--- Statements of sync_pipeline/ledger/throughput.py: how fast a source was read lately, as the ledger has
--- it.
+-- Statements of sync_pipeline/ledger/throughput.py. They estimate how fast a source was read lately.
 
 -- name: pace
--- The largest runs of a month tell the pace of much work; idle looks only how long a look takes. Those of the
--- repository itself come first, then its neighbours on the same server.
+-- Reads seconds per row of the five largest runs of a month, because small runs say nothing about much
+-- work. Runs of the repository come first, then those of the same server.
 SELECT sum(seconds)::float8 / nullif(sum(rows_read), 0) AS seconds_per_row
   FROM (SELECT s.rows_read, extract(epoch FROM s.finished_at - s.started_at) AS seconds
           FROM scm.sync_runs AS s

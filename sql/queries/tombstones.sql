@@ -1,8 +1,8 @@
--- Statements of sync_pipeline/facts/tombstones.py: tombstones: rows whose source is confirmed deleted are
--- kept and marked.
+-- Statements of sync_pipeline/facts/tombstones.py. They mark rows that are confirmed deleted at their
+-- source.
 
 -- name: internal
--- Which of some notes only members of the project see.
+-- Lists those of the given notes that only members of the project see.
 SELECT mr_iid || ':' || source_event_id AS key FROM scm.review_events
  WHERE repo_id = %(repo_id)s AND mr_iid || ':' || source_event_id = ANY (%(keys)s) AND is_internal
    AND replaced_id = 0

@@ -1,7 +1,8 @@
--- Statements of sync_pipeline/facts/unreadable.py: details that a server refuses for every merge request of
--- a repository: one state each, not one per row.
+-- Statements of sync_pipeline/facts/unreadable.py. They record details that a server refuses for every
+-- merge request of a repository.
 
 -- name: known
+-- Reads the refused details of an asset, each with whether it is due to be tried again.
 SELECT detail, since, readable_at, error,
        probe_at <= now() OR fingerprint IS DISTINCT FROM %(fingerprint)s AS is_due
   FROM scm.unreadable_details
@@ -9,8 +10,7 @@ SELECT detail, since, readable_at, error,
  ORDER BY detail
 
 -- name: refused
--- A repeated refusal keeps ``since``. Deferred fetches of the detail end, because this one row replaces those
--- of each merge request.
+-- Records a refused detail. A repeated refusal keeps ``since``.
 INSERT INTO scm.unreadable_details AS u
        (repo_id, job_type, detail, error_code, error, fingerprint, probe_at)
 VALUES (%(repo_id)s, %(job_type)s, %(detail)s, %(code)s, left(%(error)s, 2000), %(fingerprint)s,
@@ -20,24 +20,28 @@ ON CONFLICT (repo_id, job_type, detail) DO UPDATE
        probe_at = EXCLUDED.probe_at, readable_at = NULL
 
 -- name: settle
+-- Ends the deferred fetches of the detail, because one record replaces those of each merge request.
 UPDATE scm.deferred_fetches SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND detail = %(detail)s AND resolved_at IS NULL
 
 -- name: postpone
+-- Delays the next try of a detail, after an unclear response.
 UPDATE scm.unreadable_details SET probe_at = now() + %(pause)s, fingerprint = %(fingerprint)s
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND detail = %(detail)s
 
 -- name: readable
+-- Records that the detail can be read again.
 UPDATE scm.unreadable_details SET readable_at = coalesce(readable_at, now())
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND detail = %(detail)s
 
 -- name: forget
+-- Deletes the record of a detail that no merge request lacks any more.
 DELETE FROM scm.unreadable_details
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND detail = %(detail)s
 
 -- name: reviews_without
--- Merge requests whose latest reading lacks the detail; a deferred one is read again on its own. Those that
--- were read since the detail can be read are done: they come last, or not at all.
+-- Lists merge requests whose latest review lacks the detail. Deferred ones are read separately. Those that
+-- were read since the detail became readable come last, or are left out.
 SELECT r.mr_iid AS iid
   FROM scm.mr_reviews AS r
   LEFT JOIN scm.mrs AS m ON m.repo_id = r.repo_id AND m.iid = r.mr_iid AND m.replaced_id = 0
@@ -51,6 +55,7 @@ SELECT r.mr_iid AS iid
  LIMIT %(limit)s
 
 -- name: merge_requests_without
+-- Lists merge requests that lack the detail, without the deferred ones.
 SELECT m.iid
   FROM scm.mrs AS m
  WHERE m.repo_id = %(repo_id)s AND m.deleted_at IS NULL AND m.head_sha IS NOT NULL
@@ -63,9 +68,10 @@ SELECT m.iid
  LIMIT %(limit)s
 
 -- name: asked_reviews
--- Those that were asked for and did not come do not keep others from being read.
+-- Marks requested reviews as read, so that failed ones do not keep others from being read.
 UPDATE scm.mr_reviews SET read_at = now()
  WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 
 -- name: asked_merge_requests
+-- Marks requested merge requests as read, for the same reason.
 UPDATE scm.mrs SET read_at = now() WHERE repo_id = %(repo_id)s AND iid = ANY (%(iids)s) AND replaced_id = 0

@@ -1,15 +1,15 @@
--- Statements of sync_pipeline/ledger/watermarks.py: coverage: what is known to be complete, per
--- (repository, job type), and the events that prove it.
+-- Statements of sync_pipeline/ledger/watermarks.py. They record the coverage of each asset and the events
+-- that changed it.
 
 -- name: register
--- Used by the registration of a repository: the row of an origin without any coverage.
+-- Creates the row of a new asset with its origin and no coverage.
 INSERT INTO scm.sync_watermarks (repo_id, job_type, origin_rev, origin_time, head_rev)
 VALUES (%(repo_id)s, %(job_type)s, %(origin_rev)s, %(origin_time)s, %(head_rev)s)
 ON CONFLICT (repo_id, job_type) DO NOTHING
 RETURNING repo_id
 
 -- name: snapshot_event
--- The snapshot events (register, set, reset) from which a replay starts.
+-- Records the whole coverage as an event (register, set, reset), from which a replay starts.
 INSERT INTO scm.sync_watermark_events
        (repo_id, job_type, direction, covered_revs, covered_time, origin_rev, origin_time,
         watermark_rev, watermark_time, generation, actor, reason, code_version)
@@ -19,17 +19,17 @@ SELECT repo_id, job_type, %(direction)s, covered_revs, covered_time, origin_rev,
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
 -- name: get
--- Everything that is known about one (repository, job type).
+-- Reads everything that is known about one asset.
 SELECT * FROM scm.sync_watermarks WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
 -- name: missing
--- What of a window is not covered yet: a set difference.
+-- Computes the parts of a window that are not covered.
 SELECT %(revs)s::int8multirange - covered_revs AS revs, %(period)s::tstzmultirange - covered_time AS period
   FROM scm.sync_watermarks
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
 -- name: extend
--- Adds a window to the coverage; writes an event only if something was added. The caller holds the row lock.
+-- Adds a window to the coverage, with an event if it grew. The caller holds the row lock.
 WITH grown AS (
     UPDATE scm.sync_watermarks
        SET covered_revs = covered_revs + %(revs)s::int8multirange,
@@ -74,7 +74,7 @@ SELECT repo_id, job_type, 'origin', origin_rev, origin_time, watermark_rev, wate
   FROM moved
 
 -- name: replace
--- A person's set or reset: replaces the coverage and starts a new generation, which locks running jobs out.
+-- Replaces the coverage on a person's request (set or reset). The new generation locks running jobs out.
 UPDATE scm.sync_watermarks
    SET covered_revs = %(revs)s, covered_time = %(period)s, generation = generation + 1,
        verified_at = NULL, updated_at = now()
@@ -82,7 +82,7 @@ UPDATE scm.sync_watermarks
 RETURNING generation
 
 -- name: visited
--- What a look at the source found. A state that stays keeps its begin.
+-- Stores the result of a visit. An unchanged state keeps its start.
 UPDATE scm.sync_watermarks
    SET access_since = CASE WHEN access = %(access)s THEN access_since ELSE now() END,
        access = %(access)s,
@@ -95,13 +95,13 @@ UPDATE scm.sync_watermarks
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
 -- name: swept
--- The rolling sweep got as far as this revision.
+-- Records the revision at which the rolling scan continues.
 UPDATE scm.sync_watermarks
    SET sweep_rev = %(sweep_rev)s, swept_at = now(), updated_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
 -- name: events
--- What a person looks at who wonders how the coverage came about.
+-- Lists the changes of coverage, newest first, for a person.
 SELECT event_id, created_at, direction, added_revs, added_time, watermark_rev, watermark_time, generation,
        actor, reason, run_id
   FROM scm.sync_watermark_events
@@ -110,7 +110,7 @@ SELECT event_id, created_at, direction, added_revs, added_time, watermark_rev, w
  LIMIT %(limit)s
 
 -- name: lock
--- Locks the row for the writing transaction and checks the generation that the job was claimed under.
+-- Locks the row for the writing transaction and reads its generation, to compare it with the job's.
 SELECT generation FROM scm.sync_watermarks
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
    FOR NO KEY UPDATE

@@ -47,7 +47,7 @@ _RELEASE_PAUSE = 0.1
 
 def listing(database: Database, filters: Filters, limit: int) -> JobList:
     """The jobs of ``filters`` and how many there are of each status, up to ``MAX_JOBS``. Raises
-    ConfigurationError for a server or tenant that nobody knows."""
+    ConfigurationError for an unknown server or tenant."""
     with database.connection() as conn:
         rows = store.listed(conn, filters, MAX_JOBS)
         repositories = _repositories(conn, filters)

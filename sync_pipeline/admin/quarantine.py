@@ -266,8 +266,7 @@ def _chosen(database: Database, wanted: Filter) -> tuple[list[QuarantineEntry], 
 
 
 def _groups(entries: Sequence[QuarantineEntry]) -> list[list[QuarantineEntry]]:
-    """The groups of entries, one job each: those of one asset. Entries of stored raws have separate
-    groups."""
+    """The entries of each asset, for one job each. Entries of stored raws have separate groups."""
     found: dict[tuple[int, JobType, bool], list[QuarantineEntry]] = {}
     for entry in entries:
         key = entry.repo_id, entry.job_type, entry.natural_key.startswith(RAW)

@@ -1,8 +1,8 @@
-"""Retention: what goes when it is older than it is kept.
+"""Retention: deletes records that are older than the settings keep them.
 
-Belongs here: the rules by their settings, the size of a transaction, and the report. What may go at all is
-said in :mod:`sync_pipeline.ledger.retention`; what Dagster keeps is looked after in
-:mod:`sync_pipeline.orchestration.retention`.
+Belongs here: the rules by their settings, the size of a transaction, and the report. Does not belong
+here: which records may be deleted (:mod:`sync_pipeline.ledger.retention`), and Dagster's own records
+(:mod:`sync_pipeline.orchestration.retention`).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _jobs(conn: Connection, report: RetentionReport, days: float, until: Until) 
             for kind, number in zip((jobs, runs, batches), gone, strict=True):
                 kind.deleted += number
         if jobs.deleted == before:
-            return  # somebody looks at each of them at this moment
+            return  # other processes have locked all of them
 
 
 def parts(found: Sequence[FinishedJob]) -> Iterator[list[UUID]]:

@@ -1,8 +1,8 @@
 """Whether our own records agree with each other, as one document.
 
-Belongs here: the document of ``scm-sync admin verify``, which ``docs/verify.md`` describes, and the one check
-that reads more than the database: the catalog against the file from which Dagster makes its assets. It asks
-no source. Does not belong here: the other checks, which are queries
+Belongs here: the document of ``scm-sync admin verify``, which ``docs/verify.md`` describes. Also the one
+check that reads more than the database: it compares the catalog with the file from which Dagster makes its
+assets. It asks no source. Does not belong here: the other checks, which are queries
 (:mod:`sync_pipeline.ledger.integrity_checks`), and comparing with a source (reconciliation)."""
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def _is_text(argument: str) -> bool:
 
 
 def _is_away(error: Exception) -> bool:
-    """Whether the database is not there, or not to be written to: somebody has to set it right first."""
+    """Whether the database is not there, or not to be written to: a person has to correct it first."""
     import psycopg
 
     is_gone = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)

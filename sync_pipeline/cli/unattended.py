@@ -310,8 +310,8 @@ def reaper_command(
     as_json: options.AsJson = False,
     dry_run: options.DryRun = False,
 ) -> int:
-    """End jobs, runs and leases of processes that are gone. It also ends waiting jobs that nobody needs. The
-    sensor `reaper` does the same every minute; both at once are harmless."""
+    """End jobs, runs and leases of processes that are gone. It also ends waiting jobs that are no longer
+    needed. The sensor `reaper` does the same every minute; both at once are harmless."""
     from sync_pipeline.settings import load_settings
 
     _check_loop(once, loop)

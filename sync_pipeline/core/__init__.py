@@ -1,1 +1,1 @@
-"""What every other package builds on: types, errors, texts, windows. Imports nothing else of ours."""
+"""Types, errors, texts and windows that every other package uses. It imports no other package of ours."""

@@ -263,7 +263,7 @@ def _path(path: str, shown: str) -> str:
         raise ConfigurationError(f"URL {shown!r} has a % that starts no escape; write %25 for the character")
     kept: list[str] = []
     for segment in path.split("/"):
-        # An escaped slash is part of a name for nobody; svn itself reads it as a separator.
+        # An escaped slash is never part of a name; svn itself reads it as a separator.
         for part in unquote_to_bytes(segment).split(b"/"):
             if part == b"..":
                 if not kept:

@@ -379,9 +379,9 @@ class JobRequest:
     """A request for a job. ``window`` is None for an incremental job, which reads from the watermark to the
     source's end. ``reread`` also reads covered windows. ``from_raw`` (mode ``repair``) fills columns from the
     stored JSON without a request to the source; its window selects facts, not coverage. ``quarantine`` (mode
-    ``repair``) are the entries of quarantine to retry, and nothing else. ``only_differences`` (mode ``repair``) reads
-    only the differences in its window again. ``depth`` is that of a ``probe``, which ends after ``max_calls``
-    requests to the source, if set.
+    ``repair``) are the entries of quarantine to retry, and nothing else. ``only_differences`` (mode
+    ``repair``) reads only the differences in its window again. ``depth`` is that of a ``probe``, which ends
+    after ``max_calls`` requests to the source, if set.
 
     ``job_id`` is the job that a plan dispatched, which is claimed as it is. None: the job is made or found.
     """

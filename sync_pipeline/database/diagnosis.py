@@ -1,8 +1,8 @@
-"""What a PostgreSQL server says about itself and about our rights on it.
+"""Reads the state of a PostgreSQL server and our rights on it.
 
-Belongs here: one short look for ``scm-sync doctor``, on a connection of its own, because a pool would wait
-and a session of ours may not be possible at all. Does not belong here: what is good enough; that is in
-:mod:`sync_pipeline.reports.doctor`.
+Belongs here: one short check for ``scm-sync doctor``. It has a connection of its own, because a pool would
+wait and may get no session at all. Does not belong here: the evaluation
+(:mod:`sync_pipeline.reports.doctor`).
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def check(conn: Connection) -> list[Damage]:
 def damages(wanted: Objects, found: Objects) -> list[Damage]:
     """The objects of ``wanted`` that are lost or different, in the order in which they can be restored.
 
-    Objects that somebody added are no damage. A lost table is one damage: its columns and indexes come back
+    Additional objects are no damage. A lost table is one damage: its columns and indexes come back
     with it, from a backup.
     """
     lost = [name for name in wanted["table"] if name not in found.get("table", {})]

@@ -154,7 +154,7 @@ class Database:
         if self._lent >= self._max_size:
             return ConfigurationError(
                 f"all {self._max_size} connections of this process to the database at {self._where} were "
-                f"in use for {self._timeout:g} s: statements there are slow or wait for a lock; "
+                f"in use for {self._timeout:g} s: statements are slow or wait for a lock; "
                 "try again, or lower SCM_PARALLEL_REPOSITORIES",
                 code="database_busy",
             )

@@ -1,9 +1,9 @@
 """Commits of GitLab: how a page of a walk gets into the tables, and which walks are complete.
 
-Belongs here: ``scm.git_commits`` and ``scm.ref_walks``. A commit never changes at its source, so all that a
-second copy can bring is what the first one lacked: the numbers of lines, or the parents. Runs inside the
-caller's transaction, after the lease and the claim were checked. Where refs lead is
-:mod:`sync_pipeline.facts.refs`.
+Belongs here: ``scm.git_commits`` and ``scm.ref_walks``. A commit never changes at its source. So a second
+copy can only add details that the first one lacked: the numbers of lines, or the parents. Runs inside the
+caller's transaction, after the lease and the claim were checked. Does not belong here: branches and tags
+(:mod:`sync_pipeline.facts.refs`).
 """
 
 from __future__ import annotations

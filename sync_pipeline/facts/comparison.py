@@ -1,7 +1,7 @@
 """Rows as a source has them now, compared with the stored rows, value by value.
 
 Belongs here: reading the stored rows of some keys, and which columns differ by the column lists of
-:mod:`sync_pipeline.facts.tables`. It compares values and no stored hash: a row that somebody changed behind
+:mod:`sync_pipeline.facts.tables`. It compares values and no stored hash: a row that was changed behind
 our back keeps its old hash. ``raw`` is not compared, because it holds values that change without meaning.
 Does not belong here: reading a source, and what follows from a difference.
 """

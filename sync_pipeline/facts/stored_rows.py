@@ -1,7 +1,7 @@
 """How many rows of a (repository, job type) are stored, and when its source last changed.
 
-Belongs here: short queries that count the rows of an asset, all of them or those of a window. What the counts
-mean is described in :mod:`sync_pipeline.reports.completeness`.
+Belongs here: short queries that count the rows of an asset, all of them or those of a window. The meaning
+of the counts is described in :mod:`sync_pipeline.reports.completeness`.
 """
 
 from __future__ import annotations

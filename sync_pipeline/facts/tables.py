@@ -102,14 +102,16 @@ class Table:
     def sql(self, template: str) -> str:
         """The statement of ``template``, with lists of columns in place of these names:
 
-        - ``{columns}``: all columns of a row, with flags, raw and hashes; ``{types}``: the same, each with
-          its type, for ``json_to_recordset``; ``{names}`` and ``{shown}``: likewise, without raw and hashes.
+        - ``{columns}``: all columns of a row, with flags, raw and hashes.
+        - ``{types}``: the same, each with its type, for ``json_to_recordset``.
+        - ``{names}`` and ``{shown}``: the same two without raw and hashes.
         - ``{excluded}``: ``name = EXCLUDED.name`` for each column that a newer copy overwrites.
         - ``{mapped}``: ``name = s.name`` for each column that follows from the stored object.
         - ``{hashed}``: ``name = coalesce(s.name, t.name)`` for each hash.
-        - ``{table}``, ``{place}``; ``{key_columns}``: the columns of its key, ``{group}``: the first of them,
-          ``{key_text}``: the key of ``t`` as text; ``{same_key}``: the condition that a row ``t`` and a row
-          ``s`` have the same key.
+        - ``{table}``, ``{place}``: the name of the table, and its column of time for windows.
+        - ``{key_columns}``: the columns of its key; ``{group}``: the first of them.
+        - ``{key_text}``: the key of ``t`` as text.
+        - ``{same_key}``: the condition that a row ``t`` and a row ``s`` have the same key.
 
         Braces of SQL are doubled.
         """

@@ -18,8 +18,8 @@ from sync_pipeline.facts.job_types import for_each_job_type
 _SQL = queries("completeness")
 
 
-# Quarantined rows, and those among them that are neither stored in an older version nor known to be missing:
-# no refs, no stored raws that could not be read, and no whole reviews, whose number of events is unknown.
+# Counts quarantined rows, and those that are neither stored in an older version nor known to be missing.
+# The second count is without refs, unreadable raws, and whole reviews, whose number of events is unknown.
 _QUARANTINED = for_each_job_type("""
 SELECT q.repo_id, q.job_type, count(*) AS quarantined,
        count(*) FILTER (
@@ -45,9 +45,11 @@ def one_moment(conn: Connection) -> Iterator[None]:
 
 
 def counts(conn: Connection) -> list[dict[str, Any]]:
-    """Counts by (repo_id, job_type), where there are any, in rows with different columns: the open
-    differences (``missing``, ``extra``, ``changed``); the ``quarantined`` rows and the ``unstored`` rows
-    among them, which are neither stored nor among the missing ones; the details that are ``owed``."""
+    """Counts of each asset that has any, in rows with different columns.
+
+    The open differences are ``missing``, ``extra`` and ``changed``. Of the ``quarantined`` rows, the
+    ``unstored`` ones are neither stored nor among the missing rows. Deferred details are ``owed``.
+    """
     rows = [*conn.execute(_SQL["differences"]), *conn.execute(_SQL["owed"])]
     for job_type, query in _QUARANTINED.items():
         rows += conn.execute(query, {"job_type": str(job_type)})

@@ -1,7 +1,7 @@
 """The facts behind the health of each (repository, job type), and the verdict last shown.
 
-Belongs here: the one query that gathers them, and ``scm.health``. What they mean is judged in
-:mod:`sync_pipeline.reports.health`.
+Belongs here: the one query that gathers them, and ``scm.health``. Does not belong here: their evaluation
+(:mod:`sync_pipeline.reports.health`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When each sensor, schedule and loop last finished a tick, and which of them have fallen silent.
 
-Belongs here: ``scm.heartbeats``. Dagster tells nobody that a sensor fails, so a silent one shows here.
+Belongs here: ``scm.heartbeats``. Dagster does not report a failing sensor, so a silent one shows here.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from sync_pipeline.ledger import pauses, sessions
 _CLAIMS_LOCK = 0x5C3_0008
 
 HISTORY_PRIORITY = 900
-"""Priority of the history that a registration queues: after everything that somebody waits for."""
+"""Priority of the history that a registration queues: after everything that a person waits for."""
 
 GIVEN_UP = ("cancelled", "superseded", "expired")
 """Codes of jobs that are dead and need no person: nothing is missing without them."""
@@ -184,8 +184,8 @@ def claim(
     max_running: int | None = None,
     config_hash: str | None = None,
 ) -> Claim | None:
-    """Take the job for one attempt of ``length`` seconds, renewable; None if somebody else has it, if it is
-    paused (see :func:`sync_pipeline.ledger.pauses.of_job`), or if ``max_running`` others are at work.
+    """Claim the job for one attempt of ``length`` seconds, renewable. None if another process has it, if it
+    is paused (see :func:`sync_pipeline.ledger.pauses.of_job`), or if ``max_running`` others are at work.
 
     Takes over a running job whose claim ran out, or whose claim is ``gone``: that of a process known to be
     dead. Closes the attempt it replaces, takes its lease from it, and buries a job whose attempts are used
@@ -462,5 +462,5 @@ def report(conn: Connection, job_id: UUID) -> JobReport:
 
 
 def cancel_pending(conn: Connection, repo_id: int, reason: str) -> int:
-    """End every job of the repository that nobody works on; returns how many."""
+    """End every waiting job of the repository; returns how many."""
     return conn.execute(_SQL["cancel_pending"], {"repo_id": repo_id, "reason": reason}).rowcount

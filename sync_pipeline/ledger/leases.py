@@ -87,13 +87,13 @@ def stop_waiting(conn: Connection, waiter: UUID) -> None:
 
 
 def renew(conn: Connection, lease: Lease, length: float) -> bool:
-    """Keep the lease for another ``length`` seconds; False if it ran out or somebody else has it."""
+    """Keep the lease for another ``length`` seconds; False if it expired or has another holder."""
     params = {"lock_id": lease.lock_id, "fence": lease.fence, "length": length}
     return conn.execute(_SQL["renew"], params).rowcount == 1
 
 
 def release(conn: Connection, lease: Lease) -> None:
-    """Give the lease back; nothing happens if it is somebody else's by now."""
+    """Give the lease back; nothing happens if it has another holder by now."""
     conn.execute(_SQL["release"], {"lock_id": lease.lock_id, "fence": lease.fence})
 
 

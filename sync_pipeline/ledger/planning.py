@@ -1,8 +1,8 @@
-"""What the plan is made from, the hints that feed it, and the locks that make two planners harmless.
+"""Reads what the plan needs, stores hints, and holds the locks that make two planners harmless.
 
-Belongs here: the snapshot queries over catalog, coverage, hints and ledger, what a plan leaves behind, the
-jobs of one planned run, ``scm.change_hints``, and what the changes sensor listed of a discovery root. Does
-not belong here: any decision; that is :mod:`sync_pipeline.policy`.
+Belongs here: the snapshot queries over catalog, coverage, hints and ledger, the results of a plan, and the
+jobs of one planned run. Also ``scm.change_hints``, and how far the changes sensor listed a discovery root.
+Does not belong here: any decision (:mod:`sync_pipeline.policy`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sync_pipeline.database.ranges import from_ranges, range_params
 _SCHEDULER_LOCK = 0x5C3_0001
 _BLOCKS_LOCK = 0x5C3_0002
 # A plan looks at about so many waiting jobs; a long backlog must not make ticks slow. They are shared out
-# evenly, at least one to each that has any, so that the backlog of one hides nobody else's.
+# evenly, at least one to each that has any, so that the backlog of one hides no other.
 _JOBS_LOOKED_AT = 4000
 _SAMPLES_LOOKED_AT = 20_000
 

@@ -1,9 +1,9 @@
-"""What nobody works on any more: the queries that find it, and the edges that end it.
+"""Finds abandoned work and ends it.
 
-Belongs here: jobs, runs, leases and wishes for leases whose owners are gone, and jobs that wait in vain.
-Every change names what was seen, so what is somebody's again by then is left alone. The attempt of a lost
-owner is ended by :func:`sync_pipeline.ledger.jobs.end_lost`; whether something is lost is decided in
-:mod:`sync_pipeline.policy.reaping`.
+Belongs here: jobs, runs, leases and waiters for leases whose owners are gone, and jobs that wait in vain.
+Every change names the state that was read, so work that has an owner again is left alone. The attempt of a
+lost owner is ended by :func:`sync_pipeline.ledger.jobs.end_lost`. Does not belong here: deciding whether work
+is lost (:mod:`sync_pipeline.policy.reaping`).
 """
 
 from __future__ import annotations

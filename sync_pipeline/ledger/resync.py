@@ -1,7 +1,7 @@
-"""What is known about each (repository, job type) when it is decided whether it is read again.
+"""The facts that decide which assets are read again.
 
-Belongs here: one query, and the lock that makes two who decide harmless. Does not belong here: the decision
-(:mod:`sync_pipeline.policy.resync`); the jobs are made by :mod:`sync_pipeline.ledger.jobs`.
+Belongs here: one query, and the lock that makes two deciding processes harmless. Does not belong here: the
+decision (:mod:`sync_pipeline.policy.resync`), and making jobs (:mod:`sync_pipeline.ledger.jobs`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Belongs here: the mark by which the database knows whose transaction it is, and 
 lost the right to write is decided by :mod:`sync_pipeline.ledger.leases` and :mod:`sync_pipeline.ledger.jobs`.
 
 A process that is stopped in the middle of a batch keeps its row locks. The server's time limits end an idle
-transaction, but not one that waits for the rest of a COPY: without this, nobody could ever take over.
+transaction, but not one that waits for the rest of a COPY. Without this module, its work could never be taken
+over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What the status report tells beyond the facts behind the verdicts.
+"""The facts of the status report besides those of health.
 
-Belongs here: one query over every (repository, job type), one over the jobs and one over those at work. What
-is missing, and the verdict, come from :mod:`sync_pipeline.ledger.health` by way of
-:mod:`sync_pipeline.reports.health`.
+Belongs here: one query over every asset, one over the jobs and one over those at work. The missing windows
+and the verdict come from :mod:`sync_pipeline.ledger.health` by way of :mod:`sync_pipeline.reports.health`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SELECT repo_id, job_type, status, count(*) AS jobs,
            AS retry_at
   FROM scm.sync_jobs AS j
  WHERE (%(repo_ids)s::bigint[] IS NULL OR repo_id = ANY (%(repo_ids)s))
-   -- A comparison that failed needs nobody: the next one tells.
+   -- A failed comparison needs no person, because the next one repeats it.
    AND NOT (mode = 'probe' AND status = 'dead')
    AND NOT """
     + SETTLED

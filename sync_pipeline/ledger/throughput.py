@@ -1,7 +1,6 @@
 """How fast a source was read lately, as the ledger has it.
 
-Belongs here: one query over finished runs. What is expected of a plan is in
-:mod:`sync_pipeline.reports.plans`.
+Belongs here: one query over finished runs. The estimate for a plan is in :mod:`sync_pipeline.reports.plans`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Failures of steps with a reason for people, and without a call stack, which would hide it.
 
-Belongs here: the exception, and the text and metadata of it. What helps against which reason is in
-:mod:`sync_pipeline.reports.reasons`; the console of a command is in the modules that print.
+Belongs here: the exception, with its text and metadata. Does not belong here: the remedy of each reason
+(:mod:`sync_pipeline.reports.reasons`), and the console of a command (the modules that print).
 """
 
 from __future__ import annotations

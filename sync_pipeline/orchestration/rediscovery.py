@@ -1,8 +1,9 @@
 """Rediscovery: the schedule that keeps the catalog in step with its discovery roots.
 
-Belongs here: when roots are visited by themselves, the Dagster job that does it, and what Dagster is told
-afterwards. It uses the network and may take long, so it is a run and not the body of a tick. What a visit
-does is in :mod:`sync_pipeline.registry.discovery`. The name is fixed: Dagster keeps the switch by it.
+Belongs here: when roots are visited automatically, the Dagster job for it, and the report to Dagster
+afterwards. It uses the network and may take long, so it is a run and not the body of a tick. The name is
+fixed, because Dagster stores the switch by it. Does not belong here: the visit
+(:mod:`sync_pipeline.registry.discovery`).
 """
 
 # Dagster looks at the annotations of ops and schedules itself, so they cannot be postponed here.

@@ -146,7 +146,7 @@ def evaluate_waiting(job: WaitingJob, now: datetime, rules: Rules) -> Ending | N
     """
     age = now - job.touched_at
     if age <= rules.job_grace:
-        return None  # somebody may have made it a moment ago, to claim it now
+        return None  # a process may have made it a moment ago, to claim it now
     if job.retired:
         return Ending(JobStatus.DEAD, CANCELLED, "the repository is retired")
     if job.covered:

@@ -2,8 +2,9 @@
 
 Belongs here: pure decisions over one snapshot: the tasks that are due, their order, and the share of the
 hour's requests that each gets. Does not belong here: reading the snapshot
-(:mod:`sync_pipeline.ledger.reconcile_progress`), running tasks (:mod:`sync_pipeline.scheduling.reconcile_schedule`), and
-what follows from a difference (:mod:`sync_pipeline.policy.reconciliation`).
+(:mod:`sync_pipeline.ledger.reconcile_progress`), running tasks
+(:mod:`sync_pipeline.scheduling.reconcile_schedule`), and the consequences of a difference
+(:mod:`sync_pipeline.policy.reconciliation`).
 
 Each asset has up to three tasks an hour, one of each :class:`TaskReason`. Within a kind the asset whose
 latest task is the longest ago goes first, whatever its result, so that no asset starves. The tasks of

@@ -1,8 +1,7 @@
-"""What reading takes, in requests: pure arithmetic that registration and the runner share.
+"""Estimates how many requests a reading takes. Registration and the runner use it.
 
-Belongs here: figures of the readers' ways with a source. Does not belong here: how many rows there are, which
-has to be asked (:mod:`sync_pipeline.registry.projects`), and how fast they come
-(:mod:`sync_pipeline.ledger.throughput`).
+Belongs here: pure arithmetic with the readers' numbers of requests. Does not belong here: the number of rows
+(:mod:`sync_pipeline.registry.projects`), and the speed of reading (:mod:`sync_pipeline.ledger.throughput`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Belongs here: adding and retiring a root, one visit to it, and what a complete l
 Does not belong here: when roots are visited by themselves (``orchestration``), what registering one project
 means (:mod:`sync_pipeline.registry.projects`), printing.
 
-Nothing is retired because of one listing: a project has to be missing from several complete ones over a long
-time, and then the server has to say that there is none of its number.
+One listing never retires a project. It must be missing from several complete listings over a long time. Then
+the server must answer that no project has its number.
 """
 
 from __future__ import annotations

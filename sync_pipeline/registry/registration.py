@@ -1,9 +1,9 @@
 """Taking repositories into the catalog and out of it.
 
-Belongs here: what ``scm-sync repo add|retire`` and ``scm-sync catalog export`` do: visiting the source, the
-rows that a new repository needs, the queued history, the list in ``repos.toml``, the snapshot file. Does not
-belong here: what a GitLab project needs (:mod:`sync_pipeline.registry.projects`), discovery roots, what
-Dagster has to be told afterwards (``orchestration.catalog_changes``), printing.
+Belongs here: the work of ``scm-sync repo add|retire`` and ``scm-sync catalog export``. They visit the source,
+create the rows of a new repository, queue its history, read ``repos.toml`` and write the snapshot file. Does
+not belong here: GitLab projects (:mod:`sync_pipeline.registry.projects`), discovery roots, the reload of
+Dagster (``orchestration.catalog_changes``), printing.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _add(
     prefix = catalog.svn_prefix_of(spec.address, visit.root)
     with database.connection() as conn:
         copies = () if second_copy else repos.copies(conn, svn_uuid=visit.uuid, svn_prefix=prefix)
-    # Somebody else may have registered this very address meanwhile.
+    # Another process may have registered the same address meanwhile.
     for known in (one for one in copies if one.url != spec.address):
         raise ConfigurationError(
             f"{spec.address} has the UUID of repository {known.repo_id} ({known.url}); if that has moved, "

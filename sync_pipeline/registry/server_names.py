@@ -1,4 +1,4 @@
-"""What servers are called: their alias in the keys of assets, and the name that the settings give them now.
+"""Names of servers: their alias in the keys of assets, and their present name in the settings.
 
 Belongs here: the label of a server, and names that belong to another server already. Does not belong here:
 choosing the alias of a new server (:mod:`sync_pipeline.ledger.repos`).

@@ -1,7 +1,7 @@
-"""What a sync by hand is about to do and what it takes: windows, chunks, rows, requests, time.
+"""The plan of a manual sync, with its windows, chunks, rows, requests and time.
 
 Belongs here: the plan that the runner shows before it starts and that a dry run prints. Does not belong here:
-which window a person means (:mod:`sync_pipeline.reports.runner`), and when something is due
+the choice of the window (:mod:`sync_pipeline.reports.runner`), and when an asset is due
 (:mod:`sync_pipeline.policy`).
 """
 

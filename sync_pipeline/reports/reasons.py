@@ -81,7 +81,8 @@ class ReasonText:
             return self.svn.replace("SPEC", spec)
         if spec.startswith("gitlab:"):
             return self.gitlab.replace("SPEC", spec)
-        return f"SVN: {self.svn}; GitLab: {self.gitlab}".replace("SPEC", spec)
+        end = "" if self.svn.endswith(".") else "."
+        return f"SVN: {self.svn}{end} GitLab: {self.gitlab}".replace("SPEC", spec)
 
 
 CATALOGUE: Mapping[HealthReason, ReasonText] = {
@@ -156,10 +157,10 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
         "nothing at first: it is retried by itself; scm.deferred_fetches has the error",
     ),
     HealthReason.UNREADABLE: ReasonText(
-        "the server refuses a kind of detail (approvals, versions, ...) for every merge request of the "
-        "project; green where it does not have such details at all",
-        "give the token's user the right to see it, or nothing: it is tried again once a day, and at once "
-        "with another token; scm.unreadable_details has the error",
+        "the server refuses a kind of detail (such as approvals) for every merge request; "
+        "green if the server has no such details",
+        "give the token's user the right to see it, or nothing; it is tried every day and after a "
+        "change of token (error: scm.unreadable_details)",
     ),
     HealthReason.MISMATCH: ReasonText(
         "a comparison found rows that are missing, extra or changed",

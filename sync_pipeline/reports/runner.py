@@ -1,4 +1,4 @@
-"""What ``scm-sync runner`` decides and reports; the run itself is a Dagster run of the asset job.
+"""Decisions and reports of ``scm-sync runner``. The run itself is a Dagster run of the asset job.
 
 Belongs here: which window a backfill means and why one is refused, and the documents that scripts read, with
 their exit codes. Pure functions only. Does not belong here: the plan (:mod:`sync_pipeline.reports.plans`),
@@ -38,7 +38,7 @@ from sync_pipeline.ledger.runs import BatchRow
 from sync_pipeline.reports import health
 
 NOT_TRIED = "not tried"
-"""Error of a chunk that nobody began to read."""
+"""Error of a chunk whose reading never began."""
 
 _NOTHING_NEW = "nothing new"
 

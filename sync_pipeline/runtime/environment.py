@@ -1,13 +1,13 @@
-"""What this program runs in: the embedded PostgreSQL server, DAGSTER_HOME, and what a shell needs.
+"""The environment of this program: the embedded PostgreSQL server, DAGSTER_HOME, and variables for a shell.
 
 Belongs here: starting and stopping the embedded server, the URLs of the two sets of tables, the generated
 DAGSTER_HOME, and the variables behind ``scm-sync env``. Nothing here knows the schema; migrations are in
 :mod:`sync_pipeline.database.migrations`.
 
 The server is driven by its own ``initdb`` and ``pg_ctl``. It listens on a socket in a folder that only its
-owner can enter, on no network address. PostgreSQL refuses to run as root, so there it runs as an unprivileged
-account that the system already has; what that account cannot reach, such as anything below ``/root``, is kept
-in ``/var/lib/sync_pipeline`` instead.
+owner can enter, on no network address. PostgreSQL refuses to run as root. For root it runs as an
+unprivileged account that the system already has. Files that this account cannot reach, such as those below
+``/root``, are kept in ``/var/lib/sync_pipeline`` instead.
 """
 
 from __future__ import annotations

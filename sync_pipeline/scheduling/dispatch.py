@@ -318,7 +318,7 @@ def record(
         if decision.job_id and decision.window and decision.rest:
             job_id = jobs.cut(conn, decision.job_id, decision.window, decision.rest)
             if job_id is None:
-                continue  # Somebody has it by now, or other work has one of its parts.
+                continue  # Another process has it by now, or other work has one of its parts.
         else:
             job_id = decision.job_id or jobs.enqueue(
                 conn,

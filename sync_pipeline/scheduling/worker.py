@@ -1,8 +1,8 @@
 """A worker without Dagster: claims the jobs that a plan dispatched in the ledger, and does them.
 
-Belongs here: the rounds of ``scm-sync worker``. What a job does is the engine's
-(:mod:`sync_pipeline.sync.engine`), what is dispatched is planned in
-:mod:`sync_pipeline.scheduling.dispatch`. Only what the pool of the settings takes is touched.
+Belongs here: the rounds of ``scm-sync worker``. It touches only jobs that the pool of the settings
+accepts. Does not belong here: the work of a job (:mod:`sync_pipeline.sync.engine`), and the plan
+(:mod:`sync_pipeline.scheduling.dispatch`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sync_pipeline.sync.readers import Readers
 _log = logging.getLogger(__name__)
 
 _Activity = tuple[int, str, Mode, Window | None]
-# Somebody else may be about to take the first ones.
+# Another worker may be about to take the first ones.
 _MAX_LOOKED_AT = 100
 
 

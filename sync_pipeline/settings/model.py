@@ -46,9 +46,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     profile: Annotated[Literal["small", "medium", "large"] | None, LowerCase] = None
-    """Size of the installation: chooses the defaults of the table above."""
+    """Size of the installation, which selects defaults of the table above."""
     log_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], LowerCase] = "warning"
-    """The least that is said on stderr."""
+    """Lowest level of messages on stderr."""
     database_url: str = Field("", repr=False)
     """PostgreSQL URL; empty starts the embedded server."""
     dagster_database_url: str = Field("", repr=False)
@@ -60,9 +60,9 @@ class Settings(BaseSettings):
     project root of a clone, else below the working folder.
     """
     only: str = ""
-    """Load this one repository specification only (for CI), such as gitlab:123 or svn:<url>."""
+    """Loads only this repository specification (for CI), such as gitlab:123 or svn:<url>."""
     asset_owners: Owners = ()
-    """Owners of every asset in Dagster, comma-separated e-mail addresses and `team:<name>`; empty: the team
+    """Owners of every asset in Dagster: comma-separated e-mail addresses and `team:<name>`. Empty: the team
     of the repository's tenant, `team:<tenant>`."""
     ca_file: FilePath | None = None
     """PEM file with the certificate authorities of private servers, GitLab and SVN."""

@@ -20,41 +20,41 @@ class Sensors(Group):
     interval_seconds: int = Field(30, ge=1, le=86_400, alias="sensor_interval_seconds")
     """Shortest time between two ticks of a sensor."""
     max_queued_runs: Count = Field(10, alias="max_queued_runs")
-    """The scheduler starts nothing while so many Dagster runs wait."""
+    """Number of waiting Dagster runs at which the scheduler starts nothing more."""
     changes_per_tick: Count = Field(20, alias="changes_per_tick")
-    """SVN repositories that one tick of the changes sensor looks at."""
+    """SVN repositories that one tick of the changes sensor checks."""
     changes_max_seconds: Seconds = Field(3.0, alias="changes_max_seconds")
     """Wall clock limit of one tick of the changes sensor."""
 
 
 class Scheduler(Group, alias_generator="scheduler_{}".format):
-    """Due times, the order in which jobs start, and rests after failures."""
+    """Due times, the order in which jobs start, and pauses after failures."""
 
     enabled: bool = Field(True, alias="sync_enabled")
-    """False: nothing is started by itself; what a person starts still runs."""
+    """False: no job starts automatically; jobs of a person still run."""
     sync_interval_seconds: Seconds = Field(300.0, alias="sync_interval_seconds")
     """A repository is due when its last visit is older."""
     stale_after_seconds: Seconds = Field(3600.0, alias="stale_after_seconds")
-    """The health check fails when freshness is older. At least twice sync_interval_seconds, which is the
-    default where that is more."""
+    """The health check fails when the last complete visit is older. The value is at least twice
+    sync_interval_seconds; the default rises with it."""
     max_running: Count = 100
-    """Jobs at work at once, in all processes."""
+    """Most jobs at work at once, in all processes."""
     global_concurrency: Count = 200
-    """Jobs dispatched at once: those at work and those that wait in a run."""
+    """Most dispatched jobs: those at work and those that wait in a run."""
     per_instance_concurrency: Count = 100
-    """Jobs of one instance dispatched at once."""
+    """Most dispatched jobs of one instance."""
     per_tenant_concurrency: Count = 100
-    """Jobs of one tenant dispatched at once."""
+    """Most dispatched jobs of one tenant."""
     max_enqueue_per_scan: Count = 100
-    """Jobs that one tick of the scheduler may start."""
+    """Most jobs that one tick of the scheduler starts."""
     error_budget_threshold: Share = 0.3
-    """Share of failed runs, 0 to 1, from which a (repository, job type) rests."""
+    """Share of failed runs, 0 to 1, at which an asset pauses."""
     pause_duration_seconds: Seconds = 300.0
-    """How long it rests before it is probed."""
+    """Length of this pause before a probe."""
     rate_limit_threshold: Share = 0.1
-    """Share of runs that met a 429, 0 to 1, from which the priority is lowered."""
+    """Share of runs with a response 429, 0 to 1, at which the priority is lowered."""
     backfill_repair_window_hours: float = Field(24.0, gt=0, le=87_600)
-    """The recent window that a repair backfill reads again."""
+    """Length of the recent window that a repair backfill reads again."""
     max_backfill_window_hours: float = Field(8784.0, gt=0, le=87_600)
     """Longest window of a backfill job of merge requests or reviews that the scheduler starts. Of a longer
     one it starts the newest piece, and the rest stays queued. Time before the oldest fact does not count. A
@@ -62,18 +62,17 @@ class Scheduler(Group, alias_generator="scheduler_{}".format):
     backfill_max_concurrent_jobs: int | None = Field(
         None, ge=1, le=100_000, alias="backfill_max_concurrent_jobs"
     )
-    """Jobs of history dispatched at once; at most half of scheduler_global_concurrency, which is also the
-    default."""
+    """Most dispatched jobs of history. The limit and the default are half of scheduler_global_concurrency."""
     enable_tenant_fairness: bool = True
     """True: the tenant that waited longest is served first. False: by priority only."""
     tenant_fairness_max_per_round: SmallCount = 1
-    """Jobs of one tenant before the next tenant has its turn."""
+    """Jobs of one tenant before the next tenant is served."""
     mvp_mode_enabled: bool = False
-    """True: only the job types of scheduler_mvp_job_type_allowlist start by themselves."""
+    """True: only the job types of scheduler_mvp_job_type_allowlist start automatically."""
     mvp_job_type_allowlist: JobTypes = (JobType.COMMITS,)
-    """Job types that start by themselves where the MVP mode is on; `all`."""
+    """Job types that start automatically in MVP mode; `all`."""
     full_sync_days: int = Field(7, ge=0, le=3650, alias="full_sync_days")
-    """Days before now that are read again at 02:00 UTC; of SVN so many blocks; 0 is off."""
+    """Latest days that are read again at 02:00 UTC (for SVN: latest blocks); 0 is off."""
 
     @model_validator(mode="before")
     @classmethod

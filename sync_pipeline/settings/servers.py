@@ -206,31 +206,31 @@ class GitLab(Group, alias_generator="gitlab_{}".format):
     """GitLab servers, and how a project is read."""
 
     url: BaseUrl = ""
-    """The GitLab server, like https://gitlab.example.com. More of them: [[gitlab]] tables in the file."""
+    """The GitLab server, like https://gitlab.example.com. Tables [[gitlab]] in the file add more servers."""
     token: Token = SecretStr("")
     """Its access token with scope read_api."""
     token_file: ProjectPath | None = None
     """File that holds the token instead, read at each use; a relative path is below the project root."""
     name: Alias = ""
-    """Its short name, such as main: first part of the keys of its assets, fixed when the first repository of
-    the server is registered. A later name changes labels only. Empty: made from the host."""
+    """Its short name, such as main. It is the first part of the keys of its assets and is fixed when the
+    first repository is registered. A later name changes only labels. Empty: made from the host."""
     tables: tuple[GitLabTable, ...] = Field((), alias="gitlab")
     """More GitLab servers, each with the keys url, one of token, token_env (name of a variable) and
     token_file, ca_file, and name (as SCM_GITLAB_NAME)."""
     parallel: int = Field(4, ge=1, le=16)
-    """Requests of one repository sent side by side to a GitLab."""
+    """Parallel requests of one repository to a GitLab."""
     safety_lag_seconds: float = Field(60.0, ge=0, le=86_400, alias="safety_lag_seconds")
-    """An incremental reading of a GitLab ends so long before the server's clock."""
+    """Time before the server's clock at which an incremental reading of a GitLab ends."""
     overlap_seconds: SecondsOrZero = Field(300.0, alias="overlap_seconds")
-    """An incremental reading of a GitLab begins so long before the watermark."""
+    """Time before the watermark at which an incremental reading of a GitLab begins."""
     origin_days: int = Field(30, ge=0, le=36_500, alias="origin_days")
     """Days before the registration of a project that are read first."""
     history_floor: Past = Field(date(2000, 1, 1), alias="history_floor")
-    """No daily partition begins before this day; what is older is one window in front."""
+    """First possible day of the daily partitions; older facts are in one earlier window."""
 
 
 class Discovery(Group):
-    """Listing the projects below a discovery root."""
+    """Lists the projects below a discovery root."""
 
     interval_seconds: Seconds = Field(3600.0, alias="rediscovery_interval_seconds")
     """Time between two listings of a discovery root."""
@@ -254,12 +254,12 @@ class Svn(Group, alias_generator="svn_{}".format):
     timeout_seconds: Seconds = 120.0
     """Wall clock limit of every other svn command."""
     max_answer_bytes: int = Field(2 * 1024**3, gt=0, le=2**40)
-    """Largest answer of one svn command; a larger one halves the window."""
+    """Largest output of one svn command; a larger one halves the window."""
     max_memory_bytes: int = Field(2 * 1024**3, ge=256 * 1024**2, le=2**40)
-    """Largest address space of one svn command (on Linux); one that needs more halves the window."""
+    """Largest address space of one svn command (on Linux). A command that needs more halves the window."""
     aliases: Servers = ()
-    """Other addresses of the SVN servers, like `https://svn.example.com:8443`: a redirect to the same path
-    there is followed, and the password may go there."""
+    """Other addresses of the SVN servers, like `https://svn.example.com:8443`. A redirect to the same path
+    there is followed, and the password may be sent there."""
     tables: tuple[SvnTable, ...] = Field((), alias="svn")
     """Names of SVN servers, each table with the keys url (scheme and host, or `file:///`) and name (as
     SCM_GITLAB_NAME)."""
@@ -267,4 +267,4 @@ class Svn(Group, alias_generator="svn_{}".format):
     """Certificate failures to accept, comma-separated, as svn names them:
     unknown-ca,cn-mismatch,expired,not-yet-valid,other."""
     rate: float = Field(50.0, ge=0.1, le=100_000)
-    """svn commands a second to one server, summed over all processes; as many at once."""
+    """svn commands per second to one server, of all processes together; as many at once."""

@@ -36,21 +36,21 @@ class Reconcile(Group, alias_generator="sweep_{}".format):
     `full_sync` and `repair_recent`, and the rolling scans of live syncing.
     """
     fingerprint_revisions: int = Field(5, ge=1, le=100, alias="fingerprint_revisions")
-    """Stored revisions compared with the source at every visit."""
+    """Stored revisions that every visit compares with the source."""
     recent_revisions: int = Field(100, ge=0, le=1_000_000)
-    """Newest revisions re-read by each sweep for edited properties."""
+    """Newest revisions that each rolling scan reads again for edited properties."""
     interval_seconds: Seconds = 3600.0
-    """Shortest time between two sweeps of a repository."""
+    """Shortest time between two rolling scans of a repository."""
     deletion_confirmations: SmallCount = Field(2, alias="deletion_confirmations")
     """Comparisons that find a row gone before it may become a tombstone."""
     deletion_after_seconds: SecondsOrZero = Field(21_600.0, alias="deletion_after_seconds")
-    """How long a row has to be gone at least before it becomes a tombstone."""
+    """Shortest absence of a row before it becomes a tombstone."""
     recent_days: float = Field(2.0, gt=0, le=365, alias="reconcile_recent_days")
     """Days before the watermark that the schedule `reconcile` compares every hour."""
     days: float = Field(30.0, ge=1, le=3650)
-    """Days in which the schedule `reconcile` compares everything once with all details."""
+    """Days in which the schedule `reconcile` compares everything once, with all details."""
     requests: int = Field(600, ge=60, le=1_000_000)
-    """Requests an hour that the schedule `reconcile` sends to one instance at most."""
+    """Most requests per hour that the schedule `reconcile` sends to one instance."""
 
 
 class Jobs(Group, alias_generator="job_{}".format):
@@ -63,7 +63,7 @@ class Jobs(Group, alias_generator="job_{}".format):
     claim_renew_seconds: Seconds = Field(60.0, alias="claim_renew_seconds")
     """How often the claim is renewed."""
     lease_seconds: Seconds = Field(60.0, alias="lease_seconds")
-    """Length of the lease of a (repository, job type)."""
+    """Length of the lease of an asset."""
     lease_renew_seconds: Seconds = Field(15.0, alias="lease_renew_seconds")
     """How often the lease is renewed."""
     max_wait_seconds: SecondsOrZero = Field(600.0, alias="max_wait_seconds")
@@ -74,51 +74,51 @@ class Jobs(Group, alias_generator="job_{}".format):
 
 
 class Worker(Group, alias_generator="worker_{}".format):
-    """The worker pool of this process. An empty list is all."""
+    """The worker pool of this process. An empty list means all."""
 
     pool: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")
     """Name of the pool that this process belongs to."""
     instance_allowlist: Instances = ()
-    """Instances that it takes, comma-separated: host, with the port if not the default."""
+    """Instances that it accepts, comma-separated: host, with the port if not the default."""
     tenant_allowlist: Names = ()
-    """Tenants that it takes, comma-separated."""
+    """Tenants that it accepts, comma-separated."""
     job_type_allowlist: JobTypes = ()
-    """Job types that it takes, comma-separated."""
+    """Job types that it accepts, comma-separated."""
     poll_interval: float = Field(10.0, gt=0, le=86_400)
-    """Seconds: how often scm-sync worker looks for due jobs."""
+    """Seconds between two searches of scm-sync worker for due jobs."""
     max_renew_failures: int = Field(3, ge=1, le=100)
-    """Renewals of a claim in a row that fail before the job is given up."""
+    """Failed renewals of a claim in a row after which the worker abandons the job."""
 
 
 class Reaper(Group, alias_generator="reaper_{}".format):
-    """Ending abandoned work, and waiting jobs that are given up."""
+    """Ends abandoned work, and waiting jobs that are no longer needed."""
 
     enabled: bool = True
     """False: the reaper ends nothing. A starter still takes over an expired claim."""
     interval_seconds: int = Field(60, ge=1, le=86_400)
-    """How often the reaper looks for abandoned work."""
+    """Time between two searches of the reaper for abandoned work."""
     job_grace_seconds: SecondsOrZero = 60.0
     """Seconds after the end of a claim before the reaper takes the job from its owner."""
     lock_grace_seconds: SecondsOrZero = 120.0
     """Seconds after the end of a lease before the reaper releases it and raises the fence."""
     run_max_seconds: Seconds = 3600.0
-    """Longest time that a run without a live claim stays open, ours or Dagster's."""
+    """Longest time that a run without a live claim stays open, in the ledger or in Dagster."""
     policy: Literal["failed", "pending"] = "failed"
-    """The new state of a job whose owner is gone: failed (waits before its next attempt) or pending (is due
+    """New state of a job whose owner is gone: failed (it waits before its next attempt) or pending (it is due
     at once)."""
     job_expire_days: DaysOrZero = Field(30.0, alias="job_expire_days")
-    """A waiting job that nothing has touched for so many days, and without which nothing is missing, is given
-    up; 0 is never."""
+    """Days after which an unchanged waiting job ends as dead, if no coverage is missing without it; 0 is
+    never."""
 
 
 class Retention(Group, alias_generator="retention_{}".format):
-    """How long records of finished work are kept; 0 is for ever."""
+    """Times that records of finished work are kept; 0 is for ever."""
 
     jobs_days: DaysOrZero = 90.0
     """Days that finished jobs are kept, with their runs and batches."""
     events_days: DaysOrZero = 365.0
     """Days that ended pauses, edges of circuit breakers and resolved differences are kept."""
     dagster_runs_days: DaysOrZero = 30.0
-    """Days that Dagster keeps a run that ended, with its events."""
+    """Days that Dagster keeps a finished run, with its events."""
     dagster_ticks_days: DaysOrZero = 90.0
     """Days that Dagster keeps a tick of a sensor or schedule."""

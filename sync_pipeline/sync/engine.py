@@ -234,7 +234,7 @@ class Syncer:
         waiting = False
         while True:
             with self._database.connection() as conn:
-                # Somebody may have waited for hours until it is his turn.
+                # The job may have waited for hours.
                 migrations.require_current(conn)
                 if waiting and jobs.state(conn, job_id).status is JobStatus.FAILED:
                     # The attempt that was waited for is the result; the next one has its time.
@@ -295,5 +295,5 @@ class Syncer:
 
 
 def _is_by_itself(request: JobRequest) -> bool:
-    """Whether nobody asked for it: the schedules did, or registration."""
+    """Whether a schedule or a registration requested it, and no person."""
     return request.trigger in (Trigger.SENSOR, Trigger.WORKER, Trigger.REGISTRATION)

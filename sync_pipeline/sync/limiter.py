@@ -30,7 +30,7 @@ from sync_pipeline.sources.gitlab.transport import Feedback, RateLimiter
 _log = logging.getLogger(__name__)
 
 _SLICE_SECONDS = 0.25
-# How often somebody who waits long looks whether a pause was set or lifted meanwhile.
+# Time between two checks in a long wait whether a pause was set or lifted meanwhile.
 _LOOK_SECONDS = 5.0
 # How often a process writes down what the server says is left.
 _NOTE_SECONDS = 30.0
@@ -255,7 +255,7 @@ class SharedLimiter:
                     refused=signal.is_refusal,
                 )
         except (psycopg.Error, ConfigurationError) as error:
-            # The answer is good all the same; and without the database nobody sends anything.
+            # The answer is good all the same; and without the database nothing is sent.
             _log.debug("what %s answered could not be noted: %s", self._instance, error)
             return
         with self._lock:

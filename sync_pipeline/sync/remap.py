@@ -1,8 +1,8 @@
 """Stored facts of GitLab derived anew from the objects they came from, by today's mapping.
 
-Belongs here: the request for it, one attempt at it, and a preview that writes nothing. The source is not
-asked: values that its objects do not have (the thread of a note, columns that come from versions of a merge
-request, marks) stay as they are stored. Does not belong here: parsing an object
+Belongs here: the request for it, one attempt at it, and a preview that writes nothing. It sends no request to
+the source. Values that the stored objects do not have stay as they are. Such values are the thread of a note,
+columns from versions of a merge request, and marks. Does not belong here: parsing an object
 (:mod:`sync_pipeline.sources.gitlab`), reading and writing stored facts (:mod:`sync_pipeline.facts.remap`).
 """
 

@@ -2,7 +2,7 @@
 
 Belongs here: the name that people read and the identity that the next starter checks. An owner that is known
 to be dead is replaced at once instead of when its claim ends. Being wrong would be harmless, because the
-fence refuses the writes of whoever was replaced.
+fence refuses the writes of a replaced worker.
 """
 
 from __future__ import annotations

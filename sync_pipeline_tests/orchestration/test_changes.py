@@ -33,7 +33,9 @@ from sync_pipeline_tests.orchestration.conftest import Forge
 from sync_pipeline_tests.svn_fixtures import SvnRepository
 
 HINTS = """
-SELECT r.project_id, h.activity_at, h.error_code FROM scm.change_hints AS h JOIN scm.repos AS r USING (repo_id)
+SELECT r.project_id, h.activity_at, h.error_code
+  FROM scm.change_hints AS h
+  JOIN scm.repos AS r USING (repo_id)
  ORDER BY r.project_id
 """
 ROOTS = "SELECT root_id, listed_at, listed_down_to FROM scm.discovery_roots ORDER BY root_id"

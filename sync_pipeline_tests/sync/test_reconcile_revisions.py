@@ -27,8 +27,8 @@ from sync_pipeline_tests.sync.test_whole_repositories import stored
 
 HEAD = 11
 _REVISIONS = (
-    "SELECT rev_num, author_raw, ts, message, visibility, detail_level, path_count, flags, meta_json, paths_hash"
-    " FROM scm.svn_revisions WHERE repo_id = %(repo)s AND deleted_at IS NULL ORDER BY rev_num"
+    "SELECT rev_num, author_raw, ts, message, visibility, detail_level, path_count, flags, meta_json,"
+    " paths_hash FROM scm.svn_revisions WHERE repo_id = %(repo)s AND deleted_at IS NULL ORDER BY rev_num"
 )
 _PATHS = (
     "SELECT p.* FROM scm.svn_changed_paths AS p JOIN scm.svn_revisions AS r USING (repo_id, rev_num)"

@@ -14,7 +14,10 @@ from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_reconcile import Proof
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
-_OWED = "SELECT job_type, natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL ORDER BY 1, 2, 3"
+_OWED = (
+    "SELECT job_type, natural_key, detail FROM scm.deferred_fetches"
+    " WHERE resolved_at IS NULL ORDER BY 1, 2, 3"
+)
 
 
 def opened(forge: Forge, title: str, **other: Any) -> MergeRequest:

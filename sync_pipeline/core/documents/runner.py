@@ -32,7 +32,7 @@ Watermark = Annotated[int, Field(ge=0, le=2**31)] | Time | None
 
 
 class Expected(TypedDict):
-    """Estimate for reading the missing part; null where nobody can say beforehand."""
+    """Estimate for reading the missing part; null if it is unknown beforehand."""
 
     rows: Count | None
     """Revisions, commits or merge requests, the latter also of reviews."""

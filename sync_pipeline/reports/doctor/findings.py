@@ -91,7 +91,7 @@ def skipped(seen: str, subject: str = "") -> Finding:
 
 
 def warning(seen: str, remedy: str, subject: str = "") -> Finding:
-    """It works, and somebody should do something."""
+    """It works, but a person should do something."""
     return Finding(State.WARNING, seen, remedy, subject)
 
 

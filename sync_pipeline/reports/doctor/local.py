@@ -175,7 +175,7 @@ def _repositories(number: int) -> str:
 
 
 def svn_command(known: Sequence[Repository] | None) -> Finding:
-    """The version of the command that reads Subversion, where somebody needs it."""
+    """The version of the command that reads Subversion, if it is needed."""
     install = "install the package subversion, 1.14 or newer"
     active = [r for r in known or () if r.kind is Kind.SVN and r.lifecycle is Lifecycle.ACTIVE]
     command = shutil.which("svn")
