@@ -16,6 +16,7 @@ from sync_pipeline.core.model import DeferredFetch, JobType, QuarantinedRow, Win
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_ranges
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.database.values import recordset
 
 _SQL = queries("quarantine")
@@ -114,9 +115,7 @@ def entries(
 
 
 def _entry(row: dict[str, Any]) -> QuarantineEntry:
-    values = {name: row[name] for name in row if name in QuarantineEntry.__dataclass_fields__}
-    window = from_ranges(row["revs"], row["period"])
-    return QuarantineEntry(**values | {"job_type": JobType(row["job_type"]), "window": window})
+    return read_row(QuarantineEntry, row, window=from_ranges(row["revs"], row["period"]))
 
 
 def payload_of(conn: Connection, quarantine_id: int) -> bytes:

@@ -20,6 +20,7 @@ from psycopg.types.json import Jsonb
 from sync_pipeline.core.model import Counts, PathChange, RevisionRow, RevisionWindow, Visibility
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_value
 from sync_pipeline.database.values import recordset, storable
 
 _SQL = queries("svn_revisions")
@@ -269,6 +270,4 @@ def is_whole(conn: Connection, repo_id: int, rev_num: int) -> bool:
 
 def count_revisions(conn: Connection, repo_id: int) -> int:
     """How many revisions of the repository are stored, without tombstones."""
-    row = conn.execute(_SQL["count_revisions"], {"repo_id": repo_id}).fetchone()
-    assert row is not None
-    return int(row["revisions"])
+    return int(only_value(conn.execute(_SQL["count_revisions"], {"repo_id": repo_id})))

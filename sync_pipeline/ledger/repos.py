@@ -13,16 +13,16 @@ from typing import Any
 from sync_pipeline.core import catalog
 from sync_pipeline.core.catalog import RepositorySpec
 from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.core.model import Kind, Lifecycle, Repository
+from sync_pipeline.core.model import Kind, Repository
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_row, only_value, read_row
 
 _SQL = queries("repos")
 
 
 def _repository(row: dict[str, Any]) -> Repository:
-    fields = {name: row[name] for name in Repository.__dataclass_fields__}
-    return Repository(**{**fields, "kind": Kind(row["kind"]), "lifecycle": Lifecycle(row["lifecycle"])})
+    return read_row(Repository, row)
 
 
 def insert_svn(
@@ -56,8 +56,7 @@ def _insert(
     the ``repo_id``."""
     with conn.transaction():
         conn.execute(_SQL["lock_names"])
-        row = conn.execute(_SQL["next_id"]).fetchone()
-        assert row is not None
+        row = only_row(conn.execute(_SQL["next_id"]))
         repo_id = int(row["repo_id"])
         alias = alias_of(conn, kind, params["instance"], name)
         slugs = catalog.slugs_for(slug, *numbers, repo_id)
@@ -345,9 +344,7 @@ def begin_history(conn: Connection, day: date, floor: date) -> None:
 
 def head_revision(conn: Connection) -> int:
     """The largest revision known of any SVN repository, 0 if there is none."""
-    row = conn.execute(_SQL["head"]).fetchone()
-    assert row is not None
-    return int(row["head_rev"])
+    return int(only_value(conn.execute(_SQL["head"])))
 
 
 def lock_snapshot(conn: Connection) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import mark_of
 
 _LOCK = 0x5C3_0007
 
@@ -23,8 +24,7 @@ def assets(conn: Connection, reason: str, look_back: float) -> list[dict[str, An
     """
     rows = conn.execute(_SQL["units"], {"reason": reason, "look_back": look_back}).fetchall()
     for row in rows:
-        revision, moment = row.pop("watermark_rev"), row.pop("watermark_time")
-        row["watermark"] = moment if revision is None else revision
+        row["watermark"] = mark_of(row, "watermark")
     return rows
 
 

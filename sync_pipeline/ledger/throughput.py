@@ -9,13 +9,13 @@ from __future__ import annotations
 from sync_pipeline.core.model import JobType
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_row
 
 _SQL = queries("throughput")
 
 
 def seconds_per_row(conn: Connection, repo_id: int, job_type: JobType) -> float | None:
     """Seconds that a row of this job type took in the largest runs of the last 30 days; None if none was."""
-    row = conn.execute(_SQL["pace"], {"repo_id": repo_id, "job_type": str(job_type)}).fetchone()
-    assert row is not None
+    row = only_row(conn.execute(_SQL["pace"], {"repo_id": repo_id, "job_type": str(job_type)}))
     found: float | None = row["seconds_per_row"]
     return found

@@ -27,6 +27,7 @@ from sync_pipeline.core.model import (
     Window,
 )
 from sync_pipeline.database.pool import Connection, Database, database_time
+from sync_pipeline.database.rows import mark_of
 from sync_pipeline.documents.formatting import plain_mark
 from sync_pipeline.ledger import credentials, heartbeats, pauses, pools
 from sync_pipeline.ledger import status as store
@@ -241,7 +242,7 @@ def _unit(
         "access": _access(facts),
         "credential": facts.credential
         and {"problem": facts.credential, "stopped_at": plain_mark(stop.stopped_at if stop else None)},
-        "origin": plain_mark(row["origin_time"] if row["origin_rev"] is None else row["origin_rev"]),
+        "origin": plain_mark(mark_of(row, "origin")),
         "covered": _covered(row, facts.watermark),
         "covered_apart": _extent(row["apart"]),
         "watermark": plain_mark(facts.watermark),

@@ -15,18 +15,15 @@ from typing import Any
 from uuid import UUID
 
 from sync_pipeline.core.model import (
-    Access,
     JobRequest,
-    JobStatus,
     JobType,
     Kind,
-    Lifecycle,
     Mode,
-    RunStatus,
     Trigger,
 )
 from sync_pipeline.database import migrations
 from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.documents.formatting import counted
 from sync_pipeline.ledger import breakers, heartbeats, jobs, pauses
 from sync_pipeline.ledger import planning as store
@@ -171,9 +168,9 @@ def read_plan(
             limits=limits,
             refused={instance: stop.last_seen_at for instance, stop in tokens.stopped.items()},
             refused_since={instance: stop.stopped_at for instance, stop in tokens.stopped.items()},
-            pauses=[_pause(row) for row in pauses.active(conn)],
+            pauses=[read_row(Pause, asdict(row)) for row in pauses.active(conn)],
             breakers=[_breaker(row) for row in breakers.read(conn)],
-            samples=[_sample(row) for row in rows.samples],
+            samples=[read_row(Sample, row) for row in rows.samples],
             served=rows.served,
             buckets={
                 row["instance"]: BucketLevel(level=row["level"], paused_until=row["paused_until"])
@@ -381,52 +378,23 @@ def _unit(
     row: Mapping[str, Any], tokens: Credentials, settings: Settings, loaded: Collection[int] | None
 ) -> AssetState:
     job_type = JobType(row["job_type"])
-    found = {name: value for name, value in row.items() if name != "kind"} | {
-        "job_type": job_type,
-        "lifecycle": Lifecycle(row["lifecycle"]),
-        "access": Access(row["access"]),
-        "configured": row["kind"] == Kind.SVN or tokens.has_token(row["instance"]),
+    return read_row(
+        AssetState,
+        row,
+        configured=row["kind"] == Kind.SVN or tokens.has_token(row["instance"]),
         # One that was registered a moment ago is not loaded yet.
-        "in_pool": (loaded is None or row["repo_id"] in loaded)
+        in_pool=(loaded is None or row["repo_id"] in loaded)
         and serves(settings, row["instance"], row["tenant"], job_type),
-    }
-    return AssetState(**found)
+    )
 
 
 def _job(row: Mapping[str, Any], workers: Collection[str], now: datetime) -> Job:
     """A job of the snapshot. One that was dispatched to the workers of a pool is theirs only while one of
     them lives: else no worker would do it."""
-    row = dict(row)
-    pool, at = row.pop("pool") or DEFAULT_POOL, row["dispatched_at"]
+    pool, at = row["pool"] or DEFAULT_POOL, row["dispatched_at"]
     if at and at < now - _TO_BE_TAKEN and heartbeats.named(WORKER, pool) not in workers:
-        row["dispatched_at"] = None
-    typed = {
-        "job_type": JobType(row["job_type"]),
-        "mode": Mode(row["mode"]),
-        "status": JobStatus(row["status"]),
-    }
-    return Job(**{**row, **typed})
-
-
-def _sample(row: Mapping[str, Any]) -> Sample:
-    typed = {
-        "job_type": JobType(row["job_type"]),
-        "mode": Mode(row["mode"]),
-        "status": RunStatus(row["status"]),
-    }
-    return Sample(**{**row, **typed})
-
-
-def _pause(row: pauses.PauseRow) -> Pause:
-    return Pause(
-        reason=row.reason,
-        actor=row.actor,
-        until=row.until,
-        instance=row.instance,
-        tenant=row.tenant,
-        repo_id=row.repo_id,
-        job_type=None if row.job_type is None else JobType(row.job_type),
-    )
+        at = None
+    return read_row(Job, row, dispatched_at=at)
 
 
 def _breaker(row: breakers.BreakerRow) -> Breaker:

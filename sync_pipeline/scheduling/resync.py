@@ -18,6 +18,7 @@ from sync_pipeline.core.errors import LeaseHeld
 from sync_pipeline.core.model import JobRequest, JobType, Kind, Mode, Trigger, Window
 from sync_pipeline.database import migrations
 from sync_pipeline.database.pool import Database, database_time
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.documents.formatting import counted
 from sync_pipeline.ledger import jobs
 from sync_pipeline.ledger import resync as store
@@ -127,7 +128,7 @@ def queue(
         rows = store.assets(conn, str(what), settings.scheduler.backfill_repair_window_hours * 3600)
         only = settings.scheduler.mvp_job_type_allowlist if settings.scheduler.mvp_mode_enabled else ()
         for row in rows:
-            asset = _unit(row)
+            asset = read_row(ResyncAsset, row)
             if not serves(settings, asset.instance, asset.tenant, asset.job_type):
                 continue
             if only and asset.job_type not in only:
@@ -196,20 +197,6 @@ def _left_out(asset: ResyncAsset, now: datetime, what: Resync) -> ResyncSkipReas
     if asset.watermark is None:
         return ResyncSkipReason.NOTHING_COMPLETE
     return ResyncSkipReason.DONE if asset.queued_at is not None and asset.queued_at >= asked_at else None
-
-
-def _unit(row: dict[str, Any]) -> ResyncAsset:
-    return ResyncAsset(
-        repo_id=row["repo_id"],
-        job_type=JobType(row["job_type"]),
-        instance=row["instance"],
-        tenant=row["tenant"],
-        watermark=row["watermark"],
-        queued_at=row["queued_at"],
-        open=row["open"],
-        failed_at=row["failed_at"],
-        succeeded_at=row["succeeded_at"],
-    )
 
 
 def _document(piece: Piece) -> dict[str, Any]:
