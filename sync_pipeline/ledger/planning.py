@@ -24,6 +24,7 @@ from sync_pipeline.database.rows import mark_of, only_row, read_row
 
 _SCHEDULER_LOCK = 0x5C3_0001
 _BLOCKS_LOCK = 0x5C3_0002
+_RESYNC_LOCK = 0x5C3_0007
 # A plan looks at about so many waiting jobs; a long backlog must not make ticks slow. They are shared out
 # evenly, at least one to each that has any, so that the backlog of one hides nobody else's.
 _JOBS_LOOKED_AT = 4000
@@ -197,3 +198,15 @@ def try_lock_scheduler(conn: Connection, patience: float = 0.0) -> bool:
 def lock_blocks(conn: Connection) -> None:
     """Be the only one who appends revision blocks until the caller's transaction ends."""
     conn.execute(_SQL["lock"], {"lock": _BLOCKS_LOCK})
+
+
+def resync_assets(conn: Connection, reason: str, look_back: float) -> list[dict[str, Any]]:
+    """The rows of every asset that may be read again, with its ``watermark``. They cover the runs of the last
+    ``look_back`` seconds, and a day more."""
+    rows = conn.execute(_SQL["resync_units"], {"reason": reason, "look_back": look_back}).fetchall()
+    return [row | {"watermark": mark_of(row, "watermark")} for row in rows]
+
+
+def lock_resync(conn: Connection) -> None:
+    """Be the only one who decides what is read again until the caller's transaction ends."""
+    conn.execute(_SQL["lock_resync"], {"lock": _RESYNC_LOCK})

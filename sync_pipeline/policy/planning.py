@@ -19,7 +19,7 @@ from sync_pipeline.policy import caps, gates
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope, evaluate
 from sync_pipeline.policy.degradation import Sizes, reduced, suggest
 from sync_pipeline.policy.due import evaluate_asset, evaluate_job
-from sync_pipeline.policy.error_budget import failure_rate, rate_limit_rate
+from sync_pipeline.policy.gates import failure_rate, rate_limit_rate
 from sync_pipeline.policy.samples import RunOutcome, Sample, rates_of_server
 from sync_pipeline.policy.snapshot import (
     PRIORITY_OF_REASON,

@@ -31,11 +31,11 @@ from sync_pipeline.database.rows import mark_of
 from sync_pipeline.documents.formatting import plain_mark
 from sync_pipeline.ledger import credentials, heartbeats, pauses, pools
 from sync_pipeline.ledger import status as store
+from sync_pipeline.policy.breaker import BreakerState, Scope
 from sync_pipeline.reports import blockers, health, run_starts, slowness
 from sync_pipeline.reports.configuration import CredentialSources
 from sync_pipeline.reports.health import Facts, HealthResult
-from sync_pipeline.reports.reasons import PASSES, WAITS_FOR_ITSELF, remedies
-from sync_pipeline.reports.servers import server_documents
+from sync_pipeline.reports.reasons import PASSES, WAITS_FOR_ITSELF, Reason, remedies
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.scheduling.dispatch import limits_of
 from sync_pipeline.scheduling.pools import pool_document
@@ -47,6 +47,7 @@ UNHEALTHY, WAITING, HEALTHY = "unhealthy", "waiting", "healthy"
 _VERDICTS = (UNHEALTHY, WAITING, HEALTHY)
 _WAITING_JOBS = (JobStatus.PENDING, JobStatus.RUNNING, JobStatus.FAILED)
 _SHOWN_WINDOWS = 3
+_READABLE = frozenset({"ok", "empty"})
 
 Document = dict[str, Any]
 
@@ -125,7 +126,7 @@ def status(
             "units": {verdict: counts[verdict] for verdict in reversed(_VERDICTS)},
             "jobs": {str(one): by_status[one] for one in JobStatus},
         },
-        "servers": server_documents(assets, counted, obstacles, credentials_from),
+        "servers": _servers(assets, counted, obstacles, credentials_from),
         "due": blockers.due_document(assets, due, now, settings),
         **obstacles,
         "switched_off": settings.switched_off,
@@ -341,3 +342,74 @@ def _worst_first(asset: Document) -> tuple[int, int, float, str, str]:
         asset["path"],
         asset["job_type"],
     )
+
+
+# Whole servers --------------------------------------------------------------------------------------------
+
+
+def _servers(
+    assets: Sequence[Document],
+    jobs: Mapping[tuple[int, str], Mapping[str, int]],
+    obstacles: Mapping[str, Sequence[Mapping[str, Any]]],
+    credentials: CredentialSources,
+) -> list[Document]:
+    """A document for each server that has one of ``units``, the one with most unhealthy assets first.
+
+    ``jobs`` has the number of jobs by status of each (repository, job type). ``obstacles`` are the breakers,
+    pauses and limits of the report.
+    """
+    by_server: defaultdict[tuple[str, Kind], list[Document]] = defaultdict(list)
+    for asset in assets:
+        kind = Kind.SVN if asset["spec"].startswith("svn:") else Kind.GITLAB
+        by_server[asset["instance"], kind].append(asset)
+    found = [
+        _server(instance, kind, mine, jobs, obstacles, credentials.of(kind, instance))
+        for (instance, kind), mine in by_server.items()
+    ]
+    return sorted(found, key=lambda one: (-one["assets"]["unhealthy"], one["instance"], one["kind"]))
+
+
+def _server(
+    instance: str,
+    kind: Kind,
+    assets: Sequence[Document],
+    jobs: Mapping[tuple[int, str], Mapping[str, int]],
+    obstacles: Mapping[str, Sequence[Mapping[str, Any]]],
+    credential: str | None,
+) -> Document:
+    verdicts = Counter(asset["verdict"] for asset in assets)
+    access = Counter(asset["access"]["state"] for asset in assets if asset["verdict"] == "unhealthy")
+    lags = [asset["lag_seconds"] for asset in assets if asset["lag_seconds"] is not None]
+    counts: Counter[str] = Counter()
+    for asset in assets:
+        counts.update(jobs.get((asset["repo_id"], asset["job_type"]), {}))
+    states = {one["state"] for one in obstacles["breakers"] if _is_about(one, one["key"], instance)}
+    return {
+        "instance": instance,
+        "kind": str(kind),
+        "repositories": len({asset["repo_id"] for asset in assets}),
+        "assets": {
+            "total": len(assets),
+            **{verdict: verdicts[verdict] for verdict in reversed(_VERDICTS)},
+            "late": sum(Reason.STALE in asset["reasons"] for asset in assets),
+            "with_gaps": sum(asset["gaps"]["windows"] > 0 for asset in assets),
+            "never_complete": len(assets) - len(lags),
+        },
+        "access": {state: number for state, number in access.items() if state not in _READABLE},
+        "lag_seconds": max(lags, default=None),
+        "jobs": {
+            "waiting": counts[JobStatus.PENDING] + counts[JobStatus.FAILED],
+            "running": counts[JobStatus.RUNNING],
+            "dead": counts[JobStatus.DEAD],
+        },
+        "breaker": next((str(s) for s in (BreakerState.OPEN, BreakerState.HALF_OPEN) if s in states), None),
+        "paused": any(_is_about(one, one["instance"], instance) for one in obstacles["pauses"]),
+        "credential": credential,
+    }
+
+
+def _is_about(obstacle: Mapping[str, Any], key: str | None, instance: str) -> bool:
+    """True if a breaker or pause holds the whole server back."""
+    if obstacle.get("job") is not None:
+        return False
+    return obstacle["scope"] == Scope.GLOBAL or (obstacle["scope"] == Scope.INSTANCE and key == instance)

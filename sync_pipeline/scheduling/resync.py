@@ -21,7 +21,7 @@ from sync_pipeline.database.pool import Database, database_time
 from sync_pipeline.database.rows import read_row
 from sync_pipeline.documents.formatting import counted
 from sync_pipeline.ledger import jobs
-from sync_pipeline.ledger import resync as store
+from sync_pipeline.ledger import planning as store
 from sync_pipeline.policy import resync as policy
 from sync_pipeline.policy.resync import FULL_SYNC_PRIORITY, REPAIR_PRIORITY, ResyncAsset
 from sync_pipeline.scheduling.dispatch import serves
@@ -123,9 +123,9 @@ def queue(
             return found
         config_hash = ""
         if execute:
-            store.lock(conn)
+            store.lock_resync(conn)
             config_hash = configuration.keep(conn, settings)
-        rows = store.assets(conn, str(what), settings.scheduler.backfill_repair_window_hours * 3600)
+        rows = store.resync_assets(conn, str(what), settings.scheduler.backfill_repair_window_hours * 3600)
         only = settings.scheduler.mvp_job_type_allowlist if settings.scheduler.mvp_mode_enabled else ()
         for row in rows:
             asset = read_row(ResyncAsset, row)
