@@ -326,15 +326,7 @@ def register(
         return NewProject(None, False, ())
     event, reason = ("reactivated", "taken up again") if again else ("registered", "registered")
     repos.record_event(conn, repository.repo_id, event, actor=actor, new=project.path or None)
-    repos.record_look(
-        conn,
-        repository.repo_id,
-        path=project.path,
-        default_branch=project.default_branch,
-        archived=project.is_archived,
-        marked_on=project.marked_on,
-        actor=actor,
-    )
+    repos.record_look(conn, repository.repo_id, project, actor=actor)
     for job_type in JOB_TYPES_OF_KIND[Kind.GITLAB]:
         watermarks.register(
             conn,
