@@ -134,9 +134,7 @@ def store_commits(
     }
     regressed = 0
     if any(without.values()):
-        counted = conn.execute(_SQL["count_poorer"], params | without).fetchone()
-        assert counted is not None
-        regressed = counted["regressed"]
+        regressed = only_value(conn.execute(_SQL["count_poorer"], params | without))
     if walk_id is not None:
         conn.execute(_SQL["take_over"], params)
     elif inserted_now := [sha for sha, is_new in written.items() if is_new]:

@@ -14,7 +14,7 @@ from typing import Any
 from sync_pipeline.core.model import JobType, RevisionWindow, TimeWindow, Window
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
-from sync_pipeline.database.rows import only_row
+from sync_pipeline.database.rows import only_row, only_value
 from sync_pipeline.facts.job_types import for_each_job_type
 
 COUNTED_ROWS = 100_000
@@ -70,9 +70,7 @@ def count(conn: Connection, repo_id: int, job_type: JobType, counted_rows: int =
     row = only_row(conn.execute(_COUNT[job_type], params))
     if row["rows"] <= counted_rows:
         return StoredRows(row["rows"])
-    explained = conn.execute(_ESTIMATE[job_type], params).fetchone()
-    assert explained is not None
-    [plan] = explained["QUERY PLAN"]
+    [plan] = only_value(conn.execute(_ESTIMATE[job_type], params))
     return StoredRows(max(row["rows"], int(plan["Plan"]["Plan Rows"])), is_estimate=True)
 
 

@@ -257,7 +257,7 @@ def _allowance(
         begun = max([*lately, breaker.opened_at])
         free = spacing is not None and not at_work and now >= begun + spacing
         return _Allowance(int(free), frozenset(), until)
-    left = min(limits.probes_per_scan, limits.breaker.half_open_requests - len(at_work))
+    left = min(limits.probes_per_scan, limits.breaker.half_open_max_requests - len(at_work))
     # If there are none of the job types for probes, any job type may probe.
     return _Allowance(left, limits.probe_job_types & there, None, one_each=breaker.scope in _OF_ALL_SERVERS)
 

@@ -144,9 +144,9 @@ def _evidence_of_pool(
         instance
         for instance, rate in rates.items()
         if rate.samples
-        and rate.failure < limits.failure_rate
-        and rate.rate_limit < limits.rate_limit_rate
-        and rate.timeout < limits.timeout_rate
+        and rate.failure < limits.failure_rate_threshold
+        and rate.rate_limit < limits.rate_limit_threshold
+        and rate.timeout < limits.timeout_rate_threshold
     }
     return [s for s in mine if s.instance in well]
 
@@ -174,7 +174,9 @@ def _evidence_of_all(
         )
     }
     if breaker.state is BreakerState.CLOSED:
-        fail = all(rates_of_server(own).failure >= limits.failure_rate for own in by_repository.values())
+        fail = all(
+            rates_of_server(own).failure >= limits.failure_rate_threshold for own in by_repository.values()
+        )
         return [s for own in by_repository.values() for s in own] if len(by_repository) > 1 and fail else ()
     every = [s for own in by_repository.values() for s in own]
     # One response proves it, whatever the others do; those have their own breakers.

@@ -11,7 +11,7 @@ separately, so a failing one does not stop the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
@@ -98,9 +98,7 @@ class ReapReport:
             "dagster_slots_freed": self.count("dagster slot"),
             "dagster_backfills_stuck": self.count("dagster backfill"),
             "errors": list(self.errors),
-            "items": [
-                {"kind": i.kind, "name": i.name, "outcome": i.outcome, "line": i.line} for i in self.items
-            ],
+            "items": [asdict(item) for item in self.items],
         }
 
     def summary(self) -> str:
