@@ -30,9 +30,12 @@ def only_value(cursor: psycopg.Cursor[dict[str, Any]]) -> Any:
     return value
 
 
-def read_row(kind: type[Record], row: Mapping[str, Any], /, **values: Any) -> Record:
-    """A dataclass with ``values``, and for its other fields the columns of ``row``. A text becomes the enum
-    that the field has. A field without a column has its default. Raises TypeError where there is none."""
+def read_row(kind: type[Record], row: Any, /, **values: Any) -> Record:
+    """A dataclass with ``values``, and for its other fields the columns of ``row``, which is a row or another
+    dataclass. A text becomes the enum that the field has. A field without a column has its default. Raises
+    TypeError where there is none."""
+    if not isinstance(row, Mapping):
+        row = {field.name: getattr(row, field.name) for field in fields(row)}
     enums = _enums(cast(Any, kind))
     for name in enums.keys() & row.keys() - values.keys():
         value, enum = row[name], enums[name]

@@ -7,7 +7,7 @@ through quarantine. They are resolved by the module that stores the row or the d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -59,10 +59,7 @@ def quarantine(
             {
                 "repo_id": repo_id,
                 "job_type": str(job_type),
-                "natural_key": row.natural_key,
-                "reason": row.reason,
-                "detail": row.detail,
-                "payload": row.payload,
+                **asdict(row),
                 "batch_id": batch_id,
             },
         )
@@ -77,9 +74,7 @@ def defer(conn: Connection, *, repo_id: int, job_type: JobType, fetches: Iterabl
             {
                 "repo_id": repo_id,
                 "job_type": str(job_type),
-                "natural_key": item.natural_key,
-                "detail": item.detail,
-                "error": item.error,
+                **asdict(item),
             },
         )
 

@@ -60,6 +60,8 @@ same window. ``given_up`` is :data:`GIVEN_UP`.
 
 _SQL = queries("jobs")
 
+_STORED_WITH_JOB = ("repo_id", "job_type", "mode", "trigger", "actor", "reason", "reread", "priority")
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -101,23 +103,14 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
     once more. Raises LookupError if the asset is not registered, LeaseHeld while a job of another kind has
     the same window.
     """
-    params = {
-        "repo_id": request.repo_id,
-        "job_type": str(request.job_type),
-        "mode": str(request.mode),
-        "reread": request.reread,
-        "from_raw": request.from_raw,
+    names = (*_STORED_WITH_JOB, "from_raw", "only_differences", "depth")
+    params = {name: getattr(request, name) for name in names} | range_params(request.window)
+    params |= {
         "quarantine_ids": sorted(request.quarantine) or None,
-        "only_differences": request.only_differences,
-        "depth": None if request.depth is None else str(request.depth),
-        "priority": request.priority,
         "max_attempts": max_attempts,
-        "trigger": str(request.trigger),
-        "actor": request.actor,
-        "reason": request.reason,
         "config_hash": config_hash,
         "code_version": __version__,
-    } | range_params(request.window)
+    }
     # The found job may end between the two statements; then the next round makes a new one.
     for _ in range(5):
         row = (
@@ -160,8 +153,7 @@ def cut(conn: Connection, job_id: UUID, piece: Window, rest: Window) -> UUID | N
 
 
 def _request_of(row: dict[str, Any], window: Window) -> JobRequest:
-    names = ("repo_id", "job_type", "mode", "trigger", "actor", "reason", "reread", "priority")
-    return read_row(JobRequest, {name: row[name] for name in names}, window=window)
+    return read_row(JobRequest, {name: row[name] for name in _STORED_WITH_JOB}, window=window)
 
 
 def claim(

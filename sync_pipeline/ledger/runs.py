@@ -19,15 +19,9 @@ from sync_pipeline.core.model import Counts, JobType, Mode, TimeWindow, Window
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_multiranges, from_ranges
-from sync_pipeline.database.rows import only_value
+from sync_pipeline.database.rows import only_value, read_row
 
 _SQL = queries("runs")
-
-
-_SAME_NAMES = (
-    *("batch_id", "run_id", "fence", "owed", "position", "first_key", "last_key"),
-    *("calls", "seconds", "committed_at"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +103,14 @@ def _batch(row: dict[str, Any]) -> BatchRow:
         covered = read[0]
     if row["position"] is not None and window is not None and not isinstance(window, TimeWindow):
         read = (window,)
-    counts = {name: row[name] for name in ("inserted", "updated", "unchanged", "regressed", "quarantined")}
-    return BatchRow(
+    return read_row(
+        BatchRow,
+        row,
         number=row["batch_no"],
         window=window,
         covered=covered if row["covers"] else None,
         read=read,
-        counts=Counts(read=row["rows_read"], **counts),
-        **{name: row[name] for name in _SAME_NAMES},
+        counts=read_row(Counts, row, read=row["rows_read"]),
     )
 
 

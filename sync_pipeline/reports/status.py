@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -157,12 +158,7 @@ def _run_starts(settings: Settings, database: Database) -> Document | None:
     found = run_starts.look(settings, database.url)
     if found is None:
         return None
-    return {
-        "runs": found.runs,
-        "failed": found.failed,
-        "reason": found.reason,
-        "last_at": plain_mark(found.last_at),
-    }
+    return {**asdict(found), "last_at": plain_mark(found.last_at)}
 
 
 def _attendance(conn: Connection, repo_ids: Sequence[int] | None) -> Document:

@@ -28,7 +28,7 @@ from sync_pipeline.documents.formatting import counted
 from sync_pipeline.ledger import breakers, heartbeats, jobs, pauses
 from sync_pipeline.ledger import planning as store
 from sync_pipeline.ledger.pools import DEFAULT_POOL
-from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState, Scope
+from sync_pipeline.policy.breaker import Breaker, BreakerLimits, BreakerState
 from sync_pipeline.policy.degradation import DegradationLimits
 from sync_pipeline.policy.planning import plan
 from sync_pipeline.policy.samples import Rates, Sample
@@ -146,7 +146,7 @@ def read_plan(
             limits=limits,
             refused={instance: stop.last_seen_at for instance, stop in tokens.stopped.items()},
             refused_since={instance: stop.stopped_at for instance, stop in tokens.stopped.items()},
-            pauses=[read_row(Pause, asdict(row)) for row in pauses.active(conn)],
+            pauses=[read_row(Pause, row) for row in pauses.active(conn)],
             breakers=[_breaker(row) for row in breakers.read(conn)],
             samples=[read_row(Sample, row) for row in rows.samples],
             served=rows.served,
@@ -376,31 +376,17 @@ def _job(row: Mapping[str, Any], workers: Collection[str], now: datetime) -> Job
 
 
 def _breaker(row: breakers.BreakerRow) -> Breaker:
-    return Breaker(
-        scope=Scope(row.scope),
-        key=row.key,
-        state=BreakerState(row.state),
-        since=row.since,
-        opened_at=row.opened_at,
-        rates=Rates(row.failure_rate, row.rate_limit_rate, row.timeout_rate, row.samples),
-        judged_upto=row.judged_upto,
-        successes=row.half_open_successes,
-        reason=row.reason,
-    )
+    rates = Rates(row.failure_rate, row.rate_limit_rate, row.timeout_rate, row.samples)
+    return read_row(Breaker, row, rates=rates, successes=row.half_open_successes)
 
 
 def _breaker_row(breaker: Breaker) -> breakers.BreakerRow:
-    return breakers.BreakerRow(
-        scope=str(breaker.scope),
-        key=breaker.key,
-        state=str(breaker.state),
-        since=breaker.since,
-        opened_at=breaker.opened_at,
+    return read_row(
+        breakers.BreakerRow,
+        breaker,
         failure_rate=breaker.rates.failure,
         rate_limit_rate=breaker.rates.rate_limit,
         timeout_rate=breaker.rates.timeout,
         samples=breaker.rates.samples,
-        judged_upto=breaker.judged_upto,
         half_open_successes=breaker.successes,
-        reason=breaker.reason,
     )
