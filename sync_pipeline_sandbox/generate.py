@@ -12,11 +12,9 @@ from tempfile import TemporaryDirectory
 
 from sync_pipeline.database import migrations, objects
 from sync_pipeline.database.pool import Database
-from sync_pipeline.facts.schema import columns_document, describe
-from sync_pipeline.reports import schema_page
+from sync_pipeline.facts.schema import describe
 from sync_pipeline.runtime import environment
-from sync_pipeline.settings import page
-from sync_pipeline_sandbox import schemas
+from sync_pipeline_sandbox import schema_page, schemas, settings_page
 
 
 def texts() -> Mapping[str, str]:
@@ -33,8 +31,8 @@ def texts() -> Mapping[str, str]:
             environment.remove_server(state_dir)
     return {
         "docs/schema.md": schema_page.page(tables),
-        "docs/settings.md": page.document(),
-        "sql/columns.json": columns_document(tables),
+        "docs/settings.md": settings_page.document(),
+        "sql/columns.json": schema_page.columns_document(tables),
         "sql/objects.json": objects.document(found),
         **schemas.texts(),
     }

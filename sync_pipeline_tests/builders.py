@@ -24,6 +24,7 @@ from sync_pipeline.core.model import (
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.ledger import repos, watermarks
 from sync_pipeline.settings import Settings
+from sync_pipeline.sources.gitlab.project import ProjectInfo
 from sync_pipeline.sync.readers import svn_reader
 
 _REPO = """
@@ -31,6 +32,11 @@ INSERT INTO scm.repos (kind, instance, instance_slug, tenant, slug, url, svn_uui
 VALUES ('svn', 'local', 'local', 'acme', %(slug)s, %(url)s, 'uuid-of-' || %(slug)s, %(url)s)
 RETURNING repo_id
 """
+
+
+def project_info(path: str | None, branch: str | None, *, archived: bool = False) -> ProjectInfo:
+    """A project as a look at it shows it; the server may leave out its path and branch."""
+    return ProjectInfo(12, path or "", None, branch, archived, False, None, None, None, {})
 
 
 def register(conn: Connection, slug: str = "paint", *, origin: int = 1, head: int | None = None) -> int:

@@ -18,9 +18,9 @@ from sync_pipeline.settings import (
     files,
     given,
     load_settings,
-    page,
 )
 from sync_pipeline.settings.given import PROFILES
+from sync_pipeline_sandbox import settings_page
 
 SECRET = "hunter2-never-shown"
 
@@ -667,7 +667,7 @@ def test_the_state_folder_is_absolute(folder: Path) -> None:
 
 def test_the_generated_page_is_current() -> None:
     written = Path(__file__).parent.parent / "docs" / "settings.md"
-    assert written.read_text() == page.document(), "run: ./dev generate"
+    assert written.read_text() == settings_page.document(), "run: ./dev generate"
 
 
 def test_an_earlier_name_is_accepted_with_a_line_that_names_the_new_one(

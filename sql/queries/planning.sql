@@ -219,3 +219,28 @@ SELECT pg_try_advisory_xact_lock(%(lock)s) AS locked
 -- name: lock
 -- Waits for the scheduler's lock.
 SELECT pg_advisory_xact_lock(%(lock)s)
+
+-- name: resync_units
+-- What may be read again: active and readable. ``reason`` tells the jobs of one kind of rereading from others.
+SELECT w.repo_id, w.job_type, r.kind, r.url, r.project_id, r.instance, r.tenant, w.watermark_rev,
+       w.watermark_time, mine.queued_at, coalesce(mine.open, FALSE) AS open, ran.failed_at, ran.succeeded_at
+  FROM scm.sync_watermarks AS w
+  JOIN scm.repos AS r USING (repo_id)
+ CROSS JOIN LATERAL (
+       SELECT max(j.created_at) AS queued_at,
+              bool_or(j.status IN ('pending', 'running', 'failed')) AS open
+         FROM scm.sync_jobs AS j
+        WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.mode = 'backfill' AND j.reread
+          AND j.reason = %(reason)s) AS mine
+ CROSS JOIN LATERAL (
+       SELECT max(s.finished_at) FILTER (WHERE s.status = 'failed') AS failed_at,
+              max(s.finished_at) FILTER (WHERE s.status IN ('completed', 'no_data')) AS succeeded_at
+         FROM scm.sync_runs AS s
+        WHERE s.repo_id = w.repo_id AND s.job_type = w.job_type AND s.mode = 'incremental'
+          AND s.started_at > now() - make_interval(hours => 24) - make_interval(secs => %(look_back)s)) AS ran
+ WHERE r.lifecycle = 'active' AND w.access IN ('ok', 'archived', 'pending_deletion', 'moved')
+ ORDER BY w.repo_id, w.job_type
+
+-- name: lock_resync
+-- One decides after the other, so that the second sees what the first has queued.
+SELECT pg_advisory_xact_lock(%(lock)s)

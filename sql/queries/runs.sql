@@ -36,3 +36,16 @@ SELECT 1 FROM scm.sync_watermark_events WHERE run_id = %(run_id)s OR batch_id = 
 -- Lists the jobs with an attempt that began since a given time.
 SELECT DISTINCT job_id FROM scm.sync_runs
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s AND started_at >= %(since)s
+
+-- name: pace
+-- The largest runs of a month tell the pace of much work; idle looks only how long a look takes. Those of the
+-- repository itself come first, then its neighbours on the same server.
+SELECT sum(seconds)::float8 / nullif(sum(rows_read), 0) AS seconds_per_row
+  FROM (SELECT s.rows_read, extract(epoch FROM s.finished_at - s.started_at) AS seconds
+          FROM scm.sync_runs AS s
+          JOIN scm.repos AS r USING (repo_id)
+         WHERE r.instance = (SELECT instance FROM scm.repos WHERE repo_id = %(repo_id)s)
+           AND s.job_type = %(job_type)s AND s.status = 'completed' AND s.calls > 0 AND s.rows_read > 0
+           AND s.started_at > now() - interval '30 days'
+         ORDER BY s.repo_id = %(repo_id)s DESC, s.rows_read DESC
+         LIMIT 5) AS largest

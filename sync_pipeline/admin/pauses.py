@@ -101,9 +101,9 @@ def breaker_listing(database: Database, settings: Settings) -> BreakerList:
         return {
             "enabled": settings.breaker.enabled,
             "opens_at": {
-                "failure_rate": limits.failure_rate,
-                "rate_limit_rate": limits.rate_limit_rate,
-                "timeout_rate": limits.timeout_rate,
+                "failure_rate": limits.failure_rate_threshold,
+                "rate_limit_rate": limits.rate_limit_threshold,
+                "timeout_rate": limits.timeout_rate_threshold,
                 "runs": limits.min_samples,
             },
             "breakers": [

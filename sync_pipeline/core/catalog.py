@@ -424,11 +424,6 @@ class CatalogSnapshot:
     history_start: date | None = None
     version: int = SNAPSHOT_VERSION
 
-    @property
-    def block_count(self) -> int:
-        """How many blocks hold all revisions known when it was written; at least one."""
-        return block_of(self.head_rev).first // BLOCK_REVISIONS + 1
-
 
 _SNAPSHOTS = TypeAdapter(CatalogSnapshot)
 

@@ -17,6 +17,7 @@ from sync_pipeline.core.gitlab_rows import CommitRow
 from sync_pipeline.core.model import Counts
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_row, only_value
 from sync_pipeline.database.values import ESCAPED, flags, payload, recordset, restored
 from sync_pipeline.facts import refs
 from sync_pipeline.facts.tables import COMMITS
@@ -71,8 +72,7 @@ def begin_walk(conn: Connection, *, repo_id: int, tip: str, covered: str | None,
     """The walk with these ends: the one that was interrupted, or a new one. One that is complete begins
     again at its first page, and proves nothing until it is complete again."""
     params = {"repo_id": repo_id, "tip": tip, "covered": covered, "generation": generation}
-    row = conn.execute(_SQL["begin"], params).fetchone()
-    assert row is not None
+    row = only_row(conn.execute(_SQL["begin"], params))
     return Walk(**row)
 
 
@@ -134,9 +134,7 @@ def store_commits(
     }
     regressed = 0
     if any(without.values()):
-        counted = conn.execute(_SQL["count_poorer"], params | without).fetchone()
-        assert counted is not None
-        regressed = counted["regressed"]
+        regressed = only_value(conn.execute(_SQL["count_poorer"], params | without))
     if walk_id is not None:
         conn.execute(_SQL["take_over"], params)
     elif inserted_now := [sha for sha, is_new in written.items() if is_new]:
@@ -197,6 +195,4 @@ def note_parents_asked(conn: Connection, repo_id: int, shas: Sequence[str]) -> N
 
 def count_commits(conn: Connection, repo_id: int) -> int:
     """How many stored commits a branch or tag of the repository reaches, without tombstones."""
-    row = conn.execute(_SQL["count_commits"], {"repo_id": repo_id}).fetchone()
-    assert row is not None
-    return int(row["commits"])
+    return int(only_value(conn.execute(_SQL["count_commits"], {"repo_id": repo_id})))

@@ -15,6 +15,7 @@ from sync_pipeline.core.gitlab_rows import CommitRow, MergeRequestRow, MergeRequ
 from sync_pipeline.core.model import Counts, DeferredFetch, JobType
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_value
 from sync_pipeline.database.values import content_hash, flags, payload, recordset
 from sync_pipeline.facts import quarantine
 from sync_pipeline.facts.tables import MERGE_REQUEST_COMMITS, MERGE_REQUESTS, VERSIONS
@@ -259,6 +260,4 @@ def postpone(conn: Connection, repo_id: int, iids: Sequence[int]) -> None:
 
 def count_merge_requests(conn: Connection, repo_id: int) -> int:
     """How many merge requests of the repository are stored, without tombstones."""
-    row = conn.execute(_SQL["count_merge_requests"], {"repo_id": repo_id}).fetchone()
-    assert row is not None
-    return int(row["merge_requests"])
+    return int(only_value(conn.execute(_SQL["count_merge_requests"], {"repo_id": repo_id})))

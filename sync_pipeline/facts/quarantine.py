@@ -7,7 +7,7 @@ through quarantine. They are resolved by the module that stores the row or the d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,6 +16,7 @@ from sync_pipeline.core.model import DeferredFetch, JobType, QuarantinedRow, Win
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_ranges
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.database.values import recordset
 
 _SQL = queries("quarantine")
@@ -58,10 +59,7 @@ def quarantine(
             {
                 "repo_id": repo_id,
                 "job_type": str(job_type),
-                "natural_key": row.natural_key,
-                "reason": row.reason,
-                "detail": row.detail,
-                "payload": row.payload,
+                **asdict(row),
                 "batch_id": batch_id,
             },
         )
@@ -76,9 +74,7 @@ def defer(conn: Connection, *, repo_id: int, job_type: JobType, fetches: Iterabl
             {
                 "repo_id": repo_id,
                 "job_type": str(job_type),
-                "natural_key": item.natural_key,
-                "detail": item.detail,
-                "error": item.error,
+                **asdict(item),
             },
         )
 
@@ -114,9 +110,7 @@ def entries(
 
 
 def _entry(row: dict[str, Any]) -> QuarantineEntry:
-    values = {name: row[name] for name in row if name in QuarantineEntry.__dataclass_fields__}
-    window = from_ranges(row["revs"], row["period"])
-    return QuarantineEntry(**values | {"job_type": JobType(row["job_type"]), "window": window})
+    return read_row(QuarantineEntry, row, window=from_ranges(row["revs"], row["period"]))
 
 
 def payload_of(conn: Connection, quarantine_id: int) -> bytes:

@@ -20,6 +20,7 @@ from sync_pipeline.core.gitlab_rows import MergeRequestRow, Origin, Person, Revi
 from sync_pipeline.core.model import Counts, JobType
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_value
 from sync_pipeline.database.values import ESCAPED, flags, payload, recordset, storable
 from sync_pipeline.facts import quarantine
 from sync_pipeline.facts.tables import REVIEW_EVENTS
@@ -378,6 +379,4 @@ def postpone(
 
 def count_events(conn: Connection, repo_id: int) -> int:
     """How many review events of the repository are stored that the source showed at the latest reading."""
-    row = conn.execute(_SQL["count_events"], {"repo_id": repo_id}).fetchone()
-    assert row is not None
-    return int(row["events"])
+    return int(only_value(conn.execute(_SQL["count_events"], {"repo_id": repo_id})))

@@ -9,7 +9,6 @@ location of Dagster. ``./dev generate`` writes it; a test keeps it current.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sync_pipeline.database.pool import Connection
@@ -52,18 +51,6 @@ def describe(conn: Connection) -> list[Table]:
         columns = (*known.columns, column) if known else (column,)
         tables[row["name"]] = Table(row["name"], row["kind"], row["meaning"] or "", columns)
     return list(tables.values())
-
-
-def columns_document(tables: Iterable[Table]) -> str:
-    """The text of ``sql/columns.json``."""
-    facts = {table.name: table for table in tables if table.name in FACT_TABLES}
-    lines = []
-    for name in FACT_TABLES:
-        columns = ",\n".join(
-            f"  {json.dumps([c.name, c.type, c.required, c.meaning])}" for c in facts[name].columns
-        )
-        lines.append(f' "{name}": [\n{columns}\n ]')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def fact_columns() -> dict[str, tuple[Column, ...]]:

@@ -14,6 +14,7 @@ from typing import Any
 from sync_pipeline.core.model import JobType, RevisionWindow, TimeWindow, Window
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_row, only_value
 from sync_pipeline.facts.job_types import for_each_job_type
 
 COUNTED_ROWS = 100_000
@@ -66,13 +67,10 @@ class StoredRows:
 def count(conn: Connection, repo_id: int, job_type: JobType, counted_rows: int = COUNTED_ROWS) -> StoredRows:
     """The rows of the asset's own table; at most ``counted_rows`` are counted."""
     params = {"repo_id": repo_id, "limit": counted_rows + 1}
-    row = conn.execute(_COUNT[job_type], params).fetchone()
-    assert row is not None
+    row = only_row(conn.execute(_COUNT[job_type], params))
     if row["rows"] <= counted_rows:
         return StoredRows(row["rows"])
-    explained = conn.execute(_ESTIMATE[job_type], params).fetchone()
-    assert explained is not None
-    [plan] = explained["QUERY PLAN"]
+    [plan] = only_value(conn.execute(_ESTIMATE[job_type], params))
     return StoredRows(max(row["rows"], int(plan["Plan"]["Plan Rows"])), is_estimate=True)
 
 
@@ -106,9 +104,7 @@ def _in_window(
         (window.first, window.end) if isinstance(window, RevisionWindow) else (window.since, window.until)
     )
     params = {"repo_id": repo_id, "start": start, "end": end, "limit": limit}
-    row = conn.execute(_IN_WINDOW[job_type], params).fetchone()
-    assert row is not None
-    return row
+    return only_row(conn.execute(_IN_WINDOW[job_type], params))
 
 
 def last_change_at(conn: Connection, repo_id: int, job_type: JobType) -> datetime | None:

@@ -20,6 +20,7 @@ from psycopg.types.json import Jsonb
 from sync_pipeline.core.model import Counts, PathChange, RevisionRow, RevisionWindow, Visibility
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_row, only_value
 from sync_pipeline.database.values import recordset, storable
 
 _SQL = queries("svn_revisions")
@@ -141,18 +142,14 @@ def store_revisions(
     if conn.execute(_SQL["archive"], params).rowcount:
         conn.execute(_SQL["archive_paths"], params)
     changed = conn.execute(_SQL["upsert"], params).rowcount
-    counted = conn.execute(_SQL["count"], params).fetchone()
-    assert counted is not None
+    counts: dict[str, int] = only_row(conn.execute(_SQL["count"], params))
     if changed:
         conn.execute(_SQL["drop_paths"], params)
         conn.execute(_SQL["insert_paths"], params)
     conn.execute(_SQL["hidden_since"], params | {"ranks": _RANKS})
     conn.execute(_SQL["resolve"], params)
-    counts: dict[str, int] = dict(counted)
     if counts["regressed"]:
-        doubted = conn.execute(_SQL["only_in_doubt"], params).fetchone()
-        assert doubted is not None
-        counts["regressed"] -= doubted["number"]
+        counts["regressed"] -= only_value(conn.execute(_SQL["only_in_doubt"], params))
     return Counts(
         **counts,
         unchanged=counts["read"] - counts["inserted"] - counts["updated"] - counts["regressed"],
@@ -269,6 +266,4 @@ def is_whole(conn: Connection, repo_id: int, rev_num: int) -> bool:
 
 def count_revisions(conn: Connection, repo_id: int) -> int:
     """How many revisions of the repository are stored, without tombstones."""
-    row = conn.execute(_SQL["count_revisions"], {"repo_id": repo_id}).fetchone()
-    assert row is not None
-    return int(row["revisions"])
+    return int(only_value(conn.execute(_SQL["count_revisions"], {"repo_id": repo_id})))

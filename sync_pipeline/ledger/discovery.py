@@ -17,6 +17,7 @@ from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.model import Lifecycle
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_row, read_row
 
 _SQL = queries("discovery")
 
@@ -75,9 +76,7 @@ class Missed:
 
 
 def _root(row: dict[str, Any]) -> Root:
-    fields = {name: row[name] for name in Root.__dataclass_fields__}
-    lists = {name: tuple(row[name]) for name in ("include", "exclude")}
-    return Root(**{**fields, **lists, "lifecycle": Lifecycle(row["lifecycle"])})
+    return read_row(Root, row, include=tuple(row["include"]), exclude=tuple(row["exclude"]))
 
 
 def add_root(
@@ -108,8 +107,7 @@ def add_root(
         row = conn.execute(_SQL["insert"], params).fetchone()
         if row is not None:
             return _root(row), True
-        row = conn.execute(_SQL["change"], params).fetchone()
-        assert row is not None
+        row = only_row(conn.execute(_SQL["change"], params))
         return _root(row), False
 
 
@@ -152,9 +150,7 @@ def record_visit(
 def projects(conn: Connection, instance: str) -> dict[int, KnownProject]:
     """Every project of a server that the catalog has, retired ones too, by project id."""
     rows = conn.execute(_SQL["projects"], {"instance": instance})
-    return {
-        row["project_id"]: KnownProject(**{**row, "lifecycle": Lifecycle(row["lifecycle"])}) for row in rows
-    }
+    return {row["project_id"]: read_row(KnownProject, row) for row in rows}
 
 
 def adopt(conn: Connection, root_id: int, repo_ids: Sequence[int]) -> None:

@@ -13,6 +13,7 @@ from sync_pipeline.core.model import BEGINNING
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_multiranges
+from sync_pipeline.database.rows import only_value
 from sync_pipeline.ledger import jobs, servers
 
 _SQL = queries("health")
@@ -22,8 +23,7 @@ def facts(conn: Connection, repo_ids: Sequence[int] | None = None, *, repairs: i
     """The facts of these repositories, or of all. ``gap``, ``queued``, ``failed`` are windows, ``now`` is the
     database's clock; ``unrepaired`` are the differences from the source that ``repairs`` did not heal."""
     with conn.transaction():
-        clock = conn.execute(_SQL["now"]).fetchone()
-        assert clock is not None
+        now = only_value(conn.execute(_SQL["now"]))
         params = {
             "repo_ids": None if repo_ids is None else list(repo_ids),
             "beginning": BEGINNING,
@@ -38,7 +38,7 @@ def facts(conn: Connection, repo_ids: Sequence[int] | None = None, *, repairs: i
         row["gap"] = from_multiranges(row.pop("gap_revs"), row.pop("gap_time"))
         row["queued"] = from_multiranges(row.pop("queued_revs"), row.pop("queued_time"))
         row["failed"] = from_multiranges(row.pop("failed_revs"), row.pop("failed_time"))
-        row["now"] = clock["now"]
+        row["now"] = now
         row["unreadable"] = row["unreadable"] or []
     return rows
 

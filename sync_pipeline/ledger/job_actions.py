@@ -8,7 +8,7 @@ takes. Does not belong here: the edges of those who work (:mod:`sync_pipeline.le
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -94,16 +94,9 @@ def listed(conn: Connection, filters: Filters, limit: int) -> list[dict[str, Any
     return conn.execute(
         _LIST,
         {
+            **asdict(filters),
             "job_ids": None if filters.job_ids is None else list(filters.job_ids),
             "statuses": None if filters.statuses is None else [str(s) for s in filters.statuses],
-            "repo_id": filters.repo_id,
-            "instance": filters.instance,
-            "tenant": filters.tenant,
-            "job_type": filters.job_type,
-            "mode": filters.mode,
-            "worker": filters.worker,
-            "older": filters.older,
-            "everything": filters.everything,
             "given_up": list(jobs.GIVEN_UP),
             "limit": limit,
         },

@@ -32,6 +32,7 @@ from sync_pipeline.core.model import (
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_ranges, multirange_params, range_params
+from sync_pipeline.database.rows import only_row, only_value, read_row
 from sync_pipeline.ledger import pauses, sessions
 
 _CLAIMS_LOCK = 0x5C3_0008
@@ -58,6 +59,8 @@ same window. ``given_up`` is :data:`GIVEN_UP`.
 
 
 _SQL = queries("jobs")
+
+_STORED_WITH_JOB = ("repo_id", "job_type", "mode", "trigger", "actor", "reason", "reread", "priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +103,14 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
     once more. Raises LookupError if the asset is not registered, LeaseHeld while a job of another kind has
     the same window.
     """
-    params = {
-        "repo_id": request.repo_id,
-        "job_type": str(request.job_type),
-        "mode": str(request.mode),
-        "reread": request.reread,
-        "from_raw": request.from_raw,
+    names = (*_STORED_WITH_JOB, "from_raw", "only_differences", "depth")
+    params = {name: getattr(request, name) for name in names} | range_params(request.window)
+    params |= {
         "quarantine_ids": sorted(request.quarantine) or None,
-        "only_differences": request.only_differences,
-        "depth": None if request.depth is None else str(request.depth),
-        "priority": request.priority,
         "max_attempts": max_attempts,
-        "trigger": str(request.trigger),
-        "actor": request.actor,
-        "reason": request.reason,
         "config_hash": config_hash,
         "code_version": __version__,
-    } | range_params(request.window)
+    }
     # The found job may end between the two statements; then the next round makes a new one.
     for _ in range(5):
         row = (
@@ -159,17 +153,7 @@ def cut(conn: Connection, job_id: UUID, piece: Window, rest: Window) -> UUID | N
 
 
 def _request_of(row: dict[str, Any], window: Window) -> JobRequest:
-    return JobRequest(
-        repo_id=row["repo_id"],
-        job_type=JobType(row["job_type"]),
-        mode=Mode(row["mode"]),
-        trigger=Trigger(row["trigger"]),
-        actor=row["actor"],
-        reason=row["reason"],
-        window=window,
-        reread=row["reread"],
-        priority=row["priority"],
-    )
+    return read_row(JobRequest, {name: row[name] for name in _STORED_WITH_JOB}, window=window)
 
 
 def claim(
@@ -207,9 +191,7 @@ def claim(
     with conn.transaction():
         if max_running is not None:
             conn.execute(_SQL["lock_claims"], {"lock": _CLAIMS_LOCK})
-            others = conn.execute(_SQL["at_work"], params).fetchone()
-            assert others is not None
-            if others["at_work"] >= max_running:
+            if only_value(conn.execute(_SQL["at_work"], params)) >= max_running:
                 return None
         owner = conn.execute(_SQL["owner"], params).fetchone()
         if owner is None:
@@ -225,23 +207,15 @@ def claim(
             conn.execute(_SQL["release_lease"], {"owner": owner["claim_token"]})
         if row is None:
             return None
-        run = conn.execute(_SQL["start_run"], params).fetchone()
-        assert run is not None
+        run = only_row(conn.execute(_SQL["start_run"], params))
     sizes = (row["decision"] or {}).get("sizes") or {}
     step = sizes.get("window_seconds")
-    return Claim(
-        job_id=row["job_id"],
+    return read_row(
+        Claim,
+        row | run,
         token=token,
-        run_id=run["run_id"],
         attempt=row["attempts"],
-        max_attempts=row["max_attempts"],
-        generation=row["generation"],
         window=from_ranges(row["revs"], row["period"]),
-        reread=row["reread"],
-        actor=row["actor"],
-        reason=row["reason"],
-        trigger=Trigger(row["trigger"]),
-        failures=run["failures"],
         share=float(sizes.get("share", 1.0)),
         step=None if step is None else timedelta(seconds=step),
     )
@@ -358,9 +332,7 @@ def finish(
 
 def next_batch(conn: Connection) -> int:
     """The number of the batch that is about to be written."""
-    row = conn.execute(_SQL["next_batch"]).fetchone()
-    assert row is not None
-    return int(row["batch_id"])
+    return int(only_value(conn.execute(_SQL["next_batch"])))
 
 
 def add_batch(
@@ -387,12 +359,7 @@ def add_batch(
             "run_id": claim.run_id,
             "fence": fence,
             "covers": covers,
-            "read": counts.read,
-            "inserted": counts.inserted,
-            "updated": counts.updated,
-            "unchanged": counts.unchanged,
-            "regressed": counts.regressed,
-            "quarantined": counts.quarantined,
+            **asdict(counts),
             "owed": owed,
             "position": evidence and evidence.position,
             "first_key": evidence and evidence.first_key,
@@ -414,14 +381,7 @@ def _get(conn: Connection, job_id: UUID) -> dict[str, Any]:
 
 def state(conn: Connection, job_id: UUID) -> JobState:
     """Who has the job now. Raises ClaimLost if there is no such job."""
-    row = _get(conn, job_id)
-    return JobState(
-        JobStatus(row["status"]),
-        row["claimed_by"],
-        row["claim_expires_at"],
-        row["claim_token"],
-        row["claimed_process"],
-    )
+    return read_row(JobState, _get(conn, job_id))
 
 
 def report(conn: Connection, job_id: UUID) -> JobReport:
@@ -437,20 +397,8 @@ def report(conn: Connection, job_id: UUID) -> JobReport:
         window=from_ranges(job["revs"], job["period"]),
         job_status=JobStatus(job["status"]),
         run_status=RunStatus(run.get("status", "failed")),
-        counts=Counts(
-            read=run.get("rows_read", 0),
-            inserted=run.get("inserted", 0),
-            updated=run.get("updated", 0),
-            unchanged=run.get("unchanged", 0),
-            regressed=run.get("regressed", 0),
-            quarantined=run.get("quarantined", 0),
-        ),
-        traffic=Traffic(
-            calls=run.get("calls", 0),
-            rate_limited=run.get("rate_limited", 0),
-            timeouts=run.get("timeouts", 0),
-            waited=run.get("waited_seconds", 0.0),
-        ),
+        counts=read_row(Counts, run, read=run.get("rows_read", 0)),
+        traffic=read_row(Traffic, run, waited=run.get("waited_seconds", 0.0)),
         batches=run.get("batches", 0),
         seconds=run.get("seconds", 0.0),
         watermark_before=run.get("watermark_rev_before") or run.get("watermark_time_before"),

@@ -15,6 +15,7 @@ from sync_pipeline.core.errors import LeaseLost
 from sync_pipeline.core.model import JobType
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_row
 from sync_pipeline.ledger import sessions
 
 _SQL = queries("leases")
@@ -70,8 +71,7 @@ def acquire(
     with conn.transaction():
         candidate = conn.execute(_SQL["candidate"], params).fetchone()
         if candidate is not None:
-            taken = conn.execute(_SQL["take"], params | candidate).fetchone()
-            assert taken is not None
+            taken = only_row(conn.execute(_SQL["take"], params | candidate))
             conn.execute(_SQL["forget_waiters"], params | candidate)
             return Lease(candidate["lock_id"], taken["fence"])
     overdue = conn.execute(_SQL["overdue"], params).fetchone()

@@ -16,13 +16,15 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from sync_pipeline.core.model import JobRequest, JobType, Mode, Trigger, Window
+from sync_pipeline.core.model import JobRequest, Mode, Window
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_ranges, range_params
+from sync_pipeline.database.rows import mark_of, only_row, read_row
 
 _SCHEDULER_LOCK = 0x5C3_0001
 _BLOCKS_LOCK = 0x5C3_0002
+_RESYNC_LOCK = 0x5C3_0007
 # A plan looks at about so many waiting jobs; a long backlog must not make ticks slow. They are shared out
 # evenly, at least one to each that has any, so that the backlog of one hides no other.
 _JOBS_LOOKED_AT = 4000
@@ -56,8 +58,7 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
     and those with failures. Rate limits are relative to a full ``burst``.
     """
     with conn.transaction():
-        now = conn.execute(_SQL["now"]).fetchone()
-        assert now is not None
+        now = only_row(conn.execute(_SQL["now"]))
         assets = conn.execute(_SQL["units"]).fetchall()
         jobs = conn.execute(_SQL["jobs"], {"jobs_looked_at": _JOBS_LOOKED_AT}).fetchall()
         looked_at = {
@@ -69,10 +70,9 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
         buckets = conn.execute(_SQL["buckets"], {"burst": burst}).fetchall()
         served = {row["tenant"]: row["served_at"] for row in conn.execute(_SQL["served"]).fetchall()}
     for asset in assets:
-        revision, moment = asset.pop("watermark_rev"), asset.pop("watermark_time")
-        asset["watermark"] = moment if revision is None else revision
+        asset["watermark"] = mark_of(asset, "watermark")
     for job in jobs:
-        job["window"] = from_ranges(job.pop("revs"), job.pop("period"))
+        job["window"] = from_ranges(job["revs"], job["period"])
     return PlanningRows(now["now"], assets, jobs, samples, buckets, served, now["history_start"])
 
 
@@ -146,20 +146,8 @@ def unregister_pool(conn: Connection, pool: str) -> None:
 
 
 def _request(row: Mapping[str, Any], dagster_run_id: str | None) -> JobRequest:
-    return JobRequest(
-        repo_id=row["repo_id"],
-        job_type=JobType(row["job_type"]),
-        mode=Mode(row["mode"]),
-        trigger=Trigger(row["trigger"]),
-        actor=row["actor"],
-        reason=row["reason"],
-        window=from_ranges(row["revs"], row["period"]),
-        job_id=row["job_id"],
-        dagster_run_id=dagster_run_id,
-        reread=row["reread"],
-        only_differences=row["only_differences"],
-        priority=row["priority"],
-    )
+    window = from_ranges(row["revs"], row["period"])
+    return read_row(JobRequest, row, window=window, dagster_run_id=dagster_run_id)
 
 
 def record_hint(
@@ -210,3 +198,15 @@ def try_lock_scheduler(conn: Connection, patience: float = 0.0) -> bool:
 def lock_blocks(conn: Connection) -> None:
     """Be the only one who appends revision blocks until the caller's transaction ends."""
     conn.execute(_SQL["lock"], {"lock": _BLOCKS_LOCK})
+
+
+def resync_assets(conn: Connection, reason: str, look_back: float) -> list[dict[str, Any]]:
+    """The rows of every asset that may be read again, with its ``watermark``. They cover the runs of the last
+    ``look_back`` seconds, and a day more."""
+    rows = conn.execute(_SQL["resync_units"], {"reason": reason, "look_back": look_back}).fetchall()
+    return [row | {"watermark": mark_of(row, "watermark")} for row in rows]
+
+
+def lock_resync(conn: Connection) -> None:
+    """Be the only one who decides what is read again until the caller's transaction ends."""
+    conn.execute(_SQL["lock_resync"], {"lock": _RESYNC_LOCK})

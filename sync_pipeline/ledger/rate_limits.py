@@ -8,13 +8,14 @@ whose ``take`` says in Python what :func:`acquire` does) and the waiting.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from sync_pipeline.core.model import Bucket, Kind
 from sync_pipeline.database.pool import Connection, database_time
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import read_row
 
 ALL, SVN = "all", "svn"
 """Buckets of a whole server: of a GitLab, and of an SVN server, which may be the same host."""
@@ -78,14 +79,7 @@ def acquire(
     }
     while (row := conn.execute(_SQL["acquire"], values).fetchone()) is None:
         conn.execute(_SQL["create"], {"instance": instance, "bucket": bucket, "tokens": burst, "rate": rate})
-    return Permit(
-        wait=row["wait"],
-        needs_own=row["has_own"],
-        given_at=row["given_at"],
-        paused_until=row["paused_until"],
-        pause_reason=row["pause_reason"],
-        consecutive_429=row["consecutive_429"],
-    )
+    return read_row(Permit, row, needs_own=row["has_own"])
 
 
 def is_valid(conn: Connection, instance: str, bucket: str, given_at: datetime) -> bool:
@@ -151,16 +145,5 @@ def servers(conn: Connection) -> set[tuple[str, str]]:
 
 def listed(conn: Connection) -> Sequence[Listed]:
     """Every bucket there is."""
-    names = [field.name for field in fields(Bucket)]
-    return [_listed(row, names) for row in conn.execute(_SQL["list"]).fetchall()]
-
-
-def _listed(row: dict[str, Any], names: Sequence[str]) -> Listed:
-    return Listed(
-        instance=row["instance"],
-        endpoint_class=row["endpoint_class"],
-        bucket=Bucket(**{name: row[name] for name in names}),
-        consumed=row["consumed"],
-        rejected=row["rejected"],
-        limited=row["limited"],
-    )
+    rows = conn.execute(_SQL["list"]).fetchall()
+    return [read_row(Listed, row, bucket=read_row(Bucket, row)) for row in rows]

@@ -16,6 +16,7 @@ from sync_pipeline.core.model import JobType
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_multiranges
+from sync_pipeline.database.rows import mark_of, only_row, only_value
 
 _SQL = queries("reconcile_progress")
 
@@ -53,18 +54,12 @@ def snapshot(
         "places": places,
     }
     with conn.transaction():
-        now = conn.execute(_SQL["now"]).fetchone()
-        assert now is not None
+        now = only_row(conn.execute(_SQL["now"]))
         assets = conn.execute(_SQL["assets"], params).fetchall()
         sent = {row["instance"]: (row["now"], row["before"]) for row in conn.execute(_SQL["sent"])}
     for asset in assets:
-        for name, first, second in (
-            ("watermark", "watermark_rev", "watermark_time"),
-            ("covered_from", "covered_rev", "covered_time"),
-            ("next", "next_rev", "next_time"),
-        ):
-            revision, moment = asset.pop(first), asset.pop(second)
-            asset[name] = moment if revision is None else revision
+        for name, columns in (("watermark", "watermark"), ("covered_from", "covered"), ("next", "next")):
+            asset[name] = mark_of(asset, columns)
         asset["places"] = from_multiranges(asset.pop("revs") or (), asset.pop("period") or ())
     return ReconcileRows(now["now"], assets, sent)
 
@@ -98,17 +93,13 @@ def move(
 
 def is_repairing(conn: Connection, repo_id: int, job_type: JobType) -> bool:
     """True if a repair of differences waits or runs."""
-    row = conn.execute(_SQL["repairing"], {"repo_id": repo_id, "job_type": str(job_type)}).fetchone()
-    assert row is not None
-    return bool(row["repairing"])
+    return bool(only_value(conn.execute(_SQL["repairing"], {"repo_id": repo_id, "job_type": str(job_type)})))
 
 
 def totals(conn: Connection, *, repairs: int) -> dict[str, int]:
     """How many differences are ``open``, ``escalated`` among them and ``waiting`` until a deletion is
     believed, and how many ``tombstones`` came of others."""
-    row = conn.execute(_SQL["open"], {"repairs": repairs}).fetchone()
-    assert row is not None
-    return dict(row)
+    return only_row(conn.execute(_SQL["open"], {"repairs": repairs}))
 
 
 def mismatches_by_day(conn: Connection, days: int) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from sync_pipeline.core.model import Difference, DifferenceKind, JobType, Window
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_ranges, range_params
+from sync_pipeline.database.rows import only_value, read_row
 
 COUNTED = ("expected", "stored", "missing", "extra", "changed", "newer", "unreadable", "hidden")
 """The counts of rows in the result of a comparison."""
@@ -39,14 +40,9 @@ class Discrepancy:
     now: datetime
 
 
-_NOTED = ("discrepancy_id", "looks", "repairs", "found_at", "last_seen_at", "now")
-
-
 def next_number(conn: Connection) -> int:
     """The number of the comparison that begins."""
-    row = conn.execute(_SQL["next"]).fetchone()
-    assert row is not None
-    return int(row["number"])
+    return int(only_value(conn.execute(_SQL["next"])))
 
 
 def add(conn: Connection, window: Window, columns: Mapping[str, Any]) -> None:
@@ -117,14 +113,15 @@ def open_ones(
         "limit": limit,
     }
     return [
-        Discrepancy(
+        read_row(
+            Discrepancy,
+            row,
             difference=Difference(
                 row["natural_key"],
                 DifferenceKind(row["kind"]),
                 from_ranges(row["revs"], row["period"]),
                 tuple(row["fields"]),
             ),
-            **{name: row[name] for name in _NOTED},
         )
         for row in conn.execute(_SQL["open"], params | range_params(window))
     ]

@@ -8,21 +8,24 @@ here: visiting a source, what registering means beyond the row
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sync_pipeline.core import catalog
 from sync_pipeline.core.catalog import RepositorySpec
 from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.core.model import Kind, Lifecycle, Repository
+from sync_pipeline.core.model import Kind, Repository
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_row, only_value, read_row
+
+if TYPE_CHECKING:
+    from sync_pipeline.sources.gitlab.project import ProjectInfo
 
 _SQL = queries("repos")
 
 
 def _repository(row: dict[str, Any]) -> Repository:
-    fields = {name: row[name] for name in Repository.__dataclass_fields__}
-    return Repository(**{**fields, "kind": Kind(row["kind"]), "lifecycle": Lifecycle(row["lifecycle"])})
+    return read_row(Repository, row)
 
 
 def insert_svn(
@@ -56,8 +59,7 @@ def _insert(
     the ``repo_id``."""
     with conn.transaction():
         conn.execute(_SQL["lock_names"])
-        row = conn.execute(_SQL["next_id"]).fetchone()
-        assert row is not None
+        row = only_row(conn.execute(_SQL["next_id"]))
         repo_id = int(row["repo_id"])
         alias = alias_of(conn, kind, params["instance"], name)
         slugs = catalog.slugs_for(slug, *numbers, repo_id)
@@ -267,62 +269,49 @@ def source_created_at(conn: Connection, repo_id: int, seen: datetime | None) -> 
     return None if row is None else row["source_created_at"]
 
 
-def record_look(
-    conn: Connection,
-    repo_id: int,
-    *,
-    path: str | None,
-    default_branch: str | None,
-    archived: bool,
-    actor: str,
-    marked_on: date | None = None,
-) -> list[str]:
+def record_look(conn: Connection, repo_id: int, look: ProjectInfo, *, actor: str) -> list[str]:
     """Record the result of a visit to a project, and an event for each change since the last one. Events are
     ``moved``, ``tenant``, ``default_branch``, ``archived``, ``unarchived``, ``pending_deletion``,
     ``restored``. Returns their names.
 
-    A missing path or branch means that the source did not send it. ``marked_on`` is the day of the project's
-    deletion mark. The tenant follows a move if it is the first segment of the old path. A tenant that a
-    person or a discovery root set stays.
+    A missing path or branch means that the source did not send it. The tenant follows a move if it is the
+    first segment of the old path. A tenant that a person or a discovery root set stays.
     """
     key = {"repo_id": repo_id}
-    if not _changes(conn.execute(_SQL["known"], key).fetchone(), path, default_branch, archived, marked_on):
+    if not _changes(conn.execute(_SQL["known"], key).fetchone(), look):
         return []
     with conn.transaction():
         conn.execute(_SQL["lock"], key)
         known = conn.execute(_SQL["known"], key).fetchone()
-        changes = _changes(known, path, default_branch, archived, marked_on)
+        changes = _changes(known, look)
         for event, (old, new) in changes.items():
             record_event(conn, repo_id, event, actor=actor, old=old, new=new)
         if known and changes:
-            new_path, new_branch = path or known["project_path"], default_branch or known["default_branch"]
-            tenant = changes["tenant"][1] if "tenant" in changes else known["tenant"]
-            seen = {"path": new_path, "default_branch": new_branch, "tenant": tenant, "marked_on": marked_on}
+            seen = {
+                "path": look.path or known["project_path"],
+                "default_branch": look.default_branch or known["default_branch"],
+                "tenant": changes["tenant"][1] if "tenant" in changes else known["tenant"],
+                "marked_on": look.marked_on,
+            }
             conn.execute(_SQL["seen"], key | seen)
     return list(changes)
 
 
-def _changes(
-    known: dict[str, Any] | None,
-    path: str | None,
-    default_branch: str | None,
-    archived: bool,
-    marked_on: date | None,
-) -> dict[str, tuple[str | None, str | None]]:
+def _changes(known: dict[str, Any] | None, look: ProjectInfo) -> dict[str, tuple[str | None, str | None]]:
     """The events that follow from a look, each with the old and the new value."""
     if known is None:
         return {}
     found: dict[str, tuple[str | None, str | None]] = {}
-    if path and path != known["project_path"]:
-        found["moved"] = known["project_path"], path
-        old, new = catalog.tenant_of(known["project_path"] or ""), catalog.tenant_of(path)
+    if look.path and look.path != known["project_path"]:
+        found["moved"] = known["project_path"], look.path
+        old, new = catalog.tenant_of(known["project_path"] or ""), catalog.tenant_of(look.path)
         if known["tenant"] == old != new:
             found["tenant"] = old, new
-    if default_branch and default_branch != known["default_branch"]:
-        found["default_branch"] = known["default_branch"], default_branch
-    if archived != known["archived"]:
-        found["archived" if archived else "unarchived"] = None, None
-    before = known["marked_for_deletion_on"]
+    if look.default_branch and look.default_branch != known["default_branch"]:
+        found["default_branch"] = known["default_branch"], look.default_branch
+    if look.is_archived != known["archived"]:
+        found["archived" if look.is_archived else "unarchived"] = None, None
+    before, marked_on = known["marked_for_deletion_on"], look.marked_on
     if marked_on != before:
         days = None if before is None else str(before), None if marked_on is None else str(marked_on)
         found["restored" if marked_on is None else "pending_deletion"] = days
@@ -345,9 +334,7 @@ def begin_history(conn: Connection, day: date, floor: date) -> None:
 
 def head_revision(conn: Connection) -> int:
     """The largest revision known of any SVN repository, 0 if there is none."""
-    row = conn.execute(_SQL["head"]).fetchone()
-    assert row is not None
-    return int(row["head_rev"])
+    return int(only_value(conn.execute(_SQL["head"])))
 
 
 def lock_snapshot(conn: Connection) -> None:

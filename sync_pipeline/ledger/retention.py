@@ -16,6 +16,7 @@ from uuid import UUID
 
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import only_row
 from sync_pipeline.ledger.jobs import GIVEN_UP
 
 _SQL = queries("retention")
@@ -67,8 +68,7 @@ def delete_jobs(conn: Connection, job_ids: Sequence[UUID]) -> tuple[int, int, in
 
 def _rule(table: str, count: str, delete: str) -> Rule:
     def counted(conn: Connection, age: float) -> int:
-        row = conn.execute(count, {"age": age}).fetchone()
-        assert row is not None
+        row = only_row(conn.execute(count, {"age": age}))
         return int(row["n"])
 
     def deleted(conn: Connection, age: float, limit: int) -> int:

@@ -1,6 +1,7 @@
 """Attempts and their batches as a person looks at them: ``scm.sync_runs`` and ``scm.sync_batches``.
 
-Belongs here: the queries that show runs and batches, and what is left of those that retention removed. Does
+Belongs here: the queries that show runs and batches, how fast they read, and what is left of those that
+retention removed. Does
 not belong here: how an attempt is written (:mod:`sync_pipeline.ledger.jobs`), and what a replay reads
 (:mod:`sync_pipeline.reports.runs`).
 """
@@ -18,14 +19,9 @@ from sync_pipeline.core.model import Counts, JobType, Mode, TimeWindow, Window
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_multiranges, from_ranges
+from sync_pipeline.database.rows import only_value, read_row
 
 _SQL = queries("runs")
-
-
-_SAME_NAMES = (
-    *("batch_id", "run_id", "fence", "owed", "position", "first_key", "last_key"),
-    *("calls", "seconds", "committed_at"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +103,20 @@ def _batch(row: dict[str, Any]) -> BatchRow:
         covered = read[0]
     if row["position"] is not None and window is not None and not isinstance(window, TimeWindow):
         read = (window,)
-    counts = {name: row[name] for name in ("inserted", "updated", "unchanged", "regressed", "quarantined")}
-    return BatchRow(
+    return read_row(
+        BatchRow,
+        row,
         number=row["batch_no"],
         window=window,
         covered=covered if row["covers"] else None,
         read=read,
-        counts=Counts(read=row["rows_read"], **counts),
-        **{name: row[name] for name in _SAME_NAMES},
+        counts=read_row(Counts, row, read=row["rows_read"]),
     )
+
+
+def seconds_per_row(conn: Connection, repo_id: int, job_type: JobType) -> float | None:
+    """Seconds that a row of this job type took in the largest runs of the last 30 days; None if none was."""
+    found: float | None = only_value(
+        conn.execute(_SQL["pace"], {"repo_id": repo_id, "job_type": str(job_type)})
+    )
+    return found

@@ -12,6 +12,7 @@ from datetime import datetime
 from sync_pipeline.core.model import Kind
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import read_row
 
 _SQL = queries("servers")
 
@@ -56,7 +57,4 @@ def record_answer(conn: Connection, instance: str, kind: Kind) -> None:
 
 def failing(conn: Connection) -> list[ServerFailure]:
     """The servers that do not answer, by name."""
-    return [
-        ServerFailure(**{**row, "kind": Kind(row["kind"])})
-        for row in conn.execute(_SQL["failing"]).fetchall()
-    ]
+    return [read_row(ServerFailure, row) for row in conn.execute(_SQL["failing"]).fetchall()]

@@ -17,6 +17,7 @@ from sync_pipeline.core.model import Access, JobType, Window
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_multiranges, from_ranges, multirange_params, range_params
+from sync_pipeline.database.rows import mark_of, read_row
 from sync_pipeline.facts.job_types import FACTS
 
 _SQL = queries("watermarks")
@@ -78,22 +79,12 @@ def get(conn: Connection, repo_id: int, job_type: JobType) -> WatermarkRow:
         raise ConfigurationError(
             f"repository {repo_id} has no {job_type}; see `scm-sync repo list`", code="not_registered"
         )
-    in_revs = row["origin_rev"] is not None
-    return WatermarkRow(
-        repo_id=row["repo_id"],
-        job_type=JobType(row["job_type"]),
-        origin=row["origin_rev"] if in_revs else row["origin_time"],
+    return read_row(
+        WatermarkRow,
+        row,
+        origin=mark_of(row, "origin"),
         covered=from_multiranges(row["covered_revs"], row["covered_time"]),
-        watermark=row["watermark_rev"] if in_revs else row["watermark_time"],
-        generation=row["generation"],
-        verified_at=row["verified_at"],
-        head_rev=row["head_rev"],
-        sweep_rev=row["sweep_rev"],
-        swept_at=row["swept_at"],
-        access=Access(row["access"]),
-        access_detail=row["access_detail"],
-        access_since=row["access_since"],
-        visited_at=row["visited_at"],
+        watermark=mark_of(row, "watermark"),
     )
 
 
@@ -180,11 +171,9 @@ def events(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> lis
     rows = conn.execute(_SQL["events"], _key(repo_id, job_type) | {"limit": limit}).fetchall()
     return [
         {
-            "event_id": row["event_id"],
-            "created_at": row["created_at"],
-            "direction": row["direction"],
+            **{name: row[name] for name in ("event_id", "created_at", "direction")},
             "added": from_ranges(row["added_revs"], row["added_time"]),
-            "watermark": row["watermark_time"] if row["watermark_rev"] is None else row["watermark_rev"],
+            "watermark": mark_of(row, "watermark"),
             **{name: row[name] for name in ("generation", "actor", "reason", "run_id")},
         }
         for row in rows

@@ -44,16 +44,16 @@ class BreakerLimits:
     is evaluated, and none stops anything.
     """
 
-    failure_rate: float
-    rate_limit_rate: float
-    timeout_rate: float
+    failure_rate_threshold: float
+    rate_limit_threshold: float
+    timeout_rate_threshold: float
     min_samples: int
     alpha: float
     window_count: int
     window: timedelta
     open_for: timedelta
-    half_open_requests: int
-    recovery_successes: int
+    half_open_max_requests: int
+    recovery_success_count: int
     enabled: bool = True
 
 
@@ -95,7 +95,7 @@ def _judge_probes(
             successes=0,
             reason=f"a probe failed: {failed.code}",
         )
-    if len(probes) >= limits.recovery_successes:
+    if len(probes) >= limits.recovery_success_count:
         return replace(
             breaker,
             state=BreakerState.CLOSED,
@@ -118,9 +118,9 @@ def _judge_runs(breaker: Breaker, runs: Sequence[Sample], now: datetime, limits:
     reached = [
         f"{name} {rate:.0%}"
         for name, rate, threshold in (
-            ("failures", rates.failure, limits.failure_rate),
-            ("rate limits", rates.rate_limit, limits.rate_limit_rate),
-            ("time-outs", rates.timeout, limits.timeout_rate),
+            ("failures", rates.failure, limits.failure_rate_threshold),
+            ("rate limits", rates.rate_limit, limits.rate_limit_threshold),
+            ("time-outs", rates.timeout, limits.timeout_rate_threshold),
         )
         if rate >= threshold
     ]

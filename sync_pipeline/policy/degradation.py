@@ -26,20 +26,20 @@ class DegradationLimits:
     are of runs in a row. Without ``enabled`` sizes are always the usual ones.
     """
 
-    min_batch: int
-    default_batch: int
-    max_batch: int
-    shrink: float
-    grow: float
-    min_window: float
-    default_window: float
-    max_window: float
-    rate_limits: int
-    timeouts: int
-    too_large: int
-    base_wait: float
-    longest_wait: float
-    recovery: int
+    min_batch_size: int
+    default_batch_size: int
+    max_batch_size: int
+    batch_shrink_factor: float
+    batch_grow_factor: float
+    min_forward_window_seconds: float
+    default_forward_window_seconds: float
+    max_forward_window_seconds: float
+    rate_limit_threshold: int
+    timeout_threshold: int
+    content_too_large_threshold: int
+    base_sleep_seconds: float
+    max_sleep_seconds: float
+    recovery_success_count: int
     enabled: bool = True
 
 
@@ -60,7 +60,7 @@ class Sizes:
 
 def suggest(samples: Iterable[Sample], limits: DegradationLimits) -> Sizes:
     """Sizes after these runs of one asset, which are in any order."""
-    batch, window = float(limits.default_batch), limits.default_window
+    batch, window = float(limits.default_batch_size), limits.default_forward_window_seconds
     limited = slow = large = good = 0
     diff_mode = DiffMode.BEST_EFFORT
     reasons: dict[str, None] = {}
@@ -72,24 +72,30 @@ def suggest(samples: Iterable[Sample], limits: DegradationLimits) -> Sizes:
         large = large + 1 if sample.is_too_large else 0
         if sample.is_slow or sample.is_too_large:
             good = 0
-            batch = max(batch * limits.shrink, limits.min_batch)
-            window = max(window * limits.shrink, limits.min_window)
+            batch = max(batch * limits.batch_shrink_factor, limits.min_batch_size)
+            window = max(window * limits.batch_shrink_factor, limits.min_forward_window_seconds)
             reasons["slow answers" if sample.is_slow else "answers too large"] = None
         elif sample.outcome is RunOutcome.SUCCESS and not sample.is_rate_limited:
             good += 1
-            batch = min(batch * limits.grow, limits.default_batch, limits.max_batch)
-            window = min(window * limits.grow, limits.default_window, limits.max_window)
-        if limited >= limits.rate_limits or large >= limits.too_large:
+            batch = min(batch * limits.batch_grow_factor, limits.default_batch_size, limits.max_batch_size)
+            window = min(
+                window * limits.batch_grow_factor,
+                limits.default_forward_window_seconds,
+                limits.max_forward_window_seconds,
+            )
+        if limited >= limits.rate_limit_threshold or large >= limits.content_too_large_threshold:
             good = 0
             diff_mode = DiffMode.NONE
             reasons["rate limits" if limited else "answers too large"] = None
-        if good >= limits.recovery:
+        if good >= limits.recovery_success_count:
             diff_mode = DiffMode.BEST_EFFORT
-    share = min(1.0, batch / limits.default_batch)
+    share = min(1.0, batch / limits.default_batch_size)
     wait = 0.0
-    if slow >= limits.timeouts:
-        wait = min(limits.base_wait * 2.0 ** (slow - limits.timeouts), limits.longest_wait)
-    step = window if window < limits.default_window else None
+    if slow >= limits.timeout_threshold:
+        wait = min(
+            limits.base_sleep_seconds * 2.0 ** (slow - limits.timeout_threshold), limits.max_sleep_seconds
+        )
+    step = window if window < limits.default_forward_window_seconds else None
     degraded = share < 1.0 or step is not None or diff_mode is DiffMode.NONE
     return Sizes(round(batch), step, share, wait, diff_mode, tuple(reasons) if degraded else ())
 
@@ -102,7 +108,7 @@ def reduced(sizes: Sizes, *, batch: int, window: float, limits: DegradationLimit
     return Sizes(
         least,
         window if sizes.window is None else min(window, sizes.window),
-        min(sizes.share, least / limits.default_batch),
+        min(sizes.share, least / limits.default_batch_size),
         sizes.wait,
         DiffMode.NONE,
         (*sizes.reasons, reason),

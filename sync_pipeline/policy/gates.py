@@ -9,7 +9,7 @@ to test whether it can reopen, so nothing stays stopped by itself. Pure. Does no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -18,8 +18,7 @@ from sync_pipeline.core.model import BreakerScope, BreakerState, DecisionReason,
 from sync_pipeline.policy.backoff import wait_before_next_look
 from sync_pipeline.policy.breaker import Breaker
 from sync_pipeline.policy.degradation import suggest
-from sync_pipeline.policy.error_budget import paused_until
-from sync_pipeline.policy.samples import Sample
+from sync_pipeline.policy.samples import RunOutcome, Sample
 from sync_pipeline.policy.snapshot import AssetState, Decision, PlanningLimits, Snapshot
 
 ActivityKey = tuple[int, str, Mode, object]
@@ -29,6 +28,13 @@ _OF_ALL_SERVERS = frozenset({BreakerScope.GLOBAL, BreakerScope.POOL})
 
 AT_WORK = frozenset({DecisionReason.RUNNING, DecisionReason.IN_FLIGHT})
 """Reasons of work in progress."""
+
+RUNS = 10
+"""The newest runs that an error budget counts (seed 000, section 1.6)."""
+
+_MIN_SAMPLES = 3
+# Half-life of the weight: a failure of an hour ago is weak evidence.
+_HALF_LIFE = timedelta(minutes=15)
 
 
 def activity_key(decision: Decision) -> ActivityKey:
@@ -255,7 +261,7 @@ def _allowance(
         begun = max([*lately, breaker.opened_at])
         free = spacing is not None and not at_work and now >= begun + spacing
         return _Allowance(int(free), frozenset(), until)
-    left = min(limits.probes_per_scan, limits.breaker.half_open_requests - len(at_work))
+    left = min(limits.probes_per_scan, limits.breaker.half_open_max_requests - len(at_work))
     # If there are none of the job types for probes, any job type may probe.
     return _Allowance(left, limits.probe_job_types & there, None, one_each=breaker.scope in _OF_ALL_SERVERS)
 
@@ -316,3 +322,43 @@ def by_unit(samples: Sequence[Sample]) -> Mapping[Key, Sequence[Sample]]:
     for sample in samples:
         found[sample.repo_id, sample.job_type].append(sample)
     return found
+
+
+# The error budget of an asset -----------------------------------------------------------------------------
+#
+# An asset that fails too often is paused for a while. That never blocks for ever: after each pause one run
+# tests whether the asset still fails, and the first success ends it.
+
+
+def failure_rate(samples: Iterable[Sample], now: datetime) -> float:
+    """Share of the newest runs that failed, from 0 to 1. A run's weight halves every quarter of an hour."""
+    counted = _counted(samples)
+    weights = [0.5 ** ((now - s.finished_at) / _HALF_LIFE) for s in counted]
+    failed = sum(w for w, s in zip(weights, counted, strict=True) if s.outcome is RunOutcome.FAILURE)
+    return failed / sum(weights) if counted else 0.0
+
+
+def rate_limit_rate(samples: Iterable[Sample]) -> float:
+    """Share of the newest runs with a 429, from 0 to 1."""
+    counted = _counted(samples)
+    return sum(s.is_rate_limited for s in counted) / len(counted) if counted else 0.0
+
+
+def paused_until(
+    samples: Iterable[Sample], now: datetime, *, threshold: float, pause: timedelta
+) -> datetime | None:
+    """The end of the pause of a used-up budget. It is in the past when a probe is due, and None while there
+    is budget left.
+    """
+    counted = _counted(samples)
+    if len(counted) < _MIN_SAMPLES or counted[-1].outcome is not RunOutcome.FAILURE:
+        return None
+    if failure_rate(counted, now) < threshold:
+        return None
+    return counted[-1].finished_at + pause
+
+
+def _counted(samples: Iterable[Sample]) -> Sequence[Sample]:
+    """The newest runs that are evidence, in the order of their end."""
+    decisive = [s for s in samples if s.outcome is not RunOutcome.NEUTRAL]
+    return sorted(decisive, key=lambda s: s.finished_at)[-RUNS:]

@@ -19,7 +19,7 @@ from sync_pipeline.policy import caps, gates
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, evaluate
 from sync_pipeline.policy.degradation import Sizes, reduced, suggest
 from sync_pipeline.policy.due import evaluate_asset, evaluate_job
-from sync_pipeline.policy.error_budget import failure_rate, rate_limit_rate
+from sync_pipeline.policy.gates import failure_rate, rate_limit_rate
 from sync_pipeline.policy.samples import RunOutcome, Sample, rates_of_server
 from sync_pipeline.policy.snapshot import (
     PRIORITY_OF_REASON,
@@ -145,9 +145,9 @@ def _evidence_of_pool(
         instance
         for instance, rate in rates.items()
         if rate.samples
-        and rate.failure < limits.failure_rate
-        and rate.rate_limit < limits.rate_limit_rate
-        and rate.timeout < limits.timeout_rate
+        and rate.failure < limits.failure_rate_threshold
+        and rate.rate_limit < limits.rate_limit_threshold
+        and rate.timeout < limits.timeout_rate_threshold
     }
     return [s for s in mine if s.instance in well]
 
@@ -175,7 +175,9 @@ def _evidence_of_all(
         )
     }
     if breaker.state is BreakerState.CLOSED:
-        fail = all(rates_of_server(own).failure >= limits.failure_rate for own in by_repository.values())
+        fail = all(
+            rates_of_server(own).failure >= limits.failure_rate_threshold for own in by_repository.values()
+        )
         return [s for own in by_repository.values() for s in own] if len(by_repository) > 1 and fail else ()
     every = [s for own in by_repository.values() for s in own]
     # One response proves it, whatever the others do; those have their own breakers.

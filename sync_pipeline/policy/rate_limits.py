@@ -76,11 +76,6 @@ class Signal:
         return self.remaining <= _NEARLY_NOTHING * (self.limit or 0)
 
 
-def full(limits: RateLimits, now: datetime) -> Bucket:
-    """The bucket of a server without earlier requests."""
-    return Bucket(tokens=limits.burst, rate=limits.rate, refilled_at=now)
-
-
 def at(bucket: Bucket, limits: RateLimits, now: datetime) -> Bucket:
     """``bucket`` at ``now``: its tokens and its rate. In a pause nothing is refilled."""
     since = _seconds(bucket.refilled_at, now)

@@ -1,7 +1,7 @@
 """Finished runs as evidence about their source.
 
 Belongs here: the sample, which failures count for which scope, and rates.
-:mod:`~sync_pipeline.policy.breaker`, :mod:`~sync_pipeline.policy.error_budget` and
+:mod:`~sync_pipeline.policy.breaker`, :mod:`~sync_pipeline.policy.gates` and
 :mod:`~sync_pipeline.policy.degradation` draw the conclusions.
 """
 

@@ -257,15 +257,7 @@ def _apply(
         moved: list[Repository] = []
         updated = 0
         for repo_id, look in plan.changed.items():
-            changes = repos.record_look(
-                conn,
-                repo_id,
-                path=look.path,
-                default_branch=look.default_branch,
-                archived=look.is_archived,
-                marked_on=look.marked_on,
-                actor=actor,
-            )
+            changes = repos.record_look(conn, repo_id, look, actor=actor)
             updated += "default_branch" in changes
             moved += [repos.get(conn, repo_id)] if "moved" in changes else []
         store.adopt(conn, root.root_id, plan.adopted)
@@ -337,15 +329,7 @@ def _look_for(
         return found
     with database.connection() as conn, conn.transaction():
         if look is not None:
-            repos.record_look(
-                conn,
-                missed.repo_id,
-                path=look.path,
-                default_branch=look.default_branch,
-                archived=look.is_archived,
-                marked_on=look.marked_on,
-                actor=actor,
-            )
+            repos.record_look(conn, missed.repo_id, look, actor=actor)
             repos.record_event(conn, missed.repo_id, "returned", actor=actor, new=look.path)
             store.leave(conn, missed.repo_id)
             return replace(found, left=(*found.left, repos.get(conn, missed.repo_id)))

@@ -23,12 +23,23 @@ from sync_pipeline.core.errors import (
     Transient,
 )
 from sync_pipeline.core.job_types import DECLARED, JOB_TYPES_OF_KIND
-from sync_pipeline.core.model import BEGINNING, JobRequest, Kind, Mode, Repository, TimeWindow, Trigger
+from sync_pipeline.core.model import (
+    BEGINNING,
+    JobRequest,
+    JobType,
+    Kind,
+    Mode,
+    Repository,
+    RevisionWindow,
+    TimeWindow,
+    Trigger,
+    Window,
+)
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.ledger import jobs, repos, watermarks
-from sync_pipeline.registry.costs import requests_for
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.fields import Fields
+from sync_pipeline.sources.gitlab.page_bisect import PER_PAGE
 from sync_pipeline.sources.gitlab.project import ProjectInfo, get_group, get_project, get_token
 from sync_pipeline.sources.gitlab.responses import whole
 from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
@@ -315,15 +326,7 @@ def register(
         return NewProject(None, False, ())
     event, reason = ("reactivated", "taken up again") if again else ("registered", "registered")
     repos.record_event(conn, repository.repo_id, event, actor=actor, new=project.path or None)
-    repos.record_look(
-        conn,
-        repository.repo_id,
-        path=project.path,
-        default_branch=project.default_branch,
-        archived=project.is_archived,
-        marked_on=project.marked_on,
-        actor=actor,
-    )
+    repos.record_look(conn, repository.repo_id, project, actor=actor)
     for job_type in JOB_TYPES_OF_KIND[Kind.GITLAB]:
         watermarks.register(
             conn,
@@ -377,3 +380,19 @@ def _queue_history(
                 max_attempts=settings.jobs.max_attempts,
             )
     return max(queued, key=len)
+
+
+# What reading takes ---------------------------------------------------------------------------------------
+
+
+def requests_for(job_type: JobType, rows: int) -> int:
+    """How many requests to GitLab reading so many commits or merge requests takes, about; a merge request
+    with all its children. Where two job types share a reader, its pages count twice."""
+    declared = DECLARED[job_type]
+    return declared.visit_calls + -(-rows // PER_PAGE) + rows * declared.row_calls
+
+
+def commands_for(missing: Sequence[Window], chunk_revisions: int) -> int:
+    """How many svn commands reading these windows takes, about."""
+    lengths = (len(gap) for gap in missing if isinstance(gap, RevisionWindow))
+    return DECLARED[JobType.REVISIONS].visit_calls + sum(-(-length // chunk_revisions) for length in lengths)

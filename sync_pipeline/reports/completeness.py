@@ -15,6 +15,7 @@ from typing import Any
 from sync_pipeline import __version__
 from sync_pipeline.core.model import Access, JobType, Lifecycle
 from sync_pipeline.database.pool import Connection, Database, database_time
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.facts import stored_rows
 from sync_pipeline.ledger import completeness as store
 from sync_pipeline.ledger import credentials, repos
@@ -103,18 +104,15 @@ def read(conn: Connection, settings: Settings) -> tuple[list[AssetCounts], int]:
             repository, verdict = active[row["repo_id"]], evaluated[key]
             facts = verdict.facts
             assets.append(
-                AssetCounts(
-                    repo_id=repository.repo_id,
+                read_row(
+                    AssetCounts,
+                    row,
                     spec=repository.spec,
                     instance=repository.instance,
                     tenant=repository.tenant,
-                    job_type=JobType(row["job_type"]),
                     denied=not _UNREACHED.isdisjoint(verdict.health.reasons),
                     disabled=facts.access is Access.DISABLED,
                     never_read=facts.watermark is None and facts.verified_at is None,
-                    windows=row["windows"],
-                    revisions=row["revisions"],
-                    verified_at=row["verified_at"],
                     unreadable=tuple(one.text for one in facts.unreadable),
                     counts=counts.get(key, {}),
                 )

@@ -7,7 +7,7 @@ status report all use this one. It evaluates our own ledger and asks no source.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.core.safe_text import visible
 from sync_pipeline.database.pool import Connection
+from sync_pipeline.database.rows import mark_of, read_row
 from sync_pipeline.ledger import health as store
 from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
 from sync_pipeline.reports.reasons import PASSES, HealthReason
@@ -381,25 +382,19 @@ def read(
     ]
 
 
-_SAME_NAMES = frozenset(field.name for field in fields(Facts))
-
-
 def _facts(row: dict[str, Any], credentials: Credentials) -> Facts:
     """The facts in a row of :func:`sync_pipeline.ledger.health.facts`."""
     is_gitlab = row["kind"] == Kind.GITLAB
     stop = credentials.stopped.get(row["instance"]) if is_gitlab else None
-    same = {name: value for name, value in row.items() if name in _SAME_NAMES}
-    converted: dict[str, Any] = {
-        "job_type": JobType(row["job_type"]),
-        "lifecycle": Lifecycle(row["lifecycle"]),
-        "access": Access(row["access"]),
-        "watermark": row["watermark_rev"] if row["watermark_time"] is None else row["watermark_time"],
-        "head": row["head_rev"],
-        "credential": credentials.problem(row["instance"]) if is_gitlab else None,
-        "credential_since": None if stop is None else stop.stopped_at,
-        "unreadable": tuple(map(_unreadable, row["unreadable"])),
-    }
-    return Facts(**same | converted)
+    return read_row(
+        Facts,
+        row,
+        watermark=mark_of(row, "watermark"),
+        head=row["head_rev"],
+        credential=credentials.problem(row["instance"]) if is_gitlab else None,
+        credential_since=None if stop is None else stop.stopped_at,
+        unreadable=tuple(map(_unreadable, row["unreadable"])),
+    )
 
 
 def _unreadable(row: dict[str, Any]) -> Unreadable:

@@ -30,9 +30,9 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.core.windows import bounds, overlap
 from sync_pipeline.database.pool import Database
-from sync_pipeline.ledger import throughput, watermarks
+from sync_pipeline.ledger import runs, watermarks
 from sync_pipeline.registry import projects
-from sync_pipeline.registry.costs import commands_for, requests_for
+from sync_pipeline.registry.projects import commands_for, requests_for
 from sync_pipeline.settings import Settings
 from sync_pipeline.sync.readers import Readers
 
@@ -111,7 +111,7 @@ def plan(
             )
             # A row of reviews is a merge request: its first job type says how fast these come.
             paced = FAMILY_OF[job_type].job_types[0]
-            seconds_per_row = throughput.seconds_per_row(conn, repository.repo_id, paced)
+            seconds_per_row = runs.seconds_per_row(conn, repository.repo_id, paced)
         chunks = () if whole is None else plan_backfill(whole, missing)
         mode = Mode.INCREMENTAL if window is None else Mode.BACKFILL
         if repository.kind is Kind.SVN:

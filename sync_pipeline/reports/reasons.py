@@ -231,17 +231,8 @@ def remedies(reasons: Iterable[HealthReason | str], spec: str = "SPEC") -> dict[
     }
 
 
-def table() -> str:
-    """The catalogue as the Markdown table of ``docs/health.md``."""
-    return _table(CATALOGUE)
-
-
-def held_back_table() -> str:
-    """Reasons why jobs are not started, as the second table of ``docs/health.md``."""
-    return _table(HELD_BACK)
-
-
-def _table(entries: Mapping[str, ReasonText] | Mapping[HealthReason, ReasonText]) -> str:
+def table(entries: Mapping[str, ReasonText] | Mapping[HealthReason, ReasonText]) -> str:
+    """One of the two catalogues above as a Markdown table of ``docs/health.md``."""
     lines = ["| reason | meaning | what to do |", "|---|---|---|"]
     lines += [
         f"| {reason} | {entry.meaning} | {entry.remedy_of('SPEC')} |" for reason, entry in entries.items()

@@ -23,7 +23,7 @@ from sync_pipeline.facts import stored_rows
 from sync_pipeline.ledger import reconciliations, watermarks
 from sync_pipeline.ledger.reconciliations import Discrepancy
 from sync_pipeline.policy.reconciliation import Next, Patience
-from sync_pipeline.registry.costs import commands_for, requests_for
+from sync_pipeline.registry.projects import commands_for, requests_for
 from sync_pipeline.reports.runner import Bounds, backfill_window, check_bounds, time_window
 from sync_pipeline.scheduling import comparisons
 from sync_pipeline.scheduling.comparisons import Result, Starter

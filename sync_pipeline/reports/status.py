@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,8 @@ from sync_pipeline.admin import limits
 from sync_pipeline.core.formatting import plain_mark
 from sync_pipeline.core.model import (
     BEGINNING,
+    BreakerScope,
+    BreakerState,
     JobStatus,
     JobType,
     Kind,
@@ -28,13 +31,13 @@ from sync_pipeline.core.model import (
     Window,
 )
 from sync_pipeline.database.pool import Connection, Database, database_time
+from sync_pipeline.database.rows import mark_of
 from sync_pipeline.ledger import credentials, heartbeats, pauses, pools
 from sync_pipeline.ledger import status as store
 from sync_pipeline.reports import blockers, health, run_starts, slowness
 from sync_pipeline.reports.configuration import CredentialSources
 from sync_pipeline.reports.health import Facts, HealthResult
-from sync_pipeline.reports.reasons import PASSES, WAITS_FOR_ITSELF, remedies
-from sync_pipeline.reports.servers import server_documents
+from sync_pipeline.reports.reasons import PASSES, WAITS_FOR_ITSELF, HealthReason, remedies
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.scheduling.dispatch import limits_of
 from sync_pipeline.scheduling.pools import pool_document
@@ -46,6 +49,7 @@ UNHEALTHY, WAITING, HEALTHY = "unhealthy", "waiting", "healthy"
 _VERDICTS = (UNHEALTHY, WAITING, HEALTHY)
 _WAITING_JOBS = (JobStatus.PENDING, JobStatus.RUNNING, JobStatus.FAILED)
 _SHOWN_WINDOWS = 3
+_READABLE = frozenset({"ok", "empty"})
 
 Document = dict[str, Any]
 
@@ -124,7 +128,7 @@ def status(
             "units": {verdict: counts[verdict] for verdict in reversed(_VERDICTS)},
             "jobs": {str(one): by_status[one] for one in JobStatus},
         },
-        "servers": server_documents(assets, counted, obstacles, credentials_from),
+        "servers": _servers(assets, counted, obstacles, credentials_from),
         "due": blockers.due_document(assets, due, now, settings),
         **obstacles,
         "switched_off": settings.switched_off,
@@ -155,12 +159,7 @@ def _run_starts(settings: Settings, database: Database) -> Document | None:
     found = run_starts.look(settings, database.url)
     if found is None:
         return None
-    return {
-        "runs": found.runs,
-        "failed": found.failed,
-        "reason": found.reason,
-        "last_at": plain_mark(found.last_at),
-    }
+    return {**asdict(found), "last_at": plain_mark(found.last_at)}
 
 
 def _attendance(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
@@ -241,7 +240,7 @@ def _unit(
         "access": _access(facts),
         "credential": facts.credential
         and {"problem": facts.credential, "stopped_at": plain_mark(stop.stopped_at if stop else None)},
-        "origin": plain_mark(row["origin_time"] if row["origin_rev"] is None else row["origin_rev"]),
+        "origin": plain_mark(mark_of(row, "origin")),
         "covered": _covered(row, facts.watermark),
         "covered_apart": _extent(row["apart"]),
         "watermark": plain_mark(facts.watermark),
@@ -339,4 +338,77 @@ def _worst_first(asset: Document) -> tuple[int, int, float, str, str]:
         float("-inf") if lag is None else -lag,
         asset["path"],
         asset["job_type"],
+    )
+
+
+# Whole servers --------------------------------------------------------------------------------------------
+
+
+def _servers(
+    assets: Sequence[Document],
+    jobs: Mapping[tuple[int, str], Mapping[str, int]],
+    obstacles: Mapping[str, Sequence[Mapping[str, Any]]],
+    credentials: CredentialSources,
+) -> list[Document]:
+    """A document for each server that has one of ``units``, the one with most unhealthy assets first.
+
+    ``jobs`` has the number of jobs by status of each (repository, job type). ``obstacles`` are the breakers,
+    pauses and limits of the report.
+    """
+    by_server: defaultdict[tuple[str, Kind], list[Document]] = defaultdict(list)
+    for asset in assets:
+        kind = Kind.SVN if asset["spec"].startswith("svn:") else Kind.GITLAB
+        by_server[asset["instance"], kind].append(asset)
+    found = [
+        _server(instance, kind, mine, jobs, obstacles, credentials.of(kind, instance))
+        for (instance, kind), mine in by_server.items()
+    ]
+    return sorted(found, key=lambda one: (-one["assets"]["unhealthy"], one["instance"], one["kind"]))
+
+
+def _server(
+    instance: str,
+    kind: Kind,
+    assets: Sequence[Document],
+    jobs: Mapping[tuple[int, str], Mapping[str, int]],
+    obstacles: Mapping[str, Sequence[Mapping[str, Any]]],
+    credential: str | None,
+) -> Document:
+    verdicts = Counter(asset["verdict"] for asset in assets)
+    access = Counter(asset["access"]["state"] for asset in assets if asset["verdict"] == "unhealthy")
+    lags = [asset["lag_seconds"] for asset in assets if asset["lag_seconds"] is not None]
+    counts: Counter[str] = Counter()
+    for asset in assets:
+        counts.update(jobs.get((asset["repo_id"], asset["job_type"]), {}))
+    states = {one["state"] for one in obstacles["breakers"] if _is_about(one, one["key"], instance)}
+    return {
+        "instance": instance,
+        "kind": str(kind),
+        "repositories": len({asset["repo_id"] for asset in assets}),
+        "assets": {
+            "total": len(assets),
+            **{verdict: verdicts[verdict] for verdict in reversed(_VERDICTS)},
+            "late": sum(HealthReason.STALE in asset["reasons"] for asset in assets),
+            "with_gaps": sum(asset["gaps"]["windows"] > 0 for asset in assets),
+            "never_complete": len(assets) - len(lags),
+        },
+        "access": {state: number for state, number in access.items() if state not in _READABLE},
+        "lag_seconds": max(lags, default=None),
+        "jobs": {
+            "waiting": counts[JobStatus.PENDING] + counts[JobStatus.FAILED],
+            "running": counts[JobStatus.RUNNING],
+            "dead": counts[JobStatus.DEAD],
+        },
+        "breaker": next((str(s) for s in (BreakerState.OPEN, BreakerState.HALF_OPEN) if s in states), None),
+        "paused": any(_is_about(one, one["instance"], instance) for one in obstacles["pauses"]),
+        "credential": credential,
+    }
+
+
+def _is_about(obstacle: Mapping[str, Any], key: str | None, instance: str) -> bool:
+    """True if a breaker or pause holds the whole server back."""
+    if obstacle.get("job") is not None:
+        return False
+    return obstacle["scope"] == BreakerScope.GLOBAL or (
+        obstacle["scope"] == BreakerScope.INSTANCE and key == instance
     )

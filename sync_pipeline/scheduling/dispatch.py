@@ -16,20 +16,16 @@ from uuid import UUID
 
 from sync_pipeline.core.formatting import counted
 from sync_pipeline.core.model import (
-    Access,
-    BreakerScope,
     BreakerState,
     JobRequest,
-    JobStatus,
     JobType,
     Kind,
-    Lifecycle,
     Mode,
-    RunStatus,
     Trigger,
 )
 from sync_pipeline.database import migrations
 from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.ledger import breakers, heartbeats, jobs, pauses
 from sync_pipeline.ledger import planning as store
 from sync_pipeline.ledger.pools import DEFAULT_POOL
@@ -99,36 +95,14 @@ def limits_of(settings: Settings) -> PlanningLimits:
         slow_down=settings.scheduler.rate_limit_threshold,
         fair=settings.scheduler.enable_tenant_fairness,
         per_round=settings.scheduler.tenant_fairness_max_per_round,
-        breaker=BreakerLimits(
-            failure_rate=settings.breaker.failure_rate_threshold,
-            rate_limit_rate=settings.breaker.rate_limit_threshold,
-            timeout_rate=settings.breaker.timeout_rate_threshold,
-            min_samples=settings.breaker.min_samples,
+        breaker=read_row(
+            BreakerLimits,
+            settings.breaker.model_dump(),
             alpha=settings.breaker.smoothing_alpha if settings.breaker.enable_smoothing else 1.0,
-            window_count=settings.breaker.window_count,
             window=timedelta(minutes=settings.breaker.window_minutes),
             open_for=timedelta(seconds=settings.breaker.open_duration_seconds),
-            half_open_requests=settings.breaker.half_open_max_requests,
-            recovery_successes=settings.breaker.recovery_success_count,
-            enabled=settings.breaker.enabled,
         ),
-        degradation=DegradationLimits(
-            min_batch=settings.degradation.min_batch_size,
-            default_batch=settings.degradation.default_batch_size,
-            max_batch=settings.degradation.max_batch_size,
-            shrink=settings.degradation.batch_shrink_factor,
-            grow=settings.degradation.batch_grow_factor,
-            min_window=settings.degradation.min_forward_window_seconds,
-            default_window=settings.degradation.default_forward_window_seconds,
-            max_window=settings.degradation.max_forward_window_seconds,
-            rate_limits=settings.degradation.rate_limit_threshold,
-            timeouts=settings.degradation.timeout_threshold,
-            too_large=settings.degradation.content_too_large_threshold,
-            base_wait=settings.degradation.base_sleep_seconds,
-            longest_wait=settings.degradation.max_sleep_seconds,
-            recovery=settings.degradation.recovery_success_count,
-            enabled=settings.degradation.enabled,
-        ),
+        degradation=read_row(DegradationLimits, settings.degradation.model_dump()),
         open_backfill=timedelta(seconds=settings.breaker.backfill_interval_seconds)
         if settings.breaker.backfill_only_mode
         else None,
@@ -173,9 +147,9 @@ def read_plan(
             limits=limits,
             refused={instance: stop.last_seen_at for instance, stop in tokens.stopped.items()},
             refused_since={instance: stop.stopped_at for instance, stop in tokens.stopped.items()},
-            pauses=[_pause(row) for row in pauses.active(conn)],
+            pauses=[read_row(Pause, row) for row in pauses.active(conn)],
             breakers=[_breaker(row) for row in breakers.read(conn)],
-            samples=[_sample(row) for row in rows.samples],
+            samples=[read_row(Sample, row) for row in rows.samples],
             served=rows.served,
             buckets={
                 row["instance"]: BucketLevel(level=row["level"], paused_until=row["paused_until"])
@@ -383,80 +357,37 @@ def _unit(
     row: Mapping[str, Any], tokens: Credentials, settings: Settings, loaded: Collection[int] | None
 ) -> AssetState:
     job_type = JobType(row["job_type"])
-    found = {name: value for name, value in row.items() if name != "kind"} | {
-        "job_type": job_type,
-        "lifecycle": Lifecycle(row["lifecycle"]),
-        "access": Access(row["access"]),
-        "configured": row["kind"] == Kind.SVN or tokens.has_token(row["instance"]),
+    return read_row(
+        AssetState,
+        row,
+        configured=row["kind"] == Kind.SVN or tokens.has_token(row["instance"]),
         # One that was registered a moment ago is not loaded yet.
-        "in_pool": (loaded is None or row["repo_id"] in loaded)
+        in_pool=(loaded is None or row["repo_id"] in loaded)
         and serves(settings, row["instance"], row["tenant"], job_type),
-    }
-    return AssetState(**found)
+    )
 
 
 def _job(row: Mapping[str, Any], workers: Collection[str], now: datetime) -> Job:
     """A job of the snapshot. One that was dispatched to the workers of a pool is theirs only while one of
     them lives: else no worker would do it."""
-    row = dict(row)
-    pool, at = row.pop("pool") or DEFAULT_POOL, row["dispatched_at"]
+    pool, at = row["pool"] or DEFAULT_POOL, row["dispatched_at"]
     if at and at < now - _TO_BE_TAKEN and heartbeats.named(WORKER, pool) not in workers:
-        row["dispatched_at"] = None
-    typed = {
-        "job_type": JobType(row["job_type"]),
-        "mode": Mode(row["mode"]),
-        "status": JobStatus(row["status"]),
-    }
-    return Job(**{**row, **typed})
-
-
-def _sample(row: Mapping[str, Any]) -> Sample:
-    typed = {
-        "job_type": JobType(row["job_type"]),
-        "mode": Mode(row["mode"]),
-        "status": RunStatus(row["status"]),
-    }
-    return Sample(**{**row, **typed})
-
-
-def _pause(row: pauses.PauseRow) -> Pause:
-    return Pause(
-        reason=row.reason,
-        actor=row.actor,
-        until=row.until,
-        instance=row.instance,
-        tenant=row.tenant,
-        repo_id=row.repo_id,
-        job_type=None if row.job_type is None else JobType(row.job_type),
-    )
+        at = None
+    return read_row(Job, row, dispatched_at=at)
 
 
 def _breaker(row: breakers.BreakerRow) -> Breaker:
-    return Breaker(
-        scope=BreakerScope(row.scope),
-        key=row.key,
-        state=BreakerState(row.state),
-        since=row.since,
-        opened_at=row.opened_at,
-        rates=Rates(row.failure_rate, row.rate_limit_rate, row.timeout_rate, row.samples),
-        judged_upto=row.judged_upto,
-        successes=row.half_open_successes,
-        reason=row.reason,
-    )
+    rates = Rates(row.failure_rate, row.rate_limit_rate, row.timeout_rate, row.samples)
+    return read_row(Breaker, row, rates=rates, successes=row.half_open_successes)
 
 
 def _breaker_row(breaker: Breaker) -> breakers.BreakerRow:
-    return breakers.BreakerRow(
-        scope=str(breaker.scope),
-        key=breaker.key,
-        state=str(breaker.state),
-        since=breaker.since,
-        opened_at=breaker.opened_at,
+    return read_row(
+        breakers.BreakerRow,
+        breaker,
         failure_rate=breaker.rates.failure,
         rate_limit_rate=breaker.rates.rate_limit,
         timeout_rate=breaker.rates.timeout,
         samples=breaker.rates.samples,
-        judged_upto=breaker.judged_upto,
         half_open_successes=breaker.successes,
-        reason=breaker.reason,
     )

@@ -6,6 +6,7 @@ belong here: whether something is due (:mod:`sync_pipeline.policy`).
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from sync_pipeline.core.job_types import JOB_TYPES_OF_KIND
@@ -51,10 +52,4 @@ def heartbeat(conn: Connection, settings: Settings) -> None:
 
 def pool_document(pool: Pool) -> dict[str, Any]:
     """A pool as the reports show it; an empty list is all."""
-    return {
-        "name": pool.name,
-        "instances": list(pool.instances),
-        "tenants": list(pool.tenants),
-        "job_types": list(pool.job_types),
-        "seen_at": pool.seen_at.isoformat(),
-    }
+    return {**asdict(pool), "seen_at": pool.seen_at.isoformat()}

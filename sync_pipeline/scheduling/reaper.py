@@ -11,7 +11,7 @@ separately, so a failing one does not stop the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
@@ -23,9 +23,10 @@ from sync_pipeline.core.formatting import counted
 from sync_pipeline.core.model import JobStatus
 from sync_pipeline.database import migrations
 from sync_pipeline.database.pool import Connection, Database, database_time
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.ledger import reaping as store
 from sync_pipeline.policy import reaping as policy
-from sync_pipeline.policy.reaping import Rules, RunState, WaitingJob
+from sync_pipeline.policy.reaping import Rules, RunningJob, RunState, WaitingJob
 from sync_pipeline.settings import Settings
 from sync_pipeline.sync import lost
 from sync_pipeline.sync.worker import is_gone
@@ -97,9 +98,7 @@ class ReapReport:
             "dagster_slots_freed": self.count("dagster slot"),
             "dagster_backfills_stuck": self.count("dagster backfill"),
             "errors": list(self.errors),
-            "items": [
-                {"kind": i.kind, "name": i.name, "outcome": i.outcome, "line": i.line} for i in self.items
-            ],
+            "items": [asdict(item) for item in self.items],
         }
 
     def summary(self) -> str:
@@ -188,7 +187,7 @@ def _jobs(conn: Connection, report: ReapReport, rules: Rules, dagster: DagsterRu
     for row in suspects:
         is_dead = row["token"] in gone
         dagster_run = states.get(row["dagster_run_id"], RunState.UNKNOWN)
-        facts = lost.facts_of(row, process_gone=is_dead, dagster=dagster_run)
+        facts = read_row(RunningJob, row, process_gone=is_dead, dagster=dagster_run)
         ending = policy.evaluate_running(facts, now, rules)
         if ending is None:
             continue
@@ -238,10 +237,7 @@ def _waiting(conn: Connection, report: ReapReport, rules: Rules, now: datetime) 
         limit=AT_ONCE,
     )
     for row in rows:
-        facts = WaitingJob(
-            **{name: row[name] for name in ("retired", "covered", "one_off", "needed", "touched_at")}
-        )
-        ending = policy.evaluate_waiting(facts, now, rules)
+        ending = policy.evaluate_waiting(read_row(WaitingJob, row), now, rules)
         if ending is None:
             continue
         line = f"{_unit(row)}: {row['mode']} job {row['job_id']} is given up: {ending.error}"

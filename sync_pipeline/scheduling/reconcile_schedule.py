@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,12 +21,10 @@ from sync_pipeline.core.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.core.job_types import FAMILY_OF
 from sync_pipeline.core.model import (
     BEGINNING,
-    Access,
     JobReport,
     JobRequest,
     JobType,
     Kind,
-    Lifecycle,
     Mode,
     TimeWindow,
     Trigger,
@@ -34,6 +32,7 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.core.windows import between, bounds
 from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.facts import stored_rows
 from sync_pipeline.ledger import reconcile_progress, watermarks
 from sync_pipeline.policy.reconcile_schedule import (
@@ -422,18 +421,12 @@ def _reached(window: Window, result: Result, *, whole: bool) -> Mark:
     return reached
 
 
-_SAME_NAMES = frozenset(one.name for one in fields(ReconcileAsset))
-
-
 def _asset(row: dict[str, Any], tokens: credentials.Credentials) -> ReconcileAsset:
     """The asset in a row of the snapshot."""
     is_gitlab = row["kind"] == Kind.GITLAB
-    same = {name: value for name, value in row.items() if name in _SAME_NAMES}
-    converted: dict[str, Any] = {
-        "job_type": JobType(row["job_type"]),
-        "lifecycle": Lifecycle(row["lifecycle"]),
-        "access": Access(row["access"]),
-        "credential": is_gitlab and row["instance"] in tokens.stopped,
-        "configured": not is_gitlab or tokens.has_token(row["instance"]),
-    }
-    return ReconcileAsset(**same | converted)
+    return read_row(
+        ReconcileAsset,
+        row,
+        credential=is_gitlab and row["instance"] in tokens.stopped,
+        configured=not is_gitlab or tokens.has_token(row["instance"]),
+    )

@@ -19,8 +19,9 @@ from sync_pipeline.core.formatting import counted
 from sync_pipeline.core.model import JobRequest, JobType, Kind, Mode, Trigger, Window
 from sync_pipeline.database import migrations
 from sync_pipeline.database.pool import Database, database_time
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.ledger import jobs
-from sync_pipeline.ledger import resync as store
+from sync_pipeline.ledger import planning as store
 from sync_pipeline.policy import resync as policy
 from sync_pipeline.policy.resync import FULL_SYNC_PRIORITY, REPAIR_PRIORITY, ResyncAsset
 from sync_pipeline.scheduling.dispatch import serves
@@ -122,12 +123,12 @@ def queue(
             return found
         config_hash = ""
         if execute:
-            store.lock(conn)
+            store.lock_resync(conn)
             config_hash = configuration.keep(conn, settings)
-        rows = store.assets(conn, str(what), settings.scheduler.backfill_repair_window_hours * 3600)
+        rows = store.resync_assets(conn, str(what), settings.scheduler.backfill_repair_window_hours * 3600)
         only = settings.scheduler.mvp_job_type_allowlist if settings.scheduler.mvp_mode_enabled else ()
         for row in rows:
-            asset = _unit(row)
+            asset = read_row(ResyncAsset, row)
             if not serves(settings, asset.instance, asset.tenant, asset.job_type):
                 continue
             if only and asset.job_type not in only:
@@ -196,20 +197,6 @@ def _left_out(asset: ResyncAsset, now: datetime, what: Resync) -> ResyncSkipReas
     if asset.watermark is None:
         return ResyncSkipReason.NOTHING_COMPLETE
     return ResyncSkipReason.DONE if asset.queued_at is not None and asset.queued_at >= asked_at else None
-
-
-def _unit(row: dict[str, Any]) -> ResyncAsset:
-    return ResyncAsset(
-        repo_id=row["repo_id"],
-        job_type=JobType(row["job_type"]),
-        instance=row["instance"],
-        tenant=row["tenant"],
-        watermark=row["watermark"],
-        queued_at=row["queued_at"],
-        open=row["open"],
-        failed_at=row["failed_at"],
-        succeeded_at=row["succeeded_at"],
-    )
 
 
 def _document(piece: Piece) -> dict[str, Any]:

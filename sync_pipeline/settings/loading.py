@@ -20,8 +20,8 @@ from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.settings.files import config_file, read_toml
 from sync_pipeline.settings.given import ONLY_IN_FILE, Given, advice, collect
 from sync_pipeline.settings.model import FIELDS, GROUPS, Settings
-from sync_pipeline.settings.scheduling import INTERVALS_UNTIL_STALE
 from sync_pipeline.settings.servers import GitLabTable, SvnTable
+from sync_pipeline.settings.work import INTERVALS_UNTIL_STALE
 
 # Values that may hold a password: never repeated in a message.
 _SECRET = frozenset(

@@ -28,10 +28,21 @@ from sync_pipeline.core.model import Kind
 from sync_pipeline.settings.fields import Group, Owners
 from sync_pipeline.settings.files import ProjectPath, config_file, read_toml
 from sync_pipeline.settings.given import collect
-from sync_pipeline.settings.limits import Breaker, Degradation, RateLimit, TenantRateLimit
-from sync_pipeline.settings.scheduling import Scheduler, Sensors
 from sync_pipeline.settings.servers import Discovery, GitLab, GitLabServer, Svn, token_source
-from sync_pipeline.settings.work import Chunks, Jobs, Reaper, Reconcile, Retention, Worker
+from sync_pipeline.settings.work import (
+    Breaker,
+    Chunks,
+    Degradation,
+    Jobs,
+    RateLimit,
+    Reaper,
+    Reconcile,
+    Retention,
+    Scheduler,
+    Sensors,
+    TenantRateLimit,
+    Worker,
+)
 
 LowerCase = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 

@@ -1,7 +1,7 @@
 """GitLab and Subversion servers: addresses, credentials, names, and how they are read.
 
 Belongs here: the groups of the two kinds of servers, their tables in the file, and tokens. Does not belong
-here: limits of requests that several groups of processes share (:mod:`sync_pipeline.settings.limits`).
+here: limits of requests that several groups of processes share (:mod:`sync_pipeline.settings.work`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from sync_pipeline.core.model import (
     Difference,
     DifferenceKind,
     TimeWindow,
-    Traffic,
     Window,
 )
 from sync_pipeline.facts import comparison, quarantine, refs
@@ -32,7 +31,7 @@ from sync_pipeline.sources.gitlab.fields import quarantine_key
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.sync.attempt import Attempt
-from sync_pipeline.sync.project import ProjectVisit
+from sync_pipeline.sync.project import ProjectComparison, ProjectVisit
 from sync_pipeline.sync.reconcile import Compared
 
 _MAX_SINGLE_REQUESTS = 200
@@ -50,32 +49,13 @@ class _Answer(Enum):
     NOT_ASKED = "not asked"
 
 
-class CommitComparison:
+class CommitComparison(ProjectComparison):
     """Compares refs and commits for one attempt."""
 
     def __init__(self, attempt: Attempt, client: Client, visit: ProjectVisit) -> None:
-        self._attempt = attempt
-        self._client = client
-        self._visit = visit
-        self._database = attempt.database
-        self._repo_id = attempt.repo.repo_id
+        super().__init__(attempt, client, visit)
         self._refs = RefReader(client, visit.project_id)
         self._asked = 0
-
-    # See sync_pipeline.sync.reconcile.Comparison.
-    lists_are_whole = False
-
-    @property
-    def traffic(self) -> Traffic:
-        """The requests so far."""
-        return self._client.traffic
-
-    def begin(self) -> None:
-        """Read the project. Raises Permanent where it has its repository switched off, Transient where it
-        shows no ref although there were some: its storage may be away."""
-        with self._visit.watched():
-            self._look = self._visit.look()
-            self._visit.is_disabled(self._attempt)
 
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
         """See :class:`sync_pipeline.sync.reconcile.Comparison`."""

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from sync_pipeline.core.errors import Transient
 from sync_pipeline.core.gitlab_rows import MergeRequestRow, Origin, ReviewSet
-from sync_pipeline.core.model import Depth, Difference, JobType, TimeWindow, Traffic, Window
+from sync_pipeline.core.model import Depth, Difference, JobType, TimeWindow, Window
 from sync_pipeline.facts import comparison, unreadable
 from sync_pipeline.facts.comparison import ComparedRow
 from sync_pipeline.sources.gitlab.children import Refusals
@@ -22,7 +22,7 @@ from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.sync.attempt import Attempt
-from sync_pipeline.sync.project import ProjectVisit
+from sync_pipeline.sync.project import ProjectComparison, ProjectVisit
 from sync_pipeline.sync.reconcile import Compared
 
 _MAX_SINGLE_REQUESTS = 200
@@ -47,15 +47,11 @@ class _Listed:
     unread: Sequence[str]
 
 
-class MergeRequestComparison:
+class MergeRequestComparison(ProjectComparison):
     """Compares merge requests, or their reviews, for one attempt."""
 
     def __init__(self, attempt: Attempt, client: Client, visit: ProjectVisit) -> None:
-        self._attempt = attempt
-        self._client = client
-        self._visit = visit
-        self._database = attempt.database
-        self._repo_id = attempt.repo.repo_id
+        super().__init__(attempt, client, visit)
         self._parallel = attempt.settings.gitlab.parallel
         self._of_reviews = attempt.job_type is JobType.REVIEWS
         # Details that the server refuses for every merge request are not compared.
@@ -70,19 +66,9 @@ class MergeRequestComparison:
         with self._database.connection() as conn:
             return comparison.other_merge_requests(conn, self._repo_id, list(iids), _OTHERS)
 
-    # See sync_pipeline.sync.reconcile.Comparison.
-    lists_are_whole = False
-
-    @property
-    def traffic(self) -> Traffic:
-        """The requests so far."""
-        return self._client.traffic
-
     def begin(self) -> None:
-        """Read the project. Raises Permanent where it has merge requests switched off."""
-        with self._visit.watched():
-            self._visit.look()
-            self._visit.is_disabled(self._attempt)
+        """Read the project, and what the server refuses for every merge request."""
+        super().begin()
         settled = self._visit.before[self._attempt.job_type].watermark
         with self._database.connection() as conn:
             known = unreadable.known(conn, self._repo_id, self._attempt.job_type, self._visit.fingerprint)

@@ -21,7 +21,6 @@ from sync_pipeline.core.model import (
     Evidence,
     Page,
     TimeWindow,
-    Traffic,
     Window,
 )
 from sync_pipeline.core.windows import overlap
@@ -35,7 +34,7 @@ from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.sync.attempt import Attempt
 from sync_pipeline.sync.chunks import store_in_chunks
 from sync_pipeline.sync.pages import Batch, FactStore, write_page
-from sync_pipeline.sync.project import ProjectVisit
+from sync_pipeline.sync.project import ProjectComparison, ProjectVisit
 from sync_pipeline.sync.reconcile import Compared
 from sync_pipeline.sync.retry import RetryResult
 
@@ -160,31 +159,17 @@ class ListedWork(FactStore[Page[Sequence[Any]]]):
             return {one.natural_key for one in found if self._reader.is_gone(one.natural_key)}
 
 
-class ListedComparison:
+class ListedComparison(ProjectComparison):
     """Compares the list of one project for one attempt. Changes at the source since the last visit differ as
     well; the repair reads them.
     """
 
-    # See sync_pipeline.sync.reconcile.Comparison.
     lists_are_whole = True
 
     def __init__(self, attempt: Attempt, client: Client, visit: ProjectVisit) -> None:
-        self._attempt = attempt
-        self._client = client
-        self._visit = visit
+        super().__init__(attempt, client, visit)
         self._table = LISTED[attempt.job_type]
         self._reader = ListReader(client, visit.project_id, LISTS[attempt.job_type])
-
-    @property
-    def traffic(self) -> Traffic:
-        """The traffic so far."""
-        return self._client.traffic
-
-    def begin(self) -> None:
-        """Look at the project. Raises Permanent where it has the feature switched off."""
-        with self._visit.watched():
-            self._visit.look()
-            self._visit.is_disabled(self._attempt)
 
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
         """See :class:`sync_pipeline.sync.reconcile.Comparison`."""
@@ -195,8 +180,8 @@ class ListedComparison:
             rows += page.rows
             unread |= {row.natural_key for row in page.quarantined}
         once = {listed.key_of(self._table, row): row for row in rows}
-        with self._attempt.database.connection() as conn:
-            found = listed.compare(conn, self._table, self._attempt.repo.repo_id, once.values())
+        with self._database.connection() as conn:
+            found = listed.compare(conn, self._table, self._repo_id, once.values())
         found = [one for one in found if one.natural_key not in unread and self._is_in(window, one)]
         # A row that was made since the last visit is no mismatch.
         newer = [one for one in found if one.stored is None and self._is_newer(window, one)]

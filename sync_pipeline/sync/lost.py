@@ -14,6 +14,7 @@ from typing import Any
 
 from sync_pipeline.core.model import JobStatus, JobType
 from sync_pipeline.database.pool import Connection, database_time
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.ledger import jobs, reaping
 from sync_pipeline.policy.reaping import Ending, Rules, RunningJob, RunState, evaluate_running
 from sync_pipeline.sync.worker import is_gone
@@ -28,24 +29,6 @@ _AT_ONCE = Rules(
     retry_as=JobStatus.PENDING,
     expire_after=None,
 )
-
-
-def facts_of(
-    row: Mapping[str, Any], *, process_gone: bool, dagster: RunState = RunState.UNKNOWN
-) -> RunningJob:
-    """A row of :func:`sync_pipeline.ledger.reaping.running_jobs` as the policy sees it."""
-    return RunningJob(
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        failures=row["failures"],
-        got_on=row["got_on"],
-        claimed_at=row["claimed_at"],
-        expires_at=row["expires_at"],
-        last_error_code=row["last_error_code"],
-        covered=row["covered"],
-        process_gone=process_gone,
-        dagster=dagster,
-    )
 
 
 def end(conn: Connection, row: Mapping[str, Any], ending: Ending, *, process_gone: bool) -> bool:
@@ -68,7 +51,8 @@ def expire_abandoned_jobs(conn: Connection, repo_id: int, job_type: JobType) -> 
     now = database_time(conn)
     for row in reaping.running_jobs(conn, repo_id, job_type):
         gone = is_gone(row["claimed_process"])
-        ending = evaluate_running(facts_of(row, process_gone=gone), now, _AT_ONCE)
+        job = read_row(RunningJob, row, process_gone=gone, dagster=RunState.UNKNOWN)
+        ending = evaluate_running(job, now, _AT_ONCE)
         if ending is not None and end(conn, row, ending, process_gone=gone):
             _log.warning(
                 "%s, who worked on a job of %s, is gone; the job is %s now",

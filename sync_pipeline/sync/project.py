@@ -18,7 +18,7 @@ from sync_pipeline.core.errors import (
     SyncError,
     Transient,
 )
-from sync_pipeline.core.model import BEGINNING, Access, TimeWindow
+from sync_pipeline.core.model import BEGINNING, Access, TimeWindow, Traffic
 from sync_pipeline.database.pool import database_time
 from sync_pipeline.ledger import credentials, project_looks, repos, watermarks
 from sync_pipeline.sources.gitlab import project
@@ -82,15 +82,7 @@ class ProjectVisit:
                     "`scm-sync repo retire` and `scm-sync repo add`"
                 )
             if known is None:
-                changed = repos.record_look(
-                    conn,
-                    repo_id,
-                    path=look.path,
-                    default_branch=look.default_branch,
-                    archived=look.is_archived,
-                    marked_on=look.marked_on,
-                    actor=self._attempts[0].claim.actor,
-                )
+                changed = repos.record_look(conn, repo_id, look, actor=self._attempts[0].claim.actor)
                 credentials.clear(conn, self._repo.instance, self.fingerprint)
                 fresh = project_looks.StoredLook(look.raw, look.date, self.looked_at)
                 project_looks.put(conn, repo_id, self.fingerprint, job_types, fresh)
@@ -183,3 +175,28 @@ class ProjectVisit:
             # An attempt that lost its job says nothing about the token: its answer may be an old one.
             with suppress(LeaseLost), self._attempts[0].fenced() as conn:
                 credentials.stop(conn, self._repo.instance, self.fingerprint, str(error))
+
+
+class ProjectComparison:
+    """The common part of the comparisons of a GitLab project with its source, each for one attempt. See
+    :class:`sync_pipeline.sync.reconcile.Comparison`."""
+
+    lists_are_whole = False
+
+    def __init__(self, attempt: Attempt, client: Client, visit: ProjectVisit) -> None:
+        self._attempt = attempt
+        self._client = client
+        self._visit = visit
+        self._database = attempt.database
+        self._repo_id = attempt.repo.repo_id
+
+    @property
+    def traffic(self) -> Traffic:
+        """The requests so far."""
+        return self._client.traffic
+
+    def begin(self) -> None:
+        """Look at the project. Raises Permanent where it has the feature switched off."""
+        with self._visit.watched():
+            self._look = self._visit.look()
+            self._visit.is_disabled(self._attempt)

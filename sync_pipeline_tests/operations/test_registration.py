@@ -274,7 +274,7 @@ def test_the_snapshot_holds_the_catalog_with_the_retired_ones(database: Database
     assert not registration.snapshot_lacks(path, [repository])
     assert written == read_snapshot(path)
     assert written.repositories == (repository,)
-    assert (written.head_rev, written.block_count) == (1500, 2)
+    assert written.head_rev == 1500
     registration.retire_repository(database, repository.repo_id, reason="x", actor="y")
     with database.connection() as conn:
         assert [event["event"] for event in repos.events(conn, repository.repo_id)] == [

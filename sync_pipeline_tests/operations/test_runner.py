@@ -31,7 +31,7 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.core.windows import hull, without
 from sync_pipeline.ledger.runs import BatchRow
-from sync_pipeline.registry import costs
+from sync_pipeline.registry import projects
 from sync_pipeline.reports import plans, runner
 from sync_pipeline.reports.runner import Bounds, Outcome
 
@@ -624,7 +624,7 @@ def test_progress_tells_rate_and_what_is_left(
 
 def test_requests_of_a_plan_follow_from_its_rows() -> None:
     revisions = [RevisionWindow(1, 2501), RevisionWindow(3001, 3002)]
-    assert costs.commands_for(revisions, 1000) == 2 + 3 + 1
-    assert costs.requests_for(JobType.COMMITS, 201) == 3 + 3
-    assert costs.requests_for(MRS, 150) == 1 + 2 + 150 * 2
-    assert costs.requests_for(REVIEWS, 150) == 1 + 2 + 150 * 6
+    assert projects.commands_for(revisions, 1000) == 2 + 3 + 1
+    assert projects.requests_for(JobType.COMMITS, 201) == 3 + 3
+    assert projects.requests_for(MRS, 150) == 1 + 2 + 150 * 2
+    assert projects.requests_for(REVIEWS, 150) == 1 + 2 + 150 * 6

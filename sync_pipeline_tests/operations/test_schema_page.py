@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sync_pipeline.database.pool import Database
 from sync_pipeline.database.queries import sql_folder
-from sync_pipeline.facts.schema import FACT_TABLES, columns_document, describe, fact_columns
-from sync_pipeline.reports.schema_page import page
+from sync_pipeline.facts.schema import FACT_TABLES, describe, fact_columns
+from sync_pipeline_sandbox.schema_page import columns_document, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "schema.md"
 

@@ -127,7 +127,7 @@ def test_an_open_one_is_tried_after_its_time_and_probes_decide() -> None:
     st.integers(1, 20),
 )
 def test_it_closes_by_itself_once_the_server_answers(codes: list[str | None], recovery: int) -> None:
-    limits = replace(LIMITS.breaker, recovery_successes=recovery)
+    limits = replace(LIMITS.breaker, recovery_success_count=recovery)
     breaker, moment = CLOSED, NOW
     seen: list[Sample] = []
     for code in [*codes, *[None] * (recovery + 25)]:

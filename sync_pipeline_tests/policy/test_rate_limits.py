@@ -18,7 +18,6 @@ from sync_pipeline.policy.rate_limits import (
     Signal,
     after_answer,
     at,
-    full,
     is_paused,
     is_valid,
     paused,
@@ -29,6 +28,11 @@ from sync_pipeline.policy.rate_limits import (
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = RateLimits(rate=10.0, burst=20.0)
+
+
+def full(limits: RateLimits, now: datetime) -> Bucket:
+    """The bucket of a server without earlier requests."""
+    return Bucket(tokens=limits.burst, rate=limits.rate, refilled_at=now)
 
 
 def later(seconds: float) -> datetime:

@@ -44,7 +44,7 @@ from sync_pipeline.reports.health import (
     reason_of_failure,
     reason_of_server,
 )
-from sync_pipeline.reports.reasons import CATALOGUE, HealthReason, held_back_table, remedies, remedy, table
+from sync_pipeline.reports.reasons import CATALOGUE, HELD_BACK, HealthReason, remedies, remedy, table
 from sync_pipeline.scheduling.credentials import Credentials, in_force
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn.codes import Meaning
@@ -174,8 +174,8 @@ def test_every_code_that_a_look_may_fail_with_says_something_about_the_server_or
 def test_the_page_has_the_catalogue() -> None:
     assert set(CATALOGUE) == set(HealthReason)
     page = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
-    assert table() in page, "paste what sync_pipeline.reports.reasons.table() returns"
-    assert held_back_table() in page, "paste what sync_pipeline.reports.reasons.held_back_table() returns"
+    assert table(CATALOGUE) in page, "paste what sync_pipeline.reports.reasons.table(CATALOGUE) returns"
+    assert table(HELD_BACK) in page, "paste what sync_pipeline.reports.reasons.table(HELD_BACK) returns"
 
 
 def test_a_remedy_is_that_of_the_kind_of_the_repository() -> None:

@@ -100,7 +100,7 @@ def test_a_listing_is_held_against_the_active_repository_of_each_project(databas
         first = project(conn)
         assert not discovery.projects(conn, "g")[12].has_active_root
         discovery.adopt(conn, root.root_id, [first])
-        repos.record_look(conn, first, path="a/q", default_branch="main", archived=True, actor="me")
+        repos.record_look(conn, first, builders.project_info("a/q", "main", archived=True), actor="me")
         known = discovery.projects(conn, "g")[12]
         assert (known.repo_id, known.root_id, known.project_path) == (first, root.root_id, "a/q")
         assert (known.is_archived, known.has_active_root, known.is_vanished) == (True, True, False)

@@ -14,6 +14,7 @@ from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.model import Kind, Lifecycle, Repository
 from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.ledger import repos
+from sync_pipeline_tests import builders
 
 
 def insert(conn: Connection, url: str = "svn://h/paint/trunk") -> Repository | None:
@@ -155,9 +156,8 @@ def test_a_look_writes_down_what_changed_and_nothing_else(database: Database) ->
         assert made is not None
 
         def look(path: str | None, branch: str | None, archived: bool = False) -> list[str]:
-            return repos.record_look(
-                conn, made.repo_id, path=path, default_branch=branch, archived=archived, actor="me"
-            )
+            info = builders.project_info(path, branch, archived=archived)
+            return repos.record_look(conn, made.repo_id, info, actor="me")
 
         assert look("a/b", "main") == []
         assert look(None, None) == []
@@ -266,9 +266,7 @@ def test_a_renamed_project_keeps_its_slug_from_the_next_one_at_its_path(database
     with database.connection() as conn:
         first = insert_project(conn, 12, "t/a-b")
         assert first is not None
-        repos.record_look(
-            conn, first.repo_id, path="t/c", default_branch=None, archived=False, actor="rediscovery"
-        )
+        repos.record_look(conn, first.repo_id, builders.project_info("t/c", None), actor="rediscovery")
         insert_project(conn, 13, "t/a-b")
         insert_project(conn, 14, "t/c")
         assert keys(conn) == ["g/t__a_b", "g/t__a_b_13", "g/t__c"]

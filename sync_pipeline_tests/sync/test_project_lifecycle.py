@@ -11,6 +11,7 @@ from sync_pipeline.core.model import Access, JobType
 from sync_pipeline.ledger import repos, watermarks
 from sync_pipeline.registry import registration
 from sync_pipeline_sandbox.gitlab import DEVELOPER
+from sync_pipeline_tests import builders
 from sync_pipeline_tests.sync.conftest import Forge
 
 _EVENTS = "SELECT event, old_value, new_value FROM scm.repo_events WHERE repo_id = %(repo)s ORDER BY event_id"
@@ -87,9 +88,7 @@ def test_a_look_of_another_visit_takes_back_nothing_that_was_seen_since(forge: F
     assert forge.commits().succeeded
     transferred(forge, "team2")
     # A discovery lists the project meanwhile.
-    repos.record_look(
-        forge.conn, forge.repo_id, path="team2/app1", default_branch="main", archived=False, actor="me"
-    )
+    repos.record_look(forge.conn, forge.repo_id, builders.project_info("team2/app1", "main"), actor="me")
     before = forge.rows(_EVENTS)
     forge.tick()
     forge.asked()

@@ -97,14 +97,6 @@ def read_note(body: str) -> tuple[str, Mapping[str, Any]]:
     return kind, {}
 
 
-def global_note_id(gid: str) -> int | None:
-    """The number of the note with this GraphQL id. None for a synthetic note, which GraphQL makes of a state,
-    label or milestone event.
-    """
-    found = re.fullmatch(r"gid://gitlab/(?:Note|\w*(?:Diff|Discussion)Note)/(\d+)", gid)
-    return int(found[1]) if found else None
-
-
 @dataclass
 class _Gathered:
     """The parts of one merge request's review that were read so far."""

@@ -1,4 +1,4 @@
-"""All requests to a GitLab: safe HTTP for python-gitlab and for GraphQL.
+"""All requests to a GitLab: safe HTTP for python-gitlab.
 
 Belongs here: allowed addresses, headers, complete responses, retries, and counters. Does not belong here: the
 meaning of a response (:mod:`sync_pipeline.sources.gitlab.responses`), paging
@@ -329,24 +329,6 @@ class Client:
         date = responses.http_date(response.headers.get("Date"))
         # No list has more rows than fit into 18 digits.
         return Response(data, following, date, int(total) if re.fullmatch(r"[0-9]{1,18}", total) else None)
-
-    def graphql(self, query: str, variables: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """The data of a GraphQL query. Any error in the response is raised, even with partial data: Transient
-        if the server timed out, else Permanent with the code ``graphql``.
-        """
-        assert self.api is not None  # makes this thread's session
-        session: _Session = self._local.session
-        url = f"{self.instance.url}/api/graphql"
-        response = session.post(url, json={"query": query, "variables": dict(variables or {})})
-        data = response.json()
-        errors = data.get("errors") if isinstance(data, dict) else None
-        if errors or not isinstance(data, dict) or not isinstance(data.get("data"), dict):
-            words = responses.redact(responses.error_message(response.content)) or "no data"
-            if "timeout" in words.lower() or "timed out" in words.lower():
-                raise Transient(f"POST {url}: {words}", code="timeout")
-            raise Permanent(f"POST {url}: {words}", code="graphql")
-        found: Mapping[str, Any] = data["data"]
-        return found
 
     def check_cancelled(self) -> None:
         """Raises Cancelled after a request to stop."""

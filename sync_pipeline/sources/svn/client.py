@@ -543,11 +543,6 @@ def as_url(url_or_path: str) -> str:
     return f"{scheme}://{encoded}"
 
 
-def join_url(root: str, path: str) -> str:
-    """The URL of ``path`` (as a log names it, nothing encoded) below ``root``."""
-    return f"{as_url(root).rstrip('/')}/{quote(path.strip('/'))}"
-
-
 def target(url_or_path: str, peg: Revision = UNSPECIFIED) -> str:
     """A target for the command line; it always ends with a peg, so that an ``@`` in the name means
     nothing."""

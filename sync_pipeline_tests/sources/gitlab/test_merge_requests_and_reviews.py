@@ -16,7 +16,7 @@ from sync_pipeline.core.errors import AccessDenied, SourceGone, SyncError, Trans
 from sync_pipeline.core.gitlab_rows import MergeRequestPage, MergeRequestRow, Origin, ReviewSet
 from sync_pipeline.core.model import TimeWindow
 from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader
-from sync_pipeline.sources.gitlab.reviews import ReviewReader, global_note_id, note, read_note
+from sync_pipeline.sources.gitlab.reviews import ReviewReader, note, read_note
 from sync_pipeline_sandbox.gitlab import DEVELOPER, faults
 from sync_pipeline_sandbox.gitlab.generator import generate
 from sync_pipeline_sandbox.gitlab.recorded import load_recorded
@@ -401,23 +401,6 @@ def test_a_changed_merge_request_costs_seven_requests(site: Site, opened: MergeR
 )
 def test_system_notes_are_read_by_their_beginning(body: str, kind: str, details: dict[str, Any]) -> None:
     assert read_note(body) == (kind, details)
-
-
-@pytest.mark.parametrize(
-    ("gid", "number"),
-    [
-        ("gid://gitlab/Note/9001", 9001),
-        ("gid://gitlab/DiffNote/9002", 9002),
-        ("gid://gitlab/DiscussionNote/9003", 9003),
-        ("gid://gitlab/LegacyDiffNote/9004", 9004),
-        ("gid://gitlab/StateNote/6a9c1750b37d513a43987b574953fceb50b03ce7", None),
-        ("gid://gitlab/LabelNote/6a9c1750b37d513a43987b574953fceb50b03ce7", None),
-        ("gid://gitlab/MilestoneNote/123", None),
-        ("gid://gitlab/MergeRequest/1", None),
-    ],
-)
-def test_a_graphql_note_has_the_id_of_the_rest_note(gid: str, number: int | None) -> None:
-    assert global_note_id(gid) == number
 
 
 def test_a_note_without_people_or_text_is_stored() -> None:

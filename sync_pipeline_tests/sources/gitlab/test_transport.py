@@ -702,38 +702,6 @@ def test_a_bad_address_is_refused_in_one_line(bad: str) -> None:
     assert "secret1" not in str(caught.value)
 
 
-# --- GraphQL ----------------------------------------------------------------------------------------------
-
-
-def test_graphql_goes_the_same_way() -> None:
-    with scripted(RESET, answer({"data": {"currentUser": {"username": "user1"}}})) as server:
-        client = connect(f"{server.url}/gitlab")
-        assert client.graphql("query { currentUser { username } }") == {"currentUser": {"username": "user1"}}
-        assert [(one.method, one.target) for one in server.asked] == [("POST", "/gitlab/api/graphql")] * 2
-        assert server.tokens == [TOKEN, TOKEN]
-
-
-@pytest.mark.parametrize(
-    ("body", "kind", "code"),
-    [
-        ({"errors": [{"message": "Field 'x' doesn't exist on type 'MergeRequest'"}]}, Permanent, "graphql"),
-        (
-            {"errors": [{"message": "Timeout on MergeRequest.commits"}], "data": {"a": 1}},
-            Transient,
-            "timeout",
-        ),
-        ({"data": None}, Permanent, "graphql"),
-        ([], Permanent, "graphql"),
-    ],
-)
-def test_errors_of_graphql_are_errors_although_the_status_is_200(
-    body: Any, kind: type[SyncError], code: str
-) -> None:
-    with scripted(answer(body)) as server, pytest.raises(kind) as caught:
-        connect(server.url).graphql("query { x }")
-    assert caught.value.code == code
-
-
 # --- Certificates -----------------------------------------------------------------------------------------
 
 
