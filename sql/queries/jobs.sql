@@ -261,7 +261,7 @@ INSERT INTO scm.sync_batches (batch_id, run_id, batch_no, repo_id, job_type, fen
                               first_key, last_key, read_time, calls, seconds)
 OVERRIDING SYSTEM VALUE
 SELECT %(batch_id)s, %(run_id)s, batches, repo_id, job_type, %(fence)s, %(revs)s, %(period)s, %(covers)s,
-       %(read)s, %(inserted)s, %(updated)s, %(unchanged)s, %(regressed)s, %(quarantined)s, %(owed)s,
+       %(read)s, %(inserted)s, %(updated)s, %(unchanged)s, %(regressed)s, %(quarantined)s, %(deferred)s,
        left(%(position)s, 200), left(%(first_key)s, 200), left(%(last_key)s, 200), %(read_time)s,
        %(calls)s, %(seconds)s
   FROM counted

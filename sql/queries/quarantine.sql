@@ -71,7 +71,7 @@ UPDATE scm.deferred_fetches SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = ANY (%(job_types)s) AND natural_key = ANY (%(keys)s)
    AND resolved_at IS NULL
 
--- name: settle_aside
+-- name: settle_quarantine
 UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail, 1900)
  WHERE repo_id = %(repo_id)s AND job_type = ANY (%(job_types)s) AND resolved_at IS NULL
    AND (natural_key = ANY (%(keys)s)

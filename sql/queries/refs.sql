@@ -65,7 +65,7 @@ UPDATE scm.refs SET covered_tip = tip
  WHERE repo_id = %(repo_id)s AND tip = ANY (%(tips)s) AND deleted_at IS NULL
    AND covered_tip IS DISTINCT FROM tip
 
--- name: set_aside
+-- name: quarantined_keys
 -- Refs that could not be stored, or whose history could not be read, and are still set aside.
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL

@@ -104,7 +104,7 @@ def doctor_summary(document: Mapping[str, Any]) -> str:
 # status -------------------------------------------------------------------------------------------------
 
 _KINDS = {"gitlab": "GitLab", "svn": "SVN"}
-LISTED = 50
+MAX_LISTED = 50
 """How many assets a terminal lists: the summary of the servers stays in sight."""
 
 
@@ -216,7 +216,7 @@ def status_table(document: Mapping[str, Any], width: int) -> Table:
     columns = ("covered", "complete", "missing", "last run", "reasons")
     for name in ("state", "repository", *where, "job type", *columns):
         table.add_column(name, overflow="fold")
-    for asset in document["units"][:LISTED]:
+    for asset in document["units"][:MAX_LISTED]:
         verdict, run = asset["verdict"], asset["last_run"]
         table.add_row(
             cell(verdict, _COLOURS[verdict]),
@@ -239,7 +239,7 @@ def _narrow_table(document: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for asset in document["units"][:LISTED]:
+    for asset in document["units"][:MAX_LISTED]:
         colour = _COLOURS[asset["verdict"]]
         about = cell(asset["path"], "bold")
         about.append(cell(f" on {asset['instance']}" if several else "")).append(
@@ -256,7 +256,7 @@ def _narrow_table(document: Mapping[str, Any]) -> Table:
 
 def status_left_out(document: Mapping[str, Any]) -> Iterator[str]:
     """How many assets a terminal does not list."""
-    assets = document["units"][LISTED:]
+    assets = document["units"][MAX_LISTED:]
     if assets:
         states = Counter(asset["verdict"] for asset in assets)
         yield (

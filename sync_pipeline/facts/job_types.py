@@ -58,7 +58,7 @@ class Facts:
 _SQL = queries("job_types")
 
 
-LISTED: Mapping[JobType, Table] = {}
+LIST_TABLES: Mapping[JobType, Table] = {}
 """The table of each job type whose rows are a flat list; they need no other declaration here."""
 
 
@@ -101,7 +101,7 @@ FACTS: Mapping[JobType, Facts] = {
         hidden="visibility <> 'full'",
         stored_at="updated_at",
     ),
-    **{job_type: _of_list(table) for job_type, table in LISTED.items()},
+    **{job_type: _of_list(table) for job_type, table in LIST_TABLES.items()},
 }
 
 

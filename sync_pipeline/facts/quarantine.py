@@ -158,7 +158,7 @@ def settle_gone(
         "gone": GONE,
     }
     conn.execute(_SQL["settle_deferred"], params)
-    conn.execute(_SQL["settle_aside"], params)
+    conn.execute(_SQL["settle_quarantine"], params)
 
 
 def settle_unstored(

@@ -149,11 +149,11 @@ def record_listing(
     return [event["old_tip"] for event in deleted]
 
 
-def set_aside(conn: Connection, repo_id: int, *, without_history: bool = False) -> set[str]:
+def quarantined_keys(conn: Connection, repo_id: int, *, without_history: bool = False) -> set[str]:
     """The names in quarantine, ``<kind>:<name>``, of refs that earlier listings could not store; or of those
     that are stored ``without_history``."""
     params = {"repo_id": repo_id, "no_history": NO_HISTORY, "walked": without_history}
-    return {row["natural_key"] for row in conn.execute(_SQL["set_aside"], params)}
+    return {row["natural_key"] for row in conn.execute(_SQL["quarantined_keys"], params)}
 
 
 def resolve(conn: Connection, repo_id: int, keys: Iterable[str]) -> None:

@@ -226,7 +226,7 @@ class Facts:
     incremental_dead: bool
     last_error: str | None
     quarantined: int
-    obligations: int
+    deferred_fetches: int
     regressed: int
     credential: str | None = None
     missing: int = 0
@@ -317,12 +317,14 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
     if facts.quarantined:
         count = "1 row is" if facts.quarantined == 1 else f"{facts.quarantined} rows are"
         found[Reason.QUARANTINE] = f"{count} set aside; see: scm-sync admin quarantine list"
-    if facts.obligations:
-        found[Reason.OBLIGATION] = f"{facts.obligations} details are owed, see scm.deferred_fetches"
+    if facts.deferred_fetches:
+        found[Reason.DEFERRED_FETCH] = f"{facts.deferred_fetches} details are owed, see scm.deferred_fetches"
     if facts.unreadable:
         found[Reason.UNREADABLE] = "; ".join(one.text for one in facts.unreadable)
     if facts.regressed:
-        found[Reason.POORER] = f"{facts.regressed} rows arrived with less than is stored; was access reduced?"
+        found[Reason.REGRESSED] = (
+            f"{facts.regressed} rows arrived with less than is stored; was access reduced?"
+        )
     kinds = {"missing": facts.missing, "extra": facts.extra, "changed": facts.changed}
     if any(kinds.values()):
         counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)

@@ -22,7 +22,7 @@ class Reason(StrEnum):
     INCOMPLETE = "incomplete"
     FAILED_WINDOW = "failed_window"
     QUARANTINE = "quarantine"
-    OBLIGATION = "obligation"
+    DEFERRED_FETCH = "obligation"
     UNREADABLE = "unreadable"
     UNREACHABLE = "unreachable"
     LOGIN_PAGE = "login_page"
@@ -32,7 +32,7 @@ class Reason(StrEnum):
     REPLACED = "replaced"
     CREDENTIAL = "credential"
     DISABLED = "disabled"
-    POORER = "poorer"
+    REGRESSED = "poorer"
     MISMATCH = "mismatch"
     UNREPAIRED = "unrepaired"
 
@@ -145,7 +145,7 @@ CATALOGUE: Mapping[Reason, ReasonText] = {
         "scm-sync admin quarantine list --repo SPEC; mend the cause, then: "
         "scm-sync admin quarantine retry --repo SPEC",
     ),
-    Reason.OBLIGATION: ReasonText(
+    Reason.DEFERRED_FETCH: ReasonText(
         "a detail could not be read yet",
         "nothing at first: it is retried by itself; scm.deferred_fetches has the error",
     ),
@@ -165,7 +165,7 @@ CATALOGUE: Mapping[Reason, ReasonText] = {
         "look at scm.discrepancies, quarantine and triggers on our tables; mend the cause, then: "
         "scm-sync reconcile --repo SPEC --repair",
     ),
-    Reason.POORER: ReasonText(
+    Reason.REGRESSED: ReasonText(
         "a look saw less than is stored",
         "give our account on the server its rights back; nothing stored was changed",
     ),

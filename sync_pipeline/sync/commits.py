@@ -279,7 +279,7 @@ class CommitWork:
 
     def _was_given_up(self, walks: _Walks, tip: str) -> bool:
         with self._database.connection() as conn:
-            keys = refs.set_aside(conn, self._repo_id, without_history=True)
+            keys = refs.quarantined_keys(conn, self._repo_id, without_history=True)
         return any(ref.tip == tip and _quarantine_key(ref) in keys for ref in walks.refs)
 
     def _quarantine(self, without_history: Sequence[refs.StoredRef], readable: TimeWindow) -> None:
@@ -294,7 +294,7 @@ class CommitWork:
             for ref in without_history
         }
         with self._database.connection() as conn:
-            before = refs.set_aside(conn, self._repo_id, without_history=True)
+            before = refs.quarantined_keys(conn, self._repo_id, without_history=True)
         if now.keys() == before:
             return
 
@@ -317,13 +317,13 @@ class CommitWork:
         """Store where the refs lead now; returns them, and the last tips of those that are gone."""
         with self._database.connection() as conn:
             stored = refs.stored_refs(conn, self._repo_id)
-            aside_before = refs.set_aside(conn, self._repo_id)
+            quarantined_before = refs.quarantined_keys(conn, self._repo_id)
             same = refs.changes(conn, self._repo_id, listing.refs).none
-        aside_now = {row.natural_key for row in listing.quarantined}
-        if same and aside_before == aside_now and not self._is_repair:
+        quarantined_now = {row.natural_key for row in listing.quarantined}
+        if same and quarantined_before == quarantined_now and not self._is_repair:
             return stored, []
         # An unreadable commit is not gone.
-        kept = {(r.kind, r.name) for r in stored if quarantine_key(f"{r.kind}:{r.name}") in aside_now}
+        kept = {(r.kind, r.name) for r in stored if quarantine_key(f"{r.kind}:{r.name}") in quarantined_now}
         evidence = Evidence(f"list of {len(listing.refs):,} branches and tags")
         page = Page(readable, (), quarantined=listing.quarantined, evidence=evidence)
         with self._attempt.lease(), open_batch(self._attempt, page) as batch:
@@ -336,7 +336,7 @@ class CommitWork:
                 partial=listing.partial,
                 kept=kept,
             )
-            refs.resolve(batch.conn, self._repo_id, aside_before - aside_now)
+            refs.resolve(batch.conn, self._repo_id, quarantined_before - quarantined_now)
         with self._database.connection() as conn:
             return refs.stored_refs(conn, self._repo_id), deleted
 

@@ -131,12 +131,12 @@ class CommitComparison:
                 f"{self._look.path}: the server lists no branch and no tag, where there were some",
                 code="incomplete",
             )
-        aside_now = {row.natural_key for row in listing.quarantined}
+        quarantined_now = {row.natural_key for row in listing.quarantined}
         found = [Difference(f"{kind}:{name}", DifferenceKind.MISSING, None) for kind, name in changes.lost]
         unread: list[str] = []
         newer = len(changes.new)
         for kind, name in changes.gone:
-            if kind in listing.partial or quarantine_key(f"{kind}:{name}") in aside_now:
+            if kind in listing.partial or quarantine_key(f"{kind}:{name}") in quarantined_now:
                 continue
             if not self._refs.is_there(kind, name):
                 found.append(Difference(f"{kind}:{name}", DifferenceKind.EXTRA, None))
@@ -150,7 +150,7 @@ class CommitComparison:
                     newer += 1
                     continue
             found.append(Difference(f"{kind}:{name}", DifferenceKind.CHANGED, None, change.fields))
-        return found, newer, (*sorted(aside_now), *unread)
+        return found, newer, (*sorted(quarantined_now), *unread)
 
     # -- commits ------------------------------------------------------------------------------------------
 
@@ -227,7 +227,9 @@ class CommitComparison:
         their parents, and so on. No ref reaches a listed commit that no other row names."""
         with self._database.connection() as conn:
             todo = comparison.unstored_commits(conn, self._repo_id)
-            set_aside = quarantine.open_keys(conn, self._repo_id, self._attempt.job_type) if todo else set()
+            quarantined_keys = (
+                quarantine.open_keys(conn, self._repo_id, self._attempt.job_type) if todo else set()
+            )
         met = set(todo)
         found: list[Difference] = []
         unread: list[str] = []
@@ -235,7 +237,7 @@ class CommitComparison:
             sha = todo.pop()
             row: CommitRow | _Answer | None = absent.get(sha)
             if row is None:
-                row = _Answer.UNREADABLE if sha in set_aside else self._ask(reader, sha)
+                row = _Answer.UNREADABLE if sha in quarantined_keys else self._ask(reader, sha)
             if row is _Answer.UNREADABLE or row is _Answer.GONE:
                 # The server names it and does not have it.
                 unread.append(sha)

@@ -208,7 +208,7 @@ class MergeRequestComparison:
             unread=[
                 *listed.unread,
                 *unread,
-                *(owed.natural_key for one in sets for owed in one.deferred),
+                *(fetch.natural_key for one in sets for fetch in one.deferred),
                 *(row.natural_key for one in sets for row in one.quarantined),
             ],
             hidden=hidden,

@@ -27,7 +27,7 @@ from sync_pipeline.core.model import (
 from sync_pipeline.core.windows import overlap
 from sync_pipeline.facts import listed, quarantine
 from sync_pipeline.facts.comparison import ComparedRow
-from sync_pipeline.facts.job_types import LISTED
+from sync_pipeline.facts.job_types import LIST_TABLES
 from sync_pipeline.facts.quarantine import QuarantineEntry
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.sources.gitlab.lists import LISTS, ListPage, ListReader
@@ -51,7 +51,7 @@ class ListedWork(FactStore[Page[Sequence[Any]]]):
         self._visit = visit
         self._repo_id = self._attempt.repo.repo_id
         self._job_type = self._attempt.job_type
-        self._table = LISTED[self._job_type]
+        self._table = LIST_TABLES[self._job_type]
         self._reader = ListReader(client, visit.project_id, LISTS[self._job_type])
         self._attempt.meter = lambda: client.traffic
         # Keys of rows whose next copy wins over what is stored.
@@ -172,7 +172,7 @@ class ListedComparison:
         self._attempt = attempt
         self._client = client
         self._visit = visit
-        self._table = LISTED[attempt.job_type]
+        self._table = LIST_TABLES[attempt.job_type]
         self._reader = ListReader(client, visit.project_id, LISTS[attempt.job_type])
 
     @property

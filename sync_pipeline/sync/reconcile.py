@@ -220,7 +220,7 @@ class ProbeWork:
         return True
 
     def _write(self, part: _Part, piece: Compared) -> None:
-        piece = self._without_set_aside(piece)
+        piece = self._without_quarantined(piece)
         room = max(0, _MAX_KEPT - part.differing)
         part.add(piece)
 
@@ -234,7 +234,7 @@ class ProbeWork:
             )
             batch.counts = Counts(read=piece.expected, unchanged=piece.expected)
 
-    def _without_set_aside(self, piece: Compared) -> Compared:
+    def _without_quarantined(self, piece: Compared) -> Compared:
         """``piece`` without differences of rows in quarantine, which wait there for their own repair."""
         if not piece.differences:
             return piece

@@ -45,7 +45,7 @@ from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.database.values import ESCAPED
 from sync_pipeline.facts import commits, listed, merge_requests, remap, reviews
 from sync_pipeline.facts.commits import STATS_UNREAD
-from sync_pipeline.facts.job_types import LISTED
+from sync_pipeline.facts.job_types import LIST_TABLES
 from sync_pipeline.facts.remap import DerivedRow
 from sync_pipeline.facts.tables import (
     COMMITS,
@@ -370,7 +370,7 @@ def _event(stored: Stored) -> ReviewEventRow:
 def _list_page(
     job_type: JobType, conn: Connection, repo_id: int, after: Any, since: datetime | None
 ) -> _Page | None:
-    table, parse = LISTED[job_type], LISTS[job_type].parse
+    table, parse = LIST_TABLES[job_type], LISTS[job_type].parse
     stored = remap.listed_after(conn, table, repo_id, after, since, BATCH_ROWS)
     if not stored:
         return None

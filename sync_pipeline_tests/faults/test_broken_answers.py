@@ -346,8 +346,8 @@ def test_one_detail_that_is_redirected_stops_no_other(forge: Forge, status: int,
     forge.gitlab.faults.add(f"/merge_requests/2/{detail}", elsewhere, times=None)
     assert all(report.succeeded for report in sync(forge))
     assert len(forge.rows("SELECT 1 FROM scm.mrs")) == 3
-    owed = "SELECT natural_key, last_error FROM scm.deferred_fetches WHERE resolved_at IS NULL"
-    (one,) = forge.rows(owed)
+    deferred = "SELECT natural_key, last_error FROM scm.deferred_fetches WHERE resolved_at IS NULL"
+    (one,) = forge.rows(deferred)
     assert one["natural_key"] == "2"
     assert "redirected to http://127.0.0.1:9/login" in one["last_error"]
     comments = "SELECT 1 FROM scm.review_events WHERE event_type = 'comment'"
@@ -357,7 +357,7 @@ def test_one_detail_that_is_redirected_stops_no_other(forge: Forge, status: int,
     forge.gitlab.faults.clear()
     forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now() - interval '1 second'")
     assert all(report.succeeded for report in sync(forge))
-    assert forge.rows(owed) == []
+    assert forge.rows(deferred) == []
     assert len(forge.rows(comments)) == 3
 
 

@@ -71,7 +71,7 @@ GOOD = Facts(
     incremental_dead=False,
     last_error=None,
     quarantined=0,
-    obligations=0,
+    deferred_fetches=0,
     regressed=0,
 )
 
@@ -105,11 +105,11 @@ def test_complete_and_fresh_is_healthy() -> None:
         ({"failed": (RevisionWindow(1, 5),), "last_error": "too hard"}, Reason.FAILED_WINDOW),
         ({"incremental_dead": True}, Reason.FAILED_WINDOW),
         ({"quarantined": 2}, Reason.QUARANTINE),
-        ({"obligations": 1}, Reason.OBLIGATION),
+        ({"deferred_fetches": 1}, Reason.DEFERRED_FETCH),
         ({"access": Access.DENIED}, Reason.DENIED),
         ({"access": Access.GONE}, Reason.GONE),
         ({"access": Access.REPLACED, "access_detail": "another UUID"}, Reason.REPLACED),
-        ({"poorer": 3}, Reason.POORER),
+        ({"regressed": 3}, Reason.REGRESSED),
         ({"missing": 1, "extra": 2}, Reason.MISMATCH),
         ({"credential": "the token is expired; create a new one"}, Reason.CREDENTIAL),
         ({"access": Access.DISABLED, "credential": "the token is expired"}, Reason.CREDENTIAL),

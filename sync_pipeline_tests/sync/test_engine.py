@@ -983,7 +983,7 @@ def test_broken_messages_cost_no_svn_command_not_even_in_the_sweep(
 def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, place: Path) -> None:
     make = Readers(SMALL).svn
 
-    class Owing(Hindered):
+    class Deferring(Hindered):
         def read(self, window: RevisionWindow) -> Iterator[RevisionPage]:
             for batch in self._inner.read(window):
                 if window.first <= 5 < window.end and len(window) > 1:
@@ -992,7 +992,7 @@ def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, plac
                     yield batch
 
     syncer = Syncer(
-        database, SMALL, Substitute(lambda repo, stop: Owing(make(repo, stop), lambda window: None))
+        database, SMALL, Substitute(lambda repo, stop: Deferring(make(repo, stop), lambda window: None))
     )
     with database.connection() as conn:
         repo = add(conn, place)

@@ -41,7 +41,7 @@ FENCED = frozenset(
         "quarantine.quarantine",
         "quarantine.resolve",
         "quarantine.settle",
-        "quarantine.settle_aside",
+        "quarantine.settle_quarantine",
         "quarantine.settle_deferred",
         "commits.begin",
         "commits.complete",

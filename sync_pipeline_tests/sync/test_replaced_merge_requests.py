@@ -14,7 +14,9 @@ from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_reconcile import Proof
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
-_OWED = "SELECT job_type, natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL ORDER BY 1, 2, 3"
+_DEFERRED = """
+SELECT job_type, natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL ORDER BY 1, 2, 3
+"""
 
 
 def opened(forge: Forge, title: str, **other: Any) -> MergeRequest:
@@ -148,7 +150,7 @@ def test_what_was_owed_of_the_earlier_one_is_settled_and_what_the_new_one_owes_i
     forge.gitlab.touch(before[0])
     forge.tick()
     forge.both()
-    assert [tuple(row.values()) for row in forge.rows(_OWED)] == [
+    assert [tuple(row.values()) for row in forge.rows(_DEFERRED)] == [
         ("merge_requests", "1", "versions"),
         ("reviews", "1", "approvals"),
     ]
@@ -156,7 +158,7 @@ def test_what_was_owed_of_the_earlier_one_is_settled_and_what_the_new_one_owes_i
     forge.gitlab.faults.add(r"/merge_requests/1/resource_label_events", faults.server_error(), times=None)
     restored(forge, before)
     forge.both()
-    assert [tuple(row.values()) for row in forge.rows(_OWED)] == [("reviews", "1", "label_events")]
+    assert [tuple(row.values()) for row in forge.rows(_DEFERRED)] == [("reviews", "1", "label_events")]
 
 
 def test_a_reset_does_not_mix_the_notes_of_two(forge: Forge, before: list[MergeRequest]) -> None:

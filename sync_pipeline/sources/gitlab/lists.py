@@ -90,7 +90,9 @@ class ListReader:
             pages(self._client, path, self._list.order, unreadable=unreadable), 1
         ):
             found: list[Any] = []
-            aside = [QuarantinedRow(f"?{one.place}", UNLISTED, one.error, b"") for one in unreadable]
+            quarantined_rows = [
+                QuarantinedRow(f"?{one.place}", UNLISTED, one.error, b"") for one in unreadable
+            ]
             unreadable.clear()
             for place, data in enumerate(rows(answer, path)):
                 key = data.get(self._list.key) if isinstance(data, dict) else None
@@ -98,5 +100,5 @@ class ListReader:
                 try:
                     found.append(self._list.parse(data))
                 except RowUnreadable as error:
-                    aside.append(quarantined(str(key or f"?{number}:{place}"), error))
-            yield ListPage(number, tuple(found), tuple(aside))
+                    quarantined_rows.append(quarantined(str(key or f"?{number}:{place}"), error))
+            yield ListPage(number, tuple(found), tuple(quarantined_rows))

@@ -111,14 +111,14 @@ class _Gathered:
 
     events: dict[str, ReviewEventRow] = field(default_factory=dict)
     whole: set[Origin] = field(default_factory=set)
-    aside: list[QuarantinedRow] = field(default_factory=list)
+    quarantined_rows: list[QuarantinedRow] = field(default_factory=list)
 
     def add(self, make: Callable[[], ReviewEventRow], natural_key: str) -> None:
         try:
             row = make()
             self.events[row.event_id] = row
         except RowUnreadable as error:
-            self.aside.append(quarantined(natural_key, error))
+            self.quarantined_rows.append(quarantined(natural_key, error))
 
 
 class ReviewReader:
@@ -184,7 +184,7 @@ class ReviewReader:
             approvals,
             reviewers,
             frozenset(got.whole),
-            tuple(got.aside),
+            tuple(got.quarantined_rows),
             mr_id=merge_request.mr_id,
             notes_counted=merge_request.user_notes_count,
         )

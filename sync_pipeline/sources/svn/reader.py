@@ -394,14 +394,14 @@ class SvnReader:
     ) -> RevisionPage:
         entry = tolerant(answer, window.first)
         exact: dict[str, bytes] = {}
-        owed: list[DeferredFetch] = []
+        deferred_messages: list[DeferredFetch] = []
         try:
             exact = self._second_look(entry)
         except ClientError as error:
             if meaning(error.codes) not in (Meaning.CORRUPT, Meaning.UNKNOWN):
-                owed.append(DeferredFetch(str(window.first), "message", codes_of(error)))
+                deferred_messages.append(DeferredFetch(str(window.first), "message", codes_of(error)))
         except WindowTooHard as error:
-            owed.append(DeferredFetch(str(window.first), "message", f"{error.code}: {error}"))
+            deferred_messages.append(DeferredFetch(str(window.first), "message", f"{error.code}: {error}"))
         altered = self._unaltered(window)
         # Without its paths it is unknown whether the revision concerns the prefix, so it stays.
         if deferred:
@@ -409,7 +409,7 @@ class SvnReader:
         else:
             row = self._row(entry, exact, altered)
         rows = () if row is None else (row,)
-        return Page(window, rows, window, deferred=(*deferred, *owed))
+        return Page(window, rows, window, deferred=(*deferred, *deferred_messages))
 
     def _tolerant_row(self, entry: TolerantEntry, exact: dict[str, bytes]) -> RevisionRow:
         flags: set[str] = set()

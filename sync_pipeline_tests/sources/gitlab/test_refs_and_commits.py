@@ -206,10 +206,10 @@ def test_statistics_that_are_too_hard_are_owed_and_the_commits_stored(site: Site
     batches = _with_stats(faults.server_error(500), site)
     assert sum(len(batch.rows) for batch in batches) == 350
     assert batches[-1].complete
-    owed = [one for batch in batches for one in batch.deferred]
-    assert len({one.natural_key for one in owed}) == 350
+    fetches = [one for batch in batches for one in batch.deferred]
+    assert len({one.natural_key for one in fetches}) == 350
     site.gitlab.faults.clear()
-    settled = reader(site).settle(owed[0].natural_key)
+    settled = reader(site).settle(fetches[0].natural_key)
     assert settled.additions is not None
 
 
