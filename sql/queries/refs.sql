@@ -42,15 +42,15 @@ INSERT INTO scm.ref_events (repo_id, kind, name, event, old_tip, new_tip, observ
 SELECT %(repo_id)s, kind, name, event, old_tip, new_tip, %(observed_at)s, %(batch_id)s
   FROM json_to_recordset(%(rows)s) AS s (kind text, name text, event text, old_tip text, new_tip text)
 
--- name: unjudged
+-- name: unrecorded_moves
 -- Moves of which it is not known yet whether they were forced.
 SELECT kind, name, judged_tip, tip FROM scm.refs
  WHERE repo_id = %(repo_id)s AND judged_tip <> tip AND deleted_at IS NULL
  ORDER BY kind, name
 
--- name: judge
+-- name: record_move
 -- The event of a move, unless somebody wrote it already.
-WITH judged AS (
+WITH moved AS (
     UPDATE scm.refs SET judged_tip = %(new_tip)s
      WHERE repo_id = %(repo_id)s AND kind = %(kind)s AND name = %(name)s AND judged_tip = %(old_tip)s
        AND deleted_at IS NULL
@@ -58,7 +58,7 @@ WITH judged AS (
 )
 INSERT INTO scm.ref_events (repo_id, kind, name, event, old_tip, new_tip, observed_at, batch_id)
 SELECT %(repo_id)s, kind, name, %(event)s, %(old_tip)s, %(new_tip)s, %(observed_at)s, %(batch_id)s
-  FROM judged
+  FROM moved
 
 -- name: cover
 UPDATE scm.refs SET covered_tip = tip

@@ -148,7 +148,7 @@ def require_current(conn: Connection) -> None:
         applied = [row["migration_id"] for row in conn.execute(_SQL["applied"])]
     except psycopg.errors.UndefinedTable:
         applied = []
-    state = _judge(_known(sql_folder()), applied)
+    state = _compare_histories(_known(sql_folder()), applied)
     if state.status is not SchemaStatus.UP_TO_DATE:
         raise ConfigurationError(state.problem, code=state.status.value)
 
@@ -334,7 +334,7 @@ def _compare(conn: psycopg.Connection[Any], environment: str | None) -> SchemaSt
     contents = _rows(conn, "migrations.contents", _SQL["contents"])
     marked = [name for (name,) in _rows(conn, "scm.deployment", _SQL["marked"])]
     different = [name for name, digest in contents if mine.get(name, digest) != digest]
-    return _judge(list(mine), applied, marked[0] if marked else None, environment, different)
+    return _compare_histories(list(mine), applied, marked[0] if marked else None, environment, different)
 
 
 def _rows(conn: psycopg.Connection[Any], table: str, query: LiteralString) -> list[Any]:
@@ -343,7 +343,7 @@ def _rows(conn: psycopg.Connection[Any], table: str, query: LiteralString) -> li
     return conn.execute(query).fetchall() if is_there == (True,) else []
 
 
-def _judge(
+def _compare_histories(
     known: Sequence[str],
     applied: Sequence[str],
     marked: str | None = None,

@@ -125,7 +125,8 @@ def record_listing(
     kept: Collection[tuple[RefKind, str]] = (),
 ) -> list[str]:
     """Write a complete listing: the refs that changed, and events of those that were created or deleted. Of
-    the kinds in ``partial`` none is deleted, nor are those that are ``kept``. Moves wait for :func:`judge`.
+    the kinds in ``partial`` none is deleted, nor are those that are ``kept``. Moves
+    wait for :func:`record_move`.
     ``observed_at`` is the server's clock at the listing. Returns the last tips of those that are gone."""
     known = {(row["kind"], row["name"]): row for row in conn.execute(_SQL["known"], {"repo_id": repo_id})}
     listed = {(column["kind"], column["name"]): column for column in map(_columns, rows)}
@@ -188,14 +189,14 @@ def _send(conn: Connection, query: str, params: dict[str, Any], rows: Iterable[d
         conn.execute(query, params | {"rows": recordset(some)})
 
 
-def unjudged(conn: Connection, repo_id: int) -> list[tuple[RefKind, str, str, str]]:
+def unrecorded_moves(conn: Connection, repo_id: int) -> list[tuple[RefKind, str, str, str]]:
     """Kind, name, old and new tip of every move of which it is not known whether it was forced. Where a ref
     moved more than once since it was last judged, that is one move."""
-    rows = conn.execute(_SQL["unjudged"], {"repo_id": repo_id})
+    rows = conn.execute(_SQL["unrecorded_moves"], {"repo_id": repo_id})
     return [(RefKind(row["kind"]), row["name"], row["judged_tip"], row["tip"]) for row in rows]
 
 
-def judge(
+def record_move(
     conn: Connection,
     *,
     repo_id: int,
@@ -219,7 +220,7 @@ def judge(
         "event": "forced" if forced else "moved",
         "observed_at": observed_at,
     }
-    conn.execute(_SQL["judge"], params)
+    conn.execute(_SQL["record_move"], params)
 
 
 def cover(conn: Connection, repo_id: int, tips: Iterable[str]) -> None:

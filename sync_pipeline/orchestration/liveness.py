@@ -45,7 +45,7 @@ _SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
-class FleetVerdict:
+class FleetResult:
     """The result of a fleet-wide check. ``wrong`` names each defect without its age, so that two verdicts can
     be compared; the page shows ``metadata``."""
 
@@ -70,14 +70,14 @@ class FleetVerdict:
         )
 
 
-def fleet_verdicts(conn: Connection, tokens: Credentials, settings: Settings) -> list[FleetVerdict]:
+def fleet_results(conn: Connection, tokens: Credentials, settings: Settings) -> list[FleetResult]:
     """The fleet-wide checks as of now, with the tokens and settings in force."""
     return [read(conn, tokens, settings) for read in _CHECKS.values()]
 
 
-def _attendance(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
+def _attendance(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
     silent, unserved = heartbeats.silent(conn), pools.unserved(conn)
-    return FleetVerdict(
+    return FleetResult(
         ATTENDANCE,
         (*(one.name for one in silent), *(f"{one.spec} {one.job_type}" for one in unserved)),
         dg.AssetCheckSeverity.WARN,
@@ -91,7 +91,7 @@ def _attendance(conn: Connection, tokens: Credentials, settings: Settings) -> Fl
     )
 
 
-def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
+def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
     wrong: list[str] = []
     metadata: dict[str, str | int] = {}
 
@@ -113,10 +113,10 @@ def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> Fleet
             add(f"{Kind.GITLAB} {instance}", Reason.CREDENTIAL, problem)
     severity = dg.AssetCheckSeverity.ERROR
     counts = {"failing_count": len(wrong)}
-    return FleetVerdict(SERVERS, tuple(wrong), severity, counts | (metadata or {"servers": "all answer"}))
+    return FleetResult(SERVERS, tuple(wrong), severity, counts | (metadata or {"servers": "all answer"}))
 
 
-def _held(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
+def _held(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
     """Critical paths that are switched off, pauses in force, and circuit breakers that are not closed."""
     wrong = list(settings.switched_off)
     metadata: dict[str, str | int] = {
@@ -140,10 +140,10 @@ def _held(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVer
             metadata[f"{state}: what to do"] = remedy(state)
     counts = {"held_back_count": len(wrong) + max(0, len(paused) - _SHOWN)}
     warn = dg.AssetCheckSeverity.WARN
-    return FleetVerdict(HELD, tuple(wrong), warn, counts | (metadata or {"held_back": "nothing"}))
+    return FleetResult(HELD, tuple(wrong), warn, counts | (metadata or {"held_back": "nothing"}))
 
 
-def _location(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
+def _location(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
     """Each run loads the settings and the snapshot anew, while the sensors go on with those of before."""
     wrong: tuple[str, ...] = ()
     try:
@@ -153,7 +153,7 @@ def _location(conn: Connection, tokens: Credentials, settings: Settings) -> Flee
         wrong = tuple(map(one_line, error.problems))
     metadata: dict[str, str | int] = {"problem_count": len(wrong)}
     metadata |= {f"problem {number}": line for number, line in enumerate(wrong, 1)}
-    return FleetVerdict(LOCATION, wrong, dg.AssetCheckSeverity.ERROR, metadata)
+    return FleetResult(LOCATION, wrong, dg.AssetCheckSeverity.ERROR, metadata)
 
 
 def _names(**found: Collection[object]) -> list[str]:
@@ -164,7 +164,7 @@ def _is_active(repository: Repository) -> bool:
     return repository.lifecycle is Lifecycle.ACTIVE
 
 
-_CHECKS: Mapping[str, Callable[[Connection, Credentials, Settings], FleetVerdict]] = {
+_CHECKS: Mapping[str, Callable[[Connection, Credentials, Settings], FleetResult]] = {
     ATTENDANCE: _attendance,
     SERVERS: _servers,
     HELD: _held,

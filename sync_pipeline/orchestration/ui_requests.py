@@ -302,7 +302,7 @@ class UiRequests:
         for order in asked.orders:
             requests = Requests(asked.family, order, self._days, WatermarkStore(self._database), None)
             for group in requests.groups(asked.repository, asked.job_types):
-                for request in map(requests.judged, group):
+                for request in map(requests.with_priority, group):
                     with self._database.connection() as conn:
                         try:
                             made.append(

@@ -76,7 +76,7 @@ def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope,
     limits = snapshot.limits.breaker
     found: dict[tuple[Scope, str], Breaker] = {}
 
-    def judged(scope: Scope, key: str, samples: Sequence[Sample]) -> Breaker:
+    def evaluate_scope(scope: Scope, key: str, samples: Sequence[Sample]) -> Breaker:
         breaker = evaluate(known.get((scope, key), Breaker(scope, key)), samples, now, limits)
         found[scope, key] = breaker
         return breaker
@@ -84,12 +84,12 @@ def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope,
     pools = {s.pool for s in snapshot.samples if s.pool}
     for pool in pools | {key for scope, key in known if scope is Scope.POOL}:
         before = known.get((Scope.POOL, pool), Breaker(Scope.POOL, pool))
-        judged(Scope.POOL, pool, _evidence_of_pool(before, snapshot.samples, limits, now))
+        evaluate_scope(Scope.POOL, pool, _evidence_of_pool(before, snapshot.samples, limits, now))
     by_instance: dict[str, list[Sample]] = defaultdict(list)
     for sample in _of_sources(snapshot.samples, found):
         by_instance[sample.instance].append(sample)
     for instance in by_instance.keys() | {key for scope, key in known if scope is Scope.INSTANCE}:
-        judged(Scope.INSTANCE, instance, by_instance[instance])
+        evaluate_scope(Scope.INSTANCE, instance, by_instance[instance])
     wider = [
         s
         for instance, samples in by_instance.items()
@@ -101,11 +101,11 @@ def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Scope,
     for sample in wider:
         by_tenant[sample.tenant].append(sample)
     for tenant in by_tenant.keys() | {key for scope, key in known if scope is Scope.TENANT}:
-        judged(Scope.TENANT, tenant, by_tenant[tenant])
+        evaluate_scope(Scope.TENANT, tenant, by_tenant[tenant])
     everything = known.get((Scope.GLOBAL, ""), Breaker(Scope.GLOBAL, ""))
     evidence = _evidence_of_all(everything, by_instance, limits, now)
     if evidence or everything.state is not BreakerState.CLOSED:
-        judged(Scope.GLOBAL, "", evidence)
+        evaluate_scope(Scope.GLOBAL, "", evidence)
     return found
 
 

@@ -307,7 +307,7 @@ class CommitWork:
         with self._database.connection() as conn:
             return any(
                 not refs.is_ancestor(conn, self._repo_id, old, new)
-                for kind, name, old, new in refs.unjudged(conn, self._repo_id)
+                for kind, name, old, new in refs.unrecorded_moves(conn, self._repo_id)
                 if (kind, name) == (main.kind, main.name)
             )
 
@@ -473,15 +473,15 @@ class CommitWork:
         main = tips[0] if tips else None
         changed = self._attempt.done.batches > 0
         with self._database.connection() as conn:
-            unjudged = refs.unjudged(conn, self._repo_id)
+            unrecorded_moves = refs.unrecorded_moves(conn, self._repo_id)
             # Following parents to the root for each of many takes too long: most were left by all refs.
-            old_tips = {old for _, _, old, _ in unjudged}
+            old_tips = {old for _, _, old, _ in unrecorded_moves}
             near = old_tips
             if len(old_tips) > _MAX_OLD_TIPS:
                 near = refs.reached(conn, self._repo_id, old_tips)
             moves = [
                 (kind, name, old, new, old not in near or not refs.is_ancestor(conn, self._repo_id, old, new))
-                for kind, name, old, new in unjudged
+                for kind, name, old, new in unrecorded_moves
             ]
             lost = len(deleted) > _MAX_OLD_TIPS or any(
                 main is None or not refs.is_ancestor(conn, self._repo_id, old, main) for old in deleted
@@ -504,7 +504,7 @@ class CommitWork:
         with self._attempt.lease(), open_batch(self._attempt, page) as batch:
             refs.cover(batch.conn, self._repo_id, known)
             for kind, name, old, new, forced in moves:
-                refs.judge(
+                refs.record_move(
                     batch.conn,
                     repo_id=self._repo_id,
                     batch_id=batch.batch_id,

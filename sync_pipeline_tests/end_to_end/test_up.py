@@ -430,9 +430,9 @@ def test_the_sensors_read_all_history_by_themselves_and_notice_what_is_new(up: U
         )
         beats = {beat["name"] for beat in made.rows("SELECT name FROM scm.heartbeats")}
         assert beats >= {"scheduler", "changes_local"}
-        verdicts = "SELECT count(*)::int AS n FROM scm.health WHERE repo_id = %(id)s AND passed"
-        until(lambda: made.rows(verdicts, id=git_id) == [{"n": 3}], "the health checks pass")
-        until(lambda: made.rows(verdicts, id=svn_id) == [{"n": 1}], "its health check passes too")
+        results = "SELECT count(*)::int AS n FROM scm.health WHERE repo_id = %(id)s AND passed"
+        until(lambda: made.rows(results, id=git_id) == [{"n": 3}], "the health checks pass")
+        until(lambda: made.rows(results, id=svn_id) == [{"n": 1}], "its health check passes too")
 
 
 def sum_of(covered: str) -> int:

@@ -221,10 +221,10 @@ def test_a_source_that_does_not_answer_changes_nothing_in_quarantine_and_no_stat
     # One look is no proof that the project is gone, and a dead retry is no window that failed.
     assert watermarks.get(forge.conn, forge.repo_id, MR).access is Access.OK
     in_force = Credentials(frozenset({instance_of(forge.server.url)}), {}, {})
-    verdicts = health.read(forge.conn, timedelta(days=9999), in_force, [forge.repo_id])
-    (judged,) = (one for one in verdicts if one.facts.job_type is MR)
-    assert Reason.QUARANTINE in judged.health.reasons
-    assert not {Reason.FAILED_WINDOW, Reason.GONE, Reason.DENIED} & set(judged.health.reasons)
+    results = health.read(forge.conn, timedelta(days=9999), in_force, [forge.repo_id])
+    (result,) = (one for one in results if one.facts.job_type is MR)
+    assert Reason.QUARANTINE in result.health.reasons
+    assert not {Reason.FAILED_WINDOW, Reason.GONE, Reason.DENIED} & set(result.health.reasons)
 
 
 def test_a_merge_request_that_is_gone_stays_with_the_reason_and_a_deleted_note_leaves(forge: Forge) -> None:

@@ -142,9 +142,9 @@ def test_what_is_wrong_with_an_asset_is_said_in_the_words_of_every_report(databa
     with database.connection() as conn:
         repo_id = register(conn, "paint")
         server_failures.record_failure(conn, "local", Kind.SVN, "connection", "svn://x cannot be reached")
-        verdicts = health.read(conn, timedelta(hours=1), Credentials(frozenset(), {}, {}))
+        results = health.read(conn, timedelta(hours=1), Credentials(frozenset(), {}, {}))
         repository = repos.get(conn, repo_id)
-    (finding,) = local.assets(verdicts, [repository])
+    (finding,) = local.assets(results, [repository])
     assert finding.state is WARNING
     assert finding.seen == (
         "unreachable: 1 asset, such as svn:file:///srv/paint revisions: svn://x cannot be reached"
@@ -280,18 +280,18 @@ def test_a_name_that_another_server_has_in_its_asset_keys_is_told(database: Data
         register_project(conn, "https://git.test", 7, "platform/api", origin=START)
         known = repos.list_all(conn)  # below the alias gitlab
 
-    def judged(url: str, name: str) -> tuple[State, str]:
+    def finding_of(url: str, name: str) -> tuple[State, str]:
         settings = Settings(gitlab=(GitLabTable(url=url, name=name),))
         (finding,) = local.server_names(settings, known)
         return finding.state, finding.remedy
 
-    assert judged("https://git.test", "gitlab") == judged("https://git.test", "main") == (OK, "")
-    assert judged("https://new.test", "gitlab") == (FAILED, "give new.test another name")
+    assert finding_of("https://git.test", "gitlab") == finding_of("https://git.test", "main") == (OK, "")
+    assert finding_of("https://new.test", "gitlab") == (FAILED, "give new.test another name")
     assert local.server_names(Settings(), known)[0].state is OK
 
 
 def test_silent_and_failing_sensors_are_named() -> None:
-    def judged(age: float, outcome: str) -> tuple[State, str]:
+    def finding_of(age: float, outcome: str) -> tuple[State, str]:
         beats = [
             Heartbeat("scheduler", START, 0.1, outcome, age, 30),
             Heartbeat("rediscovery", START, 0.1, "x", 800, 300),
@@ -301,10 +301,10 @@ def test_silent_and_failing_sensors_are_named() -> None:
         finding = local.sensors(beats)
         return finding.state, finding.seen
 
-    assert judged(20, "nothing is due")[0] is OK
-    assert judged(119, "nothing is due")[0] is OK
-    assert judged(7300, "nothing is due") == (WARNING, "silent: scheduler for 2 h")
-    assert judged(20, "failed: OSError") == (WARNING, "scheduler failed: OSError")
+    assert finding_of(20, "nothing is due")[0] is OK
+    assert finding_of(119, "nothing is due")[0] is OK
+    assert finding_of(7300, "nothing is due") == (WARNING, "silent: scheduler for 2 h")
+    assert finding_of(20, "failed: OSError") == (WARNING, "scheduler failed: OSError")
 
 
 # Database -----------------------------------------------------------------------------------------------
@@ -503,14 +503,14 @@ def test_tokens_that_end_or_may_too_little(
 def test_the_last_days_of_a_token() -> None:
     today = date(2026, 5, 6)
 
-    def judged(scopes: tuple[str, ...], ends: date | None) -> tuple[State, str]:
+    def finding_of(scopes: tuple[str, ...], ends: date | None) -> tuple[State, str]:
         finding = servers.evaluate_token(TokenInfo("x", scopes, ends), today)
         return finding.state, finding.seen
 
-    assert judged(("api",), None) == (OK, "scopes api; never expires")
-    assert judged((), None) == (FAILED, "scopes none; never expires")
-    assert judged(("read_api",), date(2026, 5, 7))[1].endswith("within a day")
-    assert judged(("read_api",), today)[1].endswith("today")
+    assert finding_of(("api",), None) == (OK, "scopes api; never expires")
+    assert finding_of((), None) == (FAILED, "scopes none; never expires")
+    assert finding_of(("read_api",), date(2026, 5, 7))[1].endswith("within a day")
+    assert finding_of(("read_api",), today)[1].endswith("today")
 
 
 def test_no_token_and_one_that_cannot_be_read(site: Site, tmp_path: Path) -> None:
@@ -594,7 +594,7 @@ def test_a_certificate_is_trusted_or_it_is_said_why_not(site: Site, tmp_path: Pa
         found = looked(site, secure.url)
         assert (found["gitlab"].state, "not trusted" in found["gitlab"].seen) == (FAILED, True)
 
-        def judged(
+        def finding_of(
             url: str = secure.url, ca_file: Path | None = pem, days: int = 0, accepted: str = ""
         ) -> Finding:
             return servers.certificate(
@@ -604,20 +604,20 @@ def test_a_certificate_is_trusted_or_it_is_said_why_not(site: Site, tmp_path: Pa
                 now=lambda: datetime.now(UTC) + timedelta(days=days),
             )
 
-        assert judged().state is OK
-        assert "by our own" in judged().seen
-        assert judged(days=17).state is WARNING
-        assert (judged(ca_file=None).state, judged(ca_file=None).remedy) == (
+        assert finding_of().state is OK
+        assert "by our own" in finding_of().seen
+        assert finding_of(days=17).state is WARNING
+        assert (finding_of(ca_file=None).state, finding_of(ca_file=None).remedy) == (
             FAILED,
             "set SCM_CA_FILE to the PEM file of its authority",
         )
-        assert judged(ca_file=None, accepted="unknown-ca").state is WARNING
-        other_name = judged(secure.url.replace("127.0.0.1", "localhost"))
+        assert finding_of(ca_file=None, accepted="unknown-ca").state is WARNING
+        other_name = finding_of(secure.url.replace("127.0.0.1", "localhost"))
         assert (other_name.state, "use the name" in other_name.remedy) == (FAILED, True)
-        assert judged(ca_file=key).state is FAILED
-    assert judged(f"https://127.0.0.1:{free_port()}").state is SKIPPED
-    assert judged("http://127.0.0.1:1").state is SKIPPED
-    assert judged("http://git.test").state is WARNING
+        assert finding_of(ca_file=key).state is FAILED
+    assert finding_of(f"https://127.0.0.1:{free_port()}").state is SKIPPED
+    assert finding_of("http://127.0.0.1:1").state is SKIPPED
+    assert finding_of("http://git.test").state is WARNING
 
 
 # SVN ----------------------------------------------------------------------------------------------------
@@ -637,20 +637,20 @@ def test_an_svn_server_is_asked_with_the_login_in_force(
         (known,) = registration.export_catalog(database, Settings()).repositories
     assert known.kind is Kind.SVN
 
-    def judged(port: int, password: str) -> Finding:
+    def finding_of(port: int, password: str) -> Finding:
         url = server.url(repository).replace(str(server.port), str(port))
         there = replace(known, url=url, svn_root=url, instance="svn.test")
         settings = Settings(svn_username="reader", svn_password=password)
         return servers.svn_server(settings, there)
 
-    assert judged(server.port, SECRET).state is OK
-    assert judged(server.port, SECRET).seen.endswith("answers as reader, HEAD r0")
-    refused = judged(server.port, "wrong")
+    assert finding_of(server.port, SECRET).state is OK
+    assert finding_of(server.port, SECRET).seen.endswith("answers as reader, HEAD r0")
+    refused = finding_of(server.port, "wrong")
     assert (refused.state, "SCM_SVN_PASSWORD" in refused.remedy) == (FAILED, True)
-    assert "cannot reach" in judged(free_port(), SECRET).seen
+    assert "cannot reach" in finding_of(free_port(), SECRET).seen
     monkeypatch.setattr(servers, "ANSWER_SECONDS", 0.3)
     started = time.monotonic()
-    assert "does not answer" in judged(silent_server, SECRET).seen
+    assert "does not answer" in finding_of(silent_server, SECRET).seen
     assert time.monotonic() - started < 60
 
 

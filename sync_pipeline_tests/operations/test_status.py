@@ -428,8 +428,8 @@ def test_the_worst_come_first_and_retired_ones_only_when_named(database: Databas
         (gone,) = [one for one in repos.list_all(conn) if one.url.endswith("gone")]
     registration.retire_repository(database, gone.repo_id, reason="test", actor="test")
     document = status(database, SETTINGS)
-    verdicts = [u["verdict"] for u in document["units"]]
-    assert verdicts == sorted(verdicts, key=["unhealthy", "waiting", "healthy"].index)
+    results = [u["verdict"] for u in document["units"]]
+    assert results == sorted(results, key=["unhealthy", "waiting", "healthy"].index)
     assert document["units"][0]["access"]["detail"] == "refused"
     assert document["summary"]["units"] == {"healthy": 1, "waiting": 2, "unhealthy": 1}
     assert (document["summary"]["repositories"], document["summary"]["retired_repositories"]) == (2, 1)

@@ -89,7 +89,7 @@ FENCED = frozenset(
         "refs.cover",
         "refs.delete",
         "refs.events",
-        "refs.judge",
+        "refs.record_move",
         "refs.mark",
         "refs.write",
         "remap.resolve",

@@ -551,12 +551,12 @@ def test_a_repair_that_does_not_help_is_left_to_a_person_and_not_repeated(comman
         command.proof.heal(JobType.MERGE_REQUESTS)
     found = command.document("--job", "mrs", code=1)["results"][0]
     assert (found["differences"][0]["next"], found["repair"]) == ("escalate", None)
-    (judged,) = [
+    (result,) = [
         one
         for one in health.read(forge.conn, timedelta(days=3650), Credentials(frozenset(), {}, {}))
         if one.facts.job_type is JobType.MERGE_REQUESTS
     ]
-    assert {Reason.MISMATCH, Reason.UNREPAIRED} <= set(judged.health.reasons)
+    assert {Reason.MISMATCH, Reason.UNREPAIRED} <= set(result.health.reasons)
     # A person mended the cause.
     forge.conn.execute("DROP TRIGGER keep ON scm.mrs")
     assert command.document("--job", "mrs", "--repair")["results"][0]["after"]["status"] == "clean"

@@ -66,7 +66,7 @@ def probe_is_due(forge: Forge) -> None:
     forge.conn.execute("UPDATE scm.unreadable_details SET probe_at = now()")
 
 
-def judged(forge: Forge, job_type: JobType) -> health.HealthResult:
+def health_result(forge: Forge, job_type: JobType) -> health.HealthResult:
     # The time before the origin is not what this is about.
     forge.conn.execute("UPDATE scm.sync_watermarks SET covered_time = '{(,)}'")
     (one,) = forge.rows("SELECT instance FROM scm.repos")
@@ -118,7 +118,7 @@ def test_what_is_refused_everywhere_is_one_state_that_ends_with_all_of_it_read(
     synced(forge)
     assert asked(forge) == {}
     assert forge.state() == whole(forge)
-    assert Reason.UNREADABLE not in judged(forge, job_type).health.reasons
+    assert Reason.UNREADABLE not in health_result(forge, job_type).health.reasons
 
 
 def whole(forge: Forge) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_the_state_is_told_in_the_same_words_everywhere(forge: Forge) -> None:
     stock(forge, 3)
     refuse(forge, "approvals")
     synced(forge)
-    one = judged(forge, REVIEWS)
+    one = health_result(forge, REVIEWS)
     assert (one.health.passed, one.health.reasons) == (False, (Reason.UNREADABLE,))
     text = one.health.detail["unreadable"]
     assert text.startswith("approvals not readable since 2")
@@ -154,7 +154,7 @@ def test_what_the_server_does_not_have_at_all_is_told_and_is_no_defect(forge: Fo
     stock(forge, 3)
     refuse(forge, "approvals", _NO_ROUTE)
     synced(forge)
-    one = judged(forge, REVIEWS)
+    one = health_result(forge, REVIEWS)
     assert (one.health.passed, one.health.reasons) == (True, (Reason.UNREADABLE,))
 
 
@@ -299,7 +299,7 @@ def test_what_was_refused_is_read_some_in_each_visit(
     # The first visit tests whether it can be read: three are gone, the next one gives it.
     assert counts == [4, 3, 2, 0]
     assert forge.rows(_STATES) == []
-    assert Reason.UNREADABLE not in judged(forge, job_type).health.reasons
+    assert Reason.UNREADABLE not in health_result(forge, job_type).health.reasons
 
 
 def test_two_kinds_that_were_refused_come_one_after_the_other(

@@ -511,10 +511,10 @@ def test_after_a_crash_nobody_reads_the_source_in_its_name(forge: Forge, stored:
             mode=Mode.REPAIR,
             window=request.window,
         )
-        judged = health.read(
+        result = health.read(
             forge.conn, timedelta(days=9999), Credentials(frozenset(), {}, {}), [forge.repo_id]
         )
-        return snapshot.jobs, waiting, [(one.health, one.facts.queued) for one in judged]
+        return snapshot.jobs, waiting, [(one.health, one.facts.queued) for one in result]
 
     nothing = seen()
     assert nothing[:2] == ([], [])

@@ -510,7 +510,7 @@ class _Session(requests.Session):
                         renewed = True
                         continue
                 raise error
-            return self._judged(request, response, body)
+            return self._checked(request, response, body)
 
     def _is_renewed(self, refused: str) -> bool:
         """Whether the current token differs from the rejected one."""
@@ -630,7 +630,7 @@ class _Session(requests.Session):
         response.raw.release_conn()
         return body
 
-    def _judged(
+    def _checked(
         self, request: requests.PreparedRequest, response: requests.Response, body: bytes
     ) -> requests.Response:
         """``response`` with its body, if that is complete JSON or the client accepts files."""

@@ -37,7 +37,7 @@ from sync_pipeline.sources.svn.codes import Meaning, codes_of, consequence, mean
 from sync_pipeline.sources.svn.process import OutputFile
 from sync_pipeline.sources.svn.prompts import server_of
 from sync_pipeline.sources.svn.raw_log import Altered
-from sync_pipeline.sources.svn.response import LOSSY, JudgedLog, LogEntry, TolerantEntry, tolerant
+from sync_pipeline.sources.svn.response import LOSSY, CheckedLog, LogEntry, TolerantEntry, tolerant
 from sync_pipeline.sources.svn.types import ClientError, PysvnInfo, moment, number
 
 Answered = TypeVar("Answered")
@@ -151,11 +151,11 @@ class SvnReader:
             yield Page(window, (), window)
             return
         answer = self._log(window, paths=True)
-        judged = JudgedLog(answer, lenient=True)
-        judged.expect(window.first, window.end)
-        altered = self._unaltered(window) if judged.is_alterable else {}
-        exact, deferred = self._lossless(judged)
-        rows = _Rows(self, judged, exact, altered)
+        checked = CheckedLog(answer, lenient=True)
+        checked.expect(window.first, window.end)
+        altered = self._unaltered(window) if checked.is_alterable else {}
+        exact, deferred = self._lossless(checked)
+        rows = _Rows(self, checked, exact, altered)
         yield Page(window, rows, window, deferred=tuple(deferred))
 
     def read_single(self, rev_num: int) -> RevisionPage:
@@ -206,9 +206,9 @@ class SvnReader:
         if not self._prefix:
             return False
         answer = self._log(RevisionWindow(rev_num, rev_num + 1), paths=True)
-        judged = JudgedLog(answer, lenient=True)
-        judged.expect(rev_num, rev_num + 1)
-        rows = [self._whole_row(entry, {}) for entry in judged.lenient_entries(PathChange)]
+        checked = CheckedLog(answer, lenient=True)
+        checked.expect(rev_num, rev_num + 1)
+        rows = [self._whole_row(entry, {}) for entry in checked.lenient_entries(PathChange)]
         return all(self._inside(row.paths) is None and row.visibility is Visibility.FULL for row in rows)
 
     # One answer
@@ -264,7 +264,7 @@ class SvnReader:
                 revprops=(),
                 timeout=self._info_timeout,
             )
-            JudgedLog(answer).expect(other.number, other.number + 1)
+            CheckedLog(answer).expect(other.number, other.number + 1)
         except ClientError as error:
             return meaning(error.codes) in (Meaning.CORRUPT, Meaning.NO_SUCH_REVISION)
         except WindowTooHard:
@@ -298,14 +298,14 @@ class SvnReader:
             raw=raw,
         )
 
-    def _lossless(self, judged: JudgedLog) -> tuple[dict[int, dict[str, bytes]], list[DeferredFetch]]:
+    def _lossless(self, checked: CheckedLog) -> tuple[dict[int, dict[str, bytes]], list[DeferredFetch]]:
         """The exact properties of entries whose text looks as if svn had replaced control characters."""
         exact: dict[int, dict[str, bytes]] = {}
         deferred = []
-        for index in sorted(judged.lossy):
-            rev_num = judged.revisions[index]
+        for index in sorted(checked.lossy):
+            rev_num = checked.revisions[index]
             try:
-                exact[rev_num] = self._second_look(judged.apart(index))
+                exact[rev_num] = self._second_look(checked.apart(index))
             except (SyncError, ClientError) as error:
                 failure = consequence(error, self._root) if isinstance(error, ClientError) else error
                 if not isinstance(failure, Transient | Permanent):
@@ -475,17 +475,17 @@ class _Rows:
     def __init__(
         self,
         reader: SvnReader,
-        judged: JudgedLog,
+        checked: CheckedLog,
         exact: dict[int, dict[str, bytes]],
         altered: Mapping[int, Altered] | None,
     ) -> None:
         self._reader = reader
-        self._judged = judged
+        self._checked = checked
         self._exact = exact
         self._altered = altered
 
     def __iter__(self) -> Iterator[RevisionRow]:
-        for entry in self._judged.lenient_entries(PathChange):
+        for entry in self._checked.lenient_entries(PathChange):
             row = self._reader._row(entry, self._exact.get(entry.revision, {}), self._altered)
             if row is not None:
                 yield row
