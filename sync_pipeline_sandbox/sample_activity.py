@@ -107,7 +107,7 @@ _QUESTIONS = (
     "Could this share code with the parser?",
     "Is the unit here millimetres?",
 )
-_ANSWERS = (
+_REPLIES = (
     "It could; it returns early now.",
     "Good point, it is a setting now.",
     "Added.",
@@ -182,7 +182,7 @@ class Activity:
     def _topic(self, work: _Work, topic: Topic, number: int) -> Script:
         """A merge request as most are: commits, review, more commits, an end."""
         author, reviewer = TEAM[number % 6], TEAM[(number + 1 + number // 6 % 3) % 6]
-        question, answer = _QUESTIONS[number % 5], _ANSWERS[number % 5]
+        question, answer = _QUESTIONS[number % 5], _REPLIES[number % 5]
         opened = self.anchor - timedelta(days=topic.days)
         for step in range(1 + number % 2):
             yield opened - timedelta(hours=6 - 3 * step)

@@ -154,7 +154,7 @@ SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL AND reason = %(reason)s
    AND natural_key LIKE '%%:%%' AND natural_key NOT LIKE 'branch:%%' AND natural_key NOT LIKE 'tag:%%'
 
--- name: told
+-- name: deleted_names
 -- Refs that are there, as far as their events tell.
 SELECT kind, name FROM (
     SELECT DISTINCT ON (kind, name) kind, name, event FROM scm.ref_events

@@ -89,14 +89,14 @@ def changes(conn: Connection, repo_id: int, rows: Sequence[RefRow]) -> Changes:
         if fields:
             changed[RefKind(kind), name] = Change(before["tip"], column["tip"], tuple(fields))
     unknown = sorted(listed.keys() - known.keys())
-    told = (
-        {(row["kind"], row["name"]) for row in conn.execute(_SQL["told"], {"repo_id": repo_id})}
+    deleted_names = (
+        {(row["kind"], row["name"]) for row in conn.execute(_SQL["deleted_names"], {"repo_id": repo_id})}
         if unknown
         else ()
     )
     return Changes(
-        tuple((RefKind(kind), name) for kind, name in unknown if (kind, name) not in told),
-        tuple((RefKind(kind), name) for kind, name in unknown if (kind, name) in told),
+        tuple((RefKind(kind), name) for kind, name in unknown if (kind, name) not in deleted_names),
+        tuple((RefKind(kind), name) for kind, name in unknown if (kind, name) in deleted_names),
         tuple((RefKind(kind), name) for kind, name in sorted(known.keys() - listed.keys())),
         changed,
     )

@@ -23,7 +23,7 @@ from sync_pipeline.ledger import discovery, planning, servers
 from sync_pipeline.orchestration.partitions import ensure_blocks
 from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource, SvnResource
 from sync_pipeline.orchestration.ticks import heartbeat, skips_outages
-from sync_pipeline.reports.health import ANSWERS, NOT_ASKED, reason_of_server
+from sync_pipeline.reports.health import ANSWER_CODES, NOT_ASKED, reason_of_server
 from sync_pipeline.scheduling import credentials
 from sync_pipeline.settings import Settings
 
@@ -81,7 +81,7 @@ def _changes_sensor(
         deadline = time.monotonic() + settings.sensors.changes_max_seconds
         summary: list[str] = []
         every = settings.sensors.interval_seconds
-        with postgres.database() as database, heartbeat(database, settings, name, every=every) as say:
+        with postgres.database() as database, heartbeat(database, settings, name, every=every) as record_tick:
             if server is not None:
                 root, line = _list_newest(database, gitlab, server, root, deadline)
                 summary.append(line)
@@ -90,7 +90,7 @@ def _changes_sensor(
                     context.instance, database, settings, svn, _turn(svn_repositories, last), last, deadline
                 )
                 summary.append(line)
-            say("; ".join(summary))
+            record_tick("; ".join(summary))
         context.update_cursor(json.dumps({"version": 1, "last": last, "root": root}))
         return dg.SkipReason("; ".join(summary))
 
@@ -164,7 +164,7 @@ def _note_server(
     """Record whether a server answers. ``looks`` has the error of each request, None where it succeeded; one
     answer is enough. Errors that do not concern the server change nothing. ``was_patient``: the last request
     waited longer than a tick."""
-    if any(error is None or error.code in ANSWERS for error in looks):
+    if any(error is None or error.code in ANSWER_CODES for error in looks):
         servers.record_answer(conn, instance, kind)
         return
     away = [error for error in looks if error is not None and reason_of_server(error.code) is not None]

@@ -75,7 +75,7 @@ _LONGEST_PAUSE = 60.0
 _WAIT_SECONDS = 0.2
 _WAITS = 1200
 # The error of a Dagster process that ends once its runs have ended. It has no other mark.
-_TOLD_TO_END = "after telling it to shut down"
+_SHUTDOWN_MESSAGE = "after telling it to shut down"
 
 _log = logging.getLogger("dagster.code_server")
 
@@ -105,7 +105,7 @@ class _Loaded:
     error: str | None
     replaced: threading.Event = field(default_factory=threading.Event)
     asked: bool = False
-    told_to_end: bool = False
+    asked_to_end: bool = False
     looks: deque[Ping] = field(default_factory=lambda: deque(maxlen=_STILL_LOOKS))
 
     @property
@@ -116,7 +116,7 @@ class _Loaded:
     @property
     def serves(self) -> bool:
         """True while it is there and takes runs."""
-        return self.lives and not self.told_to_end
+        return self.lives and not self.asked_to_end
 
 
 class CodeServer(DagsterProxyApiServicer):
@@ -178,9 +178,9 @@ class CodeServer(DagsterProxyApiServicer):
             if self._over.is_set() or self._shutdown_once_executions_finish_event.is_set():
                 return reply
             result = deserialize_value(reply.serialized_start_run_result, StartRunResult)
-            if loaded is None or result.success or _TOLD_TO_END not in (result.message or ""):
+            if loaded is None or result.success or _SHUTDOWN_MESSAGE not in (result.message or ""):
                 return reply
-            loaded.told_to_end = True
+            loaded.asked_to_end = True
 
     def CancelExecution(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Stop a run, also one whose process was started by a process that is gone."""
@@ -276,7 +276,7 @@ def _unfit(loaded: _Loaded | None) -> str | None:
         return "did not start"
     if not loaded.lives:
         return f"ended by itself with {loaded.process.server_process.returncode}"
-    if loaded.told_to_end:
+    if loaded.asked_to_end:
         return "was told to end"
     if _hangs(loaded):
         # Its runs are processes of their own and go on.

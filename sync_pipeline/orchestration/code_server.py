@@ -47,7 +47,7 @@ def reload(place: str) -> bool:
     return True
 
 
-def answers(place: Path) -> bool:
+def is_answering(place: Path) -> bool:
     """True once the process with the definitions answers through the socket; waits for it as long as Dagster
     waits for a call."""
     from sync_pipeline.orchestration.dagster_internals import (

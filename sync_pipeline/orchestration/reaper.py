@@ -73,11 +73,14 @@ def reaper_sensor(settings: Settings) -> dg.SensorDefinition:
         postgres: PostgresResource,
     ) -> dg.SkipReason:
         every = settings.reaper.interval_seconds
-        with postgres.database() as database, heartbeat(database, settings, REAPER, every=every) as say:
+        with (
+            postgres.database() as database,
+            heartbeat(database, settings, REAPER, every=every) as record_tick,
+        ):
             report = reap_all(database, settings, context.instance, seconds=_TICK_SECONDS)
             for line in (*(item.line for item in report.items), *report.errors):
                 _log.warning("%s", line)
-            say(report.summary())
+            record_tick(report.summary())
         return dg.SkipReason(report.summary())
 
     return reaper

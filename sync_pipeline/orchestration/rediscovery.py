@@ -133,5 +133,7 @@ def _line(one: Discovered) -> str:
         "vanished": one.vanished,
         "retired": one.retired,
     }
-    told = ", ".join(f"{len(repositories)} {what}" for what, repositories in counted.items() if repositories)
-    return f"{_name(one.root)}: {one.listed} listed, {told or 'nothing new'}"
+    counts_text = ", ".join(
+        f"{len(repositories)} {what}" for what, repositories in counted.items() if repositories
+    )
+    return f"{_name(one.root)}: {one.listed} listed, {counts_text or 'nothing new'}"

@@ -70,13 +70,13 @@ def schedule_of(
     ) -> dg.RunRequest | dg.SkipReason:
         with (
             postgres.database(max_size=1) as database,
-            heartbeat(database, settings, name, every=every) as say,
+            heartbeat(database, settings, name, every=every) as record_tick,
         ):
             if context.instance.get_runs_count(dg.RunsFilter(job_name=name, statuses=UNFINISHED)):
                 starts, summary = False, "a run is at work"
             else:
                 starts, summary = look(database, settings)
-            say(summary)
+            record_tick(summary)
         return dg.RunRequest() if starts else dg.SkipReason(summary)
 
     return tick

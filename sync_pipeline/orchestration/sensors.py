@@ -95,7 +95,10 @@ def scheduler_sensor(
         gitlab: GitLabResource,
     ) -> dg.SensorResult:
         every = settings.sensors.interval_seconds
-        with postgres.database() as database, heartbeat(database, settings, SCHEDULER, every=every) as say:
+        with (
+            postgres.database() as database,
+            heartbeat(database, settings, SCHEDULER, every=every) as record_tick,
+        ):
             with database.connection() as conn:
                 pools.heartbeat(conn, settings)
                 tokens = credentials.in_force(conn, gitlab.readers(database))
@@ -108,7 +111,7 @@ def scheduler_sensor(
             summary += f"; {len(events)} verdicts" if events else ""
             summary += f"; {taken} jobs of requests in the UI" if taken else ""
             summary += f"; {refused} requests in the UI failed, see the log" if refused else ""
-            say(summary)
+            record_tick(summary)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else dg.SkipReason(summary),

@@ -103,7 +103,7 @@ NOT_ASKED = frozenset(
 )
 """Codes of failed checks that say nothing about the source: it was not asked, or we had no room for its
 answer. They change nothing that is recorded."""
-ANSWERS = frozenset(
+ANSWER_CODES = frozenset(
     {
         "bad_request",
         "corrupt",
@@ -141,8 +141,8 @@ _SLOW = "timeout"
 
 def reason_of_server(code: str) -> Reason | None:
     """The reason that a check which failed with ``code`` gives about the server: it does not answer, or a
-    login page does. None: the code gives none; only those of ``ANSWERS`` say that the server answers."""
-    reason = None if code in ANSWERS else _REASON_OF_CHECK.get(code)
+    login page does. None: the code gives none; only those of ``ANSWER_CODES`` say that the server answers."""
+    reason = None if code in ANSWER_CODES else _REASON_OF_CHECK.get(code)
     return reason if reason in (Reason.UNREACHABLE, Reason.LOGIN_PAGE) else None
 
 

@@ -122,7 +122,7 @@ class SharedLimiter:
         self._sleep = sleep
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._told: datetime | None = None
+        self._reported: datetime | None = None
         self._noted_at = float("-inf")
         # Buckets whose last answer, by what we know, was a refusal.
         self._refusing: set[str] = set()
@@ -156,7 +156,9 @@ class SharedLimiter:
             if permit.wait > longest:
                 raise self._turned_away(bucket, permit)
             if permit.paused_until is not None:
-                self._tell(bucket, permit.given_at, permit.paused_until, permit.pause_reason, _SHORT_PAUSE)
+                self._report_pause(
+                    bucket, permit.given_at, permit.paused_until, permit.pause_reason, _SHORT_PAUSE
+                )
             if permit.wait <= 0 or self._wait(bucket, permit, go_on):
                 return True
 
@@ -264,9 +266,9 @@ class SharedLimiter:
             assert after.paused_until is not None
             short = _SHORT_REFUSAL if signal.is_refusal else _SHORT_PAUSE
             then = f", then {after.rate:g} a second"
-            self._tell(bucket, after.paused_at, after.paused_until, after.pause_reason, short, then)
+            self._report_pause(bucket, after.paused_at, after.paused_until, after.pause_reason, short, then)
 
-    def _tell(
+    def _report_pause(
         self,
         bucket: str,
         now: datetime,
@@ -277,9 +279,9 @@ class SharedLimiter:
     ) -> None:
         """One line per pause in each process that sets it or waits for its end."""
         with self._lock:
-            if until - now < short or (self._told and abs(until - self._told) < _SHORT_REFUSAL):
+            if until - now < short or (self._reported and abs(until - self._reported) < _SHORT_REFUSAL):
                 return
-            self._told = until
+            self._reported = until
         _log.warning(
             "no request to %s until %s UTC%s: %s", self._name(bucket), f"{until:%H:%M:%S}", then, reason
         )

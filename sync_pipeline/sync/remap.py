@@ -57,7 +57,7 @@ from sync_pipeline.facts.tables import (
 from sync_pipeline.sources.gitlab.fields import commit, payload
 from sync_pipeline.sources.gitlab.lists import LISTS
 from sync_pipeline.sources.gitlab.merge_requests import merge_request, merge_request_version
-from sync_pipeline.sources.gitlab.reviews import note, resource_event, told_once
+from sync_pipeline.sources.gitlab.reviews import note, resource_event, without_duplicates
 from sync_pipeline.sync.attempt import Attempt, database_error
 from sync_pipeline.sync.chunks import retry_on_lease_loss
 from sync_pipeline.sync.pages import Batch, FactStore, write_page
@@ -340,7 +340,7 @@ def _add_review(page: _Page, stored: Sequence[Stored]) -> None:
         for one in stored
         if one["source_event_id"] in mapped and not one["is_gone"]
     ]
-    rows = mapped | {row.event_id: row for row in told_once(there)}
+    rows = mapped | {row.event_id: row for row in without_duplicates(there)}
     for one in stored:
         event_id = one["source_event_id"]
         if event_id in unreadable or not one["is_wanted"]:

@@ -317,7 +317,7 @@ def in_use(up: Up) -> psutil.Process:
     return definitions(up)[0]
 
 
-def said(up: Up, words: str) -> bool:
+def is_printed(up: Up, words: str) -> bool:
     """True if ``up`` printed these words."""
     return words in (up.installation.folder / "up.log").read_text()
 
@@ -326,7 +326,7 @@ def test_a_slow_code_server_is_waited_for(up: Up) -> None:
     server = in_use(up)
     server.suspend()
     try:
-        until(lambda: said(up, "the code server answers slowly: "), "it is called slow")
+        until(lambda: is_printed(up, "the code server answers slowly: "), "it is called slow")
         beat = "SELECT outcome FROM scm.heartbeats WHERE name = 'up'"
         until(
             lambda: "answers slowly" in up.installation.rows(beat)[0]["outcome"], "its heartbeat says so too"
@@ -337,7 +337,7 @@ def test_a_slow_code_server_is_waited_for(up: Up) -> None:
         assert definitions(up) == [server]
     finally:
         server.resume()
-    until(lambda: said(up, "the code server answers again"), "it answers again")
+    until(lambda: is_printed(up, "the code server answers again"), "it answers again")
     assert definitions(up) == [server]
 
 
@@ -347,10 +347,10 @@ def test_a_reload_that_does_not_get_ready_leaves_the_former_definitions_in_use(u
     adding = up.installation.start("repo", "add", f"svn:{url}")
     fresh = until(lambda: len(found := definitions(up)) == 2 and found[1], "the next one loads")
     fresh.kill()
-    _, told = adding.communicate(180)
-    assert adding.wait() == 0, told
-    assert "was not reloaded" in told
-    assert "the former definitions stay in use" in told
+    _, output = adding.communicate(180)
+    assert adding.wait() == 0, output
+    assert "was not reloaded" in output
+    assert "the former definitions stay in use" in output
     assert definitions(up) == [server]
     _, repo_id = up.installation.repository("after_unready", 20)
     _, _, path = svn(up, "after_unready")

@@ -163,9 +163,9 @@ def test_a_worker_stopped_inside_a_batch_is_replaced_and_its_late_write_is_refus
         with database.connection() as conn:
             subject.expected = whole_state(conn)
     check(database, job, subject, times=1)
-    said = worker.go_on()
-    assert (said["status"], said["code"]) == ("failed", "claim_lost"), said
-    assert f":{os.getpid()} took it over" in said["error"]
+    result = worker.go_on()
+    assert (result["status"], result["code"]) == ("failed", "claim_lost"), result
+    assert f":{os.getpid()} took it over" in result["error"]
     check(database, job, subject)
 
 
@@ -180,9 +180,9 @@ def test_a_worker_stopped_while_it_reads_is_refused_and_told_who_came_after_it(
     worker.stop().overdue()
     check(database, job, subject, times=1)
     (gate / "go").touch()
-    said = worker.go_on()
-    assert (said["status"], said["code"]) == ("failed", "claim_lost"), said
-    assert f":{os.getpid()} took it over" in said["error"]
+    result = worker.go_on()
+    assert (result["status"], result["code"]) == ("failed", "claim_lost"), result
+    assert f":{os.getpid()} took it over" in result["error"]
     check(database, job, subject)
 
 
@@ -217,12 +217,12 @@ def test_a_worker_whose_heartbeat_is_lost_writes_nothing_late(
         ).fetchone():
             time.sleep(0.05)
         (gate / "go").touch()
-        (said,) = worker.result()
+        (result,) = worker.result()
         if which == "the lease":
-            assert (said["status"], said["inserted"]) == ("completed", 45)
+            assert (result["status"], result["inserted"]) == ("completed", 45)
         else:
-            assert (said["status"], said["code"]) == ("failed", "claim_lost"), said
-            assert "ran out" in said["error"]
+            assert (result["status"], result["code"]) == ("failed", "claim_lost"), result
+            assert "ran out" in result["error"]
         conn.execute(sql.SQL("DROP TRIGGER no_beat ON scm.{}").format(sql.Identifier(table)))
     check(database, job, subject)
 
@@ -238,6 +238,6 @@ def test_two_workers_on_one_repository_do_it_once(
     with database.connection() as conn:
         job = subject.job(conn)
     workers = [start(job), start(job)]
-    said = [document for worker in workers for document in worker.result()]
-    assert {document["status"] for document in said} == {"completed"}, said
+    result = [document for worker in workers for document in worker.result()]
+    assert {document["status"] for document in result} == {"completed"}, result
     check(database, job, subject)

@@ -65,10 +65,10 @@ def test_two_pools_never_touch_each_others_repositories(
     done: dict[str, list[str]] = {"office": [], "factory": []}
 
     def work(settings: Settings) -> None:
-        def said(report: Any) -> None:
+        def record(report: Any) -> None:
             done[settings.worker.pool].append(names[report.repo_id])
 
-        Worker(database, settings, print_report=said).run(threading.Event(), once=True)
+        Worker(database, settings, print_report=record).run(threading.Event(), once=True)
 
     threads = [threading.Thread(target=work, args=(settings,)) for settings in (office, factory)]
     for thread in threads:

@@ -403,9 +403,9 @@ def test_everybody_is_told_the_same_whatever_token_the_shell_has(database: Datab
     with database.connection() as conn:
         credentials.stop(conn, "git.test", "an older one", "the token has no scope")
         credentials.stop(conn, "git.test", "in force", "the token is expired")
-    told = seen()
-    assert told == [told[0]] * len(shells)
-    assert told[0]["problem"] == "the token is expired"
+    documents = seen()
+    assert documents == [documents[0]] * len(shells)
+    assert documents[0]["problem"] == "the token is expired"
     # A complete look at another project of that server took a token that it accepts.
     with database.connection() as conn:
         other = builders.register_project(conn, "https://git.test", 8, "platform/web", origin=ORIGIN)

@@ -91,11 +91,11 @@ def test_roots_are_listed_in_turn_one_a_tick_and_remember_how_far_down(forge: Fo
     forge.gitlab.project("lib", group=other)
     first, second = root(forge, "gitlab:group:team1"), root(forge, "gitlab:group:team2")
     forge.gitlab.project("more", group=other)
-    said = []
+    outcomes = []
     for _ in range(3):
-        said.append(tick(forge))
+        outcomes.append(tick(forge))
         assert len(forge.asked()) == 1
-    assert said == [
+    assert outcomes == [
         "listed 1 of team1, 1 known",
         "listed 2 of team2, 1 known",
         "listed 1 of team1, 1 known",
@@ -130,10 +130,10 @@ def test_a_paused_server_is_not_asked(forge: Forge, svn_repository: Callable[...
     forge.asked()
     assert "membership cannot be listed: no request is sent to 127.0.0.1" in tick(forge)
     assert forge.asked() == []
-    said = forge.site.tick("changes_local")
-    assert isinstance(said, dg.SkipReason)
+    outcomes = forge.site.tick("changes_local")
+    assert isinstance(outcomes, dg.SkipReason)
     assert re.match(
-        r"looked at 0 of 1, 0 failed; no request is sent to local .*an upgrade$", str(said.skip_message)
+        r"looked at 0 of 1, 0 failed; no request is sent to local .*an upgrade$", str(outcomes.skip_message)
     )
     assert hints(forge) == [], "nothing is known about who was not asked"
 
@@ -186,12 +186,12 @@ def test_a_refused_token_is_not_sent_again(forge: Forge) -> None:
 def test_a_server_in_trouble_costs_one_request_a_tick_and_no_hint(forge: Forge) -> None:
     forge.git_project("app", "2026-01-01")
     forge.gitlab.faults.add(r"/projects\?", faults.server_error(503), times=None)
-    said = tick(forge)
-    assert "cannot be listed" in said
+    outcomes = tick(forge)
+    assert "cannot be listed" in outcomes
     assert len(forge.asked()) == 1
     assert hints(forge) == []
     with forge.site.database.connection() as conn:
-        assert heartbeats.read(conn)[0].outcome == said
+        assert heartbeats.read(conn)[0].outcome == outcomes
 
 
 def checks(forge: Forge) -> dict[str, dg.AssetCheckEvaluation]:
@@ -379,12 +379,14 @@ def test_a_look_that_is_cut_short_says_nothing_and_is_the_first_of_the_next_tick
         quick = repos.get(conn, register_source(conn, svn_repository().url))
         slow = repos.get(conn, at(conn, "paint", silent.getsockname()[1]))
         planning.record_hint(conn, slow.repo_id, head_rev=7)
-        last, said = look([quick, slow], 4.0)
+        last, outcomes = look([quick, slow], 4.0)
         assert last == quick.repo_id
-        assert re.match(r"looked at 1 of 2, 0 failed; .* does not answer: svn did not finish within", said)
+        assert re.match(
+            r"looked at 1 of 2, 0 failed; .* does not answer: svn did not finish within", outcomes
+        )
         # The next tick begins with it. Had it again too little time, another one would have its turn.
-        last, said = look([slow, quick], 1.0)
-        assert (last, said) == (slow.repo_id, "looked at 1 of 2, 1 failed")
+        last, outcomes = look([slow, quick], 1.0)
+        assert (last, outcomes) == (slow.repo_id, "looked at 1 of 2, 1 failed")
         assert servers.failing(conn) == []
         hint = conn.execute(
             "SELECT head_rev, error_code FROM scm.change_hints WHERE repo_id = %s", [slow.repo_id]

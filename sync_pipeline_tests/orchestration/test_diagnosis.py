@@ -121,8 +121,8 @@ def test_runs_that_failed_before_they_began_are_counted_and_say_why(settings: Se
         try:
             raise error
         except Exception:
-            told = serializable_error_info_from_exc_info(sys.exc_info())
-        instance.report_engine_event("Caught an error", run, EngineEventData.engine_error(told))
+            failure = serializable_error_info_from_exc_info(sys.exc_info())
+        instance.report_engine_event("Caught an error", run, EngineEventData.engine_error(failure))
         instance.report_run_failed(run)
 
     with dagster_environment(settings), quiet_dagster(), dg.DagsterInstance.get() as instance:

@@ -36,7 +36,7 @@ from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.ledger.credentials import stop
 from sync_pipeline.ledger.jobs import enqueue
 from sync_pipeline.reports.health import (
-    ANSWERS,
+    ANSWER_CODES,
     NOT_ASKED,
     Facts,
     evaluate,
@@ -164,7 +164,7 @@ def test_every_code_that_a_look_may_fail_with_says_something_about_the_server_or
     codes -= {Meaning.BAD_URL.value}  # raised as ``configuration``
     assert {"no_route", "no_room", "content_too_large", "connection", "throttled"} <= codes
     places = {
-        code: [reason_of_server(code) is not None, code in ANSWERS, code in NOT_ASKED] for code in codes
+        code: [reason_of_server(code) is not None, code in ANSWER_CODES, code in NOT_ASKED] for code in codes
     }
     assert {code: place for code, place in places.items() if sum(place) != 1} == {}
 

@@ -141,9 +141,9 @@ def test_the_login_callback_is_asked_when_the_server_refuses(
     repository: SvnRepository, svnserve: SvnServers
 ) -> None:
     url = svnserve(repository, users={"ann": "s3cret"}, anonymous="none").url(repository)
-    answers = iter([(True, "ann", "wrong", False), (True, "ann", "s3cret", False)])
+    responses = iter([(True, "ann", "wrong", False), (True, "ann", "s3cret", False)])
     client = pysvn.Client()
-    client.callback_get_login = lambda realm, username, may_save: next(answers)
+    client.callback_get_login = lambda realm, username, may_save: next(responses)
     assert client.info2(url, recurse=False)[0][1].rev.number == 4
     refusing = pysvn.Client()
     refusing.callback_get_login = lambda realm, username, may_save: (False, "", "", False)

@@ -80,7 +80,7 @@ def test_changed_paths_are_replaced_as_a_set(database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    "poorer",
+    "regressed",
     [
         revision(1, None, visibility=Visibility.PARTIAL, paths=(change("/a"),)),
         revision(1, None, author_raw=None, ts=None, visibility=Visibility.HIDDEN, paths=()),

@@ -711,12 +711,12 @@ def same_uuid(path: Path, dump: bytes, uuid: str) -> SvnRepository:
     return repository
 
 
-def one_file(first: int, end: int, tell: str, year: int = 2020) -> DumpWriter:
+def one_file(first: int, end: int, message: str, year: int = 2020) -> DumpWriter:
     """Revisions that all change the same file, and a first one that adds it."""
     writer = DumpWriter().revision("add", "ann", "2020-01-01T00:00:00.000001Z").node("f", text="0")
     for number in range(first, end):
-        writer.revision(f"{tell} {number}", "ann", f"{year}-02-03T04:{number:02d}:00.000001Z")
-        writer.node("f", "change", text=f"{tell} {number}")
+        writer.revision(f"{message} {number}", "ann", f"{year}-02-03T04:{number:02d}:00.000001Z")
+        writer.node("f", "change", text=f"{message} {number}")
     return writer
 
 

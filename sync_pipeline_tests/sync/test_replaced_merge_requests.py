@@ -55,7 +55,7 @@ def restored(forge: Forge, before: list[MergeRequest]) -> list[MergeRequest]:
     return made
 
 
-def told(forge: Forge) -> dict[str, list[tuple[Any, ...]]]:
+def stored_events(forge: Forge) -> dict[str, list[tuple[Any, ...]]]:
     """What a person reads of the merge requests, the earlier ones by the numbers of their ids."""
     queries = {
         "mrs": "SELECT gitlab_id, iid, title, deleted_at IS NULL FROM scm.mrs",
@@ -97,13 +97,13 @@ def test_the_earlier_one_is_gone_with_its_notes_and_the_new_one_is_another_row(
     after = restored(forge, before)
     reports = forge.both() if order is None else [forge.syncer.run(forge.request(t)) for t in order]
     assert all(report.succeeded for report in reports)
-    assert told(forge) == expected(before, after)
+    assert stored_events(forge) == expected(before, after)
     (first,) = forge.rows("SELECT mr_id FROM scm.mrs WHERE gitlab_id = %(id)s", id=before[0].id)
     assert first["mr_id"] == f"{forge.repo_id}:1:{before[0].id}"
     for _ in range(2):
         forge.tick()
         assert all(report.counts.changed == 0 for report in forge.both())
-    assert told(forge) == expected(before, after)
+    assert stored_events(forge) == expected(before, after)
     assert integrity_checks.failures(forge.conn) == {}
 
 
@@ -121,7 +121,7 @@ def test_a_comparison_finds_the_other_one_and_a_repair_leaves_both(
     proof.found(REVIEWS)
     for job_type in (MR, REVIEWS):
         proof.heal(job_type)
-    assert told(forge) == expected(before, after)
+    assert stored_events(forge) == expected(before, after)
     for job_type in (MR, REVIEWS):
         assert proof.found(job_type) == {}
 
@@ -134,7 +134,7 @@ def test_one_that_comes_back_is_taken_up_again(forge: Forge, before: list[MergeR
         forge.gitlab.touch(old)
     forge.tick()
     assert all(report.succeeded for report in forge.both())
-    found = told(forge)
+    found = stored_events(forge)
     assert found["facts"] == [("Old 1",), ("Old 2",), ("Old 3",)]
     assert found["comments"] == [(one.id, f"About Old {one.iid}", True) for one in before] + [
         (one.id, f"About New {one.iid}", False) for one in after
@@ -168,4 +168,4 @@ def test_a_reset_does_not_mix_the_notes_of_two(forge: Forge, before: list[MergeR
         )
     after = restored(forge, before)
     assert all(report.succeeded for report in forge.both())
-    assert told(forge) == expected(before, after)
+    assert stored_events(forge) == expected(before, after)

@@ -35,7 +35,7 @@ from sync_pipeline.sources.gitlab.transport import Client, project_path
 # Both belong to one act in one request to the server.
 _SAME_FACT = timedelta(seconds=10)
 # Kinds that servers send as a note (old ones) or as a structured event.
-_TOLD_TWICE = frozenset({"merge", "close", "reopen", "label", "milestone"})
+_DUPLICATED = frozenset({"merge", "close", "reopen", "label", "milestone"})
 _STATES = {"merged": "merge", "closed": "close", "reopened": "reopen", "opened": "reopen", "locked": "lock"}
 # Beginnings of the bodies of system notes, in this order.
 _KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -171,7 +171,7 @@ class ReviewReader:
                 fetches.defer(key, detail, unreadable[0].error)
             elif unreadable is not None:
                 got.whole.add(origin)
-        events = told_once(got.events.values())
+        events = without_duplicates(got.events.values())
         approvals = fetches.attempt(key, "approvals", lambda: self._approvals(path, events))
         # Old servers have no reviewers.
         reviewers: tuple[ReviewerRow, ...] | None = () if "reviewers" in merge_request.raw else None
@@ -322,7 +322,7 @@ def resource_event(data: Any, mr_iid: int, origin: Origin) -> ReviewEventRow:
     )
 
 
-def told_once(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
+def without_duplicates(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
     """``events`` by time and id, each fact under one kind only.
 
     A system note that duplicates a structured event of the same person at the same time points to that event.
@@ -338,7 +338,7 @@ def told_once(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
                 free[row.kind, _who(row.actor), change].append((row.occurred_at, row.event_id))
     result: list[ReviewEventRow] = []
     for row in ordered:
-        if row.origin is Origin.NOTE and row.is_system and row.kind in _TOLD_TWICE and row.occurred_at:
+        if row.origin is Origin.NOTE and row.is_system and row.kind in _DUPLICATED and row.occurred_at:
             for change in _changes_of_note(row):
                 others = free[row.kind, _who(row.actor), change]
                 while others and others[0][0] < row.occurred_at - _SAME_FACT:

@@ -182,7 +182,7 @@ class SvnReader:
             if error.code == Meaning.CONNECTION.value:
                 # Under another code: the server is there for other revisions.
                 raise Transient(f"r{rev_num} of {place(self._root)}: {error}", code="svn_failed") from None
-            if error.code not in _SURE and not self._answers_logs(rev_num):
+            if error.code not in _SURE and not self._can_read_logs(rev_num):
                 raise Transient(
                     f"{place(self._root)} answers no question for its log: {error}",
                     code=Meaning.CONNECTION.value,
@@ -240,7 +240,7 @@ class SvnReader:
             what = meaning(error.codes)
             # Damage is certain. A proxy may cause everything else, so a window counts as the cause only while
             # another revision can be read.
-            if what is Meaning.CORRUPT or (_may_be_hard(error) and self._answers_logs(window.first)):
+            if what is Meaning.CORRUPT or (_may_be_hard(error) and self._can_read_logs(window.first)):
                 raise _Hard(f"svn log failed on {window}: {codes_of(error)}", what) from None
             if what is Meaning.NOT_FOUND:
                 # The front door was open a moment ago; the next look there tells whether it is gone.
@@ -250,7 +250,7 @@ class SvnReader:
                 ) from None
             raise consequence(error, self._root) from None
 
-    def _answers_logs(self, rev_num: int) -> bool:
+    def _can_read_logs(self, rev_num: int) -> bool:
         """Whether another revision than ``rev_num`` can be asked for: its log arrives, or only a real server
         can have refused it."""
         other = number(1 if rev_num > 1 else 2)

@@ -295,10 +295,10 @@ def test_this_projects_own_history_is_read_as_git_tells_it(site: Site, tmp_path:
     ).stdout.strip()
     found = read(site, tip)
     form = "%H%x00%P%x00%an%x00%ae%x00%at%x00%cn%x00%ce%x00%ct%x00%B%x01"
-    told = subprocess.run(
+    output = subprocess.run(
         ["git", "-C", str(clone), "log", f"--format={form}", tip], check=True, capture_output=True, text=True
     ).stdout
-    entries = [entry.strip("\n").split("\x00") for entry in told.split("\x01") if entry.strip()]
+    entries = [entry.strip("\n").split("\x00") for entry in output.split("\x01") if entry.strip()]
     assert len(entries) == len(found)
     for sha, parents, an, ae, at, cn, ce, ct, body in entries:
         row = found[sha]
