@@ -1,7 +1,7 @@
 -- Statements of sync_pipeline/database/diagnosis.py: what a PostgreSQL server says about itself and about
 -- our rights on it.
 
--- name: look
+-- name: inspect
 -- The server, its database and what the account may do there. Only a superuser may know where the files are.
 SELECT current_setting('server_version_num')::int AS version_number,
        current_setting('server_version') AS version,

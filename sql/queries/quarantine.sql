@@ -82,7 +82,7 @@ UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail,
 -- that it was deleted. A row that is there gets its tombstone first.
 SELECT natural_key FROM scm.deferred_fetches AS o
  WHERE o.repo_id = %(repo_id)s AND o.job_type = %(job_type)s AND o.natural_key = %(iid)s::text
-   AND o.resolved_at IS NULL AND o.attempts >= %(looks)s AND o.created_at <= now() - %(time)s
+   AND o.resolved_at IS NULL AND o.attempts >= %(confirmations)s AND o.created_at <= now() - %(time)s
    AND NOT EXISTS (SELECT FROM scm.mrs AS m
                     WHERE m.repo_id = o.repo_id AND m.iid = %(iid)s AND m.replaced_id = 0
                       AND m.deleted_at IS NULL)

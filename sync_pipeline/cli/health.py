@@ -65,10 +65,10 @@ def health_command(
 
 
 def _probe(part: Any, max_age: float | None) -> Probe:
-    from sync_pipeline.reports.liveness import Part, look
+    from sync_pipeline.reports.liveness import Part, probe
 
     settings = shared.read_settings()
-    found = look(settings, None if part is None else Part(part), max_age)
+    found = probe(settings, None if part is None else Part(part), max_age)
     return {
         "for": part,
         "pool": settings.worker.pool,

@@ -45,7 +45,7 @@ _SESSION = {"lock_timeout": 2000}
 _PAUSE_SECONDS = 1.0
 LOCK_TRIES = 20
 """How often a migration tries to get its locks: for about a minute."""
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _LOCK_ERRORS = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 # Any constant will do, as long as every version of this program takes the same one.
 _ADVISORY_LOCK = 7_215_034_461
@@ -268,17 +268,17 @@ def _watch(url: str, pid: int) -> Iterator[list[str]]:
     blockers: list[str] = []
     stop = threading.Event()
 
-    def look(conn: psycopg.Connection[Any]) -> None:
+    def poll_blockers(conn: psycopg.Connection[Any]) -> None:
         # The session may be waiting already at the first look.
         while True:
             with suppress(psycopg.Error):
                 rows = conn.execute(_SQL["blockers"], {"pid": pid}).fetchall()
                 blockers[:] = [_blocker(*row) for row in rows] or blockers
-            if stop.wait(_LOOK_SECONDS):
+            if stop.wait(_POLL_SECONDS):
                 return
 
     with _connect(url) as conn:
-        thread = threading.Thread(target=look, args=(conn,), daemon=True)
+        thread = threading.Thread(target=poll_blockers, args=(conn,), daemon=True)
         thread.start()
         try:
             yield blockers

@@ -167,10 +167,12 @@ def record_seen(conn: Connection, repo_ids: Sequence[int]) -> list[int]:
     return [row["repo_id"] for row in conn.execute(_SQL["seen"], {"repo_ids": list(repo_ids)})]
 
 
-def record_missed(conn: Connection, repo_ids: Sequence[int], *, looks: int, after: float) -> list[Missed]:
-    """A complete listing does not show these. Ripe are those that ``looks`` listings in a row have missed,
-    over at least ``after`` seconds."""
-    params = {"repo_ids": list(repo_ids), "looks": looks, "after": after}
+def record_missed(
+    conn: Connection, repo_ids: Sequence[int], *, confirmations: int, after: float
+) -> list[Missed]:
+    """A complete listing does not show these. Ripe are those that ``confirmations`` listings in a row
+    have missed, over at least ``after`` seconds."""
+    params = {"repo_ids": list(repo_ids), "confirmations": confirmations, "after": after}
     return [Missed(**row) for row in conn.execute(_SQL["missed"], params)]
 
 

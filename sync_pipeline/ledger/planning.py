@@ -25,8 +25,8 @@ _SCHEDULER_LOCK = 0x5C3_0001
 _BLOCKS_LOCK = 0x5C3_0002
 # A plan looks at about so many waiting jobs; a long backlog must not make ticks slow. They are shared out
 # evenly, at least one to each that has any, so that the backlog of one hides nobody else's.
-_JOBS_LOOKED_AT = 4000
-_SAMPLES_LOOKED_AT = 20_000
+_MAX_JOBS_READ = 4000
+_MAX_SAMPLES_READ = 20_000
 
 
 _SQL = queries("planning")
@@ -59,11 +59,11 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
         now = conn.execute(_SQL["now"]).fetchone()
         assert now is not None
         assets = conn.execute(_SQL["units"]).fetchall()
-        jobs = conn.execute(_SQL["jobs"], {"jobs_looked_at": _JOBS_LOOKED_AT}).fetchall()
+        jobs = conn.execute(_SQL["jobs"], {"jobs_looked_at": _MAX_JOBS_READ}).fetchall()
         looked_at = {
             "seconds": sample_seconds,
             "newest": newest,
-            "samples_looked_at": _SAMPLES_LOOKED_AT,
+            "samples_looked_at": _MAX_SAMPLES_READ,
         }
         samples = conn.execute(_SQL["samples"], looked_at).fetchall()
         buckets = conn.execute(_SQL["buckets"], {"burst": burst}).fetchall()

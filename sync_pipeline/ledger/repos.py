@@ -267,7 +267,7 @@ def source_created_at(conn: Connection, repo_id: int, seen: datetime | None) -> 
     return None if row is None else row["source_created_at"]
 
 
-def record_look(
+def record_project(
     conn: Connection,
     repo_id: int,
     *,

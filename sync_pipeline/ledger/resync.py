@@ -17,11 +17,11 @@ _LOCK = 0x5C3_0007
 _SQL = queries("resync")
 
 
-def assets(conn: Connection, reason: str, look_back: float) -> list[dict[str, Any]]:
+def assets(conn: Connection, reason: str, lookback: float) -> list[dict[str, Any]]:
     """The rows of every asset that may be read, with ``watermark`` instead of the two columns. It covers the
-    runs of the last ``look_back`` seconds, and a day more.
+    runs of the last ``lookback`` seconds, and a day more.
     """
-    rows = conn.execute(_SQL["units"], {"reason": reason, "look_back": look_back}).fetchall()
+    rows = conn.execute(_SQL["units"], {"reason": reason, "look_back": lookback}).fetchall()
     for row in rows:
         revision, moment = row.pop("watermark_rev"), row.pop("watermark_time")
         row["watermark"] = moment if revision is None else revision

@@ -29,7 +29,7 @@ from sync_pipeline.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-_SHORTEST_LOOK = 0.2
+_MIN_CHECK_SECONDS = 0.2
 # A time-out counts only if the request had most of a tick's time. At the usual 3 s, svn info then had 1.8 s
 # or more.
 _SHARE_THAT_COUNTS = 0.8
@@ -86,7 +86,7 @@ def _changes_sensor(
                 root, line = _list_newest(database, gitlab, server, root, deadline)
                 summary.append(line)
             if svn_repositories or server is None:
-                last, line = _look(
+                last, line = _check_repositories(
                     context.instance, database, settings, svn, _turn(svn_repositories, last), last, deadline
                 )
                 summary.append(line)
@@ -125,7 +125,7 @@ def _list_newest(
     what = "the membership" if root is None or root.group_id is None else visible(root.group_path or "")
     if problem is not None:
         return number, f"not asked: {problem}"
-    seconds = max(deadline - time.monotonic(), _SHORTEST_LOOK)
+    seconds = max(deadline - time.monotonic(), _MIN_CHECK_SECONDS)
     with database.connection() as conn:
         is_patient = servers.is_doubted(conn, instance, Kind.GITLAB)
     if is_patient:
@@ -157,17 +157,17 @@ def _note_server(
     conn: Connection,
     instance: str,
     kind: Kind,
-    looks: Sequence[SyncError | None],
+    results: Sequence[SyncError | None],
     *,
     was_patient: bool = False,
 ) -> None:
-    """Record whether a server answers. ``looks`` has the error of each request, None where it succeeded; one
-    answer is enough. Errors that do not concern the server change nothing. ``was_patient``: the last request
+    """Record whether a server answers. ``results`` has the error of each request, None where it succeeded;
+    one answer is enough. Errors that do not concern the server change nothing. ``was_patient``: the last request
     waited longer than a tick."""
-    if any(error is None or error.code in ANSWER_CODES for error in looks):
+    if any(error is None or error.code in ANSWER_CODES for error in results):
         servers.record_answer(conn, instance, kind)
         return
-    away = [error for error in looks if error is not None and reason_of_server(error.code) is not None]
+    away = [error for error in results if error is not None and reason_of_server(error.code) is not None]
     if away:
         last = away[-1]
         servers.record_failure(
@@ -183,7 +183,7 @@ def _turn(active: Sequence[Repository], last: int) -> list[Repository]:
     return [r for r in active if r.repo_id > last] + [r for r in active if r.repo_id <= last]
 
 
-def _look(
+def _check_repositories(
     instance: dg.DagsterInstance,
     database: Database,
     settings: Settings,
@@ -195,16 +195,16 @@ def _look(
     """Visit as many of ``turn`` as fit the limits; returns the last one looked at, and one line."""
     seen, failed, highest, ended = 0, 0, 0, ""
     # By server: a relocated repository keeps its sensor and has another one.
-    looks: dict[str, list[SyncError | None]] = {}
+    results: dict[str, list[SyncError | None]] = {}
     patient: set[str] = set()
     for repository in turn[: settings.sensors.changes_per_tick]:
         left = deadline - time.monotonic()
-        if left < _SHORTEST_LOOK and seen:
+        if left < _MIN_CHECK_SECONDS and seen:
             break
         head: int | None = None
         failure: SyncError | None = None
         # All that is left: a look that is given up early proves nothing.
-        seconds = max(left, _SHORTEST_LOOK)
+        seconds = max(left, _MIN_CHECK_SECONDS)
         if not seen:
             with database.connection() as conn:
                 if servers.is_doubted(conn, repository.instance, Kind.SVN):
@@ -234,7 +234,7 @@ def _look(
                 )
         last = repository.repo_id
         if not cut:
-            looks.setdefault(repository.instance, []).append(failure)
+            results.setdefault(repository.instance, []).append(failure)
         seen += 1
         failed += failure is not None
         highest = max(highest, head or 0)
@@ -242,7 +242,7 @@ def _look(
             # The rest of the tick is too short for another request.
             break
     with database.connection() as conn:
-        for server, summary in looks.items():
+        for server, summary in results.items():
             # Where none of them answered, the server is the cause; its other repositories show that too.
             _note_server(conn, server, Kind.SVN, summary, was_patient=server in patient)
     if highest:

@@ -69,8 +69,8 @@ _ORPHAN_SECONDS = 120
 # Threads that wait: for the process behind it, and there for runs that start and ticks that go on. Dagster's
 # number is by processors; with two of them six calls made every further one look slow.
 _WAITING_CALLS = 64
-_LOOK_SECONDS = 1.0
-_STILL_LOOKS = 120
+_POLL_SECONDS = 1.0
+_MIN_PINGS = 120
 _LONGEST_PAUSE = 60.0
 _WAIT_SECONDS = 0.2
 _WAITS = 1200
@@ -89,10 +89,10 @@ class Ping:
     sleeps: bool
 
 
-def hangs(looks: Sequence[Ping]) -> bool:
+def hangs(pings: Sequence[Ping]) -> bool:
     """True if a process will never answer: it was asked all the time, only slept and used no processor. Looks
     are counted, not seconds, because a suspended machine proves nothing."""
-    return len(looks) >= _STILL_LOOKS and all(look.sleeps and look.cpu == looks[0].cpu for look in looks)
+    return len(pings) >= _MIN_PINGS and all(ping.sleeps and ping.cpu == pings[0].cpu for ping in pings)
 
 
 @dataclass
@@ -106,7 +106,7 @@ class _Loaded:
     replaced: threading.Event = field(default_factory=threading.Event)
     asked: bool = False
     asked_to_end: bool = False
-    looks: deque[Ping] = field(default_factory=lambda: deque(maxlen=_STILL_LOOKS))
+    pings: deque[Ping] = field(default_factory=lambda: deque(maxlen=_MIN_PINGS))
 
     @property
     def lives(self) -> bool:
@@ -130,7 +130,7 @@ class CodeServer(DagsterProxyApiServicer):
         self._loaded: _Loaded | None = None
         self._over = threading.Event()
         super().__init__(**options)
-        threading.Thread(target=self._look_after, name="look after", daemon=True).start()
+        threading.Thread(target=self._watch, name="look after", daemon=True).start()
 
     # Called by Dagster's constructor: a location that cannot be loaded is served too, and the page says why.
     def _reload_location(self) -> None:
@@ -248,12 +248,12 @@ class CodeServer(DagsterProxyApiServicer):
                 break
         return self._loaded
 
-    def _look_after(self) -> None:
+    def _watch(self) -> None:
         """Replace the process when it ended, was told to end, or hangs. Only this and a reload start a
         process, so a process that does not start costs one attempt a minute."""
-        pause = _LOOK_SECONDS
+        pause = _POLL_SECONDS
         while not self._over.wait(pause):
-            pause = _LOOK_SECONDS
+            pause = _POLL_SECONDS
             loaded = self._loaded
             why = _unfit(loaded)
             if why is None:
@@ -287,7 +287,7 @@ def _unfit(loaded: _Loaded | None) -> str | None:
 
 def _ask(loaded: _Loaded) -> None:
     """Send heartbeats for as long as the process is in use; ``asked`` while one waits for its answer."""
-    while not loaded.replaced.wait(_LOOK_SECONDS):
+    while not loaded.replaced.wait(_POLL_SECONDS):
         loaded.asked = True
         with contextlib.suppress(DagsterUserCodeUnreachableError):
             loaded.client.heartbeat("alive")
@@ -297,15 +297,15 @@ def _ask(loaded: _Loaded) -> None:
 def _hangs(loaded: _Loaded) -> bool:
     """Have one more look at the process; see :func:`hangs`."""
     if not loaded.asked:
-        loaded.looks.clear()
+        loaded.pings.clear()
         return False
     try:
         process = psutil.Process(loaded.process.pid)
         used = process.cpu_times()
-        loaded.looks.append(Ping(used.user + used.system, process.status() == psutil.STATUS_SLEEPING))
+        loaded.pings.append(Ping(used.user + used.system, process.status() == psutil.STATUS_SLEEPING))
     except psutil.Error:
-        loaded.looks.clear()
-    return hangs(loaded.looks)
+        loaded.pings.clear()
+    return hangs(loaded.pings)
 
 
 def _end(loaded: _Loaded) -> None:

@@ -33,12 +33,12 @@ from sync_pipeline.scheduling import credentials
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import Settings, load_settings
 
-ATTENDANCE, SERVERS, HELD, LOCATION = "attendance", "servers", "held_back", "code_location"
+LIVENESS, SERVERS, BLOCKED, LOCATION = "attendance", "servers", "held_back", "code_location"
 
 _DESCRIPTIONS = {
-    ATTENDANCE: "Fails if a sensor, schedule or loop misses its ticks, or no running pool accepts an asset.",
+    LIVENESS: "Fails if a sensor, schedule or loop misses its ticks, or no running pool accepts an asset.",
     SERVERS: "Fails if a server does not answer or refuses our token.",
-    HELD: "Fails if something is paused or switched off, or a circuit breaker is open.",
+    BLOCKED: "Fails if something is paused or switched off, or a circuit breaker is open.",
     LOCATION: "Fails if runs cannot load the code location: invalid settings or catalog snapshot.",
 }
 _SHOWN = 50
@@ -75,10 +75,10 @@ def fleet_results(conn: Connection, tokens: Credentials, settings: Settings) -> 
     return [read(conn, tokens, settings) for read in _CHECKS.values()]
 
 
-def _attendance(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
+def _liveness(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
     silent, unserved = heartbeats.silent(conn), pools.unserved(conn)
     return FleetResult(
-        ATTENDANCE,
+        LIVENESS,
         (*(one.name for one in silent), *(f"{one.spec} {one.job_type}" for one in unserved)),
         dg.AssetCheckSeverity.WARN,
         {
@@ -116,7 +116,7 @@ def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> Fleet
     return FleetResult(SERVERS, tuple(wrong), severity, counts | (metadata or {"servers": "all answer"}))
 
 
-def _held(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
+def _blocked(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
     """Critical paths that are switched off, pauses in force, and circuit breakers that are not closed."""
     wrong = list(settings.switched_off)
     metadata: dict[str, str | int] = {
@@ -140,7 +140,7 @@ def _held(conn: Connection, tokens: Credentials, settings: Settings) -> FleetRes
             metadata[f"{state}: what to do"] = remedy(state)
     counts = {"held_back_count": len(wrong) + max(0, len(paused) - _SHOWN)}
     warn = dg.AssetCheckSeverity.WARN
-    return FleetResult(HELD, tuple(wrong), warn, counts | (metadata or {"held_back": "nothing"}))
+    return FleetResult(BLOCKED, tuple(wrong), warn, counts | (metadata or {"held_back": "nothing"}))
 
 
 def _location(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
@@ -165,9 +165,9 @@ def _is_active(repository: Repository) -> bool:
 
 
 _CHECKS: Mapping[str, Callable[[Connection, Credentials, Settings], FleetResult]] = {
-    ATTENDANCE: _attendance,
+    LIVENESS: _liveness,
     SERVERS: _servers,
-    HELD: _held,
+    BLOCKED: _blocked,
     LOCATION: _location,
 }
 

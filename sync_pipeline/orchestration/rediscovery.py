@@ -78,7 +78,7 @@ def _job() -> dg.JobDefinition:
 def rediscovery_schedule(settings: Settings) -> dg.ScheduleDefinition:
     """The schedule that starts the job when a root is due or the snapshot is older than the catalog."""
 
-    def look(database: Database, settings: Settings) -> tuple[bool, str]:
+    def check(database: Database, settings: Settings) -> tuple[bool, str]:
         due = _due(database, settings, Readers(settings, database))
         if due or _snapshot_is_old(database, settings):
             return True, f"{len(due)} roots are due"
@@ -91,7 +91,7 @@ def rediscovery_schedule(settings: Settings) -> dg.ScheduleDefinition:
         cron="*/5 * * * *" if is_rare else "* * * * *",
         every=_FIVE_MINUTES if is_rare else 60.0,
         description="Visits discovery roots that are due and exports the catalog when it changed.",
-        look=look,
+        check=check,
     )
 
 

@@ -59,7 +59,7 @@ from sync_pipeline.settings import Settings
 
 SCHEDULER = "scheduler"
 
-_RUNS_LOOKED_AT = 500
+_MAX_RUNS_READ = 500
 _MAX_RESULTS_PER_TICK = 100
 _PATIENCE = 2.0
 # A verdict is shown again after a day, in case the one that was reported got lost.
@@ -148,7 +148,7 @@ def _schedule(
         ]
         dispatch.record(conn, plan, started, settings, now, trigger=Trigger.SENSOR)
     if not starts:
-        return [], dispatch.held_back(plan)
+        return [], dispatch.blockers_text(plan)
     if any(start.family.kind is Kind.SVN for start in starts):
         ensure_blocks(instance, database, _last_revision(starts))
     requests = [_run_request(start, now, instance, days, settings, by_id) for start in starts]
@@ -202,7 +202,7 @@ def _in_flight(
     }
     known = {family: partitions_of(family, instance, days) for family in Family}
     found = []
-    for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED), limit=_RUNS_LOOKED_AT):
+    for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED), limit=_MAX_RUNS_READ):
         carried: dict[JobType, set[int]] = {}
         for key in assets if run.asset_selection is None else run.asset_selection & assets.keys():
             repo_id, job_type = assets[key]

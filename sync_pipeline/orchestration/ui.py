@@ -53,7 +53,7 @@ TOKEN_FILE = "ui.token"
 
 _STOP_SECONDS = 30.0
 # A process that ends this often in this many seconds needs a person.
-_MOST_ENDS = 5
+_MAX_ENDS = 5
 _ENDS_SECONDS = 600.0
 _STILL_STARTING_SECONDS = 60.0
 # A busy machine makes calls slow, and Dagster fails the run or tick whose call it gave up. The end of a
@@ -297,7 +297,7 @@ class _Children:
         self._begin = begin
         self._there: dict[str, subprocess.Popen[bytes]] = {}
         self._orphans: list[psutil.Process] = []
-        self._ends: deque[float] = deque(maxlen=_MOST_ENDS)
+        self._ends: deque[float] = deque(maxlen=_MAX_ENDS)
 
     def start(self, name: str) -> None:
         """Start a child; one that ended by itself is replaced."""
@@ -318,7 +318,7 @@ class _Children:
     def start_again(self) -> None:
         """Start again what ended. Raises ConfigurationError where something ends again and again."""
         for name, code in list(self.ended()):
-            if len(self._ends) == _MOST_ENDS and time.monotonic() - self._ends[0] < _ENDS_SECONDS:
+            if len(self._ends) == _MAX_ENDS and time.monotonic() - self._ends[0] < _ENDS_SECONDS:
                 raise _ended(name, code)
             self._ends.append(time.monotonic())
             _print_line(f"the {name} ended with exit code {code}; starting it again")

@@ -147,7 +147,7 @@ def _scopes(client: Client, refused: AccessDenied) -> str | None:
     )
 
 
-def look(client: Client, project: int | str) -> ProjectInfo:
+def find_project(client: Client, project: int | str) -> ProjectInfo:
     """The project with this number or path, for a person who named it. Raises ConfigurationError that says
     what is wrong with the name, the token or the server, Transient if it does not answer now."""
     with refusals(client):
@@ -315,7 +315,7 @@ def register(
         return NewProject(None, False, ())
     event, reason = ("reactivated", "taken up again") if again else ("registered", "registered")
     repos.record_event(conn, repository.repo_id, event, actor=actor, new=project.path or None)
-    repos.record_look(
+    repos.record_project(
         conn,
         repository.repo_id,
         path=project.path,

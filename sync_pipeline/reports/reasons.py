@@ -173,7 +173,7 @@ CATALOGUE: Mapping[Reason, ReasonText] = {
 """Every reason, in the order of the page."""
 
 
-HELD_BACK: Mapping[str, ReasonText] = {
+BLOCKERS: Mapping[str, ReasonText] = {
     "paused": ReasonText(
         "somebody has paused it",
         "scm-sync admin pauses lists the pauses, scm-sync admin resume ID ends one",
@@ -208,7 +208,7 @@ HELD_BACK: Mapping[str, ReasonText] = {
 
 def remedy(reason: Reason | str, spec: str = "SPEC") -> str:
     """The remedy for ``reason``, with the commands for the repository ``spec``."""
-    return (HELD_BACK.get(str(reason)) or CATALOGUE[Reason(reason)]).remedy_of(spec)
+    return (BLOCKERS.get(str(reason)) or CATALOGUE[Reason(reason)]).remedy_of(spec)
 
 
 def remedies(reasons: Iterable[Reason | str], spec: str = "SPEC") -> dict[str, str]:
@@ -229,9 +229,9 @@ def table() -> str:
     return _table(CATALOGUE)
 
 
-def held_back_table() -> str:
+def blockers_table() -> str:
     """Reasons why jobs are not started, as the second table of ``docs/health.md``."""
-    return _table(HELD_BACK)
+    return _table(BLOCKERS)
 
 
 def _table(entries: Mapping[str, ReasonText] | Mapping[Reason, ReasonText]) -> str:

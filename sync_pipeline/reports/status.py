@@ -74,7 +74,7 @@ def status(
         hindered = limits.hindered(conn, settings)
         opened = blockers.breaker_documents(conn, settings)
         paused = pauses.active(conn)
-        attended = _attendance(conn, repo_ids)
+        attended = _liveness(conn, repo_ids)
     by_asset = {(one.facts.repo_id, str(one.facts.job_type)): one for one in results}
     wanted = None if job_types is None else {str(job_type) for job_type in job_types}
     queued: Counter[tuple[int, str]] = Counter()
@@ -152,7 +152,7 @@ def _tokens(conn: Connection, instances: Collection[str]) -> Credentials:
 
 def _run_starts(settings: Settings, database: Database) -> Document | None:
     """How the newest runs of Dagster's began; None where it has no tables, or they cannot be read."""
-    found = run_starts.look(settings, database.url)
+    found = run_starts.read_starts(settings, database.url)
     if found is None:
         return None
     return {
@@ -163,7 +163,7 @@ def _run_starts(settings: Settings, database: Database) -> Document | None:
     }
 
 
-def _attendance(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
+def _liveness(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
     """The living worker pools, the assets that none of them takes, and what is silent or slow."""
     beats = heartbeats.read(conn)
     return {

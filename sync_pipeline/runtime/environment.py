@@ -417,7 +417,7 @@ def _stop(server: _Server) -> None:
 
 def _start(server: _Server, *, durable: bool) -> None:
     """Start the server and wait until it answers. Nothing that a killed one left is in its way."""
-    _sweep(server)
+    _remove_old_sockets(server)
     settings = {
         **_SERVER_SETTINGS,
         **({} if durable else _FLEETING_SETTINGS),
@@ -440,7 +440,7 @@ def _start(server: _Server, *, durable: bool) -> None:
         )
 
 
-def _sweep(server: _Server) -> None:
+def _remove_old_sockets(server: _Server) -> None:
     """Clear away what a killed server left. Called when no server runs on the data."""
     # Its children go on with what they do until they next look for it.
     children = [process for process in psutil.process_iter() if _serves(process, server.data)]

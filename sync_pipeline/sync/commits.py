@@ -157,7 +157,7 @@ class CommitWork:
             self._work()
 
     def _work(self) -> None:
-        project_info = self._visit.look()
+        project_info = self._visit.check_project()
         if self._visit.is_disabled(self._attempt):
             return
         if self._attempt.is_incremental:
@@ -532,7 +532,7 @@ class CommitWork:
         """
         result = RetryResult()
         with self._visit.watched():
-            project_info = self._visit.look()
+            project_info = self._visit.check_project()
             if self._visit.is_disabled(self._attempt):
                 return result
             readable = self._visit.readable(None)
@@ -582,7 +582,7 @@ class CommitWork:
         """Read the refs and commits of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Healing`."""
         shas = [one.natural_key for one in found if is_sha(one.natural_key)]
         with self._visit.watched():
-            project_info = self._look()
+            project_info = self._check_project()
             readable = self._visit.readable(None)
             self._is_repair = True
             self._facts.overriding = set(shas)
@@ -607,15 +607,15 @@ class CommitWork:
     def gone(self, found: Sequence[Difference]) -> set[str]:
         """See :class:`sync_pipeline.sync.reconcile.Healing`."""
         with self._visit.watched():
-            self._look()
+            self._check_project()
             singles = SingleReader(self._client, self._visit.project_id)
             gone = {one.natural_key for one in found if singles.is_commit_gone(one.natural_key)}
             with self._database.connection() as conn:
                 # A commit that a branch or tag reaches exists, whatever its own address answers.
                 return gone - refs.reached(conn, self._repo_id, gone)
 
-    def _look(self) -> project.ProjectInfo:
-        project_info = self._visit.look()
+    def _check_project(self) -> project.ProjectInfo:
+        project_info = self._visit.check_project()
         # Raises: a window of its own waits until it is switched on.
         self._visit.is_disabled(self._attempt)
         return project_info

@@ -74,7 +74,7 @@ class CommitComparison:
         """Read the project. Raises Permanent where it has its repository switched off, Transient where it
         shows no ref although there were some: its storage may be away."""
         with self._visit.watched():
-            self._look = self._visit.look()
+            self._info = self._visit.check_project()
             self._visit.is_disabled(self._attempt)
 
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
@@ -128,7 +128,7 @@ class CommitComparison:
             changes = refs.changes(conn, self._repo_id, listing.refs)
         if not listing.refs and changes.gone:
             raise Transient(
-                f"{self._look.path}: the server lists no branch and no tag, where there were some",
+                f"{self._info.path}: the server lists no branch and no tag, where there were some",
                 code="incomplete",
             )
         quarantined_now = {row.natural_key for row in listing.quarantined}

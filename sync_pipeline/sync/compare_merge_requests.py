@@ -81,7 +81,7 @@ class MergeRequestComparison:
     def begin(self) -> None:
         """Read the project. Raises Permanent where it has merge requests switched off."""
         with self._visit.watched():
-            self._visit.look()
+            self._visit.check_project()
             self._visit.is_disabled(self._attempt)
         settled = self._visit.before[self._attempt.job_type].watermark
         with self._database.connection() as conn:

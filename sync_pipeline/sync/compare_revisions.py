@@ -40,7 +40,7 @@ class RevisionComparison:
         """Make sure that this is still the repository that we know. Raises SourceReplaced."""
         with self._attempt.database.connection() as conn:
             before = watermarks.get(conn, self._repo_id, self._attempt.job_type)
-        self._work.look(before)
+        self._work.check_source(before)
 
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
         """See :class:`sync_pipeline.sync.reconcile.Comparison`; a log is whole, so ``depth`` changes

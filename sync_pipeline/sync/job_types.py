@@ -50,13 +50,13 @@ def reading(
     attempts: Sequence[Attempt],
     sources: Sources,
     cancelled: Callable[[], bool],
-    looks: dict[int, SourceState],
+    states: dict[int, SourceState],
 ) -> Reading:
-    """The work that reads for ``attempts``, whose job types share a reader. ``looks`` are recent looks at SVN
-    repositories."""
+    """The work that reads for ``attempts``, whose job types share a reader. ``states`` are the latest
+    states of SVN repositories."""
     first = attempts[0]
     if first.repo.kind is Kind.SVN:
-        return RevisionWork(first, sources.svn(first.repo, cancelled), looks)
+        return RevisionWork(first, sources.svn(first.repo, cancelled), states)
     client, visit = _project(attempts, sources, cancelled)
     return _READING.get(first.job_type, ListedWork)(attempts, client, visit)
 

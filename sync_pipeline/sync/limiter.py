@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 _SLICE_SECONDS = 0.25
 # How often somebody who waits long looks whether a pause was set or lifted meanwhile.
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 # How often a process writes down what the server says is left.
 _NOTE_SECONDS = 30.0
 # Where so many other kinds of request are refused at the same time, the limit is one of the whole server.
@@ -181,9 +181,9 @@ class SharedLimiter:
     def _wait(self, bucket: str, permit: Permit, go_on: Callable[[], None]) -> bool:
         """Wait for one's place in the queue; False where it does not count any more."""
         end = self._monotonic() + permit.wait
-        look = min(end, self._monotonic() + _LOOK_SECONDS)
+        next_poll = min(end, self._monotonic() + _POLL_SECONDS)
         while True:
-            while (left := look - self._monotonic()) > 0:
+            while (left := next_poll - self._monotonic()) > 0:
                 self._sleep(min(left, _SLICE_SECONDS))
                 go_on()
             try:
@@ -192,9 +192,9 @@ class SharedLimiter:
                         return False
             except (psycopg.Error, ConfigurationError) as error:
                 raise _no_database(error) from None
-            if look >= end:
+            if next_poll >= end:
                 return True
-            look = min(end, look + _LOOK_SECONDS)
+            next_poll = min(end, next_poll + _POLL_SECONDS)
 
     def _turned_away(self, bucket: str, permit: Permit) -> Transient:
         where = self._name(bucket)

@@ -74,7 +74,7 @@ class ListedWork(FactStore[Page[Sequence[Any]]]):
         """Look at the project; gives the time that can be read, None where the feature is switched off."""
         try:
             with self._visit.watched():
-                self._visit.look()
+                self._visit.check_project()
                 yield None if self._visit.is_disabled(self._attempt) else self._visit.readable(None)
         finally:
             self._attempt.done.traffic = self._client.traffic
@@ -183,7 +183,7 @@ class ListedComparison:
     def begin(self) -> None:
         """Look at the project. Raises Permanent where it has the feature switched off."""
         with self._visit.watched():
-            self._visit.look()
+            self._visit.check_project()
             self._visit.is_disabled(self._attempt)
 
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:

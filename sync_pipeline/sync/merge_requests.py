@@ -111,7 +111,7 @@ class MergeRequestWork:
     def run(self) -> None:
         """Everything that the jobs ask for. See :class:`sync_pipeline.sync.attempt.Work`."""
         with self._visit.watched():
-            self._visit.look()
+            self._visit.check_project()
             self._attempts = [one for one in self._attempts if not self._visit.is_disabled(one)]
             try:
                 self._read()
@@ -514,7 +514,7 @@ class MergeRequestWork:
                         repo_id=self._repo.repo_id,
                         job_type=attempt.job_type,
                         iid=iid,
-                        looks=self._settings.reconcile.deletion_confirmations,
+                        confirmations=self._settings.reconcile.deletion_confirmations,
                         time=timedelta(seconds=self._settings.reconcile.deletion_after_seconds),
                     )
 
@@ -565,7 +565,7 @@ class MergeRequestWork:
         result = RetryResult()
         (attempt,) = self._attempts
         with self._visit.watched():
-            self._visit.look()
+            self._visit.check_project()
             if self._visit.is_disabled(attempt):
                 return result
             readable = self._visit.readable(None)
@@ -599,7 +599,7 @@ class MergeRequestWork:
         (attempt,) = self._attempts
         iids = sorted({number_of(one) for one in found})
         with self._visit.watched():
-            self._look()
+            self._check_project()
             self._load_refusals(self._visit.readable(None))
             self._facts[attempt.job_type].overriding = {one.natural_key for one in found}
             for first in range(0, len(iids), _MAX_PER_LEASE):
@@ -615,15 +615,15 @@ class MergeRequestWork:
     def gone(self, found: Sequence[Difference]) -> set[str]:
         """See :class:`sync_pipeline.sync.reconcile.Healing`."""
         with self._visit.watched():
-            self._look()
+            self._check_project()
             singles = SingleReader(self._client, self._visit.project_id)
             with self._database.connection() as conn:
                 internal = tombstones.internal_notes(conn, self._repo.repo_id, [d.natural_key for d in found])
             hidden = set() if self._visit.sees_internal_notes() else internal
             return gone_ones(singles, [one for one in found if one.natural_key not in hidden])
 
-    def _look(self) -> None:
-        self._visit.look()
+    def _check_project(self) -> None:
+        self._visit.check_project()
         for attempt in self._attempts:
             # Raises: a window of its own waits until it is switched on.
             self._visit.is_disabled(attempt)

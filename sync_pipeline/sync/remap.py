@@ -189,7 +189,7 @@ class RemapWork(FactStore[Page[Sequence[_Fact]]]):
         return row.keys[0]
 
 
-def look_ahead(
+def estimate(
     database: Database,
     repository: Repository,
     job_type: JobType,

@@ -206,12 +206,12 @@ def test_one_file_of_authorities_serves_gitlab_and_subversion(apache: Apache) ->
             readers = Readers(settings)
             (instance,) = readers.gitlab_instances()
             found: list[object] = []
-            for look in (
+            for read in (
                 lambda: readers.gitlab(instance).get(f"/projects/{project.id}").data["id"],
                 lambda: svn_reader(settings, apache.url("open/shared", scheme="https")).visit().head,
             ):
                 try:
-                    found.append(look())
+                    found.append(read())
                 except SyncError as error:
                     found.append((error.code, "set SCM_CA_FILE" in str(error)))
             return found

@@ -74,7 +74,7 @@ def of(found: Sequence[Finding], check: str) -> Finding:
     return one
 
 
-def looked(site: Site, url: str | None = None, token: str | None = None) -> dict[str, Finding]:
+def findings_of(site: Site, url: str | None = None, token: str | None = None) -> dict[str, Finding]:
     """The checks of one GitLab, at its own time."""
     (server,) = site.settings.gitlab_servers()
     secret = server.token() if token is None else token
@@ -426,7 +426,7 @@ def test_a_database_of_another_encoding_and_an_old_server(
     finally:
         with psycopg.connect(server_url, autocommit=True) as conn:
             conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-    server = diagnosis.look(empty_database_url, 5)
+    server = diagnosis.inspect(empty_database_url, 5)
     assert evaluate_version(server).state is OK
     assert evaluate_version(replace(server, version_number=140_012)).state is FAILED
 
@@ -435,13 +435,13 @@ def test_a_database_of_another_encoding_and_an_old_server(
 
 
 def test_a_gitlab_as_it_should_be(site: Site) -> None:
-    found = looked(site)
+    found = findings_of(site)
     assert {one.state for one in found.values()} == {OK}
     assert found["gitlab_version"].seen == "17.11.2-ee, Enterprise Edition"
     assert found["gitlab_user"].seen == "user1"
     assert found["gitlab_token"].seen.startswith("scopes read_api; until ")
     site.gitlab.faults.add("/metadata", faults.json_answer(404, {"error": "404 Not Found"}), times=None)
-    assert looked(site)["gitlab_version"].seen.startswith("17.11.2"), "before 15.2"
+    assert findings_of(site)["gitlab_version"].seen.startswith("17.11.2"), "before 15.2"
 
 
 def test_a_gitlab_that_is_not_there_and_one_that_never_answers(
@@ -450,7 +450,7 @@ def test_a_gitlab_that_is_not_there_and_one_that_never_answers(
     monkeypatch.setattr(servers, "ANSWER_SECONDS", 0.3)
     started = time.monotonic()
     for port in (free_port(), silent_server):
-        found = looked(site, f"http://127.0.0.1:{port}")
+        found = findings_of(site, f"http://127.0.0.1:{port}")
         assert found["gitlab"].state is FAILED
         assert {found[check].state for check in ("gitlab_version", "gitlab_token", "gitlab_limits")} == {
             SKIPPED
@@ -472,7 +472,7 @@ def test_what_stands_in_front_of_a_gitlab_is_seen(
     site: Site, fault: faults.Fault, check: str, state: State, seen: str
 ) -> None:
     site.gitlab.faults.add("/metadata", fault, times=None)
-    finding = looked(site)[check]
+    finding = findings_of(site)[check]
     assert finding.state is state
     assert seen in finding.seen
     assert finding.remedy
@@ -492,7 +492,7 @@ def test_tokens_that_end_or_may_too_little(
 ) -> None:
     ends = START.date() + timedelta(days=days)
     token = site.gitlab.token(site.user, secret=SECRET, scopes=scopes, expires_at=ends).secret
-    finding = looked(site, token=token)["gitlab_token"]
+    finding = findings_of(site, token=token)["gitlab_token"]
     assert (finding.state, seen in finding.seen) == (state, True), finding
     if state is FAILED:
         assert "scope read_api" in finding.remedy
@@ -515,7 +515,7 @@ def test_the_last_days_of_a_token() -> None:
 
 def test_no_token_and_one_that_cannot_be_read(site: Site, tmp_path: Path) -> None:
     (server,) = site.settings.gitlab_servers()
-    found = looked(site, token="")
+    found = findings_of(site, token="")
     assert (found["gitlab"].state, found["gitlab_token"].seen) == (OK, "this shell has no token set")
     gone = Settings(gitlab_url=server.url, gitlab_token_file=tmp_path / "gone").gitlab_servers()[0]
     found = servers.GitLabChecks(gone, None).run()
@@ -526,16 +526,16 @@ def test_no_token_and_one_that_cannot_be_read(site: Site, tmp_path: Path) -> Non
 def test_a_blocked_user_a_wrong_clock_and_a_small_budget(site: Site) -> None:
     site.gitlab.behaviour.rate_limit = RateLimit(limit=20)
     site.gitlab.clock.fixed = START + timedelta(seconds=61)
-    found = looked(site)
+    found = findings_of(site)
     assert found["gitlab_clock"].seen == "its clock is 61 s ahead of ours"
     assert found["gitlab_limits"].seen == "17 of 20 requests left"
     site.gitlab.behaviour.rate_limit = RateLimit(limit=4)
     site.gitlab.clock.fixed = START - timedelta(seconds=60)
-    found = looked(site)
+    found = findings_of(site)
     assert found["gitlab_clock"].state is OK
     assert found["gitlab_limits"].state is OK, "a quarter is left"
     site.gitlab.behaviour.rate_limit = RateLimit(limit=3)
-    assert looked(site)["gitlab_limits"].state is WARNING
+    assert findings_of(site)["gitlab_limits"].state is WARNING
     site.gitlab.behaviour.rate_limit = None
     ours: Any = {
         "rate": 5.0,
@@ -549,7 +549,7 @@ def test_a_blocked_user_a_wrong_clock_and_a_small_budget(site: Site) -> None:
     assert slowed.seen == "5 instead of 10 requests a second are sent: status 429"
     assert slowed.state is WARNING
     site.user["state"] = "blocked"
-    assert looked(site)["gitlab_token"].state is FAILED
+    assert findings_of(site)["gitlab_token"].state is FAILED
 
 
 def test_a_stopped_token_is_told_until_another_one_is_in_force(
@@ -591,7 +591,7 @@ def test_a_certificate_is_trusted_or_it_is_said_why_not(site: Site, tmp_path: Pa
     command += ["-nodes", "-subj", "/CN=our own", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "30"]
     subprocess.run([*command, "-keyout", key, "-out", pem], check=True, capture_output=True)
     with Server(site.gitlab, certificate=str(pem), key=str(key)) as secure:
-        found = looked(site, secure.url)
+        found = findings_of(site, secure.url)
         assert (found["gitlab"].state, "not trusted" in found["gitlab"].seen) == (FAILED, True)
 
         def finding_of(

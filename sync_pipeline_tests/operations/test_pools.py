@@ -85,7 +85,7 @@ def test_two_pools_never_touch_each_others_repositories(
     assert [one["name"] for one in document["pools"]] == ["factory", "office"]
     unserved = {"spec": f"svn:{nobodys.url}", "job_type": "revisions", "instance": "local", "tenant": "other"}
     assert document["unserved"] == [unserved]
-    lines = list(reports.status_attendance(document))
+    lines = list(reports.status_liveness(document))
     assert "worker pool office: of local; of tenants acme" in lines
     assert f"no living worker pool takes svn:{nobodys.url} revisions (local, other)" in lines
     with database.connection() as conn:

@@ -464,7 +464,7 @@ def test_a_source_in_trouble_is_read_in_smaller_pieces_and_the_run_says_so(fleet
     [(700, (30,), -25), (700, (2,), 3), (700, (240, 30), 30), (20, (240, 10), -5), (None, (25, 10), 5)],
 )
 def test_what_died_is_looked_at_again_after_as_long_as_it_has_not_worked(
-    fleet: Fleet, visited: int | None, died: tuple[int, ...], next_look: int
+    fleet: Fleet, visited: int | None, died: tuple[int, ...], next_visit: int
 ) -> None:
     """In minutes: jobs that died before the last visit that succeeded do not count."""
     with fleet.database.connection() as conn:
@@ -483,13 +483,13 @@ def test_what_died_is_looked_at_again_after_as_long_as_it_has_not_worked(
     found = plan(fleet, dry_run=True)
     assert found.plan is not None
     [decision] = [one for one in found.plan.decisions if one.repo_id == fleet.repos[0]]
-    if next_look <= 0:
+    if next_visit <= 0:
         assert (decision.chosen, decision.reason) == (True, Reason.REPROBE)
     else:
         assert decision.reason is Reason.DEAD
         assert decision.until is not None
         assert found.now is not None
-        assert round((decision.until - found.now).total_seconds() / 60) == next_look
+        assert round((decision.until - found.now).total_seconds() / 60) == next_visit
 
 
 def test_a_repository_without_a_server_disables_itself_and_nothing_else(fleet: Fleet) -> None:

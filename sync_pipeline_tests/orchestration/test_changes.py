@@ -371,21 +371,21 @@ def test_a_look_that_is_cut_short_says_nothing_and_is_the_first_of_the_next_tick
     settings = forge.site.settings.model_copy(update={"changes_max_seconds": 20.0})
     svn = SvnResource(settings=settings)
 
-    def look(turn: Sequence[Repository], seconds: float) -> tuple[int, str]:
+    def check(turn: Sequence[Repository], seconds: float) -> tuple[int, str]:
         database, deadline = forge.site.database, time.monotonic() + seconds
-        return changes._look(forge.site.instance, database, settings, svn, turn, 0, deadline)
+        return changes._check_repositories(forge.site.instance, database, settings, svn, turn, 0, deadline)
 
     with socket.create_server(("127.0.0.1", 0)) as silent, forge.site.database.connection() as conn:
         quick = repos.get(conn, register_source(conn, svn_repository().url))
         slow = repos.get(conn, at(conn, "paint", silent.getsockname()[1]))
         planning.record_hint(conn, slow.repo_id, head_rev=7)
-        last, outcomes = look([quick, slow], 4.0)
+        last, outcomes = check([quick, slow], 4.0)
         assert last == quick.repo_id
         assert re.match(
             r"looked at 1 of 2, 0 failed; .* does not answer: svn did not finish within", outcomes
         )
         # The next tick begins with it. Had it again too little time, another one would have its turn.
-        last, outcomes = look([slow, quick], 1.0)
+        last, outcomes = check([slow, quick], 1.0)
         assert (last, outcomes) == (slow.repo_id, "looked at 1 of 2, 1 failed")
         assert servers.failing(conn) == []
         hint = conn.execute(

@@ -180,14 +180,14 @@ def test_the_share_compared_within_a_round() -> None:
 
 def test_a_repair_is_queued_once_and_looked_at_before_the_next_one() -> None:
     assert is_repair_due(asset(open=2, escalated=1), NOW)
-    held_back: tuple[dict[str, Any], ...] = (
+    blocked: tuple[dict[str, Any], ...] = (
         {"escalated": 2},
         {"repairing": True},
         {"places": (point(NOW - DAY),)},
         {"anywhere": True},
         {"repair_died_at": NOW - HOUR},
     )
-    for changes in held_back:
+    for changes in blocked:
         assert not is_repair_due(asset(open=2, **changes), NOW), changes
     assert is_repair_due(asset(open=2, repair_died_at=NOW - DAY), NOW)
 

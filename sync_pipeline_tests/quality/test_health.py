@@ -44,7 +44,7 @@ from sync_pipeline.reports.health import (
     reason_of_failure,
     reason_of_server,
 )
-from sync_pipeline.reports.reasons import CATALOGUE, Reason, held_back_table, remedies, remedy, table
+from sync_pipeline.reports.reasons import CATALOGUE, Reason, blockers_table, remedies, remedy, table
 from sync_pipeline.scheduling.credentials import Credentials, in_force
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn.codes import Meaning
@@ -173,7 +173,7 @@ def test_the_page_has_the_catalogue() -> None:
     assert set(CATALOGUE) == set(Reason)
     page = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
     assert table() in page, "paste what sync_pipeline.reports.reasons.table() returns"
-    assert held_back_table() in page, "paste what sync_pipeline.reports.reasons.held_back_table() returns"
+    assert blockers_table() in page, "paste what sync_pipeline.reports.reasons.held_back_table() returns"
 
 
 def test_a_remedy_is_that_of_the_kind_of_the_repository() -> None:

@@ -278,11 +278,11 @@ def test_no_secret_is_in_the_process_list_of_a_real_command(silent_server: int) 
     url = f"svn://ann:hunter2@127.0.0.1:{silent_server}/r"
     seen: list[str] = []
 
-    def look() -> bool:
+    def is_cancelled() -> bool:
         seen.extend(" ".join(p.cmdline()) for p in psutil.Process().children() if p.name() == "svn")
         return any("--username ann" in line for line in seen)
 
-    client.callback_cancel = look
+    client.callback_cancel = is_cancelled
     with pytest.raises(pysvn.ClientError) as caught:
         client.info2(url)
     assert not [line for line in seen if "hunter2" in line]

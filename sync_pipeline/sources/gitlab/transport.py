@@ -61,7 +61,7 @@ _MAX_HOPS = 3
 # Seconds for which a rejected token is not sent again: repeated refusals get the address banned.
 _REFUSED_SECONDS = 60.0
 # Total seconds that one request waits for a server that repeatedly sends Retry-After.
-_REFUSED_AT_MOST = 300.0
+_MAX_REFUSED_SECONDS = 300.0
 # Seconds after which a failed try is logged.
 _LONG_TRY = 5.0
 # Rows that are requested at once after a response with more of them stalled.
@@ -435,7 +435,7 @@ class _Session(requests.Session):
             error = state.outcome.exception() if state.outcome else None
             if self._client.attempts > 1 and _has_retry_after(error):
                 # A short Retry-After each time is no failure.
-                return state.idle_for >= _REFUSED_AT_MOST
+                return state.idle_for >= _MAX_REFUSED_SECONDS
             failures += 1
             return failures >= attempts
 

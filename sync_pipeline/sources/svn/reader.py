@@ -305,7 +305,7 @@ class SvnReader:
         for index in sorted(checked.lossy):
             rev_num = checked.revisions[index]
             try:
-                exact[rev_num] = self._second_look(checked.apart(index))
+                exact[rev_num] = self._reread(checked.apart(index))
             except (SyncError, ClientError) as error:
                 failure = consequence(error, self._root) if isinstance(error, ClientError) else error
                 if not isinstance(failure, Transient | Permanent):
@@ -313,7 +313,7 @@ class SvnReader:
                 deferred.append(DeferredFetch(str(rev_num), "message", f"{failure.code}: {failure}"))
         return exact, deferred
 
-    def _second_look(self, entry: TolerantEntry) -> dict[str, bytes]:
+    def _reread(self, entry: TolerantEntry) -> dict[str, bytes]:
         """The exact properties of which svn may have replaced control characters."""
         found = {}
         for name, field in _TEXTS.items():
@@ -396,7 +396,7 @@ class SvnReader:
         exact: dict[str, bytes] = {}
         deferred_messages: list[DeferredFetch] = []
         try:
-            exact = self._second_look(entry)
+            exact = self._reread(entry)
         except ClientError as error:
             if meaning(error.codes) not in (Meaning.CORRUPT, Meaning.UNKNOWN):
                 deferred_messages.append(DeferredFetch(str(window.first), "message", codes_of(error)))

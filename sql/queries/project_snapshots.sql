@@ -1,4 +1,4 @@
--- Statements of sync_pipeline/ledger/project_looks.py: the latest look at each GitLab project:
+-- Statements of sync_pipeline/ledger/project_snapshots.py: the latest look at each GitLab project:
 -- ``scm.project_snapshots``.
 
 -- name: recent
