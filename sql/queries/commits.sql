@@ -11,7 +11,7 @@ ON CONFLICT (repo_id, tip, covered, generation) DO UPDATE
        completed_at = NULL
 RETURNING walk_id, tip, covered, next_page, tip_read
 
--- name: turn
+-- name: record_page
 UPDATE scm.ref_walks SET next_page = %(next_page)s, tip_read = %(tip_read)s WHERE walk_id = %(walk_id)s
 
 -- name: complete
@@ -25,7 +25,7 @@ SELECT c.commit_sha
  WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(tips)s) AND c.deleted_at IS NULL
    AND w.completed_at IS NOT NULL AND w.generation = %(generation)s
 
--- name: count_poorer
+-- name: count_regressed
 -- Copies that would have lost the numbers of lines or the parents: stored, not written, and without them.
 SELECT count(*) AS regressed
   FROM scm.git_commits

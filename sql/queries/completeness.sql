@@ -14,7 +14,7 @@ SELECT repo_id, job_type,
          WHERE resolved_at IS NULL) AS d
  GROUP BY repo_id, job_type
 
--- name: owed
+-- name: deferred
 -- Details of stored rows that could not be read.
 SELECT repo_id, job_type, count(*) AS owed FROM scm.deferred_fetches WHERE resolved_at IS NULL
  GROUP BY repo_id, job_type

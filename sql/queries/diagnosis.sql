@@ -18,7 +18,7 @@ SELECT current_setting('server_version_num')::int AS version_number,
   FROM pg_database AS d
  WHERE d.datname = current_database()
 
--- name: lacking
+-- name: missing_rights
 -- The rights on our tables that the account lacks; the marker row is only ever read.
 SELECT n.nspname || '.' || c.relname AS name, string_agg(wanted, ', ' ORDER BY wanted) AS rights
   FROM pg_class AS c

@@ -16,6 +16,6 @@ SELECT name, beat_at, seconds, outcome, extract(epoch FROM clock_timestamp() - b
   FROM scm.heartbeats
  ORDER BY name
 
--- name: forget
+-- name: delete
 -- What will not tick again and is no loss.
 DELETE FROM scm.heartbeats WHERE name = %(name)s

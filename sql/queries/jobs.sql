@@ -52,7 +52,7 @@ SELECT job_id FROM joined
 -- Tells an asset that is not registered from a job of another kind that keeps a new one out.
 SELECT 1 FROM scm.sync_watermarks WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
--- name: uncut
+-- name: lock_for_split
 -- A job that is to be cut, unless somebody has it: SKIP LOCKED, because a stopped process may hold the row.
 SELECT repo_id, job_type, mode, reread, priority, max_attempts, trigger, actor, reason, config_hash,
        created_at
@@ -110,7 +110,7 @@ RETURNING *
 -- One claim after the other, so that two cannot both take the last place.
 SELECT pg_advisory_xact_lock(%(lock)s)
 
--- name: at_work
+-- name: conflicting_claims
 -- What else is at work; job types of one family are read together and are one.
 SELECT count(DISTINCT (j.repo_id, t.family, j.mode, j.revs, j.period))::int AS at_work
   FROM scm.sync_jobs AS j
@@ -121,7 +121,7 @@ SELECT count(DISTINCT (j.repo_id, t.family, j.mode, j.revs, j.period))::int AS a
    AND (j.repo_id, t.family, j.mode, j.revs, j.period)
        IS DISTINCT FROM (mine.repo_id, own.family, mine.mode, mine.revs, mine.period)
 
--- name: bury
+-- name: give_up
 -- A job whose last allowed attempt died with its worker.
 UPDATE scm.sync_jobs
    SET status = 'dead', claim_token = NULL, claim_expires_at = NULL, finished_at = now(), updated_at = now(),

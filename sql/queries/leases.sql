@@ -38,7 +38,7 @@ ON CONFLICT (lock_id, waiter) DO UPDATE SET expires_at = EXCLUDED.expires_at
 -- name: stop_waiting
 DELETE FROM scm.sync_lock_waiters WHERE waiter = %(waiter)s
 
--- name: forget_waiters
+-- name: delete_waiters
 -- Whoever takes a lease also clears away those who stopped asking; the row lock makes it one at a time.
 DELETE FROM scm.sync_lock_waiters
  WHERE lock_id = %(lock_id)s AND (waiter = %(waiter)s OR expires_at < clock_timestamp())

@@ -11,7 +11,7 @@ UPDATE scm.mrs AS m
  WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.replaced_id = 0 AND m.gitlab_id <> s.gitlab_id
 RETURNING m.iid
 
--- name: take_back
+-- name: restore
 -- One that was replaced is there again: the copy that came wins over what is kept of it.
 UPDATE scm.mrs AS m
    SET replaced_id = 0, deleted_at = NULL, content_hash = '', updated_at = '-infinity', batch_id = 0,
@@ -47,7 +47,7 @@ DELETE FROM scm.mr_versions WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids
 -- name: drop_commits
 DELETE FROM scm.mr_commits WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 
--- name: forget_unlisted
+-- name: delete_unlisted
 -- The rows of the list between two times came after all, for one of the two job types.
 WITH settled AS (
     UPDATE scm.deferred_fetches SET resolved_at = now()

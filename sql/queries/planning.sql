@@ -96,11 +96,11 @@ SELECT l.repo_id, l.job_type, l.instance, l.tenant, l.mode, l.started_at, l.fini
  ORDER BY l.finished_at DESC
  LIMIT %(samples_looked_at)s
 
--- name: served
+-- name: tenant_fairness
 -- When live syncing of each tenant was last started, and that some was.
 SELECT tenant, served_at FROM scm.tenant_fairness
 
--- name: serve
+-- name: record_served
 INSERT INTO scm.tenant_fairness AS t (tenant, served_at)
 SELECT tenant, now() FROM unnest(%(tenants)s::text[]) AS served (tenant)
 ON CONFLICT (tenant) DO UPDATE SET served_at = EXCLUDED.served_at

@@ -148,7 +148,7 @@ SELECT DISTINCT r.tip AS sha
    AND NOT EXISTS (SELECT FROM scm.git_commits AS o WHERE o.repo_id = r.repo_id AND o.commit_sha = r.tip)
  LIMIT %(limit)s
 
--- name: nameless
+-- name: unnamed
 -- Places in a walk of commits that could not be given; their names are not known.
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL AND reason = %(reason)s

@@ -111,14 +111,14 @@ UPDATE scm.repos
  WHERE repo_id = %(repo_id)s AND kind = 'svn' AND lifecycle = 'active' AND url = %(old_url)s
 RETURNING repo_id
 
--- name: forget_access
+-- name: reset_access
 -- What was wrong at the old address says nothing about the new one. But a repository that was replaced needs
 -- the proof of its whole history, and relocating compares only the newest revisions.
 UPDATE scm.sync_watermarks
    SET access = 'ok', access_detail = NULL, access_since = now()
  WHERE repo_id = %(repo_id)s AND access IN ('denied', 'moved', 'gone')
 
--- name: forget_hint
+-- name: reset_hint
 -- Neither does what the sensor saw there.
 DELETE FROM scm.change_hints WHERE repo_id = %(repo_id)s
 

@@ -52,7 +52,7 @@ def inspect(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> Serve
     with connection(url, seconds, variable) as conn:
         row: dict[str, Any] | None = conn.execute(_SQL["inspect"]).fetchone()
         assert row is not None
-        lacking = {one["name"]: one["rights"] for one in conn.execute(_SQL["lacking"]).fetchall()}
+        lacking = {one["name"]: one["rights"] for one in conn.execute(_SQL["missing_rights"]).fetchall()}
     return Server(**row, lacking=lacking)
 
 

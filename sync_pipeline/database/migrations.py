@@ -227,7 +227,7 @@ def _undo(backend: Any, migration: Any) -> bool:
         return False
     migration.process_steps(backend, "rollback")
     backend.unmark_one(migration, log=False)
-    backend.connection.execute(_SQL["forget"], {"id": migration.id})
+    backend.connection.execute(_SQL["delete_contents"], {"id": migration.id})
     return True
 
 

@@ -30,7 +30,7 @@ class Facts:
     ``live`` the condition that a row counts. ``stored_at`` says when a row was last written. ``gone`` is what
     a tombstone sets beside.
 
-    ``children`` are job types whose rows go with a row of this one. ``forget`` is what a reset of the
+    ``children`` are job types whose rows go with a row of this one. ``on_reset`` is what a reset of the
     watermark forgets beside the coverage: which details need not be read again.
     """
 
@@ -45,7 +45,7 @@ class Facts:
     stored_at: LiteralString = "stored_at"
     gone: LiteralString = ""
     children: tuple[JobType, ...] = ()
-    forget: LiteralString | None = None
+    on_reset: LiteralString | None = None
 
     def parts(self) -> dict[str, sql.SQL]:
         """The parts by name."""
@@ -69,7 +69,7 @@ def _of_list(table: Table) -> Facts:
 
 FACTS: Mapping[JobType, Facts] = {
     JobType.COMMITS: Facts(
-        "scm.git_commits", "commit_sha", "ts", "t.commit_sha = q.natural_key", forget=_SQL["forget_tips"]
+        "scm.git_commits", "commit_sha", "ts", "t.commit_sha = q.natural_key", on_reset=_SQL["reset_tips"]
     ),
     JobType.MERGE_REQUESTS: Facts(
         "scm.mrs",
@@ -77,7 +77,7 @@ FACTS: Mapping[JobType, Facts] = {
         "updated_at",
         "t.iid = substring(q.natural_key FROM '^[0-9]{1,18}$')::bigint",
         children=(JobType.REVIEWS,),
-        forget=_SQL["forget_children"],
+        on_reset=_SQL["reset_children"],
     ),
     JobType.REVIEWS: Facts(
         "scm.review_events",
@@ -91,7 +91,7 @@ FACTS: Mapping[JobType, Facts] = {
         live="replaced_id = 0",
         # A row that was missing before keeps the time since when.
         gone="missing_since = coalesce(missing_since, now()),",
-        forget=_SQL["forget_reviews"],
+        on_reset=_SQL["reset_reviews"],
     ),
     JobType.REVISIONS: Facts(
         "scm.svn_revisions",

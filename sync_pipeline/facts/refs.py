@@ -269,4 +269,4 @@ def missing(conn: Connection, repo_id: int, limit: int) -> list[str]:
 def nameless(conn: Connection, repo_id: int, reason: str) -> list[str]:
     """The keys in quarantine of commits without a name that were set aside for ``reason``."""
     params = {"repo_id": repo_id, "reason": reason}
-    return [row["natural_key"] for row in conn.execute(_SQL["nameless"], params)]
+    return [row["natural_key"] for row in conn.execute(_SQL["unnamed"], params)]

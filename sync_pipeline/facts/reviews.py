@@ -27,7 +27,7 @@ from sync_pipeline.facts.tables import REVIEW_EVENTS
 _SQL = queries("reviews")
 
 
-_TAKE_BACK_PARTS = (
+_RESTORE_PARTS = (
     """
 UPDATE scm.review_events AS e SET replaced_id = 0
   FROM json_to_recordset(%(back)s) AS s (mr_iid bigint, gitlab_id bigint)
@@ -156,8 +156,8 @@ def _replace(conn: Connection, params: dict[str, Any]) -> int:
     for query in (_SQL["replace_events"], _SQL["replace_approvals"], _SQL["replace_reviewers"]):
         gone += conn.execute(query, params | {"replaced": rows}).rowcount
     quarantine.settle_gone(conn, params["repo_id"], [JobType.REVIEWS], [row["mr_iid"] for row in replaced])
-    if back := conn.execute(_SQL["take_back"], params).fetchall():
-        for query in _TAKE_BACK_PARTS:
+    if back := conn.execute(_SQL["restore"], params).fetchall():
+        for query in _RESTORE_PARTS:
             conn.execute(query, params | {"back": recordset(back)})
     return gone
 
@@ -216,7 +216,7 @@ def _compare(
     if hidden:
         conn.execute(_SQL["hidden"], params | {"hidden": recordset(hidden)})
     if returned:
-        conn.execute(_SQL["returned"], params | {"ids": returned})
+        conn.execute(_SQL["restore_events"], params | {"ids": returned})
     if missing:
         conn.execute(_SQL["missing"], params | {"ids": missing})
     return len(returned), len(missing)

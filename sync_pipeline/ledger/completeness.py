@@ -48,7 +48,7 @@ def counts(conn: Connection) -> list[dict[str, Any]]:
     """Counts by (repo_id, job_type), where there are any, in rows with different columns: the open
     differences (``missing``, ``extra``, ``changed``); the ``quarantined`` rows and the ``unstored`` rows
     among them, which are neither stored nor among the missing ones; the details that are ``owed``."""
-    rows = [*conn.execute(_SQL["differences"]), *conn.execute(_SQL["owed"])]
+    rows = [*conn.execute(_SQL["differences"]), *conn.execute(_SQL["deferred"])]
     for job_type, query in _QUARANTINED.items():
         rows += conn.execute(query, {"job_type": str(job_type)})
     return rows

@@ -141,7 +141,7 @@ def cut(conn: Connection, job_id: UUID, piece: Window, rest: Window) -> UUID | N
     params = {"job_id": job_id, "rest": range_params(rest)["period"]} | range_params(piece)
     try:
         with conn.transaction():
-            row = conn.execute(_SQL["uncut"], params).fetchone()
+            row = conn.execute(_SQL["lock_for_split"], params).fetchone()
             if row is None:
                 return None
             kept = {"max_attempts": row["max_attempts"], "config_hash": row["config_hash"] or ""}
@@ -207,7 +207,7 @@ def claim(
     with conn.transaction():
         if max_running is not None:
             conn.execute(_SQL["lock_claims"], {"lock": _CLAIMS_LOCK})
-            others = conn.execute(_SQL["at_work"], params).fetchone()
+            others = conn.execute(_SQL["conflicting_claims"], params).fetchone()
             assert others is not None
             if others["at_work"] >= max_running:
                 return None
@@ -218,7 +218,7 @@ def claim(
         if pauses.of_job(conn, job_id) is not None:
             return None
         row = conn.execute(_SQL["claim"], params).fetchone()
-        if row is None and conn.execute(_SQL["bury"], params).fetchone() is None:
+        if row is None and conn.execute(_SQL["give_up"], params).fetchone() is None:
             return None
         conn.execute(_SQL["close_lost_runs"], params)
         if owner["claim_token"] is not None:

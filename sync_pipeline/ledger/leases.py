@@ -72,7 +72,7 @@ def acquire(
         if candidate is not None:
             taken = conn.execute(_SQL["take"], params | candidate).fetchone()
             assert taken is not None
-            conn.execute(_SQL["forget_waiters"], params | candidate)
+            conn.execute(_SQL["delete_waiters"], params | candidate)
             return Lease(candidate["lock_id"], taken["fence"])
     overdue = conn.execute(_SQL["overdue"], params).fetchone()
     if overdue is not None:

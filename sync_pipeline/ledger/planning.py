@@ -67,7 +67,7 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
         }
         samples = conn.execute(_SQL["samples"], looked_at).fetchall()
         buckets = conn.execute(_SQL["buckets"], {"burst": burst}).fetchall()
-        served = {row["tenant"]: row["served_at"] for row in conn.execute(_SQL["served"]).fetchall()}
+        served = {row["tenant"]: row["served_at"] for row in conn.execute(_SQL["tenant_fairness"]).fetchall()}
     for asset in assets:
         revision, moment = asset.pop("watermark_rev"), asset.pop("watermark_time")
         asset["watermark"] = moment if revision is None else revision
@@ -78,7 +78,7 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
 
 def serve(conn: Connection, tenants: Collection[str]) -> None:
     """Write down that live syncing of each of these tenants was started now."""
-    conn.execute(_SQL["serve"], {"tenants": sorted(tenants)})
+    conn.execute(_SQL["record_served"], {"tenants": sorted(tenants)})
 
 
 def decided(conn: Connection, decisions: Mapping[UUID, Mapping[str, Any]], *, dispatched: bool) -> None:

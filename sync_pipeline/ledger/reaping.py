@@ -96,10 +96,10 @@ def ended_waiters(conn: Connection, limit: int) -> list[dict[str, Any]]:
     return conn.execute(_SQL["waiters"], {"limit": limit}).fetchall()
 
 
-def forget_waiter(conn: Connection, lock_id: int, waiter: UUID, expires_at: datetime) -> bool:
+def delete_waiter(conn: Connection, lock_id: int, waiter: UUID, expires_at: datetime) -> bool:
     """Take such a wish back; False if its owner asked again."""
     params = {"lock_id": lock_id, "waiter": waiter, "expires_at": expires_at}
-    return conn.execute(_SQL["forget"], params).rowcount == 1
+    return conn.execute(_SQL["delete_waiter"], params).rowcount == 1
 
 
 def signs_of_life(conn: Connection, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -224,8 +224,8 @@ def relocate_svn(
     }
     if conn.execute(_SQL["relocate"], params).fetchone() is None:
         return False
-    conn.execute(_SQL["forget_access"], params)
-    conn.execute(_SQL["forget_hint"], params)
+    conn.execute(_SQL["reset_access"], params)
+    conn.execute(_SQL["reset_hint"], params)
     return True
 
 

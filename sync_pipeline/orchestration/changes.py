@@ -87,7 +87,13 @@ def _changes_sensor(
                 summary.append(line)
             if svn_repositories or server is None:
                 last, line = _check_repositories(
-                    context.instance, database, settings, svn, _turn(svn_repositories, last), last, deadline
+                    context.instance,
+                    database,
+                    settings,
+                    svn,
+                    _rotated(svn_repositories, last),
+                    last,
+                    deadline,
                 )
                 summary.append(line)
             record_tick("; ".join(summary))
@@ -162,8 +168,8 @@ def _note_server(
     was_patient: bool = False,
 ) -> None:
     """Record whether a server answers. ``results`` has the error of each request, None where it succeeded;
-    one answer is enough. Errors that do not concern the server change nothing. ``was_patient``: the last request
-    waited longer than a tick."""
+    one answer is enough. Errors that do not concern the server change nothing. ``was_patient``: the last
+    request waited longer than a tick."""
     if any(error is None or error.code in ANSWER_CODES for error in results):
         servers.record_answer(conn, instance, kind)
         return
@@ -178,7 +184,7 @@ def _note_server(
 # SVN ----------------------------------------------------------------------------------------------------
 
 
-def _turn(active: Sequence[Repository], last: int) -> list[Repository]:
+def _rotated(active: Sequence[Repository], last: int) -> list[Repository]:
     """Every repository once, beginning after ``last``."""
     return [r for r in active if r.repo_id > last] + [r for r in active if r.repo_id <= last]
 
@@ -188,16 +194,16 @@ def _check_repositories(
     database: Database,
     settings: Settings,
     svn: SvnResource,
-    turn: Sequence[Repository],
+    repositories: Sequence[Repository],
     last: int,
     deadline: float,
 ) -> tuple[int, str]:
-    """Visit as many of ``turn`` as fit the limits; returns the last one looked at, and one line."""
+    """Visit as many of ``repositories`` as fit the limits; returns the last one looked at, and one line."""
     seen, failed, highest, ended = 0, 0, 0, ""
     # By server: a relocated repository keeps its sensor and has another one.
     results: dict[str, list[SyncError | None]] = {}
     patient: set[str] = set()
-    for repository in turn[: settings.sensors.changes_per_tick]:
+    for repository in repositories[: settings.sensors.changes_per_tick]:
         left = deadline - time.monotonic()
         if left < _MIN_CHECK_SECONDS and seen:
             break
@@ -247,4 +253,4 @@ def _check_repositories(
             _note_server(conn, server, Kind.SVN, summary, was_patient=server in patient)
     if highest:
         ensure_blocks(instance, database, highest)
-    return last, f"looked at {seen} of {len(turn)}, {failed} failed{ended}"
+    return last, f"looked at {seen} of {len(repositories)}, {failed} failed{ended}"

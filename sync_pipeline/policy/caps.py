@@ -100,22 +100,22 @@ class _Ledger:
         )
 
 
-class _Turns:
-    """Activities by rank. With fairness, tenants come in the order of ``turn``, a few activities of each per
+class _FairQueue:
+    """Activities by rank. With fairness, tenants come in the order of ``key``, a few activities of each per
     round.
 
     An activity without room costs its tenant nothing: the next one of the tenant comes, until
-    :meth:`end_turn` reports a start.
+    :meth:`record_start` reports a start.
     """
 
     def __init__(
-        self, activities: Iterable[_Activity], limits: PlanningLimits, turn: Callable[[str], datetime | int]
+        self, activities: Iterable[_Activity], limits: PlanningLimits, key: Callable[[str], datetime | int]
     ) -> None:
         by_tenant: dict[str, deque[_Activity]] = defaultdict(deque)
         for activity in sorted(activities, key=lambda a: rank(a.first)):
             by_tenant[activity.first.tenant if limits.fair else ""].append(activity)
         # Sorting is stable: among equals the tenant with the most urgent activity comes first.
-        tenants = sorted(by_tenant, key=turn)
+        tenants = sorted(by_tenant, key=key)
         self._queues = deque(by_tenant[tenant] for tenant in tenants)
         self._per_round = limits.per_round
         self._left = self._per_round
@@ -130,7 +130,7 @@ class _Turns:
             self._left = self._per_round
         return self._queues[0].popleft()
 
-    def end_turn(self) -> None:
+    def record_start(self) -> None:
         """Record that the activity taken last was started."""
         self._left -= 1
         if self._left <= 0:
@@ -158,21 +158,23 @@ def select(
         if decision.chosen:
             activities[activity_key(decision)].append(decision)
     wanted = [_Activity(key, tuple(sorted(members, key=rank))) for key, members in activities.items()]
-    live = _Turns([a for a in wanted if not a.is_history], limits, lambda tenant: served.get(tenant, _NEVER))
-    history = _Turns([a for a in wanted if a.is_history], limits, lambda tenant: _number(now, tenant))
+    live = _FairQueue(
+        [a for a in wanted if not a.is_history], limits, lambda tenant: served.get(tenant, _NEVER)
+    )
+    history = _FairQueue([a for a in wanted if a.is_history], limits, lambda tenant: _number(now, tenant))
     ledger = _Ledger(limits.caps, decisions)
     chosen: list[Decision] = []
     refused: list[Decision] = []
     place = _first_place(now)
     while live or history:
         first, other = (history, live) if place == _PLACES - 1 else (live, history)
-        turns = first or other
-        activity = turns.take()
+        queue = first or other
+        activity = queue.take()
         reason = ledger.refuses(activity)
         if reason is None:
             ledger.reserve(activity)
             chosen += activity.members
-            turns.end_turn()
+            queue.record_start()
             place = (place + 1) % _PLACES
         else:
             refused += [replace(d, chosen=False, reason=reason) for d in activity.members]

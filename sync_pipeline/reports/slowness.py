@@ -106,7 +106,7 @@ def keep_writing(
                         write(database)
                         continue
                     with database.connection() as conn:
-                        heartbeats.forget(conn, name)
+                        heartbeats.delete(conn, name)
                 except (SyncError, psycopg.Error):
                     continue
 

@@ -104,7 +104,7 @@ class CommitFacts(FactStore[CommitPage]):
             refs.cover(batch.conn, self.repo_id, [self.walk.tip])
         else:
             # An answer without its tip cannot be relied on: the next visit begins it again.
-            commits.turn_page(
+            commits.record_page(
                 batch.conn,
                 self.walk.walk_id,
                 next_page=page.next_number or 1,
@@ -518,7 +518,7 @@ class CommitWork:
             if marks:
                 refs.mark_unreachable(batch.conn, self._repo_id)
             if marks or is_scan:
-                watermarks.record_sweep(
+                watermarks.record_scan(
                     batch.conn, repo_id=self._repo_id, job_type=self._attempt.job_type, sweep_rev=1
                 )
 
@@ -578,8 +578,9 @@ class CommitWork:
 
     # -- differences --------------------------------------------------------------------------------------
 
-    def heal(self, found: Sequence[Difference]) -> None:
-        """Read the refs and commits of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Healing`."""
+    def repair_differences(self, found: Sequence[Difference]) -> None:
+        """Read the refs and commits of ``found`` again.
+        See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         shas = [one.natural_key for one in found if is_sha(one.natural_key)]
         with self._visit.watched():
             project_info = self._check_project()
@@ -605,7 +606,7 @@ class CommitWork:
             self._walk(tip, main, readable)
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
-        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         with self._visit.watched():
             self._check_project()
             singles = SingleReader(self._client, self._visit.project_id)

@@ -37,7 +37,7 @@ from sync_pipeline.sync import configuration, lost
 from sync_pipeline.sync.attempt import Attempt, Work, database_error, execute
 from sync_pipeline.sync.job_types import comparison, reading
 from sync_pipeline.sync.readers import Readers
-from sync_pipeline.sync.reconcile import HealWork, ProbeWork
+from sync_pipeline.sync.reconcile import ProbeWork, RepairWork
 from sync_pipeline.sync.remap import RemapWork
 from sync_pipeline.sync.retry import RetryWork
 from sync_pipeline.sync.revisions import SourceState
@@ -214,7 +214,7 @@ class Syncer:
             return ProbeWork(attempts[0], comparison(attempts[0], self._sources, cancel.is_set))
         work = reading(attempts, self._sources, cancel.is_set, self._states)
         if attempts[0].request.only_differences:
-            return HealWork(attempts[0], work)
+            return RepairWork(attempts[0], work)
         return RetryWork(attempts[0], work) if attempts[0].request.quarantine else work
 
     def _max_running(self, request: JobRequest) -> int | None:

@@ -20,13 +20,13 @@ from sync_pipeline.sync.compare_revisions import RevisionComparison
 from sync_pipeline.sync.listed import ListedComparison, ListedWork
 from sync_pipeline.sync.merge_requests import MergeRequestWork
 from sync_pipeline.sync.project import ProjectVisit
-from sync_pipeline.sync.reconcile import Comparison, Healing
+from sync_pipeline.sync.reconcile import Comparison, Repairing
 from sync_pipeline.sync.retry import Retries
 from sync_pipeline.sync.revisions import RevisionWork, SourceState
 from sync_pipeline.sync.source import Sources
 
 
-class Reading(Work, Healing, Retries, Protocol):
+class Reading(Work, Repairing, Retries, Protocol):
     """The work of a job type that reads its source."""
 
 

@@ -149,13 +149,13 @@ class ListedWork(FactStore[Page[Sequence[Any]]]):
         came = self._read_again()
         return RetryResult(absent={one.natural_key for one in entries} - came)
 
-    def heal(self, found: Sequence[Difference]) -> None:
-        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+    def repair_differences(self, found: Sequence[Difference]) -> None:
+        """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         self._invalidated = {one.natural_key for one in found}
         self._read_again()
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
-        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         with self._visited():
             return {one.natural_key for one in found if self._reader.is_gone(one.natural_key)}
 

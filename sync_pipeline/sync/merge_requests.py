@@ -395,7 +395,7 @@ class MergeRequestWork:
             with attempt.lease(), open_batch(attempt, Page(readable, ())) as batch:
                 unreadable.mark_asked(batch.conn, *asset, iids)
                 if not unreadable.without(batch.conn, *asset, detail, since, 1):
-                    unreadable.forget(batch.conn, *asset, detail)
+                    unreadable.delete(batch.conn, *asset, detail)
         return len(iids)
 
     # -- changes that do not bump updated_at -----------------------------------------------------------------
@@ -492,7 +492,7 @@ class MergeRequestWork:
         if key not in unlisted and attempt in self._attempts:
             with attempt.lease(), open_batch(attempt, Page(readable, ())) as batch:
                 # Rows that failed again are deferred under a separate key.
-                merge_requests.forget_unlisted(batch.conn, self._repo.repo_id, attempt.job_type, key)
+                merge_requests.delete_unlisted(batch.conn, self._repo.repo_id, attempt.job_type, key)
 
     def _fetch_details(
         self, attempt: Attempt, iid: int, details: Sequence[str], readable: TimeWindow
@@ -593,9 +593,9 @@ class MergeRequestWork:
 
     # -- differences ---------------------------------------------------------------------------------------
 
-    def heal(self, found: Sequence[Difference]) -> None:
+    def repair_differences(self, found: Sequence[Difference]) -> None:
         """Read again the merge requests that ``found`` are of, with all that belongs to them. See
-        :class:`sync_pipeline.sync.reconcile.Healing`."""
+        :class:`sync_pipeline.sync.reconcile.Repairing`."""
         (attempt,) = self._attempts
         iids = sorted({number_of(one) for one in found})
         with self._visit.watched():
@@ -613,7 +613,7 @@ class MergeRequestWork:
                 self._store([attempt], {}, found)
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
-        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         with self._visit.watched():
             self._check_project()
             singles = SingleReader(self._client, self._visit.project_id)

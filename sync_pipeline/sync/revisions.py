@@ -171,14 +171,14 @@ class RevisionWork:
         self._read_windows(up_to(head, runs(int(entry.natural_key) for entry in entries)))
         return RetryResult()
 
-    def heal(self, found: Sequence[Difference]) -> None:
-        """Read the revisions of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Healing`."""
+    def repair_differences(self, found: Sequence[Difference]) -> None:
+        """Read the revisions of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         head = self.check_source(self._watermark()).visit.head
         self._facts.overriding = {int(one.natural_key) for one in found}
         self._read_windows(up_to(head, runs(self._facts.overriding)))
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
-        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         head = self.check_source(self._watermark()).visit.head
         outside = set()
         for rev_num in (int(one.natural_key) for one in found):
@@ -405,7 +405,7 @@ class RevisionWork:
         self._read_windows(whole)
         if not self.done.failures:
             with self._attempt.fenced() as conn:
-                watermarks.record_sweep(
+                watermarks.record_scan(
                     conn,
                     repo_id=self._repo.repo_id,
                     job_type=self._job_type,

@@ -264,7 +264,7 @@ class GitRepository:
         lines = "".join(f"update {ref} {sha}\n" for ref, sha in refs.items())
         self._run("update-ref", "--stdin", stdin=lines.encode())
 
-    def forget_hidden(self) -> None:
+    def drop_hidden_cache(self) -> None:
         """Delete every ref that is neither a branch nor a tag."""
         for ref in self._run("for-each-ref", "--format=%(refname)").decode().split():
             if not ref.startswith(("refs/heads/", "refs/tags/")):

@@ -103,7 +103,7 @@ def test_a_comparison_or_a_repair_that_is_killed_is_done_again(
         conn.execute(damage)
         window = (1, 46) if is_svn else ("1900-01-01T00:00+00:00", "2100-01-01T00:00+00:00")
         job = replace(job, job_types=job.job_types[:1], window=window)
-        compare, heal = (
+        compare, repair_differences = (
             replace(job, mode="probe", depth="details"),
             replace(job, mode="repair", only_differences=True),
         )
@@ -115,11 +115,11 @@ def test_a_comparison_or_a_repair_that_is_killed_is_done_again(
 
         if mode == "repair":
             assert differ() == {"2", "3", "5"}
-        worker = start(compare if mode == "probe" else heal, point, subject.facts).caught()
+        worker = start(compare if mode == "probe" else repair_differences, point, subject.facts).caught()
         worker.kill().let_the_server_go_on(until_gone=True)
         if mode == "probe":
             assert differ() == {"2", "3", "5"}
-        assert [report.error for report in heal.run(database) if not report.succeeded] == []
+        assert [report.error for report in repair_differences.run(database) if not report.succeeded] == []
         assert differ() == set()
         state = whole_state(conn) | {"svn_revision_versions": [], "svn_path_versions": []}
         expected = dict(subject.expected)

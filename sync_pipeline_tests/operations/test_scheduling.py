@@ -460,7 +460,7 @@ def test_a_source_in_trouble_is_read_in_smaller_pieces_and_the_run_says_so(fleet
 
 
 @pytest.mark.parametrize(
-    ("visited", "died", "next_look"),
+    ("visited", "died", "next_visit"),
     [(700, (30,), -25), (700, (2,), 3), (700, (240, 30), 30), (20, (240, 10), -5), (None, (25, 10), 5)],
 )
 def test_what_died_is_looked_at_again_after_as_long_as_it_has_not_worked(

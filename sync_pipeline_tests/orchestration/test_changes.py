@@ -371,9 +371,11 @@ def test_a_look_that_is_cut_short_says_nothing_and_is_the_first_of_the_next_tick
     settings = forge.site.settings.model_copy(update={"changes_max_seconds": 20.0})
     svn = SvnResource(settings=settings)
 
-    def check(turn: Sequence[Repository], seconds: float) -> tuple[int, str]:
+    def check(repositories: Sequence[Repository], seconds: float) -> tuple[int, str]:
         database, deadline = forge.site.database, time.monotonic() + seconds
-        return changes._check_repositories(forge.site.instance, database, settings, svn, turn, 0, deadline)
+        return changes._check_repositories(
+            forge.site.instance, database, settings, svn, repositories, 0, deadline
+        )
 
     with socket.create_server(("127.0.0.1", 0)) as silent, forge.site.database.connection() as conn:
         quick = repos.get(conn, register_source(conn, svn_repository().url))

@@ -425,7 +425,7 @@ def test_unknown_parents_are_never_none_and_prove_nothing(forge: Forge) -> None:
 def test_a_commit_of_a_merge_request_that_the_server_lost_is_kept_and_owed_no_longer(forge: Forge) -> None:
     _, (one, two) = squashed(forge)
     assert all(report.succeeded for report in forge.both())
-    forge.git.forget_hidden()
+    forge.git.drop_hidden_cache()
     forge.git.prune()
     assert forge.commits().succeeded
     lost = {row["commit_sha"]: row["parents"] for row in forge.rows(_FACTS) if row["unreachable"]}

@@ -277,7 +277,7 @@ def test_waiting_ends_when_somebody_asks_to_stop(database: Database) -> None:
 def test_who_waits_sees_a_pause_set_and_lifted(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.1)
     caplog.set_level(logging.WARNING)
     pause(database, 30, "maintenance")
     done = threading.Event()

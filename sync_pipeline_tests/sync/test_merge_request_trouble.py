@@ -97,7 +97,7 @@ def test_a_tombstone_settles_what_was_owed_and_its_lifting_asks_again(forge: For
     forge.both()
     proof = Proof(forge)
     assert proof.found(MR) == {"1": "extra"}
-    proof.heal(MR)
+    proof.repair_differences(MR)
     assert forge.rows("SELECT iid FROM scm.mrs WHERE deleted_at IS NOT NULL") == [{"iid": 1}]
     assert forge.rows(_DEFERRED) == []
     # It was restored, with the same time of update as far as that goes; the trouble is still there.

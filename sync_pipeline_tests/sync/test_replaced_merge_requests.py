@@ -120,7 +120,7 @@ def test_a_comparison_finds_the_other_one_and_a_repair_leaves_both(
     assert "1" in {key.partition(":")[0] for key in proof.found(REVIEWS, depth=Depth.LISTING)}
     proof.found(REVIEWS)
     for job_type in (MR, REVIEWS):
-        proof.heal(job_type)
+        proof.repair_differences(job_type)
     assert stored_events(forge) == expected(before, after)
     for job_type in (MR, REVIEWS):
         assert proof.found(job_type) == {}
