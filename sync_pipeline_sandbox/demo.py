@@ -121,7 +121,7 @@ def run(settings: Settings, console: Console, now: datetime | None = None) -> li
             # A company does this from its directory.
             for person in TEAM:
                 people.link(conn, person.name, person.accounts)
-        where = sample_gitlab.choose_place(folder, now)
+        where = sample_gitlab.choose_address(folder, now)
         with database.connection() as conn:
             is_known = any(one.url.startswith(f"{where.url}/") for one in repos.list_all(conn))
         if where.changed and not is_known:
@@ -135,7 +135,7 @@ def _sync_twice(
     settings: Settings, console: Console, database: Database, folder: Path, sample: sample_gitlab.Sample
 ) -> list[Line]:
     """Sync, let the sources change if they did not before, and sync again."""
-    where = sample.place
+    where = sample.address
     addresses = sample_svn.create(folder, where.anchor, edited=where.changed)
     settings = settings.model_copy(
         update={
@@ -159,7 +159,7 @@ def _sync_twice(
     sync.revisions(heads)
     sync.projects(gitlab, projects)
     if sync.is_healthy:
-        if not sample.place.changed:
+        if not sample.address.changed:
             console.print("demo: the sources change: a force push, a deleted note, ...", style="dim")
             sample.go_on()
             sample_svn.edit(folder, edited=True)

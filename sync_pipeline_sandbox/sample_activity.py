@@ -170,9 +170,9 @@ class Activity:
             heappush(self._queue, (following, number, script))
 
     def _project(self, group: Group, path: str, people: Mapping[str, Row]) -> _ProjectScripts:
-        place = self._folder / f"{path}.git"
-        shutil.rmtree(place, ignore_errors=True)
-        git = GitRepository.create(place)
+        folder = self._folder / f"{path}.git"
+        shutil.rmtree(folder, ignore_errors=True)
+        git = GitRepository.create(folder)
         work = _ProjectScripts(self._gitlab, self._gitlab.project(path, group=group, repository=git), people)
         work.push(_ADA, "main", "Begin\n", {"README.md": f"# {path.title()}\n"}, parents=[])
         return work

@@ -26,7 +26,7 @@ class Facts:
     that a row ``t`` has the key of an entry ``q`` of quarantine. ``is_row`` is the condition that the entry
     is of a row. ``hidden`` is the condition that the server does not show everything of a row.
 
-    ``compared`` has what a comparison asks the source for, ``place`` is the column that windows are of, and
+    ``compared`` has what a comparison asks the source for, ``time_column`` is the column of windows, and
     ``live`` the condition that a row counts. ``stored_at`` says when a row was last written. ``gone`` is what
     a tombstone sets beside.
 
@@ -36,7 +36,7 @@ class Facts:
 
     table: LiteralString
     key: LiteralString
-    place: LiteralString
+    time_column: LiteralString
     named: LiteralString
     is_row: LiteralString = "q.natural_key !~ '^(branch|tag|raw):'"
     hidden: LiteralString = "FALSE"
@@ -64,7 +64,7 @@ LIST_TABLES: Mapping[JobType, Table] = {}
 
 def _of_list(table: Table) -> Facts:
     key = table.key[0]
-    return Facts(table.name, f"{key}::text", table.place, f"t.{key}::text = q.natural_key")
+    return Facts(table.name, f"{key}::text", table.time_column, f"t.{key}::text = q.natural_key")
 
 
 FACTS: Mapping[JobType, Facts] = {

@@ -176,13 +176,15 @@ def with_discussions(conn: Connection, repo_id: int, sets: Sequence[ReviewSet]) 
     rows = conn.execute(_SQL["discussions"], {"repo_id": repo_id, "iids": poor})
     known = {(r["mr_iid"], r["source_event_id"]): (r["discussion_id"], r["is_reply"]) for r in rows}
 
-    def placed(iid: int, row: ReviewEventRow) -> ReviewEventRow:
+    def with_discussion(iid: int, row: ReviewEventRow) -> ReviewEventRow:
         if row.discussion_id is not None or (iid, row.event_id) not in known:
             return row
         discussion_id, is_reply = known[iid, row.event_id]
         return replace(row, discussion_id=discussion_id, is_reply=is_reply)
 
-    return [replace(one, events=tuple(placed(one.mr_iid, row) for row in one.events)) for one in sets]
+    return [
+        replace(one, events=tuple(with_discussion(one.mr_iid, row) for row in one.events)) for one in sets
+    ]
 
 
 def _compare(

@@ -44,8 +44,8 @@ class Root:
     error: str | None
 
     def __str__(self) -> str:
-        place = "" if self.scope == "membership" else f":{self.group_path or self.group_id}"
-        return f"gitlab:{self.scope}{place}"
+        namespace = "" if self.scope == "membership" else f":{self.group_path or self.group_id}"
+        return f"gitlab:{self.scope}{namespace}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,13 +345,13 @@ def _divert(log: Path) -> None:
 def main() -> None:
     """Serve on the socket that the command names, until a signal or until it is told to end."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("place", type=Path)
+    parser.add_argument("socket_path", type=Path)
     parser.add_argument("log", type=Path)
     given = parser.parse_args()
-    place: Path = given.place
+    socket_path: Path = given.socket_path
     _divert(given.log)
     # The process behind it listens in the same private folder; runs keep the folder of this machine.
-    tempfile.tempdir = str(place.parent)
+    tempfile.tempdir = str(socket_path.parent)
     os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(_WAITING_CALLS))
     setup_interrupt_handlers()
     over = threading.Event()
@@ -377,7 +377,7 @@ def main() -> None:
     server = DagsterGrpcServer(
         server_termination_event=over,
         dagster_api_servicer=servicer,
-        socket=str(place),
+        socket=str(socket_path),
         threadpool_executor=FuturesAwareThreadPoolExecutor(max_workers=_WAITING_CALLS),
         logger=_log,
     )

@@ -95,10 +95,10 @@ def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> Fleet
     wrong: list[str] = []
     metadata: dict[str, str | int] = {}
 
-    def add(place: str, reason: Reason, line: str) -> None:
-        wrong.append(f"{place} {reason}")
-        metadata[place] = visible(f"{reason}: {line}")
-        metadata[f"{place}: what to do"] = remedy(reason)
+    def add(subject: str, reason: Reason, line: str) -> None:
+        wrong.append(f"{subject} {reason}")
+        metadata[subject] = visible(f"{reason}: {line}")
+        metadata[f"{subject}: what to do"] = remedy(reason)
 
     for one in servers.failing(conn):
         reason = reason_of_server(one.error_code)
@@ -126,10 +126,10 @@ def _blocked(conn: Connection, tokens: Credentials, settings: Settings) -> Fleet
     paused = pauses.active(conn)
     for pause in paused[:_SHOWN]:
         name = f"pause {pause.pause_id}"
-        place = pause.instance or pause.tenant or (pause.repo_id and f"repository {pause.repo_id}")
+        subject = pause.instance or pause.tenant or (pause.repo_id and f"repository {pause.repo_id}")
         end = f"until {pause.until:%Y-%m-%d %H:%M:%S} UTC" if pause.until else "until it is resumed"
         wrong.append(name)
-        metadata[name] = visible(f"{place or 'everything'} {end} ({pause.actor}: {pause.reason})")
+        metadata[name] = visible(f"{subject or 'everything'} {end} ({pause.actor}: {pause.reason})")
         metadata["paused: what to do"] = remedy("paused")
     for one in breakers.read(conn) if settings.breaker.enabled else ():
         if one.state != BreakerState.CLOSED:

@@ -251,9 +251,9 @@ def _most_severe_first(
     before: Counter[tuple[bool, str]] = Counter()
     ranked: list[tuple[bool, int, int, health.HealthResult]] = []
     for verdict in news:
-        place = verdict.health.passed or not verdict.changed, by_id[verdict.facts.repo_id].instance
-        ranked.append((place[0], before[place], len(ranked), verdict))
-        before[place] += 1
+        group = verdict.health.passed or not verdict.changed, by_id[verdict.facts.repo_id].instance
+        ranked.append((group[0], before[group], len(ranked), verdict))
+        before[group] += 1
     return [verdict for *_, verdict in sorted(ranked, key=lambda one: one[:3])]
 
 

@@ -173,10 +173,10 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
     database_url = resolve_urls(settings).database_url
     stop = threading.Event()
     with _only_one(settings), _signals(stop), _private_folder(settings) as folder:
-        place = folder / "code.sock"
+        socket_path = folder / "code.sock"
         workspace = folder / "workspace.yaml"
         workspace.write_text(
-            f"load_from:\n  - grpc_server:\n      socket: {json.dumps(str(place))}\n"
+            f"load_from:\n  - grpc_server:\n      socket: {json.dumps(str(socket_path))}\n"
             f"      host: localhost\n      location_name: {code_server.LOCATION_NAME}\n"
         )
         log = _fresh_log(settings)
@@ -185,20 +185,20 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
             f"what runs print goes to {log}; the address of the UI follows, Ctrl-C stops all"
         )
         arguments: dict[str, Any] = {"host": host, "port": port, "read_only": read_only}
-        arguments |= {"workspace": str(workspace), "code_server": str(place)}
+        arguments |= {"workspace": str(workspace), "code_server": str(socket_path)}
         commands = {
-            "code server": lambda: code_server.command(place, log),
+            "code server": lambda: code_server.command(socket_path, log),
             "daemon": lambda: _daemon(workspace),
             "UI": lambda: _page(arguments),
         }
         # Each command is made when it is needed: the port of the page is known after its first start.
         begin = {name: partial(_start, command, environment) for name, command in commands.items()}
         children = _Children(begin | {"daemon": partial(_start_daemon, settings, begin["daemon"])})
-        watch = slowness.CodeServerWatch(lambda: code_server.is_answering(place))
+        watch = slowness.CodeServerWatch(lambda: code_server.is_answering(socket_path))
         writing = None
         try:
             children.start("code server")
-            _wait("code server", lambda: code_server.is_answering(place), children, stop)
+            _wait("code server", lambda: code_server.is_answering(socket_path), children, stop)
             children.start("daemon")
             children.start("UI")
             _wait("UI", lambda: _is_page(settings, children.pid("UI")), children, stop)

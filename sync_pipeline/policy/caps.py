@@ -17,7 +17,7 @@ from sync_pipeline.policy.gates import AT_WORK, ActivityKey, activity_key
 from sync_pipeline.policy.snapshot import Caps, Decision, PlanningLimits, Reason, Usage
 
 # The last of this many slots is history's, while live syncing wants all of them.
-_PLACES = 4
+_SLOTS = 4
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -150,7 +150,7 @@ def select(
 
     ``served`` is when live syncing of each tenant was last started: the tenant that waited longest goes
     first. The time of the plan draws whose history goes first, so that live syncing of a tenant costs it no
-    history. Live syncing and history take turns as well, see :func:`_first_place`. A decision without room
+    history. Live syncing and history take turns as well, see :func:`_first_slot`. A decision without room
     uses up no turn.
     """
     activities: dict[ActivityKey, list[Decision]] = defaultdict(list)
@@ -165,9 +165,9 @@ def select(
     ledger = _Ledger(limits.caps, decisions)
     chosen: list[Decision] = []
     refused: list[Decision] = []
-    place = _first_place(now)
+    slot = _first_slot(now)
     while live or history:
-        first, other = (history, live) if place == _PLACES - 1 else (live, history)
+        first, other = (history, live) if slot == _SLOTS - 1 else (live, history)
         queue = first or other
         activity = queue.take()
         reason = ledger.refuses(activity)
@@ -175,21 +175,21 @@ def select(
             ledger.reserve(activity)
             chosen += activity.members
             queue.record_start()
-            place = (place + 1) % _PLACES
+            slot = (slot + 1) % _SLOTS
         else:
             refused += [replace(d, chosen=False, reason=reason) for d in activity.members]
     others = [d for d in decisions if not d.chosen]
     return [*chosen, *sorted([*refused, *others], key=rank)], ledger.usage()
 
 
-def _first_place(now: datetime) -> int:
+def _first_slot(now: datetime) -> int:
     """The slot that a plan of this time begins with, from 0; the last slot is history's.
 
     If fewer slots are free at every plan, a plan that always began with slot 0 would never reach history.
     Running work does not show whose turn it is if there is a single slot. So the time of the plan decides:
     over many plans each slot is first equally often, whatever the time between two plans.
     """
-    return _number(now) % _PLACES
+    return _number(now) % _SLOTS
 
 
 def _number(now: datetime, name: str = "") -> int:

@@ -260,7 +260,7 @@ def _difference(one: Discrepancy, patience: Patience) -> Document:
         "key": difference.natural_key,
         "kind": str(difference.kind),
         "fields": list(difference.fields),
-        "place": plain_window(difference.place),
+        "place": plain_window(difference.position),
         "found_at": one.found_at.isoformat(),
         "looks": one.looks,
         "repairs": one.repairs,

@@ -127,15 +127,15 @@ def dagster_url(url: str, schema: str = "") -> str:
     login = quote(query.pop("user", ""), safe="")
     if "password" in query:
         login += ":" + quote(query.pop("password"), safe="")
-    place = ""
+    host = ""
     # A socket folder, or several hosts, can only be written as a parameter.
     if "host" in query and not query["host"].startswith("/") and "," not in query["host"]:
-        place = query.pop("host")
-        place = f"[{place}]" if ":" in place else place
-        place += f":{query.pop('port')}" if "port" in query else ""
+        host = query.pop("host")
+        host = f"[{host}]" if ":" in host else host
+        host += f":{query.pop('port')}" if "port" in query else ""
     database = quote(query.pop("dbname", ""), safe="")
     login += "@" if login else ""
-    return f"postgresql+psycopg2://{login}{place}/{database}?{urlencode(query, quote_via=quote)}"
+    return f"postgresql+psycopg2://{login}{host}/{database}?{urlencode(query, quote_via=quote)}"
 
 
 def embedded_url(state_dir: Path) -> str | None:

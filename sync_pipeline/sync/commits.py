@@ -399,8 +399,8 @@ class CommitWork:
         commit that does not come then is deferred and quarantined under its name.
         """
         with self._database.connection() as conn:
-            places = refs.nameless(conn, self._repo_id, UNLISTED)
-        if not places and not self._came_late:
+            keys = refs.nameless(conn, self._repo_id, UNLISTED)
+        if not keys and not self._came_late:
             return
         asked: set[str] = set()
         while len(asked) < _MAX_UNLISTED_PER_VISIT:
@@ -416,7 +416,7 @@ class CommitWork:
                 self._store_one(page, readable)
             asked |= found
         with self._attempt.lease(), open_batch(self._attempt, Page(readable, ())) as batch:
-            refs.resolve(batch.conn, self._repo_id, places)
+            refs.resolve(batch.conn, self._repo_id, keys)
 
     def _store_of_merge_requests(self, readable: TimeWindow) -> None:
         """Store the commits that only merge requests list: no branch and no tag reaches them. Their parents

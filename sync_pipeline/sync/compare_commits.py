@@ -105,7 +105,7 @@ class CommitComparison:
         watermark = self._visit.before[self._attempt.job_type].watermark
         return watermark is None or window.until == watermark
 
-    def _place(self, moment: datetime | None) -> TimeWindow:
+    def _position(self, moment: datetime | None) -> TimeWindow:
         """The smallest window that a commit of this time is in. A commit without a date, or outside of all
         time that can be covered, is in the first or last part of the window."""
         moment = self._window.since if moment is None else moment
@@ -115,8 +115,8 @@ class CommitComparison:
             moment = self._window.until - _STEP
         return TimeWindow(moment, moment + _STEP)
 
-    def _is_elsewhere(self, place: TimeWindow) -> bool:
-        return not self._window.since <= place.since < self._window.until
+    def _is_elsewhere(self, position: TimeWindow) -> bool:
+        return not self._window.since <= position.since < self._window.until
 
     # -- refs ---------------------------------------------------------------------------------------------
 
@@ -169,11 +169,11 @@ class CommitComparison:
             compared = comparison.compare_commits(conn, self._repo_id, rows, gone)
         absent |= {row.key[0]: by_sha[row.key[0]] for row in compared if row.stored is None}
         known = [row for row in compared if row.stored is not None]
-        return Compared.of(window, known, self._place_of, unread=unread)
+        return Compared.of(window, known, self._position_of, unread=unread)
 
-    def _place_of(self, row: ComparedRow) -> TimeWindow:
+    def _position_of(self, row: ComparedRow) -> TimeWindow:
         columns = row.source or row.stored or {}
-        return self._place(columns["committed_at"] or columns["authored_at"])
+        return self._position(columns["committed_at"] or columns["authored_at"])
 
     def _unlisted(
         self,
@@ -242,15 +242,15 @@ class CommitComparison:
                 # The server names it and does not have it.
                 unread.append(sha)
                 continue
-            place: TimeWindow | None = None
+            position: TimeWindow | None = None
             if isinstance(row, CommitRow):
-                place = self._place(_moment(row))
+                position = self._position(_moment(row))
                 with self._database.connection() as conn:
                     parents = refs.not_stored(conn, self._repo_id, row.parents or ()) - met
                 met |= parents
                 todo += sorted(parents)
-            if place is None or not self._is_elsewhere(place):
-                found.append(Difference(sha, DifferenceKind.MISSING, place))
+            if position is None or not self._is_elsewhere(position):
+                found.append(Difference(sha, DifferenceKind.MISSING, position))
         return Compared(window, len(found), 0, tuple(found), unread=tuple(unread))
 
 

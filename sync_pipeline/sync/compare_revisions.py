@@ -74,9 +74,9 @@ class RevisionComparison:
             if row.source is None and (number in unread or not self._source.is_outside(number)):
                 unread.add(number)
         keys = [str(number) for number in sorted(unread)]
-        return Compared.of(batch.window, rows, _place, excluded=keys, unread=keys)
+        return Compared.of(batch.window, rows, _position, excluded=keys, unread=keys)
 
 
-def _place(row: comparison.ComparedRow) -> RevisionWindow:
+def _position(row: comparison.ComparedRow) -> RevisionWindow:
     (number,) = row.key
     return RevisionWindow(number, number + 1)

@@ -202,18 +202,18 @@ class ListedComparison:
         newer = [one for one in found if one.stored is None and self._is_newer(window, one)]
         settled = [one for one in found if one not in newer]
         yield Compared.of(
-            window, settled, partial(self._place, window), newer=len(newer), unread=sorted(unread)
+            window, settled, partial(self._position, window), newer=len(newer), unread=sorted(unread)
         )
 
     def _moment(self, one: ComparedRow) -> datetime | None:
-        moment: datetime | None = (one.stored or one.source or {})[self._table.place]
+        moment: datetime | None = (one.stored or one.source or {})[self._table.time_column]
         return moment
 
     def _is_newer(self, window: TimeWindow, one: ComparedRow) -> bool:
         moment = self._moment(one)
         return moment is not None and moment >= window.until
 
-    def _place(self, window: TimeWindow, one: ComparedRow) -> TimeWindow | None:
+    def _position(self, window: TimeWindow, one: ComparedRow) -> TimeWindow | None:
         moment = self._moment(one)
         is_inside = moment is not None and window.since <= moment < window.until
         return TimeWindow(moment, moment + _STEP) if moment is not None and is_inside else None

@@ -62,21 +62,21 @@ class Compared:
         cls,
         window: Window,
         rows: Sequence[ComparedRow],
-        place: Callable[[ComparedRow], Window | None],
+        position: Callable[[ComparedRow], Window | None],
         *,
         excluded: Collection[str] = (),
         newer: int = 0,
         unread: Iterable[str] = (),
         hidden: Iterable[str] = (),
     ) -> Compared:
-        """The comparison of ``rows``, which are those of both sides. ``place`` returns the smallest window
+        """The comparison of ``rows``, which are those of both sides. ``position`` returns the smallest window
         of a row. Rows whose keys are ``excluded`` are counted and are no difference."""
         return cls(
             window,
             expected=sum(row.source is not None for row in rows),
             stored=sum(row.stored is not None for row in rows),
             differences=tuple(
-                Difference(row.natural_key, row.kind, place(row), row.fields)
+                Difference(row.natural_key, row.kind, position(row), row.fields)
                 for row in rows
                 if row.kind is not None and row.natural_key not in excluded
             ),

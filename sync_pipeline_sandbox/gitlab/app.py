@@ -14,13 +14,18 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from sync_pipeline_sandbox.gitlab import responses, routes_merge_requests, routes_places, routes_repository
+from sync_pipeline_sandbox.gitlab import (
+    responses,
+    routes_merge_requests,
+    routes_namespaces,
+    routes_repository,
+)
 from sync_pipeline_sandbox.gitlab.control import GitLab
 from sync_pipeline_sandbox.gitlab.endpoint import Endpoint, refused
 from sync_pipeline_sandbox.gitlab.faults import LOGIN_PAGE
 from sync_pipeline_sandbox.gitlab.front import Front
 
-ENDPOINTS = (*routes_places.ENDPOINTS, *routes_repository.ENDPOINTS, *routes_merge_requests.ENDPOINTS)
+ENDPOINTS = (*routes_namespaces.ENDPOINTS, *routes_repository.ENDPOINTS, *routes_merge_requests.ENDPOINTS)
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
 

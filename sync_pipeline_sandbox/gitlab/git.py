@@ -341,8 +341,8 @@ class GitRepository:
 
     def _state(self) -> tuple[int, ...]:
         """A value that changes with every change, by this object or by a ``git`` command on HEAD and refs."""
-        places = (self.path / name for name in _CHANGING)
-        return (self._writes, *(place.stat().st_mtime_ns if place.exists() else 0 for place in places))
+        paths = (self.path / name for name in _CHANGING)
+        return (self._writes, *(path.stat().st_mtime_ns if path.exists() else 0 for path in paths))
 
 
 def parse_commit(sha: str, raw: bytes) -> dict[str, Any]:

@@ -114,10 +114,10 @@ def _shown(up: Up, paths: list[list[str]]) -> bool:
 
 def svn(up: Up, name: str) -> tuple[Path, int, list[str]]:
     """Place, ``repo_id`` and asset path of a repository of this installation."""
-    place = up.installation.folder / name
-    repo_id = up.installation.repo_id(place)
+    repo_path = up.installation.folder / name
+    repo_id = up.installation.repo_id(repo_path)
     [row] = up.installation.rows("SELECT slug FROM scm.repos WHERE repo_id = %(id)s", id=repo_id)
-    return place, repo_id, ["local", row["slug"], "revisions"]
+    return repo_path, repo_id, ["local", row["slug"], "revisions"]
 
 
 @contextmanager
@@ -402,14 +402,14 @@ def test_no_run_is_lost_when_the_code_server_ends_or_is_told_to_end(up: Up) -> N
 
 def test_the_sensors_read_all_history_by_themselves_and_notice_what_is_new(up: Up, project: Project) -> None:
     made, today = up.installation, datetime.now(UTC).date().isoformat()
-    place, svn_id, svn_path = svn(up, "alone")
+    repo_path, svn_id, svn_path = svn(up, "alone")
     git_id, beginning = made.project(project)
     # What other tests left to do would take turns with it.
     retire = "UPDATE scm.repos SET lifecycle = 'retired' WHERE repo_id <> ALL (%(ids)s) RETURNING repo_id"
     made.rows(retire, ids=[svn_id, git_id])
     with scheduling(up):
         until(lambda: made.stored(svn_id) == list(range(1, 1011)), "history and the rest are read")
-        commit(place, "news")
+        commit(repo_path, "news")
         complete = """
         SELECT count(*)::int AS n FROM scm.sync_watermarks WHERE repo_id = %(id)s
            AND isempty(tstzmultirange(tstzrange('1900-01-01', now() - interval '1 hour')) - covered_time)

@@ -67,7 +67,7 @@ class Fleet:
 
 
 @pytest.fixture(scope="session")
-def places(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("fleet")
     for name in ("a", "b", "c"):
         svn_samples.create(folder / name, svn_samples.growing(12, paths=1))
@@ -75,9 +75,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture
-def fleet(database: Database, places: list[Path]) -> Iterator[Fleet]:
+def fleet(database: Database, paths: list[Path]) -> Iterator[Fleet]:
     with database.connection() as conn:
-        yield Fleet(database, [register_source(conn, place) for place in places])
+        yield Fleet(database, [register_source(conn, target) for target in paths])
 
 
 def plan(fleet: Fleet, settings: Settings = SETTINGS, **changes: Any) -> dispatch.Round:
@@ -189,8 +189,8 @@ def test_a_worker_that_is_stopped_gives_back_what_it_has_not_done(fleet: Fleet) 
 def test_what_was_paused_after_it_was_handed_out_holds_up_nothing_behind_it(fleet: Fleet) -> None:
     plan(fleet)
     for repo in fleet.repos[:2]:
-        place = pauses.Place(repo=str(repo))
-        pauses.pause(fleet.database, place, seconds=None, actor="ada", reason="x")
+        target = pauses.PauseTarget(repo=str(repo))
+        pauses.pause(fleet.database, target, seconds=None, actor="ada", reason="x")
     one = SETTINGS.model_copy(update={"parallel_repositories": 1})
     done, _ = work(fleet, one)
     assert done == 3
@@ -270,8 +270,8 @@ def test_a_moment_that_python_has_no_form_for_stops_nobody_else(fleet: Fleet) ->
                 ),
                 {"repo": fleet.repos[0]},
             )
-    place = pauses.Place(instance="local", job_type=JobType.REVISIONS)
-    pauses.pause(fleet.database, place, seconds=60, actor="ada", reason="x")
+    target = pauses.PauseTarget(instance="local", job_type=JobType.REVISIONS)
+    pauses.pause(fleet.database, target, seconds=60, actor="ada", reason="x")
     fleet.rows("UPDATE scm.pauses SET until = 'infinity' RETURNING 1")
     assert plan(fleet).started == []
     (found,) = pauses.listing(fleet.database)["pauses"]
@@ -370,8 +370,8 @@ class TestAPause:
     """Nothing is planned, and nothing claimed either: not by a worker, not by a person."""
 
     def pause(self, fleet: Fleet, **changes: Any) -> int:
-        place = pauses.Place(**({"instance": "local"} | changes))
-        made = pauses.pause(fleet.database, place, seconds=60, actor="ada", reason="upgrade")
+        target = pauses.PauseTarget(**({"instance": "local"} | changes))
+        made = pauses.pause(fleet.database, target, seconds=60, actor="ada", reason="upgrade")
         return int(made["id"])
 
     def test_holds_at_the_plan_and_ends(self, fleet: Fleet) -> None:
@@ -381,7 +381,7 @@ class TestAPause:
         assert len(plan(fleet).started) == 3
 
     @pytest.mark.parametrize(
-        ("place", "claimed"),
+        ("target", "claimed"),
         [
             ({}, 0),
             ({"job_type": JobType.REVISIONS}, 0),
@@ -390,9 +390,9 @@ class TestAPause:
             ({"job_type": JobType.COMMITS}, 3),
         ],
     )
-    def test_holds_at_the_claim(self, fleet: Fleet, place: dict[str, Any], claimed: int) -> None:
+    def test_holds_at_the_claim(self, fleet: Fleet, target: dict[str, Any], claimed: int) -> None:
         plan(fleet)
-        self.pause(fleet, **place)
+        self.pause(fleet, **target)
         done = [Syncer(fleet.database, SETTINGS).run(request(repo)) for repo in fleet.repos]
         assert sum(report.succeeded for report in done) == claimed
         for report in done:
@@ -406,7 +406,7 @@ class TestAPause:
 
     def test_is_made_once_and_of_what_there_is(self, fleet: Fleet) -> None:
         self.pause(fleet)
-        for place, words in (
+        for target, words in (
             ({}, "paused already"),
             ({"instance": "nowhere"}, "no repository is at nowhere; there are local"),
             ({"instance": None, "tenant": "x"}, "no repository is of the tenant x"),
@@ -414,7 +414,7 @@ class TestAPause:
             ({"instance": None, "repo": str(fleet.repos[0]), "job_type": JobType.COMMITS}, "no commits"),
         ):
             with pytest.raises(ConfigurationError, match=words):
-                self.pause(fleet, **place)
+                self.pause(fleet, **target)
 
 
 def test_no_more_are_at_work_than_the_cap_says_whoever_claims(fleet: Fleet) -> None:

@@ -149,7 +149,7 @@ def test_the_page_names_every_key(database: Database, project: int) -> None:
         credentials.stop(conn, "git.test", fingerprint, "the token is expired; create a new one")
         claim(conn, project, JobType.REVIEWS)
         open_breaker(conn, "git.test")
-    pauses.pause(database, pauses.Place(instance="git.test"), seconds=None, actor="ann", reason="audit")
+    pauses.pause(database, pauses.PauseTarget(instance="git.test"), seconds=None, actor="ann", reason="audit")
     document = status(database, SETTINGS, repos_get(database, project), [JobType.REVIEWS])
     text = (DOCS / "status.md").read_text().partition("## The document")[2]
     named = set(re.findall(r"(?m)^\| `([^`]+)` \|", text))
@@ -203,7 +203,7 @@ def test_each_server_has_a_summary_the_worst_first(database: Database, project: 
         open_breaker(conn, "git.test")
     pauses.pause(
         database,
-        pauses.Place(repo="gitlab:7", job_type=JobType.REVIEWS),
+        pauses.PauseTarget(repo="gitlab:7", job_type=JobType.REVIEWS),
         seconds=None,
         actor="ann",
         reason="x",
@@ -227,7 +227,7 @@ def test_each_server_has_a_summary_the_worst_first(database: Database, project: 
     assert gitlab["credential"] == "SCM_GITLAB_TOKEN"
     assert (svn["instance"], svn["assets"]["healthy"], svn["access"]) == ("local", 1, {})
     assert (svn["breaker"], svn["credential"]) == (None, None)
-    pauses.pause(database, pauses.Place(), seconds=None, actor="ann", reason="x")
+    pauses.pause(database, pauses.PauseTarget(), seconds=None, actor="ann", reason="x")
     assert [one["paused"] for one in status(database, SETTINGS)["servers"]] == [True, True]
 
 
@@ -493,7 +493,7 @@ def test_what_breakers_and_people_hold_back_is_told(database: Database, project:
             breakers.BreakerRow("global", "", "closed", day(1), None, 0, 0, 0, 5, None, 0, None),
             actor="x",
         )
-    place = pauses.Place(repo="gitlab:7", job_type=JobType.REVIEWS)
+    place = pauses.PauseTarget(repo="gitlab:7", job_type=JobType.REVIEWS)
     made = pauses.pause(database, place, seconds=None, actor="ann", reason="an audit")
     document = status(database, SETTINGS)
     [breaker] = document["breakers"]
@@ -552,7 +552,7 @@ def test_what_is_due_and_not_started_is_counted_with_its_age(database: Database,
             " WHERE job_type = 'commits'"
         )
     assert status(database, SETTINGS)["due"]["count"] == 2
-    pauses.pause(database, pauses.Place(), seconds=60, actor="ann", reason="audit")
+    pauses.pause(database, pauses.PauseTarget(), seconds=60, actor="ann", reason="audit")
     paused = status(database, SETTINGS)
     assert (paused["due"]["held_back"], paused["due"]["interval_kept"]) == (2, True)
     assert list(reports.status_obstacles(paused))[-1] == (

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from sync_pipeline.admin import limits
-from sync_pipeline.admin.pauses import Place, pause
+from sync_pipeline.admin.pauses import PauseTarget, pause
 from sync_pipeline.core.catalog import instance_of, parse_root
 from sync_pipeline.core.errors import SyncError
 from sync_pipeline.core.model import Kind, Repository
@@ -418,7 +418,7 @@ def test_a_pause_is_yellow_with_the_next_tick_and_says_how_it_ends(forge: Forge)
     checks(forge)
     pause(
         forge.site.database,
-        Place(instance=instance_of(forge.server.url)),
+        PauseTarget(instance=instance_of(forge.server.url)),
         seconds=None,
         actor="ann",
         reason="audit\x1b[2J",

@@ -312,12 +312,12 @@ def test_every_statement_that_a_job_can_write_is_listed_and_fenced() -> None:
     writes = _writes_of_functions()
     fenced: set[str] = set()
     free: dict[str, set[str]] = {}
-    for place, name, is_fenced in _uses():
+    for location, name, is_fenced in _uses():
         if is_fenced:
             fenced |= writes[name]
         else:
             for statement in writes[name]:
-                free.setdefault(statement, set()).add(f"{name} at {place}")
+                free.setdefault(statement, set()).add(f"{name} at {location}")
     unlisted = {name: where for name, where in free.items() if name not in EDGES}
     assert unlisted == {}, "written outside Attempt.fenced; fence it, or show below why it fences itself"
     assert fenced - EDGES == FENCED, "the list of what jobs write has changed; add or remove the statement"

@@ -198,7 +198,7 @@ class CommitReader:
             if isinstance(data, UnreadableRow):
                 quarantined_rows.append(QuarantinedRow(f"{tip}:{number}:{index}", UNLISTED, data.error, b""))
                 # A walk begins with its tip, and one that cannot be relied on is empty.
-                tip_read = tip_read or (data.place == 0 and len(answer.data) > 1)
+                tip_read = tip_read or (data.index == 0 and len(answer.data) > 1)
                 continue
             try:
                 found.append(commit(data))

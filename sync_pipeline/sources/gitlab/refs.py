@@ -138,7 +138,7 @@ class RefReader:
                     found.is_nameless = found.is_nameless or _name(data) is None
         found.by_number = bool(found.unreadable) or (by_number and not by_keyset)
         for one in found.unreadable:
-            found.quarantined_rows.append(QuarantinedRow(f"{kind}:?{one.place}", UNLISTED, one.error, b""))
+            found.quarantined_rows.append(QuarantinedRow(f"{kind}:?{one.index}", UNLISTED, one.error, b""))
         return found
 
 

@@ -61,13 +61,13 @@ class PrivateFolder:
             self._lock = -1
 
 
-def _remove_abandoned(place: Path) -> None:
-    """Once in a process: remove the folders in ``place`` whose owners were killed."""
+def _remove_abandoned(directory: Path) -> None:
+    """Once in a process: remove the folders in ``directory`` whose owners were killed."""
     with _cleanup_lock:
-        if str(place) in _cleaned:
+        if str(directory) in _cleaned:
             return
-        _cleaned.add(str(place))
-    for folder in place.glob(f"{_PREFIX}*"):
+        _cleaned.add(str(directory))
+    for folder in directory.glob(f"{_PREFIX}*"):
         # Another process may remove it at the same time, and it may be another user's.
         with suppress(OSError):
             if clock.now().timestamp() - folder.stat().st_mtime < _NEW_SECONDS:

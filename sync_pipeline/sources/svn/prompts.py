@@ -58,10 +58,10 @@ class Server(NamedTuple):
 def server_of(url: str) -> Server | None:
     """The server of a URL, which may end with a peg; None where it names none."""
     scheme, mark, rest = url.partition("://")
-    place, slash, _ = rest.partition("/")
+    server, slash, _ = rest.partition("/")
     if not slash:
-        place = re.sub(r"@(?:[0-9]+|[A-Z]+|)\Z", "", place)
-    match = re.match(r"(.*?)(?::([0-9]*))?\Z", place.rpartition("@")[2])
+        server = re.sub(r"@(?:[0-9]+|[A-Z]+|)\Z", "", server)
+    match = re.match(r"(.*?)(?::([0-9]*))?\Z", server.rpartition("@")[2])
     if not mark or match is None or not match[1]:
         return None
     scheme = scheme.lower()

@@ -33,7 +33,7 @@ from sync_pipeline.core.model import (
     Visit,
 )
 from sync_pipeline.sources.svn.client import Client
-from sync_pipeline.sources.svn.codes import Meaning, codes_of, consequence, meaning, moved, place
+from sync_pipeline.sources.svn.codes import Meaning, codes_of, consequence, meaning, moved, safe_url
 from sync_pipeline.sources.svn.process import OutputFile
 from sync_pipeline.sources.svn.prompts import server_of
 from sync_pipeline.sources.svn.raw_log import Altered
@@ -110,7 +110,7 @@ class SvnReader:
         Transient and ConfigurationError."""
         if not SCHEMES.match(self._root):
             raise ConfigurationError(
-                f"{place(self._root)} is no URL of a Subversion server; check the URL: it begins with "
+                f"{safe_url(self._root)} is no URL of a Subversion server; check the URL: it begins with "
                 "http://, https://, svn://, svn+ssh:// or file://"
             )
         try:
@@ -120,12 +120,12 @@ class SvnReader:
         except ClientError as error:
             raise consequence(error, self._root) from None
         except WindowTooHard as error:
-            raise Transient(f"{place(self._root)} does not answer: {error}", code=error.code) from None
+            raise Transient(f"{safe_url(self._root)} does not answer: {error}", code=error.code) from None
         if len(found) != 1:
-            raise Transient(f"svn info said nothing about {place(self._root)}", code="svn_failed")
+            raise Transient(f"svn info said nothing about {safe_url(self._root)}", code="svn_failed")
         info = found[0][1]
         if not info.repos_UUID or not info.repos_root_URL:
-            raise Transient(f"svn info said nothing about {place(self._root)}", code="svn_failed")
+            raise Transient(f"svn info said nothing about {safe_url(self._root)}", code="svn_failed")
         return Visit(uuid=info.repos_UUID, root=self._root_here(info), head=info.rev.number)
 
     def _root_here(self, info: PysvnInfo) -> str:
@@ -178,13 +178,13 @@ class SvnReader:
             return self._tolerant_batch(window, answer, deferred=(fetch,))
         except WindowTooHard as error:
             if error.code == "timeout":
-                raise Transient(f"r{rev_num} of {place(self._root)}: {error}", code="timeout") from None
+                raise Transient(f"r{rev_num} of {safe_url(self._root)}: {error}", code="timeout") from None
             if error.code == Meaning.CONNECTION.value:
                 # Under another code: the server is there for other revisions.
-                raise Transient(f"r{rev_num} of {place(self._root)}: {error}", code="svn_failed") from None
+                raise Transient(f"r{rev_num} of {safe_url(self._root)}: {error}", code="svn_failed") from None
             if error.code not in _SURE and not self._can_read_logs(rev_num):
                 raise Transient(
-                    f"{place(self._root)} answers no question for its log: {error}",
+                    f"{safe_url(self._root)} answers no question for its log: {error}",
                     code=Meaning.CONNECTION.value,
                 ) from None
             return Page(window, (), window, quarantined=(_quarantined(rev_num, error, payload),))
@@ -245,7 +245,8 @@ class SvnReader:
             if what is Meaning.NOT_FOUND:
                 # The front door was open a moment ago; the next look there tells whether it is gone.
                 raise Transient(
-                    f"{place(self._root)} answers, but not to the question for its log ({codes_of(error)})",
+                    f"{safe_url(self._root)} answers, but not to the question for its log"
+                    f" ({codes_of(error)})",
                     code=what.value,
                 ) from None
             raise consequence(error, self._root) from None
